@@ -1,0 +1,94 @@
+"""The seam to transformers: one attention function, registered once, that every model's layers call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from specbench.errors import UsageError
+
+NAME = "specbench"
+
+# Arguments that change nothing here: positions are ours, dropout is off, and the mask is the step's.
+_HARMLESS = frozenset({"dropout", "is_causal", "position_ids", "use_cache", "cache_position", "output_attentions"})
+
+
+class UnsupportedAttention(UsageError):
+    """The model's attention has a feature that the engine does not express."""
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Which cells each row of a step may read, in the terms every backend builds its own mask from.
+
+    S slots, Q rows, L visible cells.
+
+    Attributes:
+        lengths: int64 [S], cached tokens of each slot.
+        positions: int64 [S, Q], absolute position of each row.
+        reach: bool [S, Q, Q], row i may attend to row j.
+        extent: L; the rows of slot s sit in cells ``lengths[s] .. lengths[s] + Q - 1``.
+    """
+
+    lengths: Tensor
+    positions: Tensor
+    reach: Tensor
+    extent: int
+
+
+class Backend(Protocol):
+    """One step's attention. Made anew for each forward from its :class:`Visibility`."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+        """Attention of [S, heads, Q, size] queries over [S, KV heads, L, size] keys; returns [S, Q, heads, value size].
+
+        Args:
+            query: rotated queries.
+            key: visible keys, cached and new.
+            value: visible values.
+            scale: factor on the scores; None is ``size ** -0.5``.
+            window: a row sees only keys less than this many positions before it; None is no limit.
+        """
+        ...
+
+
+@dataclass
+class Calls:
+    """What the attention layers asked for during one forward; read by the load-time checks."""
+
+    windows: dict[int, int | None] = field(default_factory=dict)
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    step: Backend,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    calls: Calls | None = None,
+    **features: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention signature; ``step`` and ``calls`` travel through the model's keyword arguments.
+
+    Raises:
+        UnsupportedAttention: the layer asks for something the engine does not express (soft-capping, sinks, …).
+    """
+    for name, value_of in features.items():
+        if name not in _HARMLESS and value_of is not None:
+            raise UnsupportedAttention(f"this model's attention uses '{name}', which the engine does not express yet")
+    if attention_mask is not None:
+        raise UnsupportedAttention("this model brings an attention mask of its own, which the engine does not express yet")
+    if calls is not None:
+        calls.windows[getattr(module, "layer_idx", len(calls.windows))] = sliding_window
+    return step(query, key, value, scaling, sliding_window), None
+
+
+# Not in transformers' mask registry on purpose: models then make no mask at all and pass None.
+AttentionInterface.register(NAME, attend)

@@ -1,0 +1,106 @@
+"""The static KV cache: one buffer for all slots, written at each step's scratch rows, committed by moving rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LayerShape = tuple[int, int, int]  # KV heads, key head size, value head size
+
+
+class ShapeRecorder:
+    """A stand-in for the cache that only notes what each layer stores, so that no model family has to be known."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, LayerShape] = {}
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        self.shapes[layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
+        return key, value
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        return 0
+
+
+class StaticCache:
+    """KV of every slot and layer, allocated once.
+
+    transformers' attention layers call :meth:`update`; everything else is called by the engine. A step of Q rows is
+    written at ``lengths[slot] .. lengths[slot] + Q - 1``, whatever the tree's shape: those cells are scratch until
+    :meth:`commit` moves the accepted rows to the front of them and the engine raises the slot's length.
+
+    Args:
+        shapes: per layer index (KV heads, key head size, value head size).
+        slots: number of sequences S.
+        capacity: cells per sequence L, scratch rows included.
+        dtype: of the stored keys and values.
+        device: where the buffers live.
+    """
+
+    def __init__(
+        self, shapes: dict[int, LayerShape], slots: int, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.capacity = capacity
+        by_shape: dict[LayerShape, list[int]] = defaultdict(list)
+        for layer, shape in shapes.items():
+            by_shape[shape].append(layer)
+        # Layers of one shape share a buffer [layers, S, heads, L, head size], so a commit is one copy per buffer
+        # and not one per layer.
+        self._buffers: list[Tensor] = []
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        for (heads, key_size, value_size), layers in by_shape.items():
+            keys = torch.zeros(len(layers), slots, heads, capacity, key_size, dtype=dtype, device=device)
+            values = torch.zeros(len(layers), slots, heads, capacity, value_size, dtype=dtype, device=device)
+            self._buffers += [keys, values]
+            self._layers.update({layer: (keys[i], values[i]) for i, layer in enumerate(layers)})
+        self._slots = slice(0, slots)
+        self._extent = 0
+        self._cells = torch.empty(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(buffer.nbytes for buffer in self._buffers)
+
+    def aim(self, slots: slice, cells: Tensor, extent: int) -> None:
+        """Says where the next forward writes and how far it reads.
+
+        Args:
+            slots: the contiguous slots of the forward's batch.
+            cells: int64 [S, Q], the cell of each row.
+            extent: cells visible to attention, from 0.
+        """
+        self._slots, self._cells, self._extent = slots, cells, extent
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Stores a layer's new keys and values ([S, heads, Q, size]) and returns all visible ones ([S, heads, extent, size])."""
+        visible = []
+        for buffer, new in zip(self._layers[layer_idx], (key, value), strict=True):
+            mine = buffer[self._slots]
+            index = self._cells[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3])
+            mine.scatter_(2, index, new)
+            visible.append(mine[:, :, : self._extent])
+        return visible[0], visible[1]
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        """Asked by models that make their own position ids; ours always come with the call."""
+        return 0
+
+    def commit(self, slot: int, start: int, rows: Tensor) -> None:
+        """Moves scratch rows to the front of the scratch area.
+
+        Args:
+            slot: which sequence.
+            start: its cache length before the step.
+            rows: int64 [n] rows of the step to keep, in order; row r sits in cell ``start + r``.
+        """
+        for buffer in self._buffers:
+            mine = buffer[:, slot]
+            mine[:, :, start : start + len(rows)] = mine.index_select(2, start + rows)
+
+    def read(self, slot: int, length: int) -> list[Tensor]:
+        """A copy of a slot's first ``length`` cells, one tensor [layers, heads, length, size] per buffer."""
+        return [buffer[:, slot, :, :length].clone() for buffer in self._buffers]

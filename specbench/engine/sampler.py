@@ -1,0 +1,114 @@
+"""The target's next token: greedy, or exact sampling with position-keyed Gumbel noise (DESIGN §2).
+
+``argmax(logits / T + g)`` with standard Gumbel ``g`` is an exact draw from ``softmax(logits / T)`` (Gumbel-max; Maddison
+et al., 2014, §2). Here ``g`` is a pure function of (seed, absolute position, token id), so every lossless decoder emits,
+token for token, what autoregressive decoding emits with that seed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: 0 is greedy; otherwise the logits are divided by it.
+        top_k: keep the k most probable tokens (ties with the k-th stay); 0 keeps all.
+        top_p: keep the smallest set of most probable tokens whose mass reaches it; 1 keeps all.
+        seed: key of the noise; unused when greedy.
+
+    Raises:
+        ValueError: a value outside its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature must be 0 or more, not {self.temperature}")
+        if self.top_k < 0:
+            raise ValueError(f"top-k must be 0 (off) or more, not {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top-p must be in (0, 1], not {self.top_p}")
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed must be in [0, 2^63), not {self.seed}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijective 32-bit finaliser (xor-shift-multiply, 3 rounds) on int64 tensors that hold 32-bit values."""
+    x = ((x ^ (x >> 17)) * 0xED5AD4BB) & _MASK
+    x = ((x ^ (x >> 11)) * 0xAC4C1B51) & _MASK
+    x = ((x ^ (x >> 15)) * 0x31848BAB) & _MASK
+    return x ^ (x >> 14)
+
+
+def gumbel(seed: Tensor, positions: Tensor, vocab: int) -> Tensor:
+    """Standard Gumbel noise as a function of (seed, position, token id): no state, no order, the same on any device.
+
+    Args:
+        seed: int64 [S, 1], below 2^63.
+        positions: int64 [S, Q], absolute position of the token that is being chosen.
+        vocab: number of token ids V.
+
+    Returns:
+        float32 [S, Q, V].
+    """
+    # Two independent 32-bit keys per (seed, position); the first shifts the token's counter, the second is folded in
+    # between two mixing rounds, so that streams of neighbouring positions do not overlap.
+    low, high = _mix((seed & _MASK) ^ 0x9E3779B9), _mix((seed >> 32) ^ 0x85EBCA6B)
+    first = _mix((low + positions * 0x9E3779B1) & _MASK)
+    second = _mix((high ^ first) + positions & _MASK)
+    token = torch.arange(vocab, device=positions.device, dtype=torch.int64)
+    bits = _mix(_mix((token + first.unsqueeze(-1)) & _MASK) ^ second.unsqueeze(-1))
+    # u near 0 gives the large values that decide an argmax, and float32 resolves it there to 2^-33; u near 1 is
+    # clamped below 1, which only bounds how unlikely a token can be made.
+    u = ((bits.to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=1 - 2.0**-24)
+    return -torch.log(-torch.log1p(-u))
+
+
+def _filter(scores: Tensor, sampling: Sampling) -> Tensor:
+    """Sets the scores of tokens outside top-k, then outside top-p of what is left, to -inf. ``scores`` is [S, Q, V]."""
+    if 0 < sampling.top_k < scores.shape[-1]:
+        kth = scores.topk(sampling.top_k, dim=-1).values[..., -1:]
+        scores = scores.masked_fill(scores < kth, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, index = scores.sort(dim=-1, descending=True)
+        probabilities = ordered.softmax(-1)
+        # a token goes when the mass before it already reaches top_p, so the most probable one always stays
+        outside = probabilities.cumsum(-1) - probabilities >= sampling.top_p
+        scores = scores.masked_fill(outside.scatter(-1, index, outside), -torch.inf)
+    return scores
+
+
+def scores(logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
+    """What the next token is the argmax of.
+
+    Args:
+        logits: [S, Q, V].
+        positions: int64 [S, Q], the position the chosen token will have (one after its row).
+        sampling: temperature, filters and seed.
+
+    Returns:
+        [S, Q, V]; the logits themselves when greedy, else float32 perturbed logits.
+    """
+    if sampling.greedy:
+        return logits
+    seed = torch.full_like(positions[:, :1], sampling.seed)
+    kept = _filter(logits.float() / sampling.temperature, sampling)
+    return kept + gumbel(seed, positions, logits.shape[-1])

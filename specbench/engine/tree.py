@@ -1,0 +1,53 @@
+"""The token tree: what a decoder proposes for one target forward (DESIGN §2). Host data only, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """A draft to verify in one target forward.
+
+    Row 0 is the root: the last emitted token, whose KV is not cached yet. The position of a row is the cache length
+    plus its depth; a row attends to the cache and to its ancestors. Duplicate siblings are allowed: the deepest
+    reached path wins.
+
+    Attributes:
+        tokens: token id of each row, shape [rows].
+        parents: row index of each row's parent, -1 for the root, shape [rows]; parents come before children.
+        accept: rows that may be emitted, shape [rows]; None means all. A row that only generates drafts (a window
+            column, a guess fed along with the prompt) is False: its next token is computed, it is never committed.
+
+    Raises:
+        ValueError: lengths differ, the root is not row 0, or a parent does not come before its child.
+    """
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    accept: Sequence[bool] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        rows = len(self.tokens)
+        if rows == 0 or len(self.parents) != rows or (self.accept is not None and len(self.accept) != rows):
+            raise ValueError("a token tree needs at least the root, and as many parents and accept flags as tokens")
+        if self.parents[0] != -1:
+            raise ValueError(f"row 0 is the root and has parent -1, not {self.parents[0]}")
+        for row in range(1, rows):
+            if not 0 <= self.parents[row] < row:
+                raise ValueError(f"row {row} has parent {self.parents[row]}; parents come before their children")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], *, drafts_only: bool = False) -> TokenTree:
+        """A tree without branches: ``tokens[0]`` is the root and each later token hangs under the one before.
+
+        Args:
+            tokens: root followed by the guesses, shape [rows].
+            drafts_only: mark every guess as a row that is never emitted.
+        """
+        accept = [True] + [False] * (len(tokens) - 1) if drafts_only else None
+        return cls(tokens, range(-1, len(tokens) - 1), accept)

@@ -1,0 +1,50 @@
+"""Errors a user can act on. Each carries the exit code of its kind, and its text is one line that says what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SpecbenchError(Exception):
+    """Base of all expected failures; the CLI prints its text and exits with ``exit_code``."""
+
+    exit_code = 1
+
+
+class UsageError(SpecbenchError):
+    """The request cannot be carried out as written: unknown name, bad option, bad data file."""
+
+    exit_code = 2
+
+
+class EnvironmentRefused(SpecbenchError):
+    """The request is fine but this machine is not: another GPU, no disk space, a missing package."""
+
+    exit_code = 3
+
+
+class LosslessFailed(SpecbenchError):
+    """A method that declares itself lossless produced other tokens than autoregressive decoding."""
+
+    exit_code = 4
+
+
+class Regression(SpecbenchError):
+    """A comparison fell below the threshold the user set."""
+
+    exit_code = 5
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """An error for a name that does not exist, naming the nearest ones that do.
+
+    Args:
+        kind: what was looked up, singular ("method").
+        name: what the user typed.
+        known: every valid name.
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
+    return UsageError(f"unknown {kind} '{name}'; {hint}")

@@ -1,0 +1,1 @@
+"""Verdicts on generated text, in processes that never import torch (DESIGN §3, §9)."""

@@ -1,0 +1,55 @@
+"""What a task is: prompts in, verdicts out. No torch is reachable from here (DESIGN §3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One item of a task before tokenisation.
+
+    Attributes:
+        id: stable id of the item within its task ("HumanEval/0"); the key that joins speed and verdict.
+        text: the raw prompt (``completion`` style) or the user turn (``chat`` style).
+        chat: render ``text`` as a user turn through the model's chat template.
+        prefill: text put at the start of the assistant's answer, chat style only; part of the prompt, not of the output.
+        stops: strings that end the answer; the answer's text is cut before the first of them.
+    """
+
+    id: str
+    text: str
+    chat: bool
+    prefill: str = ""
+    stops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on one generation.
+
+    Attributes:
+        passed: whether the answer is right.
+        reason: "pass", or a short class of failure ("fail", "timeout", "memory", "empty"), or the exception's name.
+        detail: one line for a human, at most 200 characters; never trusted, never parsed.
+    """
+
+    passed: bool
+    reason: str
+    detail: str = ""
+
+
+class Task(Protocol):
+    """A data set with its prompts and its verdict. Implemented in ``tasks/<name>/task.py``, described by ``task.toml``."""
+
+    def __init__(self, options: Any, data: Any) -> None: ...
+
+    def prompts(self, chat: bool) -> Sequence[Prompt]:
+        """All prompts in data order; ``chat`` says whether the model has a chat template."""
+        ...
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """The verdict on one generation. Runs in the scoring process, in several threads at once."""
+        ...
