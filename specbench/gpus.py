@@ -48,7 +48,7 @@ GPUS: tuple[Gpu, ...] = (
     # NVIDIA H100 Tensor Core GPU Architecture whitepaper, table of H100 SXM5 and H100 PCIe: it prints the dense
     # figures; the datasheet (nvidia.com/en-us/data-center/h100) prints their doubles "with sparsity".
     Gpu("h100-sxm", ("h100", "h100-sxm5", "h100-80gb"), r"H100 80GB HBM3", 3350, 80, 989.4, 989.4, 1978.9, 66.9),
-    Gpu("h100-pcie", (), r"H100 PCIe", 2039, 80, 1513, 1513, 3026, 51.2),
+    Gpu("h100-pcie", (), r"H100 PCIe", 2039, 80, 756, 756, 1513, 51.2),
     # NVIDIA H200 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/h200), H200 SXM column, halved: its tensor
     # figures are "with sparsity".
     Gpu("h200", ("h200-sxm",), r"H200", 4800, 141, 989.5, 989.5, 1979, 67),

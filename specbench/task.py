@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -15,7 +16,7 @@ class Prompt:
         id: stable id of the item within its task ("HumanEval/0"); the key that joins speed and verdict.
         text: the raw prompt (``completion`` style) or the user turn (``chat`` style).
         chat: render ``text`` as a user turn through the model's chat template.
-        prefill: text put at the start of the assistant's answer, chat style only; part of the prompt, not of the output.
+        prefill: text put at the start of the assistant's answer, chat style only; part of the prompt, not the output.
         stops: strings that end the answer; the answer's text is cut before the first of them.
     """
 
@@ -42,12 +43,30 @@ class Verdict:
 
 
 class Task(Protocol):
-    """A data set with its prompts and its verdict. Implemented in ``tasks/<name>/task.py``, described by ``task.toml``."""
+    """A data set with its prompts and its verdict. Implemented in ``tasks/<name>/task.py``, described by ``task.toml``.
 
-    def __init__(self, options: Any, data: Any) -> None: ...
+    Attributes:
+        options: the task's ``Options``. After ``prompts`` nothing in them is left to be decided, so that a run which
+            records them then (``options.model_dump()``) gives the scorer what the prompts were made with.
+    """
+
+    options: Any
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        """Finds and checks the data; ``data_dir`` is ``--data-dir``, None for the other places of DESIGN §7."""
+        ...
 
     def prompts(self, chat: bool) -> Sequence[Prompt]:
         """All prompts in data order; ``chat`` says whether the model has a chat template."""
+        ...
+
+    @property
+    def isolation(self) -> Sequence[str]:
+        """What confines the model-written code that ``score`` runs, a line each; empty for a task that runs none.
+
+        Raises:
+            EnvironmentRefused: this machine cannot run it safely.
+        """
         ...
 
     def score(self, prompt_id: str, text: str) -> Verdict:

@@ -15,7 +15,7 @@ from specbench.engine.attention.interface import Calls, Visibility
 from specbench.engine.attention.reference import ReferenceAttention
 from specbench.engine.cache import ShapeRecorder, StaticCache
 from specbench.engine.sampler import Sampling, scores
-from specbench.engine.tree import TokenTree
+from specbench.engine.tree import StepResult, TokenTree
 from specbench.engine.verify import accept_path, ancestors
 from specbench.errors import EnvironmentRefused, UsageError
 
@@ -24,23 +24,6 @@ BACKENDS = {"reference": ReferenceAttention}
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 MAX_ROWS = ROW_BUCKETS[-1]
 PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What one target forward decided for one slot. Host data.
-
-    Attributes:
-        emitted: tokens committed by this forward, at least one: the accepted drafts and then the target's own next token.
-        path: rows accepted, root first; ``len(emitted) == len(path)``.
-        next_tokens: the target's next token after each row of the tree, shape [rows].
-        top: with ``top_k``: (scores, ids), each [rows, k], highest first; the scores are what the sampler maximises.
-    """
-
-    emitted: list[int]
-    path: list[int]
-    next_tokens: list[int]
-    top: tuple[Tensor, Tensor] | None = None
 
 
 class Engine:

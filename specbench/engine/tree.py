@@ -1,9 +1,13 @@
-"""The token tree: what a decoder proposes for one target forward (DESIGN §2). Host data only, no torch."""
+"""What goes into one target forward, a token tree, and what comes out of it (DESIGN §2). Host data, no torch needed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -51,3 +55,20 @@ class TokenTree:
         """
         accept = [True] + [False] * (len(tokens) - 1) if drafts_only else None
         return cls(tokens, range(-1, len(tokens) - 1), accept)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one target forward decided for one slot. Host data.
+
+    Attributes:
+        emitted: tokens committed by this forward, at least one: the accepted drafts and then the target's own next token.
+        path: rows accepted, root first; ``len(emitted) == len(path)``.
+        next_tokens: the target's next token after each row of the tree, shape [rows].
+        top: with ``top_k``: (scores, ids), each [rows, k], highest first; the scores are what the sampler maximises.
+    """
+
+    emitted: list[int]
+    path: list[int]
+    next_tokens: list[int]
+    top: tuple[Tensor, Tensor] | None = None

@@ -256,7 +256,7 @@ def load(names: dict[str, Any], sources: list[str], entry_point: str, lenient: b
 
 
 def describe(error: BaseException) -> list[str]:
-    """[name of the nearest builtin class, text]: names that a table can be grouped by, whatever the program calls its own."""
+    """[name of the nearest builtin class, text]: a table can be grouped by it, whatever the program calls its own."""
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
     try:
         return [name, str(error)[:500]]

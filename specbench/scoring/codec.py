@@ -11,6 +11,7 @@ import json
 import os
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 MAX_FRAME = 8 << 20
@@ -30,7 +31,7 @@ class Opaque:
 
 
 def pack(value: Any) -> Any:
-    """``value`` as JSON data. Subclasses become their base; iterators, ranges and views become iterators of their items."""
+    """``value`` as JSON data. Subclasses become their base; iterators, ranges and views an iterator of their items."""
     if value is None or isinstance(value, (bool, float)):
         return value if value is None or isinstance(value, bool) else float(value)
     if isinstance(value, int):
@@ -88,8 +89,8 @@ def unpack(data: Any) -> Any:
         return Decimal(body)
     if kind == "opaque":
         return Opaque(str(body))
-    make = {"tuple": tuple, "set": set, "frozenset": frozenset, "iter": iter}[kind]
-    return make([unpack(item) for item in body])
+    make: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset, "iter": iter}
+    return make[kind]([unpack(item) for item in body])
 
 
 def frame(message: Any) -> bytes:

@@ -73,7 +73,7 @@ def first_victim() -> None:
 
 
 def enter_namespaces() -> None:
-    """Move to new user, mount, pid, network, ipc and uts namespaces. The *next* child is pid 1 of the new pid namespace.
+    """Move to new user, mount, pid, network, ipc and uts namespaces; the *next* child is pid 1 of the pid namespace.
 
     Raises:
         OSError: the kernel or the container refuses.
@@ -86,7 +86,7 @@ def enter_namespaces() -> None:
 
 
 def mount_scratch(path: str, size: int) -> None:
-    """Cover ``path`` with an empty memory file system of ``size`` bytes that vanishes with the mount namespace, and enter it."""
+    """Enter ``path``, covered with an empty memory file system of ``size`` bytes that goes with the mount namespace."""
     _check(_libc.mount(None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "mount /")
     options = f"size={size},nr_inodes=1024,mode=700".encode()
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
@@ -102,7 +102,10 @@ def limit(cpu_s: int, memory: int, disk: int) -> None:
         (resource.RLIMIT_FSIZE, disk),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_NPROC, 0),  # seccomp forbids children too, but this also holds without seccomp, except for root
+        (
+            resource.RLIMIT_NPROC,
+            0,
+        ),  # seccomp forbids children too, but this also holds without seccomp, except for root
         (resource.RLIMIT_MEMLOCK, 0),
     ):
         hard = resource.getrlimit(what)[1]
@@ -111,7 +114,7 @@ def limit(cpu_s: int, memory: int, disk: int) -> None:
 
 
 def readable_paths() -> list[tuple[str, int]]:
-    """(path, Landlock rights) of what a program may read: the standard library without site-packages, shared objects."""
+    """(path, Landlock rights) of what a program may read: standard library without site-packages, shared objects."""
     library = os.path.dirname(os.__file__)
     paths = [(library, _READ_DIR)]  # listing; reading is granted by entry, because Landlock cannot take a subfolder out
     with os.scandir(library) as entries:
@@ -127,7 +130,7 @@ def readable_paths() -> list[tuple[str, int]]:
 
 
 def restrict_files(abi: int, own: str | None) -> None:
-    """Landlock: read ``readable_paths()``, write under ``own`` alone (nowhere when None), and from version 6 signal nobody.
+    """Landlock: read ``readable_paths()``, write under ``own`` alone (nowhere when None), from version 6 signal nobody.
 
     Needs ``drop_privileges`` first. Metadata calls (chmod, utime, …) are not Landlock's; seccomp forbids them.
     """

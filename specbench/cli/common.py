@@ -1,0 +1,114 @@
+"""Options that several commands share, and the way from them to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from specbench.errors import EnvironmentRefused
+from specbench.names import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from specbench.models import LoadedModel
+    from specbench.plan import Plan
+
+METHOD = typer.Option("ar,jacobi", "--method", help="Methods, comma-separated; ar is always added.")
+TASK = typer.Option("humaneval", "--task", help="Tasks, comma-separated.")
+MODEL = typer.Option(DEFAULT_MODEL, "--model", help="Alias, hub id, folder, .gguf file or config:NAME.")
+SET = typer.Option([], "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="METHOD.OPT=VALUE")
+TASK_SET = typer.Option([], "--task-set", help="A task's option; repeatable.", metavar="TASK.OPT=VALUE")
+LIMIT = typer.Option(None, "--limit", min=1, help="First N prompts only.")
+BUDGET = typer.Option(None, "--max-new-tokens", min=1, help="Per answer; default is the task's.")
+SEED = typer.Option(0, "--seed", min=0, help="Of sampling, drafts and order.")
+TOP_K = typer.Option(0, "--top-k", min=0, help="Keep the k most probable tokens; 0 is off.")
+TOP_P = typer.Option(1.0, "--top-p", help="Keep the most probable mass; 1 is off.")
+DTYPE = typer.Option("auto", "--dtype", help="float32, bfloat16, float16; auto: fp32 on CPU, else bf16.")
+DEVICE = typer.Option("auto", "--device", help="cpu, cuda, cuda:N or auto.")
+REVISION = typer.Option(None, "--revision", help="Hub revision of the model.")
+DATA_DIR = typer.Option(None, "--data-dir", help="Folder with task data files.", exists=True, file_okay=False)
+JSON = typer.Option(False, "--json", help="JSON to stdout.")
+
+
+def make_plan(
+    *,
+    method: str,
+    task: str,
+    model: str,
+    settings: Sequence[str],
+    task_settings: Sequence[str],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    seed: int,
+    limit: int | None,
+    max_new_tokens: int | None,
+    repeats: int,
+    concurrency: int,
+    dtype: str,
+    device: str,
+    revision: str | None,
+    data_dir: Path | None,
+    out: Path,
+) -> Plan:
+    """A plan from command-line values; every mistake is found before torch is imported.
+
+    Raises:
+        UsageError: an unknown name or a bad option.
+    """
+    from specbench import names
+    from specbench.plan import Plan, plan_methods, plan_tasks
+    from specbench.records import SamplingSpec
+
+    names.resolve(model)
+    return Plan(
+        methods=plan_methods(split(method), settings),
+        tasks=plan_tasks(split(task), task_settings),
+        model=model,
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        sampling=SamplingSpec(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
+        max_new_tokens=max_new_tokens,
+        limit=limit,
+        repeats=repeats,
+        concurrency=concurrency,
+        data_dir=data_dir,
+        out=out,
+    )
+
+
+def split(names: str) -> list[str]:
+    """Comma-separated names."""
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def load_model(plan: Plan) -> LoadedModel:
+    """Imports torch and loads the plan's model."""
+    from specbench.models import load
+
+    return load(plan.model, dtype=plan.dtype, device=plan.device, revision=plan.revision)
+
+
+def assert_gpu(wanted: str) -> None:
+    """``--gpu NAME``: refuses to run on any other device.
+
+    Raises:
+        UsageError: no such GPU is known.
+        EnvironmentRefused: another device is present.
+    """
+    from specbench import gpus
+
+    if wanted == "auto":
+        return
+    gpus.find(wanted)
+    try:
+        import torch
+    except ImportError as error:
+        raise EnvironmentRefused("torch is not installed; pip install specbench-llm brings it") from error
+    if torch.cuda.is_available():
+        gpus.require(wanted, torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory)
+    else:
+        gpus.require(wanted, None, None)

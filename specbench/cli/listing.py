@@ -1,0 +1,101 @@
+"""``specbench list``: what is registered, without importing any of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import typer
+
+from specbench import registry
+from specbench.cli import output
+
+Kind = Literal["methods", "tasks", "models", "gpus"]
+
+
+def list_(
+    kind: Kind = typer.Argument(help="methods, tasks, models or gpus"),
+    as_json: bool = typer.Option(False, "--json", help="JSON to stdout, with every option of every method and task."),
+) -> None:
+    """List methods, tasks, models or GPUs."""
+    rows = {"methods": _methods, "tasks": _tasks, "models": _models, "gpus": _gpus}[kind](as_json)
+    if as_json:
+        output.emit_json(rows)
+        return
+    columns = [name for name in rows[0] if name != "options"] if rows else []
+    cells = [[_cell(row[name]) for name in columns] for row in rows]
+    output.stdout().print(output.table(columns, cells))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None or value == "" else str(value)
+
+
+def _methods(full: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": card.name,
+            "lossless": bool(card.info.get("lossless", False)),
+            "trained": bool(card.info.get("trained", False)),
+            "from": card.origin,
+            "what it does": card.info.get("summary", ""),
+            "options": _options(card) if full else None,
+        }
+        for card in registry.methods().values()
+    ]
+
+
+def _tasks(full: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "task": card.name,
+            "version": card.info["version"],
+            "metric": card.info.get("metric", ""),
+            "from": card.origin,
+            "what it is": card.info.get("title", ""),
+            "options": _options(card) if full else None,
+        }
+        for card in registry.tasks().values()
+    ]
+
+
+def _options(card: registry.Card) -> dict[str, Any]:
+    schema: dict[str, Any] = card.load().Options.model_json_schema(by_alias=False)
+    return dict(schema.get("properties", {}))
+
+
+def _models(full: bool) -> list[dict[str, Any]]:
+    from specbench import names
+
+    rows = [
+        {
+            "model": alias,
+            "here": bool(names.wheel_file(entry)),
+            "hub id": entry.get("hub"),
+            "what it is": entry["title"],
+        }
+        for alias, entry in names.aliases().items()
+    ]
+    rows += [
+        {"model": f"config:{name}", "here": True, "hub id": None, "what it is": "dummy weights of this shape"}
+        for name in names.configs()
+    ]
+    return rows
+
+
+def _gpus(full: bool) -> list[dict[str, Any]]:
+    from specbench import gpus
+
+    return [
+        {
+            "gpu": gpu.name,
+            "memory GB": gpu.memory_gb,
+            "GB/s": gpu.bandwidth_gb_s,
+            "bf16": gpu.bf16,
+            "fp16": gpu.fp16,
+            "fp8": gpu.fp8,
+            "fp32 TFLOP/s": gpu.fp32,
+        }
+        for gpu in gpus.GPUS
+    ]

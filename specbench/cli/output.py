@@ -1,0 +1,45 @@
+"""Where commands write: one console per stream, and JSON for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def emit_json(data: Any) -> None:
+    """Prints one JSON document to stdout."""
+    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
+def stdout() -> Console:
+    """The console for data."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def stderr() -> Console:
+    """The console for progress and notes."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+    """A plain table whose last column takes what width is left."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for at, column in enumerate(columns):
+        last = at == len(columns) - 1
+        made.add_column(column, no_wrap=not last, overflow="fold" if last else "ellipsis")
+    for row in rows:
+        made.add_row(*row)
+    return made

@@ -1,0 +1,82 @@
+"""``specbench run``: methods on tasks, timed and scored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from specbench.cli import common, output
+
+
+def run(
+    method: str = common.METHOD,
+    task: str = common.TASK,
+    model: str = common.MODEL,
+    gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
+    limit: int | None = common.LIMIT,
+    max_new_tokens: int | None = common.BUDGET,
+    temperature: float = typer.Option(0.0, "--temperature", min=0.0, help="0 is greedy."),
+    top_k: int = common.TOP_K,
+    top_p: float = common.TOP_P,
+    seed: int = common.SEED,
+    settings: list[str] = common.SET,
+    task_settings: list[str] = common.TASK_SET,
+    repeats: int = typer.Option(1, "--repeats", min=1, help="Times each prompt is decoded by each method."),
+    concurrency: int = typer.Option(1, "--concurrency", min=1, help="Sequences stepped together."),
+    dtype: str = common.DTYPE,
+    device: str = common.DEVICE,
+    revision: str | None = common.REVISION,
+    data_dir: Path | None = common.DATA_DIR,
+    out: Path = typer.Option(Path("runs"), "--out", help="Folder that receives the run's folder."),
+    as_json: bool = common.JSON,
+) -> None:
+    """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
+
+    Repeating an interrupted command goes on where it stopped.
+    """
+    common.assert_gpu(gpu)
+    plan = common.make_plan(
+        method=method,
+        task=task,
+        model=model,
+        settings=settings,
+        task_settings=task_settings,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        limit=limit,
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        concurrency=concurrency,
+        dtype=dtype,
+        device=device,
+        revision=revision,
+        data_dir=data_dir,
+        out=out,
+    )
+    from specbench.cli.progress import RunProgress
+    from specbench.reporting.table import headline
+
+    notes = output.stderr()
+    notes.print(f"loading {plan.model} …")
+    loaded = common.load_model(plan)
+    from specbench.run import execute, prepare
+
+    # All prompts of all tasks are read and checked before the first is run.
+    prepared = [prepare(plan, task_plan, loaded) for task_plan in plan.tasks]
+    finished = []
+    for item in prepared:
+        with RunProgress(notes) as progress:
+            folder = execute(plan, loaded, item, progress)
+        summary = folder.summary()
+        assert summary is not None
+        finished.append({"folder": str(folder.path), "task": item.spec.name, **summary})
+        if not as_json:
+            console = output.stdout()
+            console.print()
+            console.print(headline(folder.run, summary))
+            console.print(f"\nrun: {folder.path}", soft_wrap=True)
+    if as_json:
+        output.emit_json(finished)

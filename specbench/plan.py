@@ -1,0 +1,157 @@
+"""What a user asked for, checked before anything heavy is imported: methods with options, tasks, budgets. No torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench import registry
+from specbench.decoding import Method
+from specbench.errors import UsageError, unknown
+from specbench.options import parse
+from specbench.records import MethodSpec, SamplingSpec
+
+#: Label of the baseline. Every run contains it: no row is shown without its AR twin.
+BASELINE = "ar"
+#: The widest tree the engine takes; a plan that drafts more is refused before a model is loaded.
+ROW_LIMIT = 512
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """A task with its validated options, data not yet read."""
+
+    card: registry.Card
+    options: Any
+    module: Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked request for a run.
+
+    Attributes:
+        methods: AR first, then the user's in their order.
+        tasks: in the user's order.
+        model: a ``--model`` value.
+        dtype, device, revision: as given, "auto" not yet resolved.
+        sampling: how tokens are chosen.
+        max_new_tokens: per answer; None is each task's own default.
+        limit: prompts per task, from the start of the data; None is all.
+        repeats: times each prompt is decoded by each method.
+        concurrency: sequences stepped together.
+        data_dir: where task data are, before the other places.
+        out: folder that receives run folders.
+        attention: attention backend.
+    """
+
+    methods: tuple[Method, ...]
+    tasks: tuple[TaskPlan, ...]
+    model: str
+    dtype: str
+    device: str
+    revision: str | None
+    sampling: SamplingSpec
+    max_new_tokens: int | None
+    limit: int | None
+    repeats: int
+    concurrency: int
+    data_dir: Path | None
+    out: Path
+    attention: str = "reference"
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest tree of any method."""
+        return max(method.max_rows for method in self.methods)
+
+    def specs(self) -> list[MethodSpec]:
+        """The methods as records."""
+        return [
+            MethodSpec(label=m.label, name=m.name, options=m.options.model_dump(mode="json"), lossless=m.lossless)
+            for m in self.methods
+        ]
+
+
+def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
+    """Methods with options; AR is put first, and added when it was not named.
+
+    A method named several times runs as several rows, labelled ``jacobi``, ``jacobi#2``, …; ``--set`` takes the label.
+
+    Args:
+        names: method names.
+        settings: ``LABEL.OPTION=VALUE`` strings; the label may be left out when only one method has options.
+
+    Raises:
+        UsageError: an unknown method or option, a setting for a method that does not run, a tree too large.
+    """
+    wanted = list(names)
+    if BASELINE in wanted:
+        wanted.remove(BASELINE)
+    wanted.insert(0, BASELINE)
+    counts: Counter[str] = Counter()
+    labels: dict[str, str] = {}
+    for name in wanted:
+        registry.method(name)
+        counts[name] += 1
+        labels[name if counts[name] == 1 else f"{name}#{counts[name]}"] = name
+    raw: dict[str, dict[str, str]] = {label: {} for label in labels}
+    for setting in settings:
+        label, option, value = _split(setting, labels)
+        raw[label][option] = value
+    return tuple(_method(label, name, raw[label]) for label, name in labels.items())
+
+
+def _split(setting: str, labels: dict[str, str]) -> tuple[str, str, str]:
+    target, equals, value = setting.partition("=")
+    label, dot, option = target.rpartition(".")
+    if not equals or not option or not value:
+        raise UsageError(f"--set {setting}: write METHOD.OPTION=VALUE, as in --set jacobi.n=16")
+    if not dot:
+        others = [known for known in labels if known != BASELINE]
+        if len(others) != 1:
+            raise UsageError(f"--set {setting}: say whose option it is, as in --set {(others or [BASELINE])[0]}.{setting}")
+        label = others[0]
+    if label not in labels:
+        raise unknown("method in --set (it must be in --method)", label, labels)
+    return label, option, value
+
+
+def _method(label: str, name: str, raw: dict[str, str]) -> Method:
+    card = registry.method(name)
+    module = card.load()
+    options = parse(module.Options, raw, name)
+    method = Method(name, label, options, bool(card.info.get("lossless", False)), module.Decoder)
+    if method.max_rows > ROW_LIMIT:
+        raise UsageError(f"{label} would draft trees of {method.max_rows} rows; the limit is {ROW_LIMIT}")
+    return method
+
+
+def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan, ...]:
+    """Tasks with options.
+
+    Args:
+        names: task names.
+        settings: ``TASK.OPTION=VALUE`` strings.
+
+    Raises:
+        UsageError: an unknown task or option.
+    """
+    raw: dict[str, dict[str, str]] = {registry.task(name).name: {} for name in names}
+    for setting in settings:
+        target, equals, value = setting.partition("=")
+        task, dot, option = target.partition(".")
+        if not equals or not dot or not option or not value:
+            raise UsageError(f"--task-set {setting}: write TASK.OPTION=VALUE, as in --task-set humaneval.style=completion")
+        if task not in raw:
+            raise unknown("task in --task-set (it must be in --task)", task, raw)
+        raw[task][option] = value
+    plans = []
+    for name, values in raw.items():
+        card = registry.task(name)
+        module = card.load()
+        plans.append(TaskPlan(card, parse(module.Options, values, name), module))
+    return tuple(plans)

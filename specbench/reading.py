@@ -1,0 +1,45 @@
+"""Reading a run back from its files. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from specbench.errors import UsageError
+from specbench.records import SCHEMA_VERSION, RequestRecord, RunConfig
+from specbench.scoring.launch import read_verdicts
+from specbench.storage import RunFolder
+from specbench.summary import summarise
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """A run as it is on disk; of an unfinished one, the summary of what there is so far."""
+
+    run: dict[str, Any]
+    config: RunConfig
+    records: list[RequestRecord]
+    verdicts: dict[str, bool]
+    summary: dict[str, Any]
+
+
+def read_run(path: Path) -> ReadRun:
+    """Reads a run folder.
+
+    Raises:
+        UsageError: not a run folder, damaged, or written by a newer version.
+    """
+    folder = RunFolder.load(path, SCHEMA_VERSION)
+    try:
+        config = RunConfig.model_validate({name: folder.run.get(name) for name in RunConfig.model_fields})
+        records = [RequestRecord.model_validate(line) for line in folder.requests()]
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path} is damaged: field '{where}': {first['msg']}; run it again") from error
+    verdicts = read_verdicts(path)
+    summary = folder.summary() or summarise(config, records, verdicts or None)
+    return ReadRun(folder.run, config, records, verdicts, summary)

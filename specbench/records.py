@@ -1,0 +1,118 @@
+"""What a run writes, versioned (DESIGN §8). Times are seconds unless the name says otherwise. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: Raised whenever a field changes its meaning or disappears; readers refuse what is newer than they know.
+SCHEMA_VERSION = 1
+
+StopReason = Literal["stop", "stop-string", "length"]
+
+
+class Record(BaseModel):
+    """Base of everything written: unknown fields are errors, values do not change after construction."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MethodSpec(Record):
+    """One row of a run: a method with its resolved options."""
+
+    label: str
+    name: str
+    options: dict[str, Any]
+    lossless: bool
+
+
+class SamplingSpec(Record):
+    """How tokens are chosen; temperature 0 is greedy."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+class ModelSpec(Record):
+    """Which weights: ``fingerprint`` is a hash over samples of every tensor, the same for the same values in any file format."""
+
+    name: str
+    source: str
+    revision: str | None
+    fingerprint: str
+    dtype: str
+    device: str
+    parameters: int
+    weight_bytes: int
+    dummy: bool
+
+
+class TaskSpec(Record):
+    """Which prompts: ``prompts_sha256`` covers ids, rendered token ids and order."""
+
+    name: str
+    version: int
+    options: dict[str, Any]
+    prompts: int
+    prompts_sha256: str
+
+
+class RunConfig(Record):
+    """Everything that decides what a run measures; its hash names the run."""
+
+    model: ModelSpec
+    task: TaskSpec
+    methods: list[MethodSpec]
+    sampling: SamplingSpec
+    max_new_tokens: int
+    repeats: int
+    concurrency: int
+    attention: str
+    order_seed: int
+    identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
+
+    def digest(self) -> str:
+        """sha256 of the canonical JSON."""
+        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+
+
+class RequestRecord(Record):
+    """One prompt decoded once by one method.
+
+    The identity ``1 + sum(accepts) == n_out`` holds (the prefill emits the first token). ``busy_*`` is the request's
+    share of the engine's time: at concurrency C a step's time is split evenly over the sequences it served, so the
+    shares add up to the wall time; at concurrency 1 they equal ``ttft_s`` and ``decode_s``.
+    """
+
+    key: str = Field(description="method/prompt/repeat, unique in its run")
+    method: str
+    prompt_id: str
+    repeat: int
+    n_prompt: int
+    ids: list[int] = Field(description="tokens kept: up to and including the first stop, never past the budget")
+    text: str = Field(description="the answer as the task scores it: special tokens dropped, cut before a stop string")
+    stop_reason: StopReason
+    n_out: int
+    n_overshoot: int = Field(description="tokens committed behind the stop or the budget, dropped and not counted")
+    n_stop_tail: int = Field(description="kept tokens that lie wholly in or behind a stop string")
+    accepts: list[int] = Field(description="kept tokens of each target forward after prefill")
+    rows: int = Field(description="tree rows forwarded after prefill")
+    forwards: int = Field(description="target forwards after prefill")
+    draft_forwards: int
+    start_s: float = Field(description="on the clock of its segment")
+    segment: int = Field(description="counts the stretches of uninterrupted running of one method")
+    ttft_s: float
+    decode_s: float
+    e2e_s: float
+    busy_prefill_s: float
+    busy_decode_s: float
+
+
+def request_key(method: str, prompt_id: str, repeat: int) -> str:
+    """The key of a request within its run."""
+    return f"{method}|{prompt_id}|{repeat}"

@@ -1,0 +1,114 @@
+"""Names -> methods and tasks, found without importing any of them.
+
+A folder of ``methods/`` (``tasks/``) that holds a ``method.toml`` (``task.toml``) is registered under its own name. Other
+packages register through the entry-point groups ``specbench.methods`` and ``specbench.tasks``: the entry point's name is
+the registered name, its value the package that holds the same two files.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import UsageError, unknown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_MODULES = {"method": "decoder", "task": "task"}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A registered method or task, not yet imported.
+
+    Attributes:
+        kind: "method" or "task".
+        name: registered name.
+        package: import name of its package.
+        folder: where its files are.
+        origin: "specbench" or the distribution that brought it.
+        info: its TOML file, parsed.
+    """
+
+    kind: str
+    name: str
+    package: str
+    folder: Path
+    origin: str
+    info: dict[str, Any]
+
+    def load(self) -> Any:
+        """Imports the module with its classes: ``Options`` and ``Decoder`` of a method, ``Options`` and ``Task`` of a task.
+
+        Raises:
+            UsageError: the import failed; names what is missing.
+        """
+        try:
+            return importlib.import_module(f"{self.package}.{_MODULES[self.kind]}")
+        except ImportError as error:
+            raise UsageError(f"{self.kind} '{self.name}' (from {self.origin}) cannot be imported: {error}") from error
+
+
+def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card:
+    path = folder / f"{kind}.toml"
+    try:
+        info = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{kind} '{name}' (from {origin}) has no readable {kind}.toml: {error}") from error
+    return Card(kind, name, package, folder, origin, info)
+
+
+@cache
+def _cards(kind: str) -> dict[str, Card]:
+    group = f"{kind}s"
+    cards = {
+        file.parent.name: _read(kind, file.parent.name, f"specbench.{group}.{file.parent.name}", file.parent, "specbench")
+        for file in sorted((Path(__file__).parent / group).glob(f"*/{kind}.toml"))
+    }
+    for point in entry_points(group=f"specbench.{group}"):
+        origin = point.dist.name if point.dist else point.value
+        if point.name in cards:
+            raise UsageError(
+                f"{kind} '{point.name}' of {origin} is registered by {cards[point.name].origin} already; uninstall one"
+            )
+        spec = importlib.util.find_spec(point.value)
+        if spec is None or not spec.submodule_search_locations:
+            raise UsageError(f"{kind} '{point.name}' of {origin} points at '{point.value}', which is no package")
+        cards[point.name] = _read(kind, point.name, point.value, Path(spec.submodule_search_locations[0]), origin)
+    return cards
+
+
+def methods() -> dict[str, Card]:
+    """All registered methods by name."""
+    return _cards("method")
+
+
+def tasks() -> dict[str, Card]:
+    """All registered tasks by name."""
+    return _cards("task")
+
+
+def method(name: str) -> Card:
+    """A method by name; raises a UsageError with the nearest names."""
+    return _find("method", name)
+
+
+def task(name: str) -> Card:
+    """A task by name; raises a UsageError with the nearest names."""
+    return _find("task", name)
+
+
+def _find(kind: str, name: str) -> Card:
+    known = _cards(kind)
+    if name not in known:
+        raise unknown(kind, name, known)
+    return known[name]

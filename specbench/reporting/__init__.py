@@ -1,0 +1,1 @@
+"""What people see of a run. Reads records only; no torch."""

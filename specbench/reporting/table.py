@@ -1,0 +1,100 @@
+"""The headline table of a run, for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+LEGEND = (
+    "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
+    "token over the method's, with its 95% paired-bootstrap interval over prompts."
+)
+
+
+def headline(run: Mapping[str, Any], summary: Mapping[str, Any]) -> RenderableType:
+    """The table of one run.
+
+    Args:
+        run: content of ``run.json``.
+        summary: content of ``summary.json``.
+    """
+    model, task, sampling = run["model"], run["task"], run["sampling"]
+    how = "greedy" if sampling["temperature"] == 0 else f"T={sampling['temperature']:g} seed {sampling['seed']}"
+    device = run["environment"]["device"]["name"]
+    title = Text()
+    title.append(f"{task['name']} v{task['version']}", style="bold")
+    title.append(f" · {model['name']} {model['dtype']}{' (dummy weights)' if model['dummy'] else ''} · {device}\n")
+    title.append(f"{how} · at most {run['max_new_tokens']} new tokens · concurrency {run['concurrency']}", style="dim")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("method")
+    for name in ("prompts", "tokens", "TPF", "tok/s"):
+        table.add_column(name, justify="right")
+    table.add_column("speedup", no_wrap=True)
+    table.add_column("pass@1", justify="right", no_wrap=True)
+    table.add_column("lossless", no_wrap=True)
+    for row in summary["rows"]:
+        table.add_row(
+            row["method"],
+            str(row["prompts"]),
+            str(row["tokens"]),
+            number(row["tpf"], 2),
+            number(row["tok_s"], 1),
+            speedup(row["speedup"]) if row["method"] != "ar" else "1",
+            accuracy(row["accuracy"]),
+            lossless(row["lossless"]),
+        )
+    return Group(title, Text(), table, *(Text(note, style="dim") for note in notes(run, summary)))
+
+
+def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
+    """Sentences that qualify the table, the legend last."""
+    found = []
+    for row in summary["rows"]:
+        ratio = row["speedup"]
+        if row["method"] == "ar" or ratio is None:
+            continue
+        parts = f"{number(row['tpf'], 2)} TPF × {number(row['step_ratio'], 2)} step-time ratio"
+        found.append(f"{row['method']}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}.")
+        if row["length_changed"]:
+            found.append(f"{row['method']}: {row['length_changed']} answers have another length than AR's.")
+    truncated = sum(row["truncated"] for row in summary["rows"])
+    total = sum(row["requests"] for row in summary["rows"])
+    if total and truncated / total > 0.02:
+        found.append(f"{truncated} of {total} answers were cut at the token budget; raise --max-new-tokens.")
+    if not summary["complete"]:
+        found.append("This run is not complete; repeat its command to go on.")
+    return [*found, LEGEND]
+
+
+def number(value: float | None, digits: int) -> str:
+    """A figure, or a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def speedup(ratio: Mapping[str, Any] | None) -> str:
+    """Value and interval."""
+    if ratio is None:
+        return "–"
+    if ratio["low"] is None:
+        return f"{ratio['value']:.2f} (too few)"
+    return f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+
+
+def accuracy(score: Mapping[str, Any] | None) -> str:
+    """Share of right answers with its count."""
+    return "not scored" if score is None else f"{score['passed']}/{score['scored']}"
+
+
+def lossless(verdict: Mapping[str, Any] | None) -> str:
+    """The graded verdict; counts where it is not exact throughout."""
+    if verdict is None:
+        return "not checked"
+    if verdict["verdict"] == "exact":
+        return "exact"
+    differing = verdict["numeric_tie"] + verdict["lossy"]
+    return f"{verdict['verdict']} {differing}/{differing + verdict['exact']}"

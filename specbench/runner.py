@@ -1,0 +1,184 @@
+"""The only place that measures: the step loop, the clock and the count (DESIGN §5, definitions of peers §C-d).
+
+Clock: ``perf_counter_ns``. t0 is taken when the prompt's ids are handed to the engine, t_first when the first token's id is
+on the host, t_last when the last kept id is. Every forward ends with a read of its tokens, so no device work is pending
+when the clock is read. Nothing is written or printed between t0 and t_last of a segment's requests: what happens between
+two steps outside decoder and engine is not on the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from specbench.decoding import Context, Decoder, Method
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.records import RequestRecord, request_key
+from specbench.stopping import Output, StopRule
+
+Clock = Callable[[], int]  # nanoseconds
+
+
+class SteppingEngine(Protocol):
+    """What the runner needs of :class:`specbench.engine.engine.Engine`."""
+
+    def alloc(self) -> int: ...
+    def free(self, slot: int) -> None: ...
+    def prefill(self, slot: int, ids: Sequence[int], tree: TokenTree | None = None) -> StepResult: ...
+    def step(self, trees: Mapping[int, TokenTree]) -> dict[int, StepResult]: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to decode.
+
+    Attributes:
+        prompt_id: the task's id of it.
+        repeat: 0 for the first time this prompt is decoded.
+        ids: prompt token ids.
+        rule: when its answer is finished.
+    """
+
+    prompt_id: str
+    repeat: int
+    ids: Sequence[int]
+    rule: StopRule
+
+
+@dataclass
+class _Sequence:
+    """A request in a slot. Times in nanoseconds."""
+
+    request: Request
+    decoder: Decoder
+    slot: int
+    output: Output
+    started: int
+    first: int = 0
+    last: int = 0
+    busy_prefill: int = 0
+    busy_decode: float = 0
+    accepts: list[int] = field(default_factory=list)
+    rows: int = 0
+
+
+class Runner:
+    """Decodes requests with any method and returns what was measured.
+
+    Args:
+        engine: slots and forwards; its sampling applies to all methods.
+        context: makes the context of a decoder from (method label, request).
+        concurrency: sequences stepped together; slots refill as sequences end.
+        clock: replaced by a fake one in the tests of this file.
+    """
+
+    def __init__(
+        self,
+        engine: SteppingEngine,
+        context: Callable[[str, Request], Context],
+        concurrency: int = 1,
+        clock: Clock = time.perf_counter_ns,
+    ) -> None:
+        self._engine = engine
+        self._context = context
+        self._concurrency = concurrency
+        self._clock = clock
+
+    def segment(self, method: Method, requests: Sequence[Request], number: int = 0) -> Iterator[RequestRecord]:
+        """Decodes ``requests`` without interruption, ``concurrency`` at a time; yields each as it ends.
+
+        Args:
+            method: the method to run.
+            requests: in this order.
+            number: stored with each record; times of one segment share a clock.
+
+        Raises:
+            ValueError: a decoder let the prefill emit more than the one token that every method gets from it.
+        """
+        waiting = deque(requests)
+        active: list[_Sequence] = []
+        origin = self._clock()
+        try:
+            while waiting or active:
+                while waiting and len(active) < self._concurrency:
+                    sequence = self._start(method, waiting.popleft())
+                    active.append(sequence)
+                    if sequence.output.reason:
+                        break
+                ended = [sequence for sequence in active if sequence.output.reason]
+                if not ended:
+                    self._step(active)
+                    ended = [sequence for sequence in active if sequence.output.reason]
+                for sequence in ended:
+                    active.remove(sequence)
+                    self._engine.free(sequence.slot)
+                    yield _record(method.label, sequence, origin, number)
+        finally:  # the consumer stopped early or a forward failed: leave no slot occupied
+            for sequence in active:
+                self._engine.free(sequence.slot)
+
+    def _start(self, method: Method, request: Request) -> _Sequence:
+        decoder = method.new(self._context(method.label, request))
+        slot = self._engine.alloc()
+        try:
+            started = self._clock()
+            result = self._engine.prefill(slot, request.ids, decoder.begin(request.ids))
+            decoder.observe(result)
+            now = self._clock()
+            if len(result.emitted) != 1:
+                raise ValueError(f"{method.name}: guesses sent along with the prompt must be draft-only rows")
+        except BaseException:
+            self._engine.free(slot)
+            raise
+        sequence = _Sequence(request, decoder, slot, Output(request.rule), started, first=now, last=now)
+        sequence.busy_prefill = now - started
+        sequence.output.extend(result.emitted)
+        return sequence
+
+    def _step(self, active: Sequence[_Sequence]) -> None:
+        before = self._clock()
+        trees = {sequence.slot: sequence.decoder.draft() for sequence in active}
+        results = self._engine.step(trees)
+        for sequence in active:
+            sequence.decoder.observe(results[sequence.slot])
+        now = self._clock()
+        share = (now - before) / len(active)
+        for sequence in active:
+            sequence.last = now
+            sequence.busy_decode += share
+            sequence.accepts.append(sequence.output.extend(results[sequence.slot].emitted))
+            sequence.rows += len(trees[sequence.slot])
+
+
+def _record(label: str, sequence: _Sequence, origin: int, number: int) -> RequestRecord:
+    request, output = sequence.request, sequence.output
+    assert output.reason is not None
+    assert 1 + sum(sequence.accepts) == len(output.ids), "every kept token comes from the prefill or from one step"
+    second = 1e-9
+    return RequestRecord(
+        key=request_key(label, request.prompt_id, request.repeat),
+        method=label,
+        prompt_id=request.prompt_id,
+        repeat=request.repeat,
+        n_prompt=len(request.ids),
+        ids=output.ids,
+        text=output.text(),
+        stop_reason=output.reason,
+        n_out=len(output.ids),
+        n_overshoot=output.overshoot,
+        n_stop_tail=output.stop_tail(),
+        accepts=sequence.accepts,
+        rows=sequence.rows,
+        forwards=len(sequence.accepts),
+        draft_forwards=sequence.decoder.draft_forwards,
+        start_s=(sequence.started - origin) * second,
+        segment=number,
+        ttft_s=(sequence.first - sequence.started) * second,
+        decode_s=(sequence.last - sequence.first) * second,
+        e2e_s=(sequence.last - sequence.started) * second,
+        busy_prefill_s=sequence.busy_prefill * second,
+        busy_decode_s=sequence.busy_decode * second,
+    )

@@ -1,0 +1,56 @@
+"""Starts the scoring process: generations are judged where torch was never imported (DESIGN §9)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from specbench.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.scoring.score import VERDICTS
+
+
+def score_in_child(
+    folder: Path, data_dir: Path | None = None, progress: Callable[[int, int], None] = lambda done, total: None
+) -> dict[str, bool]:
+    """Scores a run in a fresh process.
+
+    Args:
+        folder: the run folder.
+        data_dir: folder of data files.
+        progress: called with (answers scored, answers).
+
+    Returns:
+        Request key -> whether its answer is right.
+
+    Raises:
+        SpecbenchError: the scorer's own one-line reason, of its own kind.
+    """
+    command = [sys.executable, "-m", "specbench.scoring", str(folder), "--progress"]
+    if data_dir is not None:
+        command += ["--data-dir", str(data_dir)]
+    said = ""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            try:
+                state = json.loads(line)
+                progress(state["done"], state["total"])
+            except (ValueError, KeyError, TypeError):
+                said = line.strip() or said
+    if process.returncode:
+        kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentRefused)}
+        kind = kinds.get(process.returncode, SpecbenchError)
+        raise kind(said or f"the scoring process ended with code {process.returncode}; run specbench score again")
+    return read_verdicts(folder)
+
+
+def read_verdicts(folder: Path) -> dict[str, bool]:
+    """The verdicts of a scored run by request key; empty when it was not scored."""
+    path = folder / VERDICTS
+    if not path.exists():
+        return {}
+    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return {line["request"]: bool(line["passed"]) for line in lines}

@@ -1,0 +1,117 @@
+"""Scores a run folder: ``run.json`` and ``requests.jsonl`` in, ``verdicts.jsonl`` out. No torch, no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from specbench import options, registry
+from specbench.errors import EnvironmentRefused, UsageError
+from specbench.storage import read_requests
+from specbench.task import Task, Verdict
+
+VERDICTS = "verdicts.jsonl"
+
+
+def score_run(
+    folder: Path,
+    data_dir: Path | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Score every finished request of a run and write ``verdicts.jsonl``, replacing an older one as a whole.
+
+    One line per request, in the order of ``requests.jsonl``: {"request": its key, "passed", "reason", "detail",
+    "scorer": {"task", "task_version", "isolation"}}. Requests with the same prompt and text share one verdict.
+
+    Args:
+        folder: the run folder.
+        data_dir: folder of data files, see ``specbench.data.resolve``.
+        workers: programs at a time; all processors by default.
+        progress: called with (distinct answers scored, distinct answers), from 0 on.
+
+    Returns:
+        The path of ``verdicts.jsonl``.
+
+    Raises:
+        UsageError: no run folder, damaged files, an unknown task, or data that are missing or wrong.
+        EnvironmentRefused: model-written code cannot be run safely here, or the folder cannot be written.
+    """
+    name, raw = _task_of(folder)
+    card = registry.task(name)
+    module = card.load()
+    task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
+    requests = [_fields(row, folder, number) for number, row in enumerate(read_requests(folder / "requests.jsonl"), 1)]
+    scorer = {"task": name, "task_version": card.info["version"], "isolation": list(task.isolation)}
+
+    answers = list(dict.fromkeys((prompt_id, text) for _, prompt_id, text in requests))
+    verdicts: dict[tuple[str, str], Verdict] = {}
+    progress(0, len(answers))
+    pool = ThreadPoolExecutor(workers or os.cpu_count())  # each thread only waits for its sandbox process
+    try:
+        futures = {pool.submit(task.score, *answer): answer for answer in answers}
+        for future in as_completed(futures):
+            verdicts[futures[future]] = future.result()
+            progress(len(verdicts), len(answers))
+    finally:
+        pool.shutdown(
+            cancel_futures=True
+        )  # after an error or Ctrl-C: those running end in seconds, the rest never start
+
+    lines = [
+        json.dumps({"request": key, **asdict(verdicts[prompt_id, text]), "scorer": scorer})
+        for key, prompt_id, text in requests
+    ]
+    return _write(folder / VERDICTS, "".join(f"{line}\n" for line in lines))
+
+
+def _task_of(folder: Path) -> tuple[str, dict[str, Any]]:
+    """(name, options) of the run's task."""
+    path = folder / "run.json"
+    try:
+        task = json.loads(path.read_bytes())["task"]
+        return str(task["name"]), dict(task["options"])
+    except OSError:
+        raise UsageError(
+            f"{folder} is not a run folder (it has no readable run.json); name one that a run wrote"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{path} does not say which task it ran; it is damaged or was not written by specbench"
+        ) from None
+
+
+def _fields(row: dict[str, Any], folder: Path, number: int) -> tuple[str, str, str]:
+    """(key, prompt id, text) of a line of requests.jsonl."""
+    for name in ("key", "prompt_id", "text"):
+        if not isinstance(row.get(name), str):
+            raise UsageError(f"{folder / 'requests.jsonl'}: line {number} has no text field '{name}'")
+    return row["key"], row["prompt_id"], row["text"]
+
+
+def _write(path: Path, content: str) -> Path:
+    draft: str | None = None
+    try:
+        # A name of its own: two scorers of one run must not write into the same draft.
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            draft = file.name
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(draft, 0o644)  # temporary files are private; results are not
+        os.replace(draft, path)
+    except BaseException as error:
+        if draft is not None:
+            Path(draft).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise EnvironmentRefused(
+                f"cannot write {path} ({error.strerror}); free space or mend that, score again"
+            ) from None
+        raise
+    return path

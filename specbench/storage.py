@@ -1,0 +1,341 @@
+"""The run folder: what a run leaves on disk so that a kill at any moment loses at most the request in flight.
+
+``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment the folder has its name), ``requests.jsonl``
+(one line per request, on disk before the next request starts), and at the end ``summary.json``, then ``DONE``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from specbench.errors import EnvironmentRefused, UsageError
+from specbench.records import SCHEMA_VERSION
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, no quota, file size limit: the same to the user
+_LOCK, _RUN, _REQUESTS, _SUMMARY, _DONE = ".lock", "run.json", "requests.jsonl", "summary.json", "DONE"
+
+
+def write_json_atomic(path: Path, obj: Any) -> None:
+    """Writes ``obj`` as JSON so that ``path`` holds either the old or the whole new content, also after a power cut.
+
+    Raises:
+        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
+        TypeError, ValueError: ``obj`` is not JSON (nan is not).
+    """
+    _write_atomic(path, json.dumps(obj, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def read_requests(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines of a ``requests.jsonl``; none if it does not exist yet.
+
+    A last line without its newline was cut off by a kill: it never counted, and is skipped.
+
+    Raises:
+        UsageError: another line is not a JSON object; names its number.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise UsageError(f"{path} line {number} is damaged; delete that line to go on without its request")
+            yield row
+
+
+class RequestLog:
+    """Append-only ``requests.jsonl``. Every line in it is whole, whatever happened while one was written.
+
+    Attributes:
+        kept: number of lines on disk.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Opens or creates the file, and cuts off a last line that a kill has torn."""
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._end, self.kept = _whole_lines(self._fd)
+            os.ftruncate(self._fd, self._end)
+            _sync_folder(path.parent)
+        except OSError as error:
+            raise _refused(error, path) from error
+
+    def append(self, obj: Mapping[str, Any]) -> None:
+        """Writes one line; it is on disk when this returns.
+
+        Raises:
+            EnvironmentRefused: the disk is full; the lines before this one are kept and this one leaves no trace.
+            TypeError, ValueError: ``obj`` is not JSON (nan is not).
+        """
+        # ASCII escapes, so that no text a model wrote (lone surrogates, U+2028) can break a line or an encoder.
+        line = json.dumps(obj, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        try:
+            os.ftruncate(self._fd, self._end)  # drops what an append that Ctrl-C broke off may have left
+            written = 0
+            while written < len(line):  # a nearly full disk takes a part first and refuses the rest
+                written += os.pwrite(self._fd, line[written:], self._end + written)
+            os.fsync(self._fd)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # if even this fails, the next start cuts the line off
+                os.ftruncate(self._fd, self._end)
+            raise _refused(error, self.path, self.kept) from error
+        self._end += len(line)
+        self.kept += 1
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The lines written so far, see :func:`read_requests`."""
+        return read_requests(self.path)
+
+    def close(self) -> None:
+        """Releases the file; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
+class RunFolder:
+    """One run on disk. ``create`` and ``find_unfinished`` give it locked for writing, ``load`` only for reading.
+
+    Use it as a context manager: leaving it releases the lock. The kernel releases it too when the process dies.
+    """
+
+    def __init__(self, path: Path, run: dict[str, Any], lock: int | None = None) -> None:
+        self.path = path
+        self.run = run
+        self._lock = lock
+        self._log: RequestLog | None = None
+
+    @classmethod
+    def create(cls, out: Path, stem: str, digest: str, run: Mapping[str, Any]) -> RunFolder:
+        """A new folder, with ``run.json`` in it and locked before anyone can see it.
+
+        Args:
+            out: parent folder; made when missing.
+            stem: what the run is, "<method>-<task>"; characters that do not belong in a file name become "-".
+            digest: hash of the resolved configuration in hex; its first 8 characters end the folder's name, all of it
+                goes into ``run.json`` under "digest".
+            run: further content of ``run.json``; "schema_version" is added.
+
+        Raises:
+            EnvironmentRefused: the disk is full or ``out`` cannot be written.
+        """
+        name = f"{_utc():%Y%m%dT%H%M%SZ}-{re.sub(r'[^A-Za-z0-9._+=@-]+', '-', stem)[:150]}-{digest[:8]}"
+        draft = out / f".{name}.{os.getpid()}.tmp"
+        content = {**run, "schema_version": SCHEMA_VERSION, "digest": digest}
+        lock = None
+        try:
+            draft.mkdir(parents=True)
+            lock = _acquire(draft)
+            write_json_atomic(draft / _RUN, content)
+            path = _rename_to_free_name(draft, out / name)
+            _sync_folder(out)
+        except BaseException as error:
+            if lock is not None:
+                os.close(lock)
+            shutil.rmtree(draft, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise _refused(error, out / name) from error
+            raise
+        return cls(path, content, lock)
+
+    @classmethod
+    def find_unfinished(cls, out: Path, digest: str) -> RunFolder | None:
+        """The newest folder of this configuration without ``DONE``, locked, so that the run can go on in it.
+
+        Raises:
+            EnvironmentRefused: another process is writing to it.
+        """
+        for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):  # names begin with the time
+            try:
+                run = _read_object(path / _RUN)
+            except (UsageError, OSError):
+                continue  # not a run, or damaged: nothing to go on from
+            if run.get("digest") != digest or (path / _DONE).exists():
+                continue
+            lock = _acquire(path)
+            if not (path / _DONE).exists():
+                return cls(path, run, lock)
+            os.close(lock)  # its writer finished between the two looks
+        return None
+
+    @classmethod
+    def load(cls, path: Path) -> RunFolder:
+        """A run to read, finished or not, also while it is being written.
+
+        Raises:
+            UsageError: not a run folder, a damaged ``run.json``, or a newer schema.
+        """
+        if not (path / _RUN).is_file():
+            raise UsageError(f"{path} is not a run folder (it has no {_RUN}); name a folder that specbench run wrote")
+        run = _read_object(path / _RUN)
+        schema = run.get("schema_version")
+        if not isinstance(schema, int):
+            raise UsageError(f"{path / _RUN} has no schema_version; name a folder that specbench run wrote")
+        if schema > SCHEMA_VERSION:
+            raise UsageError(
+                f"{path} was written by a newer specbench (schema {schema}, this one reads up to {SCHEMA_VERSION});"
+                " upgrade specbench-llm"
+            )
+        return cls(path, run)
+
+    @property
+    def log(self) -> RequestLog:
+        """The log to append to; opened at first use, which repairs a torn last line."""
+        if self._lock is None:
+            raise ValueError(f"{self.path} was opened for reading")
+        if self._log is None:
+            self._log = RequestLog(self.path / _REQUESTS)
+        return self._log
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run got to its end."""
+        return (self.path / _DONE).exists()
+
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """The recorded requests, see :func:`read_requests`."""
+        return read_requests(self.path / _REQUESTS)
+
+    def summary(self) -> dict[str, Any] | None:
+        """Content of ``summary.json``; None when there is none yet."""
+        path = self.path / _SUMMARY
+        return _read_object(path) if path.exists() else None
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Writes ``summary.json``, then ``DONE``, and closes the folder.
+
+        Raises:
+            EnvironmentRefused: the disk is full; the run stays unfinished and keeps its requests.
+        """
+        if self._lock is None:
+            raise ValueError(f"{self.path} was opened for reading")
+        write_json_atomic(self.path / _SUMMARY, summary)
+        _write_atomic(self.path / _DONE, b"")
+        (self.path / _LOCK).unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the log and releases the lock; a second call does nothing."""
+        if self._log is not None:
+            self._log.close()
+        if self._lock is not None:
+            os.close(self._lock)
+        self._log = self._lock = None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _utc() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _acquire(folder: Path) -> int:
+    """Locks a run folder for this process; the lock lives as long as the returned descriptor."""
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise _refused(error, folder / _LOCK) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise EnvironmentRefused(
+            f"{folder} is in use by another specbench process; wait for it or choose another --out"
+        ) from error
+    except OSError as error:
+        os.close(lock)
+        raise EnvironmentRefused(
+            f"the file system of {folder} has no locks ({error.strerror}); choose an --out on a local disk"
+        ) from error
+    return lock
+
+
+def _rename_to_free_name(draft: Path, wanted: Path) -> Path:
+    """Gives the draft its name, with "-2", "-3" … when the same run was already started in the same second."""
+    path, number = wanted, 1
+    while True:
+        try:
+            return draft.rename(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        number += 1
+        path = wanted.with_name(f"{wanted.name}-{number}")
+
+
+def _whole_lines(fd: int) -> tuple[int, int]:
+    """(offset after the last newline, number of newlines) of an open file, read in blocks."""
+    end = lines = offset = 0
+    while block := os.pread(fd, 1 << 20, offset):
+        lines += block.count(b"\n")
+        if (last := block.rfind(b"\n")) >= 0:
+            end = offset + last + 1
+        offset += len(block)
+    return end, lines
+
+
+def _write_atomic(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _refused(error, path) from error
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes names created in the folder survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged ({error}); restore it or repeat the run") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} is damaged (not a JSON object); restore it or repeat the run")
+    return content
+
+
+def _refused(error: OSError, path: Path, kept: int | None = None) -> EnvironmentRefused:
+    """One line for a failed write: what failed, what is safe, what to do."""
+    full = error.errno in _FULL
+    what = f"disk full while writing {path}" if full else f"cannot write {path} ({error.strerror})"
+    safe = "" if kept is None else f"{kept} requests are kept, "
+    todo = "free space and repeat the same command" if full else "mend that and repeat the same command"
+    return EnvironmentRefused(f"{what}; {safe}{todo}")

@@ -1,0 +1,152 @@
+"""A run's figures from its records: pure functions, no torch. Definitions are those of ``docs`` in the README.
+
+* ``tpf`` = Σ(n_out − 1) / Σ target forwards after prefill.
+* ``tok_s`` = Σ(n_out − 1) / Σ decode seconds; at concurrency above 1 a request's decode seconds are its share of the
+  engine's time, so the same formula is the throughput.
+* ``speedup`` = AR's pooled decode seconds per token over the method's, with a paired bootstrap over prompts.
+* ``speedup == tpf × step_ratio``, where ``step_ratio`` is AR's step time over the method's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from specbench.records import RequestRecord, RunConfig
+from specbench.stats import Interval, Ratio, paired_ratio, proportion_interval, verdict
+
+BASELINE = "ar"
+_BOOTSTRAP_SEED = 0
+
+
+def summarise(
+    config: RunConfig,
+    records: Iterable[RequestRecord],
+    verdicts: Mapping[str, bool] | None = None,
+    lossless: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The content of ``summary.json``.
+
+    Args:
+        config: the run's configuration.
+        records: its finished requests, any order.
+        verdicts: request key -> whether its answer is right; None when not scored.
+        lossless: method label -> verdict counts, see :mod:`specbench.lossless`.
+
+    Returns:
+        JSON-ready: ``{"rows": [one per method, AR first], ...}``. Figures that do not exist are None.
+    """
+    by_method: dict[str, dict[tuple[str, int], RequestRecord]] = defaultdict(dict)
+    for record in records:
+        by_method[record.method][record.prompt_id, record.repeat] = record
+    shared = config.concurrency > 1
+    baseline = by_method.get(BASELINE, {})
+    rows = []
+    for spec in config.methods:
+        mine = by_method.get(spec.label, {})
+        row = _figures(list(mine.values()), shared)
+        row = {"method": spec.label, "options": spec.options, "lossless_claimed": spec.lossless, **row}
+        row |= _against(baseline, mine, shared)
+        row["accuracy"] = _accuracy(list(mine.values()), verdicts)
+        row["lossless"] = dict(lossless[spec.label]) if lossless and spec.label in lossless else None
+        rows.append(row)
+    return {
+        "complete": all(row["requests"] == config.task.prompts * config.repeats for row in rows),
+        "bootstrap_seed": _BOOTSTRAP_SEED,
+        "rows": rows,
+    }
+
+
+def _figures(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
+    tokens = sum(r.n_out for r in records)
+    decoded = sum(r.n_out - 1 for r in records)
+    forwards = sum(r.forwards for r in records)
+    decode_s = sum(_decode_s(r, shared) for r in records)
+    prefill_s = sum(r.busy_prefill_s if shared else r.ttft_s for r in records)
+    return {
+        "prompts": len({r.prompt_id for r in records}),
+        "requests": len(records),
+        "tokens": tokens,
+        "tpf": _ratio(decoded, forwards),
+        "tpf_all": _ratio(tokens, forwards + len(records)),
+        "tok_s": _ratio(decoded, decode_s),
+        "e2e_tok_s": _ratio(tokens, decode_s + prefill_s),
+        "step_s": _ratio(decode_s, forwards),
+        "rows_per_step": _ratio(sum(r.rows for r in records), forwards),
+        "ttft_median_s": median(r.ttft_s for r in records) if records else None,
+        "target_forwards": forwards,
+        "draft_forwards": sum(r.draft_forwards for r in records),
+        "overshoot_tokens": sum(r.n_overshoot for r in records),
+        "stop_tail_tokens": sum(r.n_stop_tail for r in records),
+        "truncated": sum(r.stop_reason == "length" for r in records),
+    }
+
+
+def _against(
+    baseline: Mapping[tuple[str, int], RequestRecord], mine: Mapping[tuple[str, int], RequestRecord], shared: bool
+) -> dict[str, Any]:
+    """Speedups over AR on the requests that both have; pairs of unlike length are kept and flagged, never dropped."""
+    keys = sorted(baseline.keys() & mine.keys())
+    ar, method = [baseline[k] for k in keys], [mine[k] for k in keys]
+    prompts = [prompt for prompt, _ in keys]
+    decode = _paired([(_decode_s(r, shared), r.n_out - 1) for r in ar], [(_decode_s(r, shared), r.n_out - 1) for r in method], prompts)
+    whole = _paired([(_whole_s(r, shared), r.n_out) for r in ar], [(_whole_s(r, shared), r.n_out) for r in method], prompts)
+    steps = [_ratio(sum(_decode_s(r, shared) for r in arm), sum(r.forwards for r in arm)) for arm in (ar, method)]
+    return {
+        "speedup": decode,
+        "e2e_speedup": whole,
+        "step_ratio": _ratio(steps[0], steps[1]),
+        "length_changed": sum(a.n_out != m.n_out for a, m in zip(ar, method, strict=True)),
+    }
+
+
+def _paired(
+    numerator: Sequence[tuple[float, float]], denominator: Sequence[tuple[float, float]], prompts: Sequence[str]
+) -> dict[str, Any] | None:
+    if not prompts:
+        return None
+    ratio = paired_ratio(
+        tuple(zip(*numerator, strict=True)),  # type: ignore[arg-type]
+        tuple(zip(*denominator, strict=True)),  # type: ignore[arg-type]
+        seed=_BOOTSTRAP_SEED,
+        clusters=prompts,
+    )
+    if ratio.value != ratio.value:  # nan: an arm decoded nothing after its first token
+        return None
+    return _ratio_json(ratio)
+
+
+def _ratio_json(ratio: Ratio) -> dict[str, Any]:
+    return {"value": ratio.value, **_interval(ratio.interval), "verdict": verdict(ratio)}
+
+
+def _interval(interval: Interval | None) -> dict[str, Any]:
+    return {"low": interval and interval.low, "high": interval and interval.high}
+
+
+def _accuracy(records: Sequence[RequestRecord], verdicts: Mapping[str, bool] | None) -> dict[str, Any] | None:
+    if verdicts is None:
+        return None
+    scored = [verdicts[r.key] for r in records if r.key in verdicts]
+    if not scored:
+        return None
+    return {
+        "value": sum(scored) / len(scored),
+        "passed": sum(scored),
+        "scored": len(scored),
+        **_interval(proportion_interval(sum(scored), len(scored))),
+    }
+
+
+def _decode_s(record: RequestRecord, shared: bool) -> float:
+    return record.busy_decode_s if shared else record.decode_s
+
+
+def _whole_s(record: RequestRecord, shared: bool) -> float:
+    return record.busy_prefill_s + record.busy_decode_s if shared else record.e2e_s
+
+
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    return numerator / denominator if numerator is not None and denominator else None

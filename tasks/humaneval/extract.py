@@ -1,0 +1,34 @@
+"""From an answer's text to the Python to run. Regular expressions only: hostile text is not parsed in this process."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+
+def fenced(text: str) -> str:
+    """The code block of a chat answer whose opening fence was the prompt's prefill, up to its closing fence if any.
+
+    A model that opens the fence once more, or closes it on the last line of code, is forgiven.
+    """
+    text = re.sub(r"\A\s*```\w*[ \t]*\n", "", text)
+    return re.split(r"^```", text, maxsplit=1, flags=re.MULTILINE)[0].rstrip().removesuffix("```")
+
+
+def sources(prompt: str, entry_point: str, answer: str) -> tuple[str, ...]:
+    """The units to execute in order for a chat answer, fences already gone.
+
+    Three kinds of answer are told apart:
+    - it defines the entry point: it runs after the prompt, whose imports and helper functions it may rely on;
+    - it continues the body (its first line is indented): it is appended to the prompt;
+    - it is a body without its indentation (there is a ``return`` in the first column): the same, indented.
+    """
+    name = re.escape(entry_point)
+    if re.search(rf"^(?:async\s+def|def|class)\s+{name}\b|^{name}\s*(?::[^=\n]*)?=(?!=)", answer, re.MULTILINE):
+        return prompt, answer
+    first = next((line for line in answer.split("\n") if line.strip()), "")
+    if first[:1] in (" ", "\t"):
+        return (prompt + answer,)
+    if re.search(r"^return\b", answer, re.MULTILINE):
+        return (prompt + textwrap.indent(answer, "    "),)
+    return prompt, answer
