@@ -1,8 +1,8 @@
 """Losslessness, graded per prompt against AR (DESIGN §6): exact, numeric tie, or lossy.
 
-Two runs of the same arithmetic in another order differ in the last bits, and an argmax between two nearly equal scores can
-then flip. Whether a difference is of that kind is measured, not assumed: the gap between AR's two best scores at the
-first divergence is held against the noise of the same gap between one-row and many-row forwards on this device.
+Two runs of the same arithmetic in another order differ in the last bits, and an argmax between two nearly equal scores
+can then flip. Whether a difference is of that kind is measured, not assumed: the gap between AR's two best scores at
+the first divergence is held against the noise of the same gap between one-row and many-row forwards on this device.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Grader:
             self._floor = _MARGIN * max(noise, default=0.0)
         return self._floor
 
-    def grade(self, prompt_id: str, prompt: Sequence[int], ar: Sequence[int], other: Sequence[int]) -> Divergence | None:
+    def grade(
+        self, prompt_id: str, prompt: Sequence[int], ar: Sequence[int], other: Sequence[int]
+    ) -> Divergence | None:
         """The divergence of ``other`` from AR's output, graded; None when they are token for token the same."""
         at = first_divergence(ar, other)
         if at is None:

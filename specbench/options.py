@@ -16,7 +16,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True)
 
 
-def option(default: Any, *short: str, help: str, **limits: Any) -> Any:  # noqa: A002
+def option(default: Any, *short: str, help: str, **limits: Any) -> Any:
     """A field of :class:`Options`.
 
     Args:

@@ -12,10 +12,8 @@ from specbench import registry
 from specbench.decoding import Method
 from specbench.errors import UsageError, unknown
 from specbench.options import parse
-from specbench.records import MethodSpec, SamplingSpec
+from specbench.records import BASELINE, MethodSpec, SamplingSpec
 
-#: Label of the baseline. Every run contains it: no row is shown without its AR twin.
-BASELINE = "ar"
 #: The widest tree the engine takes; a plan that drafts more is refused before a model is loaded.
 ROW_LIMIT = 512
 
@@ -113,7 +111,9 @@ def _split(setting: str, labels: dict[str, str]) -> tuple[str, str, str]:
     if not dot:
         others = [known for known in labels if known != BASELINE]
         if len(others) != 1:
-            raise UsageError(f"--set {setting}: say whose option it is, as in --set {(others or [BASELINE])[0]}.{setting}")
+            raise UsageError(
+                f"--set {setting}: say whose option it is, as in --set {(others or [BASELINE])[0]}.{setting}"
+            )
         label = others[0]
     if label not in labels:
         raise unknown("method in --set (it must be in --method)", label, labels)
@@ -145,7 +145,9 @@ def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan,
         target, equals, value = setting.partition("=")
         task, dot, option = target.partition(".")
         if not equals or not dot or not option or not value:
-            raise UsageError(f"--task-set {setting}: write TASK.OPTION=VALUE, as in --task-set humaneval.style=completion")
+            raise UsageError(
+                f"--task-set {setting}: write TASK.OPTION=VALUE, as in --task-set humaneval.style=completion"
+            )
         if task not in raw:
             raise unknown("task in --task-set (it must be in --task)", task, raw)
         raw[task][option] = value

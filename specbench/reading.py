@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from specbench.errors import UsageError
-from specbench.records import SCHEMA_VERSION, RequestRecord, RunConfig
+from specbench.records import RequestRecord, RunConfig
 from specbench.scoring.launch import read_verdicts
 from specbench.storage import RunFolder
 from specbench.summary import summarise
@@ -32,7 +32,7 @@ def read_run(path: Path) -> ReadRun:
     Raises:
         UsageError: not a run folder, damaged, or written by a newer version.
     """
-    folder = RunFolder.load(path, SCHEMA_VERSION)
+    folder = RunFolder.load(path)
     try:
         config = RunConfig.model_validate({name: folder.run.get(name) for name in RunConfig.model_fields})
         records = [RequestRecord.model_validate(line) for line in folder.requests()]

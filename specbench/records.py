@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 #: Raised whenever a field changes its meaning or disappears; readers refuse what is newer than they know.
 SCHEMA_VERSION = 1
 
+#: Label of the baseline method. Every run contains it: no row is shown without its AR twin.
+BASELINE = "ar"
+
 StopReason = Literal["stop", "stop-string", "length"]
 
 
@@ -39,7 +42,7 @@ class SamplingSpec(Record):
 
 
 class ModelSpec(Record):
-    """Which weights: ``fingerprint`` is a hash over samples of every tensor, the same for the same values in any file format."""
+    """Which weights. ``fingerprint`` hashes samples of every tensor: equal for equal values in any file format."""
 
     name: str
     source: str

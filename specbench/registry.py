@@ -1,8 +1,8 @@
 """Names -> methods and tasks, found without importing any of them.
 
-A folder of ``methods/`` (``tasks/``) that holds a ``method.toml`` (``task.toml``) is registered under its own name. Other
-packages register through the entry-point groups ``specbench.methods`` and ``specbench.tasks``: the entry point's name is
-the registered name, its value the package that holds the same two files.
+A folder of ``methods/`` (``tasks/``) that holds a ``method.toml`` (``task.toml``) is registered under its own name.
+Other packages register through the entry-point groups ``specbench.methods`` and ``specbench.tasks``: the entry point's
+name is the registered name, its value the package that holds the same two files.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Card:
     info: dict[str, Any]
 
     def load(self) -> Any:
-        """Imports the module with its classes: ``Options`` and ``Decoder`` of a method, ``Options`` and ``Task`` of a task.
+        """Imports the module with its classes: ``Options``, and ``Decoder`` of a method or ``Task`` of a task.
 
         Raises:
             UsageError: the import failed; names what is missing.
@@ -71,7 +71,9 @@ def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card
 def _cards(kind: str) -> dict[str, Card]:
     group = f"{kind}s"
     cards = {
-        file.parent.name: _read(kind, file.parent.name, f"specbench.{group}.{file.parent.name}", file.parent, "specbench")
+        file.parent.name: _read(
+            kind, file.parent.name, f"specbench.{group}.{file.parent.name}", file.parent, "specbench"
+        )
         for file in sorted((Path(__file__).parent / group).glob(f"*/{kind}.toml"))
     }
     for point in entry_points(group=f"specbench.{group}"):

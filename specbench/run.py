@@ -17,8 +17,8 @@ from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
 from specbench.models import LoadedModel
-from specbench.plan import BASELINE, Plan, TaskPlan
-from specbench.records import SCHEMA_VERSION, RequestRecord, RunConfig, TaskSpec, request_key
+from specbench.plan import Plan, TaskPlan
+from specbench.records import BASELINE, RequestRecord, RunConfig, TaskSpec, request_key
 from specbench.runner import Request, Runner
 from specbench.scoring.launch import score_in_child
 from specbench.stopping import StopRule
@@ -28,8 +28,8 @@ from specbench.task import Prompt
 
 # Warm-up text of the tool's own: never a prompt of any task, so no timed prompt has been seen before.
 _WARM_UP = (
-    "A harbour pilot boards each ship a mile before the breakwater. She asks for the draught, the wind and the state of "
-    "the engine, in that order, and writes the three numbers on the back of her hand. "
+    "A harbour pilot boards each ship a mile before the breakwater. She asks for the draught, the wind and the state "
+    "of the engine, in that order, and writes the three numbers on the back of her hand. "
 )
 _WARM_UP_TOKENS = 24
 
@@ -123,7 +123,7 @@ def make_engine(plan: Plan, model: LoadedModel, longest: int) -> Engine:
 
 
 def make_runner(plan: Plan, model: LoadedModel, engine: Engine) -> Runner:
-    """A runner whose decoders draw their drafts from (seed, prompt, repeat): repeatable, and alike for equal methods."""
+    """A runner whose decoders draw drafts from (seed, prompt, repeat): repeatable, and alike for equal methods."""
 
     def context(label: str, request: Request) -> Context:
         rng = random.Random(f"{plan.sampling.seed}/{request.prompt_id}/{request.repeat}")
@@ -157,7 +157,6 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
     if folder is None:
         stem = f"{'+'.join(m.label for m in plan.methods)}-{prepared.spec.name}"
         run = {
-            "schema_version": SCHEMA_VERSION,
             "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             **config.model_dump(mode="json"),
             "environment": captured.model_dump(mode="json"),

@@ -1,9 +1,9 @@
 """The only place that measures: the step loop, the clock and the count (DESIGN §5, definitions of peers §C-d).
 
-Clock: ``perf_counter_ns``. t0 is taken when the prompt's ids are handed to the engine, t_first when the first token's id is
-on the host, t_last when the last kept id is. Every forward ends with a read of its tokens, so no device work is pending
-when the clock is read. Nothing is written or printed between t0 and t_last of a segment's requests: what happens between
-two steps outside decoder and engine is not on the clock.
+Clock: ``perf_counter_ns``. t0 is taken when the prompt's ids are handed to the engine, t_first when the first token's
+id is on the host, t_last when the last kept id is. Every forward ends with a read of its tokens, so no device work is
+pending when the clock is read. The engine's time is shared out over the sequences it serves; what happens between two
+steps outside decoder and engine (records, stop strings) is in nobody's share.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class StopRule:
 
 @dataclass
 class Output:
-    """The kept tokens of one request. Truncation is decided token by token, so it cannot depend on how many a step brings."""
+    """The kept tokens of one request. Truncation goes token by token: it cannot depend on how many a step brings."""
 
     rule: StopRule
     ids: list[int] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Output:
     reason: StopReason | None = None
 
     def extend(self, tokens: Sequence[int]) -> int:
-        """Takes the tokens that a forward emitted; returns how many are kept. ``reason`` is set when the answer ends."""
+        """Takes the tokens that a forward emitted; returns how many are kept. Sets ``reason`` when the answer ends."""
         before = len(self.ids)
         kept: list[int] = []
         for token in tokens:

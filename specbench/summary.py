@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from specbench.records import RequestRecord, RunConfig
+from specbench.records import BASELINE, RequestRecord, RunConfig
 from specbench.stats import Interval, Ratio, paired_ratio, proportion_interval, verdict
 
-BASELINE = "ar"
 _BOOTSTRAP_SEED = 0
 
 
@@ -91,8 +90,14 @@ def _against(
     keys = sorted(baseline.keys() & mine.keys())
     ar, method = [baseline[k] for k in keys], [mine[k] for k in keys]
     prompts = [prompt for prompt, _ in keys]
-    decode = _paired([(_decode_s(r, shared), r.n_out - 1) for r in ar], [(_decode_s(r, shared), r.n_out - 1) for r in method], prompts)
-    whole = _paired([(_whole_s(r, shared), r.n_out) for r in ar], [(_whole_s(r, shared), r.n_out) for r in method], prompts)
+    decode = _paired(
+        [(_decode_s(r, shared), r.n_out - 1) for r in ar],
+        [(_decode_s(r, shared), r.n_out - 1) for r in method],
+        prompts,
+    )
+    whole = _paired(
+        [(_whole_s(r, shared), r.n_out) for r in ar], [(_whole_s(r, shared), r.n_out) for r in method], prompts
+    )
     steps = [_ratio(sum(_decode_s(r, shared) for r in arm), sum(r.forwards for r in arm)) for arm in (ar, method)]
     return {
         "speedup": decode,

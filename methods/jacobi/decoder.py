@@ -1,7 +1,7 @@
 """Jacobi decoding: a chain of guesses, all refreshed by each forward (Santilli et al. 2023, Algorithm 2, PJ/HGJ).
 
-A forward over the chain ``d`` gives ``g[i]``, the target's token after ``d[0..i]``. With ``m`` matches the engine commits
-``d[0..m]``; ``g[m]`` is then known to be right, and ``g[m+1:]`` are the next guesses: the Jacobi update.
+A forward over the chain ``d`` gives ``g[i]``, the target's token after ``d[0..i]``. With ``m`` matches the engine
+commits ``d[0..m]``; ``g[m]`` is then known to be right, and ``g[m+1:]`` are the next guesses: the Jacobi update.
 """
 
 from __future__ import annotations

@@ -75,8 +75,10 @@ def check_lossless(
     else:
         columns = ["task", "T", "seed", "method", "exact", "tie", "lossy", "verdict"]
         cells = [
-            [r["task"], f"{r['temperature']:g}", str(r["seed"]), r["method"], str(r["exact"]), str(r["numeric_tie"])]
-            + [str(r["lossy"]), r["verdict"]]
+            [
+                *(r["task"], f"{r['temperature']:g}", str(r["seed"]), r["method"]),
+                *(str(r["exact"]), str(r["numeric_tie"]), str(r["lossy"]), r["verdict"]),
+            ]
             for r in found
         ]
         output.stdout().print(output.table(columns, cells))

@@ -155,9 +155,7 @@ class Engine:
         # A slot inside it without a tree takes part as one dead row.
         return self._step(slice(min(trees), max(trees) + 1), trees, [], top_k)
 
-    def _step(
-        self, slots: slice, trees: Mapping[int, TokenTree], head: list[int], top_k: int
-    ) -> dict[int, StepResult]:
+    def _step(self, slots: slice, trees: Mapping[int, TokenTree], head: list[int], top_k: int) -> dict[int, StepResult]:
         """Steps ``trees``; ``head`` is prompt that precedes the root of the only tree in the same forward."""
         batch = [trees.get(slot) for slot in range(slots.start, slots.stop)]
         logits, inputs = self._forward(slots, batch, head)
@@ -197,7 +195,8 @@ class Engine:
         extent = max(lengths) + len(head) + rows
         if extent > self.cache.capacity:
             raise UsageError(
-                f"a sequence of {max(lengths)} tokens has reached the end of the cache ({self.capacity}); raise its capacity"
+                f"a sequence of {max(lengths)} tokens has reached the end of the cache ({self.capacity}); "
+                "raise its capacity"
             )
         self.cache.aim(slots, inputs.cells, extent)
         visibility = Visibility(inputs.lengths, inputs.positions, inputs.reach, extent)

@@ -62,7 +62,7 @@ class StepResult:
     """What one target forward decided for one slot. Host data.
 
     Attributes:
-        emitted: tokens committed by this forward, at least one: the accepted drafts and then the target's own next token.
+        emitted: tokens committed by this forward, at least one: the accepted drafts, then the target's own next token.
         path: rows accepted, root first; ``len(emitted) == len(path)``.
         next_tokens: the target's next token after each row of the tree, shape [rows].
         top: with ``top_k``: (scores, ids), each [rows, k], highest first; the scores are what the sampler maximises.

@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specbench.records import BASELINE
+
 LEGEND = (
     "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
     "token over the method's, with its 95% paired-bootstrap interval over prompts."
@@ -44,7 +46,7 @@ def headline(run: Mapping[str, Any], summary: Mapping[str, Any]) -> RenderableTy
             str(row["tokens"]),
             number(row["tpf"], 2),
             number(row["tok_s"], 1),
-            speedup(row["speedup"]) if row["method"] != "ar" else "1",
+            speedup(row["speedup"]) if row["method"] != BASELINE else "1",
             accuracy(row["accuracy"]),
             lossless(row["lossless"]),
         )
@@ -56,7 +58,7 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     found = []
     for row in summary["rows"]:
         ratio = row["speedup"]
-        if row["method"] == "ar" or ratio is None:
+        if row["method"] == BASELINE or ratio is None:
             continue
         parts = f"{number(row['tpf'], 2)} TPF × {number(row['step_ratio'], 2)} step-time ratio"
         found.append(f"{row['method']}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}.")

@@ -21,7 +21,8 @@ _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # the same 
 
 # Landlock rights (linux/landlock.h)
 _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
-_OWN_DIRECTORY = _WRITE_FILE | _READ_FILE | _READ_DIR | _TRUNCATE | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8  # remove, make
+_CHANGE = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 13  # remove and make files and folders, move them between folders
+_OWN_DIRECTORY = _WRITE_FILE | _READ_FILE | _READ_DIR | _TRUNCATE | _CHANGE
 _RIGHTS_OF_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many file rights each version knows
 
 # What a Python program reads besides the standard library: shared objects for its extension modules, time zones.

@@ -305,6 +305,7 @@ def test_hanging_and_crashing_ends(box: Sandbox, source: str, reason: str) -> No
     ],
 )
 def test_memory_ends(box: Sandbox, source: str) -> None:
+    box.limits = Limits(memory=256 << 20)  # with time enough to reach it: a virtual machine's first touch is slow
     assert run(box, source).reason == "memory"
 
 

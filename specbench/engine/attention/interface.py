@@ -84,7 +84,9 @@ def attend(
         if name not in _HARMLESS and value_of is not None:
             raise UnsupportedAttention(f"this model's attention uses '{name}', which the engine does not express yet")
     if attention_mask is not None:
-        raise UnsupportedAttention("this model brings an attention mask of its own, which the engine does not express yet")
+        raise UnsupportedAttention(
+            "this model brings an attention mask of its own, which the engine does not express yet"
+        )
     if calls is not None:
         calls.windows[getattr(module, "layer_idx", len(calls.windows))] = sliding_window
     return step(query, key, value, scaling, sliding_window), None
