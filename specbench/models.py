@@ -7,15 +7,16 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-os.environ.setdefault("TQDM_DISABLE", "1")  # before transformers: its conversion bars would write over ours
-
 import torch
+from tqdm.std import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging as transformers_logging
 
@@ -106,7 +107,8 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
     where = _device(device)
     precision = _dtype(dtype, where)
     try:
-        model, tokenizer = _read(source, precision, where, revision)
+        with _no_bars():
+            model, tokenizer = _read(source, precision, where, revision)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
     except (OSError, ValueError, KeyError) as error:
@@ -132,6 +134,17 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
             dummy=source.kind == "config",
         ),
     )
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Keeps conversion bars quiet: transformers draws those of GGUF files whatever its own switch says."""
+    original = tqdm.__init__
+    tqdm.__init__ = partialmethod(original, disable=True)
+    try:
+        yield
+    finally:
+        tqdm.__init__ = original
 
 
 def _device(name: str) -> torch.device:

@@ -76,7 +76,7 @@ class StaticCache:
         self._slots, self._cells, self._extent = slots, cells, extent
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Stores a layer's new keys and values [S, heads, Q, size]; returns all visible ones [S, heads, extent, size]."""
+        """Stores a layer's new keys and values [S, heads, Q, size]; returns all visible [S, heads, extent, size]."""
         visible = []
         for buffer, new in zip(self._layers[layer_idx], (key, value), strict=True):
             mine = buffer[self._slots]

@@ -65,8 +65,8 @@ class Engine:
         self._backend = BACKENDS[backend]
         self._buckets = ROW_BUCKETS if (self.device.type == "cuda" if pad_rows is None else pad_rows) else None
         self._lengths: list[int | None] = [None] * slots  # cached tokens of each slot; None is a free slot
-        self._native_attention: str = model.config._attn_implementation
-        model.set_attn_implementation(interface.NAME)
+        self.native_attention: str = model.config._attn_implementation
+        self.attach()
         scratch = max(self._bucket(max_rows), PREFILL_CHUNK)
         try:
             shapes = self._layer_shapes()
@@ -78,9 +78,13 @@ class Engine:
                 f"no memory for a KV cache of {slots} × {capacity} tokens; lower --max-new-tokens or --concurrency"
             ) from error
 
+    def attach(self) -> None:
+        """Lets the model's layers call the engine's attention; undone by :meth:`close`, and needed again after it."""
+        self.model.set_attn_implementation(interface.NAME)
+
     def close(self) -> None:
         """Gives the model back its own attention."""
-        self.model.set_attn_implementation(self._native_attention)
+        self.model.set_attn_implementation(self.native_attention)
 
     # ------------------------------------------------------------------ slots
 

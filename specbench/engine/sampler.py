@@ -1,8 +1,8 @@
 """The target's next token: greedy, or exact sampling with position-keyed Gumbel noise (DESIGN §2).
 
-``argmax(logits / T + g)`` with standard Gumbel ``g`` is an exact draw from ``softmax(logits / T)`` (Gumbel-max;
-Maddison et al., 2014, §2). Here ``g`` is a pure function of (seed, absolute position, token id), so every lossless decoder
-emits, token for token, what autoregressive decoding emits with that seed.
+``argmax(logits / T + g)`` with standard Gumbel ``g`` is an exact draw from ``softmax(logits / T)``: the Gumbel-max
+trick (Maddison et al., 2014, §2). Here ``g`` is a pure function of (seed, absolute position, token id), so every
+lossless decoder emits, token for token, what autoregressive decoding emits with that seed.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class SetupError(Exception):
     """The confinement could not be had. Says nothing about the program."""
 
 
-class Raised(Exception):  # noqa: N818 -- not an error of ours: the program's exception, seen from the judge
+class Raised(Exception):
     """The program raised. ``args`` are the name of a builtin exception and its text."""
 
 

@@ -19,7 +19,7 @@ from specbench.scoring import confine, sandbox, seccomp
 from specbench.scoring.sandbox import Confinement, Limits, Program, Sandbox
 from specbench.task import Verdict
 
-TIGHT = Limits(cpu_s=1, wall_s=2.0, memory=512 << 20)
+TIGHT = Limits(cpu_s=1, wall_s=1.5, memory=512 << 20)
 BARE = Confinement(seccomp=True, landlock=0, namespaces=False)  # what a strict container leaves
 
 
