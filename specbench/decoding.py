@@ -22,7 +22,8 @@ class Context:
     Attributes:
         vocab_size: token ids are below this.
         pad_id: a token id that stands for nothing.
-        rng: source of random drafts, seeded per (seed, method, prompt, repeat): a run repeats exactly.
+        rng: source of random drafts, seeded per (seed, prompt, repeat): a run repeats exactly, and so does a method
+            that runs under two labels.
     """
 
     vocab_size: int

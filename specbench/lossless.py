@@ -1,12 +1,15 @@
 """Losslessness, graded per prompt against AR (DESIGN §6): exact, numeric tie, or lossy.
 
 Two runs of the same arithmetic in another order differ in the last bits, and an argmax between two nearly equal scores
-can then flip. Whether a difference is of that kind is measured, not assumed: the gap between AR's two best scores at
-the first divergence is held against the noise of the same gap between one-row and many-row forwards on this device.
+can then flip. Whether a difference is of that kind is measured, not assumed: how far the two tokens are behind the best
+score at the first divergence is held against the noise of that gap between one-row and many-row forwards on this
+device. Only such a flip is a numeric tie: a token that is no contender there is lossy however close the two best are,
+and so is an answer that ends early or late, because the stop rule reads tokens and has no last bits.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +20,8 @@ from specbench.engine.tree import TokenTree
 
 Grade = Literal["exact", "numeric-tie", "lossy"]
 
+# Best scores looked at. Where more tokens than these are within the noise floor, no grade would mean anything.
+_CONTENDERS = 8
 # The noise floor is a maximum over a sample of positions; the true maximum is larger. Twice is the margin given.
 _MARGIN = 2.0
 
@@ -73,22 +78,26 @@ class Grader:
         at = first_divergence(ar, other)
         if at is None:
             return None
-        gap = self._gap([*prompt, *ar[:at]])
-        return Divergence(prompt_id, at, gap, "numeric-tie" if gap <= self.floor else "lossy")
+        behind = self._behind([*prompt, *ar[:at]])
+        gap = sorted(behind.values())[1]
+        both = (ids[at] for ids in (ar, other) if at < len(ids))
+        flipped = at < min(len(ar), len(other)) and all(behind.get(t, math.inf) <= self.floor for t in both)
+        return Divergence(prompt_id, at, gap, "numeric-tie" if flipped else "lossy")
 
-    def _gap(self, ids: Sequence[int]) -> float:
-        """AR's top-2 score gap after ``ids``, from a one-row step as AR runs it."""
+    def _behind(self, ids: Sequence[int]) -> dict[int, float]:
+        """How far each of the best tokens is behind the best score after ``ids``, from a one-row step as AR runs it."""
         engine, slot = self._engine, self._engine.alloc()
         try:
             if len(ids) == 1:
-                top = engine.prefill(slot, ids, top_k=2).top
+                top = engine.prefill(slot, ids, top_k=_CONTENDERS).top
             else:
                 engine.prefill(slot, ids[:-1])
-                top = engine.step({slot: TokenTree.chain([ids[-1]])}, top_k=2)[slot].top
+                top = engine.step({slot: TokenTree.chain([ids[-1]])}, top_k=_CONTENDERS)[slot].top
         finally:
             engine.free(slot)
         assert top is not None
-        return float(top[0][0, 0] - top[0][0, 1])
+        scores, tokens = top[0][0].tolist(), top[1][0].tolist()
+        return {token: scores[0] - score for token, score in zip(tokens, scores, strict=True)}
 
     def _noise(self, prompt: Sequence[int], output: Sequence[int]) -> float:
         """Largest change of the top-2 gap between one-row and many-row forwards over the same tokens."""
@@ -98,7 +107,9 @@ class Grader:
         for (scores, ids), wide in zip(single, many, strict=True):
             first, second = (wide.get(int(token)) for token in ids[:2])
             if first is not None and second is not None:
-                noise = max(noise, abs(float(scores[0] - scores[1]) - (first - second)))
+                change = abs(float(scores[0] - scores[1]) - (first - second))
+                # Infinite where the runner-up passes the top-p filter on one side only: that is no noise of a score.
+                noise = max(noise, change) if math.isfinite(change) else noise
         return noise
 
     def _teacher_forced(self, prompt: Sequence[int], output: Sequence[int], rows: int) -> Any:
@@ -110,7 +121,7 @@ class Grader:
             at = 0
             while at < len(output) - 1:
                 chain = output[at : min(at + rows, len(output) - 1)]
-                result = engine.step({slot: TokenTree.chain(chain)}, top_k=2 if rows == 1 else 8)[slot]
+                result = engine.step({slot: TokenTree.chain(chain)}, top_k=2 if rows == 1 else _CONTENDERS)[slot]
                 assert result.top is not None
                 for scores, ids in zip(*result.top, strict=True):
                     pair = (scores, ids)

@@ -2,8 +2,9 @@
 
 Clock: ``perf_counter_ns``. t0 is taken when the prompt's ids are handed to the engine, t_first when the first token's
 id is on the host, t_last when the last kept id is. Every forward ends with a read of its tokens, so no device work is
-pending when the clock is read. The engine's time is shared out over the sequences it serves; what happens between two
-steps outside decoder and engine (records, stop strings) is in nobody's share.
+pending when the clock is read. The clock stands still while the consumer of the records has control: sequences that
+are still in their slots do not pay for what it writes. The engine's time is shared out over the sequences it serves;
+what the runner does between two steps (stop strings) is in nobody's share.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class Runner:
         self._context = context
         self._concurrency = concurrency
         self._clock = clock
+        self._away = 0
 
     def segment(self, method: Method, requests: Sequence[Request], number: int = 0) -> Iterator[RequestRecord]:
         """Decodes ``requests`` without interruption, ``concurrency`` at a time; yields each as it ends.
@@ -100,7 +102,7 @@ class Runner:
         """
         waiting = deque(requests)
         active: list[_Sequence] = []
-        origin = self._clock()
+        origin = self._now()
         try:
             while waiting or active:
                 while waiting and len(active) < self._concurrency:
@@ -115,36 +117,42 @@ class Runner:
                 for sequence in ended:
                     active.remove(sequence)
                     self._engine.free(sequence.slot)
-                    yield _record(method.label, sequence, origin, number)
+                    record = _record(method.label, sequence, origin, number)
+                    handed_over = self._clock()
+                    yield record
+                    self._away += self._clock() - handed_over
         finally:  # the consumer stopped early or a forward failed: leave no slot occupied
             for sequence in active:
                 self._engine.free(sequence.slot)
+
+    def _now(self) -> int:
+        return self._clock() - self._away
 
     def _start(self, method: Method, request: Request) -> _Sequence:
         decoder = method.new(self._context(method.label, request))
         slot = self._engine.alloc()
         try:
-            started = self._clock()
+            started = self._now()
             result = self._engine.prefill(slot, request.ids, decoder.begin(request.ids))
             decoder.observe(result)
-            now = self._clock()
+            now = self._now()
             if len(result.emitted) != 1:
                 raise ValueError(f"{method.name}: guesses sent along with the prompt must be draft-only rows")
+            sequence = _Sequence(request, decoder, slot, Output(request.rule), started, first=now, last=now)
+            sequence.busy_prefill = now - started
+            sequence.output.extend(result.emitted)
         except BaseException:
             self._engine.free(slot)
             raise
-        sequence = _Sequence(request, decoder, slot, Output(request.rule), started, first=now, last=now)
-        sequence.busy_prefill = now - started
-        sequence.output.extend(result.emitted)
         return sequence
 
     def _step(self, active: Sequence[_Sequence]) -> None:
-        before = self._clock()
+        before = self._now()
         trees = {sequence.slot: sequence.decoder.draft() for sequence in active}
         results = self._engine.step(trees)
         for sequence in active:
             sequence.decoder.observe(results[sequence.slot])
-        now = self._clock()
+        now = self._now()
         share = (now - before) / len(active)
         for sequence in active:
             sequence.last = now

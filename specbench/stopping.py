@@ -90,8 +90,9 @@ class Output:
         """Kept ids that lie wholly in or behind the stop string: generated only to detect it."""
         if self.reason != "stop-string":
             return 0
-        length = len(self.text())
+        text = self.text()
         tail = 0
-        while tail < len(self.ids) and len(self.rule.decode(self.ids[: len(self.ids) - tail - 1])) >= length:
+        # Compared as text and not by length: half a character decodes to a replacement character as long as the whole.
+        while tail < len(self.ids) and self.rule.decode(self.ids[: len(self.ids) - tail - 1]).startswith(text):
             tail += 1
         return tail

