@@ -36,11 +36,14 @@ def first_divergence(reference: Sequence[int], other: Sequence[int]) -> int | No
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where a method left AR: token index in the output, AR's top-2 score gap there, and the grade."""
+    """Where a method left AR: token index in the output, AR's top-2 score gap there, and the grade.
+
+    ``gap`` is None where top-k or top-p leave one token only.
+    """
 
     prompt_id: str
     at: int
-    gap: float
+    gap: float | None
     grade: Grade
 
 
@@ -80,9 +83,9 @@ class Grader:
             return None
         behind = self._behind([*prompt, *ar[:at]])
         gap = sorted(behind.values())[1]
-        both = (ids[at] for ids in (ar, other) if at < len(ids))
-        flipped = at < min(len(ar), len(other)) and all(behind.get(t, math.inf) <= self.floor for t in both)
-        return Divergence(prompt_id, at, gap, "numeric-tie" if flipped else "lossy")
+        parted = [ids[at] for ids in (ar, other) if at < len(ids)]
+        flipped = len(parted) == 2 and all(behind.get(token, math.inf) <= self.floor for token in parted)
+        return Divergence(prompt_id, at, gap if math.isfinite(gap) else None, "numeric-tie" if flipped else "lossy")
 
     def _behind(self, ids: Sequence[int]) -> dict[int, float]:
         """How far each of the best tokens is behind the best score after ``ids``, from a one-row step as AR runs it."""

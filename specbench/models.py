@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from safetensors import SafetensorError
 from tqdm.std import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging as transformers_logging
 
+from specbench import unpacked
 from specbench.errors import EnvironmentRefused, UsageError
 from specbench.names import Source, aliases, resolve
 from specbench.records import ModelSpec
@@ -27,6 +29,10 @@ from specbench.task import Prompt
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DTYPE_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+# What transformers lets through of missing, truncated or foreign files, beside its own errors.
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, struct.error, SafetensorError)
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
             model, tokenizer = _read(source, precision, where, revision)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
-    except (OSError, ValueError, KeyError) as error:
+    except _UNREADABLE as error:
         raise _explain(source, error) from error
     model.eval().requires_grad_(False)
     stop_ids = _stop_ids(model, tokenizer)
@@ -171,17 +177,27 @@ def _read(source: Source, dtype: torch.dtype, device: torch.device, revision: st
     if source.kind == "config":
         return _dummy(source, dtype, device), ByteTokenizer()
     if source.kind == "gguf":
-        folder, file = os.path.split(source.location)
-        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
-        # Packed weights would be unpacked again in every forward; a timed model holds plain ones.
-        unpacked = GgufConfig(dequantize=True)
-        model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, quantization_config=unpacked, dtype=dtype)
-        return model.to(device), tokenizer
+        return _read_gguf(Path(source.location), dtype, device)
     # Without a network the hub client retries for most of a minute before it looks into its own cache.
     where = {"revision": revision, "local_files_only": source.kind == "folder" or not _hub_in_reach()}
     tokenizer = AutoTokenizer.from_pretrained(source.location, **where)
     model = AutoModelForCausalLM.from_pretrained(source.location, dtype=dtype, **where)
     return model.to(device), tokenizer
+
+
+def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
+    copy = unpacked.folder_of(file)
+    if copy.exists():
+        model = AutoModelForCausalLM.from_pretrained(copy, dtype=dtype, local_files_only=True)
+        return model.to(device), AutoTokenizer.from_pretrained(copy, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    # Packed weights would be unpacked again in every forward; a timed model holds plain ones.
+    plain = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, quantization_config=plain, dtype=torch.float32
+    )
+    unpacked.keep(copy, model, tokenizer)
+    return model.to(device, dtype), tokenizer
 
 
 def _hub_in_reach() -> bool:

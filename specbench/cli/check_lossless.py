@@ -85,9 +85,10 @@ def check_lossless(
     if broken:
         worst = broken[0]
         first = worst["divergences"][0]
+        gap = "infinite" if first["gap"] is None else f"{first['gap']:.3g}"
         raise LosslessFailed(
             f"{worst['method']} says it is lossless but left AR at token {first['at']} of {first['prompt']} "
-            f"(T={worst['temperature']:g}, seed {worst['seed']}, AR's top-2 gap there {first['gap']:.3g})"
+            f"(T={worst['temperature']:g}, seed {worst['seed']}, AR's top-2 gap there {gap})"
         )
 
 

@@ -136,7 +136,10 @@ def run_tests(entry_point: str, rx: int, tx: int) -> None:
         EOFError, BrokenPipeError: the program is gone.
         AssertionError, or whatever a test raises.
     """
-    first = codec.receive(rx)  # sent by this file before the model's code is loaded, so it can be believed
+    try:
+        first = codec.receive(rx)  # sent by this file before the model's code is loaded, so it can be believed
+    except EOFError:
+        raise SetupError("the program's process ended before it was confined") from None
     if "setup" in first:
         raise SetupError(first["setup"])
 
@@ -212,14 +215,14 @@ def serve(job: dict[str, Any], rx: int, tx: int, judge_pid: int) -> None:
             confine.restrict_files(job["landlock"], own)
         if job["filter"]:
             confine.filter_calls(bytes.fromhex(job["filter"]))
-    except OSError as error:
-        codec.send(tx, {"setup": str(error)})
+    except Exception as error:
+        codec.send(tx, {"setup": f"{type(error).__name__}: {error}"})
         return
     codec.send(tx, {"setup_done": True})
 
     module = types.ModuleType("solution")  # not "__main__": code under that guard is not part of the answer
     sys.modules["solution"] = module
-    sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
+    sys.path[:] = sys.path[1:]  # this folder
     sys.argv = ["solution"]
     message: dict[str, Any]
     try:

@@ -34,7 +34,7 @@ from specbench.task import Verdict
 ALLOW_UNISOLATED = "SPECBENCH_ALLOW_UNISOLATED"
 """Environment variable: "1" runs model-written code even where the network and the processes cannot be kept from it."""
 
-_CHILD = Path(__file__).with_name("child.py")
+_CHILD = Path(__file__).resolve().with_name("child.py")
 _GRACE_S = 5.0  # start-up and verdict on a loaded machine, beyond the program's own wall time
 
 
