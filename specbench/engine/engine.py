@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench.engine import checks
 from specbench.engine.attention import interface
 from specbench.engine.attention.interface import Calls, Visibility
 from specbench.engine.attention.reference import ReferenceAttention
-from specbench.engine.cache import ShapeRecorder, StaticCache
+from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
 from specbench.engine.sampler import Sampling, scores
 from specbench.engine.tree import StepResult, TokenTree
 from specbench.engine.verify import accept_path, ancestors
@@ -65,14 +66,25 @@ class Engine:
         self._backend = BACKENDS[backend]
         self._buckets = ROW_BUCKETS if (self.device.type == "cuda" if pad_rows is None else pad_rows) else None
         self._lengths: list[int | None] = [None] * slots  # cached tokens of each slot; None is a free slot
+        # Two at least: the lossless check steps two rows where no method steps more than one.
+        self._max_rows = max(2, max_rows)
         self.native_attention: str = model.config._attn_implementation
+        if self.native_attention == interface.NAME:
+            raise ValueError("this model already serves an engine; close() that one first")
+        reach = capacity + max_rows - 1  # the deepest row of a last tree has this many positions up to and with it
+        checks.check_declared(model, reach)
         self.attach()
-        scratch = max(self._bucket(max_rows), PREFILL_CHUNK)
         try:
-            shapes = self._layer_shapes()
+            shapes, calls = self._layer_shapes()
+            checks.check_windows(model, calls.windows, reach)
+            # Twice the largest tree: an idle slot may have ended up to a tree beyond the capacity, and steps along.
+            scratch = max(2 * self._bucket(self._max_rows), checks.PROBE_CELLS)
             self.cache = StaticCache(shapes, slots, capacity + scratch, model.dtype, self.device)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "memory" not in str(error):
+            checks.check_forward(model, self._probe, self.native_attention)
+        except BaseException as error:
+            self.close()
+            out_of_memory = isinstance(error, RuntimeError) and "memory" in str(error)
+            if not out_of_memory and not isinstance(error, (torch.OutOfMemoryError, MemoryError)):
                 raise
             raise EnvironmentRefused(
                 f"no memory for a KV cache of {slots} × {capacity} tokens; lower --max-new-tokens or --concurrency"
@@ -138,11 +150,15 @@ class Engine:
                 "use a shorter prompt"
             )
         tree = tree or TokenTree.chain([ids[-1]])
+        if tree.tokens[0] != ids[-1]:
+            raise ValueError(f"the tree of a prefill starts at the last prompt token {ids[-1]}, not {tree.tokens[0]}")
+        self._check_rows(tree)
         head = list(ids[:-1])
-        while len(head) + len(tree) > PREFILL_CHUNK:
-            chunk, head = head[:PREFILL_CHUNK], head[PREFILL_CHUNK:]
-            self._forward(slice(slot, slot + 1), [TokenTree.chain(chunk, drafts_only=True)], keep_logits=1)
-            self._lengths[slot] = self.length(slot) + len(chunk)
+        while head and len(head) + len(tree) > PREFILL_CHUNK:
+            *chunk, last = head[:PREFILL_CHUNK]
+            head = head[PREFILL_CHUNK:]
+            self._forward(slice(slot, slot + 1), [TokenTree.chain([last])], chunk)
+            self._lengths[slot] = self.length(slot) + len(chunk) + 1
         return self._step(slice(slot, slot + 1), {slot: tree}, head, top_k)[slot]
 
     def step(self, trees: Mapping[int, TokenTree], *, top_k: int = 0) -> dict[int, StepResult]:
@@ -154,7 +170,14 @@ class Engine:
 
         Returns:
             A result for each slot of ``trees``.
+
+        Raises:
+            UsageError: a sequence has reached the capacity, or a tree is larger than the engine was made for.
         """
+        for slot, tree in trees.items():
+            self._check_rows(tree)
+            if self.length(slot) >= self.capacity:
+                raise UsageError(f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity")
         # The batch is the contiguous range that spans them: slots are views of the cache then, never copies.
         # A slot inside it without a tree takes part as one dead row.
         return self._step(slice(min(trees), max(trees) + 1), trees, [], top_k)
@@ -189,22 +212,21 @@ class Engine:
             )
         return results
 
+    def _check_rows(self, tree: TokenTree) -> None:
+        if len(tree) > self._max_rows:
+            raise UsageError(f"a tree of {len(tree)} rows exceeds the row limit of {self._max_rows}; raise max_rows")
+
     def _forward(
-        self, slots: slice, batch: Sequence[TokenTree | None], head: Sequence[int] = (), keep_logits: int = 0
+        self, slots: slice, batch: Sequence[TokenTree | None], head: Sequence[int] = ()
     ) -> tuple[Tensor, _Inputs]:
-        """Logits [S, Q, V] of the tree rows (or of the last ``keep_logits``), KV written to the scratch cells."""
+        """Logits [S, Q, V] of the tree rows; KV of head and tree written to the scratch cells."""
         rows = self._bucket(max(len(tree) if tree else 1 for tree in batch))
         lengths = [self._lengths[slot] or 0 for slot in range(slots.start, slots.stop)]
         inputs = _Inputs.build(batch, rows, head, lengths, self.device)
         extent = max(lengths) + len(head) + rows
-        if extent > self.cache.capacity:
-            raise UsageError(
-                f"a sequence of {max(lengths)} tokens has reached the end of the cache ({self.capacity}); "
-                "raise its capacity"
-            )
         self.cache.aim(slots, inputs.cells, extent)
         visibility = Visibility(inputs.lengths, inputs.positions, inputs.reach, extent)
-        output = self._call(inputs, keep_logits or rows, self.cache, self._backend(visibility))
+        output = self._call(inputs, rows, self.cache, self._backend(visibility))
         return output, inputs
 
     @torch.inference_mode()
@@ -225,15 +247,26 @@ class Engine:
         """The number of rows that a step of ``rows`` is padded to."""
         return next(bucket for bucket in self._buckets if bucket >= rows) if self._buckets else rows
 
-    def _layer_shapes(self) -> dict[int, tuple[int, int, int]]:
-        """What each layer stores, learnt from one row."""
-        recorder = ShapeRecorder()
+    def _layer_shapes(self) -> tuple[dict[int, LayerShape], Calls]:
+        """What each layer stores and asks of attention, learnt from one row."""
+        recorder, calls = ShapeRecorder(), Calls()
         inputs = _Inputs.build([TokenTree.chain([0])], 1, (), [0], self.device)
         step = self._backend(Visibility(inputs.lengths, inputs.positions, inputs.reach, 1))
-        self._call(inputs, 1, recorder, step)
+        with checks.refusing():
+            self._call(inputs, 1, recorder, step, calls)
         if not recorder.shapes:
             raise UsageError("this model keeps no KV cache that the engine can manage; it is not supported yet")
-        return recorder.shapes
+        return recorder.shapes, calls
+
+    def _probe(self, prefix: Sequence[int], tree: TokenTree) -> Tensor:
+        """Logits [rows, V] after each row of ``tree`` over a cached ``prefix``; for the checks, before slots are in use."""
+        *head, last = prefix
+        try:
+            self._forward(slice(0, 1), [TokenTree.chain([last])], head)
+            self._lengths[0] = len(prefix)
+            return self._forward(slice(0, 1), [tree])[0][0, : len(tree)]
+        finally:
+            self._lengths[0] = None
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,8 @@ def _filter(scores: Tensor, sampling: Sampling) -> Tensor:
         kth = scores.topk(sampling.top_k, dim=-1).values[..., -1:]
         scores = scores.masked_fill(scores < kth, -torch.inf)
     if sampling.top_p < 1:
-        ordered, index = scores.sort(dim=-1, descending=True)
+        # stable: equal scores are cut in the order of their ids, whatever the batch shape
+        ordered, index = scores.sort(dim=-1, descending=True, stable=True)
         probabilities = ordered.softmax(-1)
         # a token goes when the mass before it already reaches top_p, so the most probable one always stays
         outside = probabilities.cumsum(-1) - probabilities >= sampling.top_p

@@ -35,6 +35,7 @@ ALLOW_UNISOLATED = "SPECBENCH_ALLOW_UNISOLATED"
 """Environment variable: "1" runs model-written code even where the network and the processes cannot be kept from it."""
 
 _CHILD = Path(__file__).resolve().with_name("child.py")
+_live: set[subprocess.Popen[bytes]] = set()
 _GRACE_S = 5.0  # start-up and verdict on a loaded machine, beyond the program's own wall time
 
 
@@ -185,6 +186,7 @@ def _run(program: Program, limits: Limits, confinement: Confinement) -> Verdict:
             env=_environment(os.environ),
             start_new_session=True,
         )
+        _live.add(process)
         try:
             out, err = process.communicate(codec.frame(job) + codec.frame(tests), timeout=limits.wall_s + _GRACE_S)
         except BaseException as error:
@@ -194,7 +196,15 @@ def _run(program: Program, limits: Limits, confinement: Confinement) -> Verdict:
             if isinstance(error, subprocess.TimeoutExpired):
                 return Verdict(False, "timeout", f"more than {limits.wall_s:g} s of wall time")
             raise
+        finally:
+            _live.discard(process)
     return _verdict(process.returncode, out, err)
+
+
+def stop_all() -> None:
+    """Kill every program that runs now, in whatever thread: its verdict is not wanted any more."""
+    for process in list(_live):
+        process.kill()  # of this one, the kernel sees to the rest (confine.die_with)
 
 
 def _verdict(returncode: int, out: bytes, err: bytes) -> Verdict:

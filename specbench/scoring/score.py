@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from specbench import options, registry
 from specbench.errors import EnvironmentRefused, UsageError
+from specbench.scoring.sandbox import stop_all
 from specbench.storage import read_requests
 from specbench.task import Task, Verdict
 
@@ -54,15 +56,20 @@ def score_run(
     verdicts: dict[tuple[str, str], Verdict] = {}
     progress(0, len(answers))
     pool = ThreadPoolExecutor(workers or os.cpu_count())  # each thread only waits for its sandbox process
+    futures: dict[Future[Verdict], tuple[str, str]] = {}
     try:
-        futures = {pool.submit(task.score, *answer): answer for answer in answers}
+        futures.update((pool.submit(task.score, *answer), answer) for answer in answers)
         for future in as_completed(futures):
             verdicts[futures[future]] = future.result()
             progress(len(verdicts), len(answers))
+    except BaseException:  # an error, or Ctrl-C: end now and not after the slowest program
+        pool.shutdown(wait=False, cancel_futures=True)
+        while any(future.running() for future in futures):
+            stop_all()  # again and again: a thread may be on its way to start one
+            time.sleep(0.02)
+        raise
     finally:
-        pool.shutdown(
-            cancel_futures=True
-        )  # after an error or Ctrl-C: those running end in seconds, the rest never start
+        pool.shutdown()
 
     lines = [
         json.dumps({"request": key, **asdict(verdicts[prompt_id, text]), "scorer": scorer})

@@ -482,6 +482,7 @@ def test_the_scorer_dying_takes_the_program_along(tmp_path: Path) -> None:
     pid = os.fork()
     if not pid:
         try:
+            tempfile.tempdir = str(tmp_path)  # a killed scorer cannot remove its empty folder
             Sandbox(Limits(cpu_s=60, wall_s=60.0)).run(Program(("import time\ntime.sleep(60)",), "f", "", "f()"))
         finally:
             os._exit(0)

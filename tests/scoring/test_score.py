@@ -184,7 +184,7 @@ def test_ctrl_c_ends_it_soon_and_keeps_the_older_verdicts(tmp_path: Path) -> Non
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
-    assert time.monotonic() - start < 25  # the two that run have 10 s each, the eighteen others never start
+    assert time.monotonic() - start < 8  # those that run would have 10 s each, and there are eighteen more
     assert "interrupted" in process.stderr.read()
     process.stderr.close()
     assert (run / "verdicts.jsonl").read_text() == "older\n"

@@ -12,8 +12,12 @@ from specbench.errors import UsageError
 
 NAME = "specbench"
 
-# Arguments that change nothing here: positions are ours, dropout is off, and the mask is the step's.
-_HARMLESS = frozenset({"dropout", "is_causal", "position_ids", "use_cache", "cache_position", "output_attentions"})
+# Arguments that change nothing here: positions are ours, dropout is off, the mask is the step's, and what else a forward
+# returns (router logits, hidden states) is not attention's business.
+_HARMLESS = frozenset(
+    {"dropout", "is_causal", "position_ids", "use_cache", "cache_position", "output_attentions"}
+    | {"output_router_logits", "output_hidden_states"}
+)
 
 
 class UnsupportedAttention(UsageError):
@@ -69,7 +73,7 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    step: Backend,
+    step: Backend | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     calls: Calls | None = None,
@@ -83,6 +87,10 @@ def attend(
     for name, value_of in features.items():
         if name not in _HARMLESS and value_of is not None:
             raise UnsupportedAttention(f"this model's attention uses '{name}', which the engine does not express yet")
+    if step is None:
+        raise UnsupportedAttention(
+            "this model does not hand its keyword arguments on to its attention layers, which the engine needs"
+        )
     if attention_mask is not None:
         raise UnsupportedAttention(
             "this model brings an attention mask of its own, which the engine does not express yet"

