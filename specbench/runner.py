@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -89,7 +89,9 @@ class Runner:
         self._clock = clock
         self._away = 0
 
-    def segment(self, method: Method, requests: Sequence[Request], number: int = 0) -> Iterator[RequestRecord]:
+    def segment(
+        self, method: Method, requests: Sequence[Request], number: int = 0
+    ) -> Generator[RequestRecord, None, None]:
         """Decodes ``requests`` without interruption, ``concurrency`` at a time; yields each as it ends.
 
         Args:

@@ -37,11 +37,8 @@ def test_every_figure_of_a_run_of_known_costs() -> None:
     # AR: 24 steps of 5 s. The toy: 5 rows, 3 guesses right, so 4 tokens a step: 6 steps of 9 s.
     engine = Engine(Clock(), fixed=4 * S, per_row=S)
     requests = [request(number, 25) for number in range(1, 9)]
-    records = [
-        record
-        for method in (toy(label="ar"), toy(5, (3,)))
-        for record in runner(engine).segment(method, requests)
-    ]  # fmt: skip
+    segments = [runner(engine).segment(method, requests) for method in (toy(label="ar"), toy(5, (3,)))]
+    records = list(chain.from_iterable(segments))
     for record in records:
         assert record.ids == [answer([int(record.prompt_id[1:])], at) for at in range(25)]
         assert (record.n_prompt, record.n_out, record.stop_reason, record.n_overshoot) == (3, 25, "length", 0)
@@ -72,7 +69,7 @@ def test_speedup_is_tokens_per_forward_times_step_ratio_whatever_the_acceptance(
     noise = random.Random(0)
     engine.noise = lambda: noise.uniform(0.5, 2)
     requests = [request(number, 7 + 5 * number, stop=3 * number, length=number) for number in range(1, 12)]
-    records = []
+    records: list[RequestRecord] = []
     for one in requests:
         for method in (toy(label="ar"), toy(5, (0, 3, 1, 4, 2))):
             records += runner(engine).segment(method, [one])
@@ -288,14 +285,14 @@ def test_a_consumer_that_stops_early_leaves_no_slot_occupied(taken: int) -> None
 def against_itself(seed: int, slowdown: float) -> dict[str, Any]:
     """Speedup of AR, ``slowdown`` times slower per forward, over AR: steps of 10 ms ± 20 %, 40 prompts, interleaved."""
     noise = random.Random(seed)
-    engine = Engine(Clock(), fixed=10_000_000)
-    records = []
+    engine = Engine(Clock())
+    engine.noise = lambda: noise.uniform(0.8, 1.2)
+    records: list[RequestRecord] = []
     for number in range(1, 41):
         labels = ["ar", "ar#2"]
         noise.shuffle(labels)
         for label in labels:
-            factor = slowdown if label == "ar#2" else 1.0
-            engine.noise = lambda factor=factor: factor * noise.uniform(0.8, 1.2)
+            engine.fixed = round(10_000_000 * (slowdown if label == "ar#2" else 1.0))
             records += runner(engine).segment(toy(label=label), [request(number, 10 + number)])
     speedup: dict[str, Any] = rows(records, 40)["ar#2"]["speedup"]
     return speedup

@@ -71,7 +71,7 @@ class Engine:
         self.native_attention: str = model.config._attn_implementation
         if self.native_attention == interface.NAME:
             raise ValueError("this model already serves an engine; close() that one first")
-        reach = capacity + max_rows - 1  # the deepest row of a last tree has this many positions up to and with it
+        reach = capacity + max_rows  # positions a forward may use: a last tree that starts at the capacity
         checks.check_declared(model, reach)
         self.attach()
         try:

