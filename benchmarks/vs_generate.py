@@ -144,6 +144,7 @@ def race(loaded: LoadedModel, prompts: int, tokens: int) -> dict[str, Any]:
         "engine_over_generate": ratio.value,
         "interval_low": ratio.interval.low if ratio.interval else None,
         "interval_high": ratio.interval.high if ratio.interval else None,
+        "median_prompt_ratio": median(g / e for g, e in zip(seconds["generate"], seconds["engine"], strict=True)),
         "engine_step_ms": 1e3 * step,
         "read_bandwidth_gb_s": bandwidth / 1e9,
         "floor_ms": 1e3 * floor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,6 +75,23 @@ class Plan:
         ]
 
 
+def plan_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> SamplingSpec:
+    """How tokens are chosen, with the ranges of the engine's sampler but before torch is imported.
+
+    Raises:
+        UsageError: a value outside its range.
+    """
+    for name, value, right, takes in (
+        ("temperature", temperature, 0 <= temperature < math.inf, "0 (greedy) or more"),
+        ("top-k", top_k, top_k >= 0, "0 (off) or more"),
+        ("top-p", top_p, 0 < top_p <= 1, "above 0 and at most 1 (off)"),
+        ("seed", seed, 0 <= seed < 1 << 63, "0 or more and below 2^63"),
+    ):
+        if not right:
+            raise UsageError(f"{name} must be {takes}, not {value:g}")
+    return SamplingSpec(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+
+
 def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
     """Methods with options; AR is put first, and added when it was not named.
 
@@ -84,7 +102,8 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
         settings: ``LABEL.OPTION=VALUE`` strings; the label may be left out when only one method has options.
 
     Raises:
-        UsageError: an unknown method or option, a setting for a method that does not run, a tree too large.
+        UsageError: an unknown method or option, a setting twice or for a method that does not run, a tree too
+            large.
     """
     wanted = list(names)
     if BASELINE in wanted:
@@ -99,6 +118,8 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
     raw: dict[str, dict[str, str]] = {label: {} for label in labels}
     for setting in settings:
         label, option, value = _split(setting, labels)
+        if option in raw[label]:
+            raise UsageError(f"--set {setting}: option '{option}' of {label} is set twice; keep one")
         raw[label][option] = value
     return tuple(_method(label, name, raw[label]) for label, name in labels.items())
 
@@ -138,7 +159,7 @@ def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan,
         settings: ``TASK.OPTION=VALUE`` strings.
 
     Raises:
-        UsageError: an unknown task or option.
+        UsageError: an unknown task or option, or an option twice.
     """
     raw: dict[str, dict[str, str]] = {registry.task(name).name: {} for name in names}
     for setting in settings:
@@ -150,6 +171,8 @@ def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan,
             )
         if task not in raw:
             raise unknown("task in --task-set (it must be in --task)", task, raw)
+        if option in raw[task]:
+            raise UsageError(f"--task-set {setting}: option '{option}' of {task} is set twice; keep one")
         raw[task][option] = value
     plans = []
     for name, values in raw.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from specbench.errors import EnvironmentRefused
+from specbench.errors import EnvironmentRefused, UsageError
 from specbench.names import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -59,18 +59,17 @@ def make_plan(
         UsageError: an unknown name or a bad option.
     """
     from specbench import names
-    from specbench.plan import Plan, plan_methods, plan_tasks
-    from specbench.records import SamplingSpec
+    from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks
 
     names.resolve(model)
     return Plan(
-        methods=plan_methods(split(method), settings),
-        tasks=plan_tasks(split(task), task_settings),
+        methods=plan_methods(_some("--method", method), settings),
+        tasks=plan_tasks(_some("--task", task), task_settings),
         model=model,
         dtype=dtype,
         device=device,
         revision=revision,
-        sampling=SamplingSpec(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
+        sampling=plan_sampling(temperature, top_k, top_p, seed),
         max_new_tokens=max_new_tokens,
         limit=limit,
         repeats=repeats,
@@ -83,6 +82,13 @@ def make_plan(
 def split(names: str) -> list[str]:
     """Comma-separated names."""
     return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _some(flag: str, names: str) -> list[str]:
+    found = split(names)
+    if not found:
+        raise UsageError(f"{flag} names nothing; see specbench list {flag.removeprefix('--')}s")
+    return found
 
 
 def load_model(plan: Plan) -> LoadedModel:

@@ -9,6 +9,9 @@ import typer
 from specbench import registry
 from specbench.cli import output
 
+# What would make a table wider than a terminal.
+_ONLY_JSON = {"options", "hub id"}
+
 Kind = Literal["methods", "tasks", "models", "gpus"]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
-import click
 import typer
 
 from specbench import __version__
@@ -18,7 +18,6 @@ app = typer.Typer(
     name="specbench",
     help="Which parallel decoder is fastest for a model, a task and a GPU, by how much, and is its text still right.",
     epilog="First run: specbench run --method ar,jacobi --task humaneval --limit 8",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -43,21 +42,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 ok; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 130 interrupted, results kept.
     """
+    args = sys.argv[1:] if argv is None else list(argv)
+    command = typer.main.get_command(app)
     try:
-        code = typer.main.get_command(app)(args=None if argv is None else list(argv), standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        typer.echo(error.format_message())
-        return 2
-    except click.ClickException as error:
-        return _fail(error.format_message(), error.exit_code)
+        # Not through the command's own main(): it swallows Ctrl-C and prints errors as boxes.
+        with command.make_context("specbench", args or ["--help"]) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code if args else 2
+    except typer.TyperException as error:
+        where = getattr(error, "ctx", None)
+        help_at = f" See {where.command_path} --help." if where else ""
+        said = error.format_message().strip()
+        return _fail(f"{said}{'' if said[-1:] in '.?!' else '.'}{help_at}", error.exit_code)
     except SpecbenchError as error:
         return _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, EOFError, typer.Abort):
         return _fail("interrupted; finished requests are kept, repeat the command to go on", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as in `specbench list methods | head`
-        sys.stderr.close()
-        return 0
-    return code if isinstance(code, int) else 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail once more
+    return 0
 
 
 def _fail(message: str, code: int) -> int:

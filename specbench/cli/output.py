@@ -36,10 +36,19 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    # Two blanks between columns: 80 columns are few.
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title=title,
+        title_justify="left",
+    )
     for at, column in enumerate(columns):
         last = at == len(columns) - 1
-        made.add_column(column, no_wrap=not last, overflow="fold" if last else "ellipsis")
+        narrowest = len(column) if last else None
+        made.add_column(column, no_wrap=not last, overflow="fold" if last else "ellipsis", min_width=narrowest)
     for row in rows:
         made.add_row(*row)
     return made

@@ -22,6 +22,7 @@ _PREFIX = 12
 # Root 0 with the branches 1-3-5 and 2-4, interleaved so that neighbouring rows are never parent and child.
 _PARENTS = (-1, 0, 0, 1, 2, 3)
 _BRANCHES = ((0, 1, 3, 5), (0, 2, 4))
+_ATTEMPTS = 3
 PROBE_CELLS = 32  # cache cells that the probe needs, its tree padded to a row bucket
 # Relative error between two orders of the same arithmetic. Half precisions leave room for what depth amplifies; a wrong
 # mask, position or scale moves the logits by about their own size.
@@ -75,11 +76,9 @@ def _length_dependent_ropes(config: Any) -> Iterator[tuple[str, int]]:
 def _learned_positions(model: Any, config: Any) -> int | None:
     """Size of a learned position table; None when there is none. Some tables have a few more rows than positions."""
     positions = getattr(config, "max_position_embeddings", None)
-    for module in model.modules():
-        if isinstance(module, nn.Embedding) and module is not model.get_input_embeddings() and positions is not None:
-            if 0 <= module.num_embeddings - positions < 8:
-                return int(positions)
-    return None
+    words = model.get_input_embeddings()
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m is not words]
+    return positions if positions is not None and any(0 <= size - positions < 8 for size in sizes) else None
 
 
 @contextmanager
@@ -143,21 +142,34 @@ def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor
     Raises:
         UnsupportedAttention: they differ by more than rounding.
     """
+    errors = torch.full((len(_PARENTS),), torch.inf, dtype=torch.float64)
+    tolerance = _TOLERANCE.get(model.dtype, 1e-1)
+    # What the engine gets wrong is wrong for any tokens; a router of experts may fall the other way by rounding for
+    # some. So a row counts as different only when it is for each of a few token sets. One set nearly always suffices.
+    for attempt in range(_ATTEMPTS):
+        errors = errors.minimum(_relative_errors(model, probe, native, 37 * attempt + 11))
+        if errors.max() <= tolerance:
+            return
+    raise UnsupportedAttention(f"the engine's forward differs from the model's own (relative error {errors.max():.2g})")
+
+
+def _relative_errors(
+    model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor], native: str, first: int
+) -> Tensor:
+    """float64 [rows]: distance of each tree row's logits from the model's own, in units of their norm."""
     vocab = min(1000, model.get_input_embeddings().num_embeddings)
-    ids = [(37 * at + 11) % vocab for at in range(_PREFIX + len(_PARENTS))]
+    ids = [(37 * at + first) % vocab for at in range(_PREFIX + len(_PARENTS))]
     prefix, tokens = ids[:_PREFIX], ids[_PREFIX:]
     with refusing():
-        ours = probe(prefix, TokenTree(tokens, _PARENTS)).double()
-    worst = 0.0
+        ours = probe(prefix, TokenTree(tokens, _PARENTS)).double().cpu()
+    errors = torch.zeros(len(_PARENTS), dtype=torch.float64)
     model.set_attn_implementation(native)
     try:
-        for branch in _BRANCHES:
+        for branch in map(list, _BRANCHES):
             flat = torch.tensor([prefix + [tokens[row] for row in branch]], device=model.device)
             with torch.inference_mode():
-                own = model(input_ids=flat, use_cache=False).logits[0, _PREFIX:].double()
-            distance = (ours[list(branch)] - own).norm(dim=-1) / own.norm(dim=-1).clamp_min(1e-30)
-            worst = max(worst, float(distance.nan_to_num(torch.inf).max()))
+                own = model(input_ids=flat, use_cache=False).logits[0, _PREFIX:].double().cpu()
+            errors[branch] = (ours[branch] - own).norm(dim=-1) / own.norm(dim=-1).clamp_min(1e-30)
     finally:
         model.set_attn_implementation(interface.NAME)
-    if worst > _TOLERANCE.get(model.dtype, 1e-1):
-        raise UnsupportedAttention(f"the engine's forward differs from the model's own (relative error {worst:.2g})")
+    return errors.nan_to_num(torch.inf)

@@ -177,7 +177,9 @@ class Engine:
         for slot, tree in trees.items():
             self._check_rows(tree)
             if self.length(slot) >= self.capacity:
-                raise UsageError(f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity")
+                raise UsageError(
+                    f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity"
+                )
         # The batch is the contiguous range that spans them: slots are views of the cache then, never copies.
         # A slot inside it without a tree takes part as one dead row.
         return self._step(slice(min(trees), max(trees) + 1), trees, [], top_k)

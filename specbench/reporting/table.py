@@ -32,13 +32,14 @@ def headline(run: Mapping[str, Any], summary: Mapping[str, Any]) -> RenderableTy
     title.append(f"{task['name']} v{task['version']}", style="bold")
     title.append(f" · {model['name']} {model['dtype']}{' (dummy weights)' if model['dummy'] else ''} · {device}\n")
     title.append(f"{how} · at most {run['max_new_tokens']} new tokens · concurrency {run['concurrency']}", style="dim")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("method")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    # Where a terminal is too narrow the words wrap; a figure is never cut or broken.
+    table.add_column("method", min_width=6, overflow="fold")
     for name in ("prompts", "tokens", "TPF", "tok/s"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("speedup", no_wrap=True)
-    table.add_column("pass@1", justify="right", no_wrap=True)
-    table.add_column("lossless", no_wrap=True)
+    table.add_column("pass@1", justify="right", min_width=6)
+    table.add_column("lossless", min_width=11, overflow="fold")
     for row in summary["rows"]:
         table.add_row(
             row["method"],

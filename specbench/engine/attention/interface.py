@@ -12,8 +12,8 @@ from specbench.errors import UsageError
 
 NAME = "specbench"
 
-# Arguments that change nothing here: positions are ours, dropout is off, the mask is the step's, and what else a forward
-# returns (router logits, hidden states) is not attention's business.
+# Arguments that change nothing here: positions are ours, dropout is off, the mask is the step's, and what else a
+# forward returns (router logits, hidden states) is not attention's business.
 _HARMLESS = frozenset(
     {"dropout", "is_causal", "position_ids", "use_cache", "cache_position", "output_attentions"}
     | {"output_router_logits", "output_hidden_states"}

@@ -1,0 +1,122 @@
+"""What the user may write for methods, tasks and their options, and the one line they get when it is not that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specbench.engine.engine import MAX_ROWS
+from specbench.errors import UsageError
+from specbench.plan import ROW_LIMIT, Plan, plan_methods, plan_tasks
+from specbench.records import SamplingSpec
+
+
+def labels(*names: str) -> list[str]:
+    return [method.label for method in plan_methods(names, [])]
+
+
+@pytest.mark.parametrize("names", [[], ["ar"]])
+def test_ar_alone(names: list[str]) -> None:
+    assert labels(*names) == ["ar"]
+
+
+@pytest.mark.parametrize("names", [["jacobi"], ["jacobi", "ar"], ["ar", "jacobi"]])
+def test_ar_is_always_there_and_first(names: list[str]) -> None:
+    assert labels(*names) == ["ar", "jacobi"]
+
+
+def test_a_method_named_again_is_another_row() -> None:
+    assert labels("jacobi", "jacobi", "ar", "jacobi") == ["ar", "jacobi", "jacobi#2", "jacobi#3"]
+    assert labels("ar", "ar") == ["ar", "ar#2"]  # the A/A run
+
+
+def test_settings_go_to_the_label_they_name() -> None:
+    ar, first, second = plan_methods(["jacobi", "jacobi"], ["jacobi.n=4", "jacobi#2.n=8", "jacobi#2.window=sliding"])
+    assert (ar.name, first.name, second.name) == ("ar", "jacobi", "jacobi")
+    assert (first.options.block_size, second.options.block_size) == (4, 8)  # type: ignore[attr-defined]
+    assert (first.options.window, second.options.window) == ("block", "sliding")  # type: ignore[attr-defined]
+    assert (ar.max_rows, first.max_rows, second.max_rows) == (1, 4, 8)
+
+
+def test_the_label_may_be_left_out_when_one_method_can_be_meant() -> None:
+    assert plan_methods(["jacobi"], ["n=4"])[1].max_rows == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "parts"),
+    [
+        (["jacobbi"], [], ["unknown method 'jacobbi'", "did you mean jacobi"]),
+        (["jacobi"], ["jacobi.blocksize=4"], ["option of jacobi 'blocksize'", "block_size"]),
+        (["jacobi"], ["jacobi.n"], ["jacobi.n", "METHOD.OPTION=VALUE"]),
+        (["jacobi"], ["jacobi.n="], ["METHOD.OPTION=VALUE"]),
+        (["jacobi"], ["jacobi.=4"], ["METHOD.OPTION=VALUE"]),
+        (["jacobi"], ["jacobi#2.n=4"], ["jacobi#2", "must be in --method", "did you mean jacobi"]),
+        (["ar"], ["jacobi.n=4"], ["jacobi", "must be in --method"]),
+        (["ar"], ["n=4"], ["say whose option"]),
+        (["jacobi", "jacobi"], ["n=4"], ["say whose option", "jacobi.n=4"]),
+        (["jacobi"], ["jacobi.n=513"], ["block_size", "512"]),
+        (["ar"], ["ar.n=4"], ["option of ar 'n'"]),
+        (["jacobi"], ["jacobi.n=4", "jacobi.block_size=8"], ["block_size", "twice"]),
+    ],
+)
+def test_a_wrong_method_or_setting_is_one_line(names: list[str], settings: list[str], parts: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan_methods(names, settings)
+    text = str(caught.value)
+    assert all(part in text for part in parts), text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "parts"),
+    [
+        (["humanevl"], [], ["unknown task 'humanevl'", "did you mean humaneval"]),
+        (["humaneval"], ["humaneval.stile=chat"], ["option of humaneval 'stile'", "style"]),
+        (["humaneval"], ["humaneval.style=prose"], ["option 'style' of humaneval", "'prose'"]),
+        (["humaneval"], ["style=chat"], ["TASK.OPTION=VALUE"]),
+        (["humaneval"], ["gsm8k.style=chat"], ["gsm8k", "must be in --task"]),
+    ],
+)
+def test_a_wrong_task_or_setting_is_one_line(names: list[str], settings: list[str], parts: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan_tasks(names, settings)
+    text = str(caught.value)
+    assert all(part in text for part in parts), text
+    assert "\n" not in text
+
+
+def test_task_settings() -> None:
+    (task,) = plan_tasks(["humaneval"], ["humaneval.style=completion"])
+    assert (task.card.name, task.options.style) == ("humaneval", "completion")
+    assert plan_tasks(["humaneval"], [])[0].options.style == "auto"
+
+
+def test_the_largest_tree_of_a_plan_is_that_of_its_widest_method() -> None:
+    methods = plan_methods(["jacobi", "jacobi"], ["jacobi.n=4", "jacobi#2.n=32"])
+    plan = Plan(
+        methods=methods, tasks=(), model="m", dtype="auto", device="auto", revision=None,
+        sampling=SamplingSpec(temperature=0, top_k=0, top_p=1, seed=0), max_new_tokens=None, limit=None,
+        repeats=1, concurrency=1, data_dir=None, out=Path("runs"),
+    )  # fmt: skip
+    assert plan.max_rows == 32
+    assert [(spec.label, spec.name, spec.lossless) for spec in plan.specs()] == [
+        ("ar", "ar", True), ("jacobi", "jacobi", True), ("jacobi#2", "jacobi", True),
+    ]  # fmt: skip
+    assert plan.specs()[2].options["block_size"] == 32
+
+
+def test_the_plan_refuses_at_the_row_count_where_the_engine_ends() -> None:
+    # Two numbers because a plan must be checked without torch.
+    assert ROW_LIMIT == MAX_ROWS
+
+
+def test_a_plan_needs_no_torch() -> None:
+    code = (
+        "import sys; from specbench import plan; plan.plan_methods(['jacobi'], []); plan.plan_tasks(['humaneval'], []);"
+        "sys.exit(sorted(m for m in sys.modules if m.split('.')[0] in ('torch', 'transformers')) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

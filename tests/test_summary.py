@@ -1,0 +1,180 @@
+"""Figures from hand-made records, each worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import toys
+
+from specbench.records import RequestRecord, request_key
+from specbench.summary import summarise
+
+
+def record(method: str, number: int, accepts: Sequence[int], step_s: float, **changes: Any) -> RequestRecord:
+    """One request: prefill 2 s, then a forward of ``step_s`` for each entry of ``accepts``."""
+    prompt, again = f"p{number}", changes.pop("repeat", 0)
+    n_out, decode_s = 1 + sum(accepts), step_s * len(accepts)
+    values: dict[str, Any] = {
+        "key": request_key(method, prompt, again), "method": method, "prompt_id": prompt, "repeat": again,
+        "n_prompt": 5, "ids": list(range(n_out)), "text": "", "stop_reason": "stop",
+        "n_out": n_out, "n_overshoot": 0, "n_stop_tail": 0,
+        "accepts": list(accepts), "rows": 4 * len(accepts), "forwards": len(accepts), "draft_forwards": 0,
+        "start_s": 0.0, "segment": 0,
+        "ttft_s": 2.0, "decode_s": decode_s, "e2e_s": 2.0 + decode_s,
+        "busy_prefill_s": 2.0, "busy_decode_s": decode_s,
+    }  # fmt: skip
+    return RequestRecord.model_validate(values | changes)
+
+
+def summary(records: Sequence[RequestRecord], prompts: int, **more: Any) -> dict[str, Any]:
+    config = {name: more.pop(name) for name in ("repeats", "concurrency") if name in more}
+    labels = list(dict.fromkeys(r.method for r in records))
+    return summarise(toys.config(labels, prompts, **config), records, **more)
+
+
+def row(records: Sequence[RequestRecord], label: str, **more: Any) -> dict[str, Any]:
+    rows = summary(records, more.pop("prompts", 8), **more)["rows"]
+    return next(row for row in rows if row["method"] == label)
+
+
+def both(prompts: int = 8, **changes: Any) -> list[RequestRecord]:
+    """AR: 8 forwards of 1 s. The method: 3, 3, 2 tokens in 3 forwards of 1.5 s."""
+    return [
+        *(record("ar", n, [1] * 8, 1.0) for n in range(prompts)),
+        *(record("mine", n, [3, 3, 2], 1.5, **changes) for n in range(prompts)),
+    ]
+
+
+def test_figures_are_ratios_of_sums() -> None:
+    # Unlike lengths: a mean of ratios would give 3 and 1.5 the same weight.
+    mine = [record("mine", 0, [3] * 10, 1.0), record("mine", 1, [1, 2], 4.0)]
+    found = row(mine, "mine", prompts=2)
+    assert found["tokens"] == 31 + 4
+    assert found["tpf"] == pytest.approx(33 / 12)
+    assert found["tpf_all"] == pytest.approx(35 / 14)
+    assert found["tok_s"] == pytest.approx(33 / 18)
+    assert found["e2e_tok_s"] == pytest.approx(35 / 22)
+    assert found["step_s"] == pytest.approx(18 / 12)
+    assert found["rows_per_step"] == pytest.approx(4)
+    assert found["target_forwards"] == 12
+    assert (found["prompts"], found["requests"]) == (2, 2)
+
+
+def test_counts_are_summed_and_ttft_is_a_median() -> None:
+    mine = [
+        record("mine", n, [2], 1.0, ttft_s=t, n_overshoot=n, n_stop_tail=2 * n, draft_forwards=3, stop_reason=reason)
+        for n, (t, reason) in enumerate([(1.0, "stop"), (9.0, "length"), (2.0, "stop-string")])
+    ]
+    found = row(mine, "mine", prompts=3)
+    assert (found["overshoot_tokens"], found["stop_tail_tokens"], found["draft_forwards"]) == (3, 6, 9)
+    assert (found["truncated"], found["ttft_median_s"]) == (1, 2.0)
+
+
+def test_speedup_over_ar_and_its_decomposition() -> None:
+    found = row(both(), "mine")
+    assert found["speedup"]["value"] == pytest.approx(8 / 4.5)
+    assert found["e2e_speedup"]["value"] == pytest.approx(10 / 6.5)
+    assert found["step_ratio"] == pytest.approx(1 / 1.5)
+    assert found["speedup"]["value"] == pytest.approx(found["tpf"] * found["step_ratio"])
+    assert found["speedup"]["verdict"] == "faster"
+    assert found["length_changed"] == 0
+
+
+def test_ar_is_compared_with_itself() -> None:
+    speedup = row(both(), "ar")["speedup"]
+    assert (speedup["value"], speedup["low"], speedup["high"]) == (1, 1, 1)
+    assert speedup["verdict"] == "no difference shown"
+
+
+def test_fewer_tokens_in_less_time_are_no_speedup() -> None:
+    # The method stops after 4 of 8 tokens at AR's own pace: per token nothing was gained, and the row says so.
+    records = [r for r in both() if r.method == "ar"] + [record("mine", n, [1] * 4, 1.0) for n in range(8)]
+    found = row(records, "mine")
+    assert found["speedup"]["value"] == pytest.approx(1)
+    assert found["length_changed"] == 8
+
+
+def test_only_requests_of_both_are_compared_and_the_summary_says_incomplete() -> None:
+    slow = record("mine", 99, [1], 1000.0)  # no AR twin
+    found = row([*both(), slow], "mine", prompts=9)
+    assert found["speedup"]["value"] == pytest.approx(8 / 4.5)
+    assert found["tok_s"] == pytest.approx((8 * 8 + 1) / (8 * 4.5 + 1000))
+    assert summary([*both(), slow], 9)["complete"] is False
+    assert summary(both(), 8)["complete"] is True
+    assert summary(both(), 8, repeats=2)["complete"] is False
+
+
+def test_pairs_are_joined_by_prompt_and_repeat_never_by_order() -> None:
+    records = [record("ar", n, [1] * (n + 1), 1.0) for n in range(8)]
+    records += [record("mine", n, [1] * (n + 1), 0.5) for n in reversed(range(8))]
+    found = row(records, "mine")
+    assert found["length_changed"] == 0
+    assert (found["speedup"]["low"], found["speedup"]["high"]) == (pytest.approx(2), pytest.approx(2))
+
+
+def test_repeats_of_a_prompt_are_one_cluster() -> None:
+    # Five prompts six times are not thirty prompts: no interval, no verdict.
+    records = [
+        record(m, n, [1] * 8, s, repeat=r) for m, s in (("ar", 1.0), ("mine", 0.5)) for n in range(5) for r in range(6)
+    ]
+    found = row(records, "mine", prompts=5, repeats=6)
+    assert (found["prompts"], found["requests"]) == (5, 30)
+    assert found["speedup"]["value"] == pytest.approx(2)
+    assert (found["speedup"]["low"], found["speedup"]["verdict"]) == (None, "too few prompts")
+
+
+def test_several_at_a_time_are_judged_by_their_share_of_the_engine() -> None:
+    # On the wall each request also waits for the others; the shares are the throughput.
+    records = [
+        r.model_copy(update={"decode_s": 100.0, "ttft_s": 50.0, "e2e_s": 150.0}) for r in both(busy_prefill_s=1.0)
+    ]
+    found = row(records, "mine", concurrency=4)
+    assert found["tok_s"] == pytest.approx(8 / 4.5)
+    assert found["e2e_tok_s"] == pytest.approx(9 / 5.5)
+    assert found["step_s"] == pytest.approx(1.5)
+    assert found["speedup"]["value"] == pytest.approx(8 / 4.5)
+    assert found["e2e_speedup"]["value"] == pytest.approx(10 / 5.5)
+    assert found["step_ratio"] == pytest.approx(1 / 1.5)
+    assert row(records, "mine")["tok_s"] == pytest.approx(8 / 100)  # one at a time it is the wall
+
+
+def test_answers_of_one_token_have_no_speed_and_break_nothing() -> None:
+    records = [record(method, n, [], 1.0) for method in ("ar", "mine") for n in range(8)]
+    found = row(records, "mine")
+    for name in ("tpf", "tok_s", "step_s", "rows_per_step", "step_ratio", "speedup"):
+        assert found[name] is None
+    assert found["e2e_speedup"]["value"] == pytest.approx(1)
+
+
+def test_a_method_without_requests_has_a_row_of_nothing() -> None:
+    rows = summarise(toys.config(["ar", "mine"], 2), [record("ar", 0, [1], 1.0)])["rows"]
+    assert [r["method"] for r in rows] == ["ar", "mine"]
+    assert (rows[1]["requests"], rows[1]["tok_s"], rows[1]["speedup"], rows[1]["ttft_median_s"]) == (
+        0,
+        None,
+        None,
+        None,
+    )
+
+
+def test_accuracy_counts_what_was_scored() -> None:
+    records = both()
+    verdicts = {r.key: r.prompt_id != "p0" for r in records if r.prompt_id != "p7"}
+    accuracy = row(records, "mine", verdicts=verdicts)["accuracy"]
+    assert (accuracy["passed"], accuracy["scored"]) == (6, 7)
+    assert accuracy["value"] == pytest.approx(6 / 7)
+    assert accuracy["low"] < 6 / 7 < accuracy["high"]
+    assert row(records, "mine")["accuracy"] is None
+    assert row(records, "mine", verdicts={})["accuracy"] is None
+
+
+def test_losslessness_is_passed_on_per_method() -> None:
+    rows = summary(both(), 8, lossless={"mine": {"verdict": "exact"}})["rows"]
+    assert [r["lossless"] for r in rows] == [None, {"verdict": "exact"}]
+
+
+def test_the_summary_is_json() -> None:
+    json.dumps(summary(both(), 8, verdicts={}), allow_nan=False)
