@@ -76,6 +76,7 @@ class RunConfig(Record):
     repeats: int
     concurrency: int
     attention: str
+    linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
     order_seed: int
     identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from specbench import environment, lossless
 from specbench.decoding import Context, Method
+from specbench.engine import linears
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
@@ -148,6 +149,7 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
         repeats=plan.repeats,
         concurrency=plan.concurrency,
         attention=plan.attention,
+        linears=linears.kind_for(model.model),
         order_seed=plan.sampling.seed,
         identity=environment.fingerprint(captured),
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specbench.engine.engine import MAX_ROWS
+from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
-from specbench.plan import ROW_LIMIT, Plan, plan_methods, plan_tasks
+from specbench.plan import ROW_LIMIT, Plan, plan_methods, plan_sampling, plan_tasks
 from specbench.records import SamplingSpec
 
 
@@ -18,9 +21,8 @@ def labels(*names: str) -> list[str]:
     return [method.label for method in plan_methods(names, [])]
 
 
-@pytest.mark.parametrize("names", [[], ["ar"]])
-def test_ar_alone(names: list[str]) -> None:
-    assert labels(*names) == ["ar"]
+def test_ar_alone() -> None:
+    assert labels("ar") == ["ar"]
 
 
 @pytest.mark.parametrize("names", [["jacobi"], ["jacobi", "ar"], ["ar", "jacobi"]])
@@ -60,6 +62,8 @@ def test_the_label_may_be_left_out_when_one_method_can_be_meant() -> None:
         (["jacobi"], ["jacobi.n=513"], ["block_size", "512"]),
         (["ar"], ["ar.n=4"], ["option of ar 'n'"]),
         (["jacobi"], ["jacobi.n=4", "jacobi.block_size=8"], ["block_size", "twice"]),
+        (["jacobi"], ["jacobi.n=4", "jacobi.n=8"], ["'n' of jacobi", "twice"]),
+        (["jacobi"], ["n=4", "jacobi.n=8"], ["'n' of jacobi", "twice"]),
     ],
 )
 def test_a_wrong_method_or_setting_is_one_line(names: list[str], settings: list[str], parts: list[str]) -> None:
@@ -77,7 +81,8 @@ def test_a_wrong_method_or_setting_is_one_line(names: list[str], settings: list[
         (["humaneval"], ["humaneval.stile=chat"], ["option of humaneval 'stile'", "style"]),
         (["humaneval"], ["humaneval.style=prose"], ["option 'style' of humaneval", "'prose'"]),
         (["humaneval"], ["style=chat"], ["TASK.OPTION=VALUE"]),
-        (["humaneval"], ["gsm8k.style=chat"], ["gsm8k", "must be in --task"]),
+        (["humaneval"], ["gsm9k.style=chat"], ["gsm9k", "must be in --task"]),
+        (["humaneval"], ["humaneval.style=chat", "humaneval.style=auto"], ["'style' of humaneval", "twice"]),
     ],
 )
 def test_a_wrong_task_or_setting_is_one_line(names: list[str], settings: list[str], parts: list[str]) -> None:
@@ -106,6 +111,30 @@ def test_the_largest_tree_of_a_plan_is_that_of_its_widest_method() -> None:
         ("ar", "ar", True), ("jacobi", "jacobi", True), ("jacobi#2", "jacobi", True),
     ]  # fmt: skip
     assert plan.specs()[2].options["block_size"] == 32
+
+
+@pytest.mark.parametrize(
+    ("value", "right"),
+    [
+        *(({"temperature": t}, ok) for t, ok in ((0, True), (2.5, True), (-0.1, False), (math.inf, False))),
+        ({"temperature": math.nan}, False),
+        *(({"top_k": k}, ok) for k, ok in ((0, True), (5, True), (-1, False))),
+        *(({"top_p": p}, ok) for p, ok in ((1, True), (0.01, True), (0, False), (1.01, False), (math.nan, False))),
+        *(({"seed": s}, ok) for s, ok in ((0, True), ((1 << 63) - 1, True), (1 << 63, False), (-1, False))),
+    ],
+)
+def test_sampling_is_refused_by_the_plan_exactly_where_the_engine_would(value: dict[str, Any], right: bool) -> None:
+    # Said twice because a plan is checked before torch is imported.
+    values = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0} | value
+    if right:
+        assert plan_sampling(**values).model_dump() == values
+        Sampling(**values)
+        return
+    (name,) = value
+    with pytest.raises(UsageError, match=name.replace("_", "-")):
+        plan_sampling(**values)
+    with pytest.raises(ValueError, match=name.replace("_", "-")):
+        Sampling(**values)
 
 
 def test_the_plan_refuses_at_the_row_count_where_the_engine_ends() -> None:

@@ -170,6 +170,7 @@ def config(labels: Sequence[str], prompts: int, *, repeats: int = 1, concurrency
         repeats=repeats,
         concurrency=concurrency,
         attention="reference",
+        linears="torch",
         order_seed=0,
         identity={},
     )  # fmt: skip

@@ -87,7 +87,7 @@ def check_lossless(
         first = worst["divergences"][0]
         gap = "infinite" if first["gap"] is None else f"{first['gap']:.3g}"
         raise LosslessFailed(
-            f"{worst['method']} says it is lossless but left AR at token {first['at']} of {first['prompt']} "
+            f"{worst['method']} says it is lossless but left AR at token {first['at']} of {prompt} "
             f"(T={worst['temperature']:g}, seed {worst['seed']}, AR's top-2 gap there {gap})"
         )
 

@@ -43,13 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 ok; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 130 interrupted, results kept.
     """
     args = sys.argv[1:] if argv is None else list(argv)
+    bare = not args
     command = typer.main.get_command(app)
     try:
         # Not through the command's own main(): it swallows Ctrl-C and prints errors as boxes.
-        with command.make_context("specbench", args or ["--help"]) as context:
+        with command.make_context("specbench", ["--help"] if bare else args) as context:
             command.invoke(context)
     except typer.Exit as done:
-        return done.exit_code if args else 2
+        return 2 if bare else done.exit_code
     except typer.TyperException as error:
         where = getattr(error, "ctx", None)
         help_at = f" See {where.command_path} --help." if where else ""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.engine import checks
+from specbench.engine import checks, linears
 from specbench.engine.attention import interface
 from specbench.engine.attention.interface import Calls, Visibility
 from specbench.engine.attention.reference import ReferenceAttention
@@ -73,6 +73,8 @@ class Engine:
             raise ValueError("this model already serves an engine; close() that one first")
         reach = capacity + max_rows  # positions a forward may use: a last tree that starts at the capacity
         checks.check_declared(model, reach)
+        self.linears = linears.kind_for(model)
+        self._linears = linears.Linears(model, self.linears)
         self.attach()
         try:
             shapes, calls = self._layer_shapes()
@@ -91,11 +93,13 @@ class Engine:
             ) from error
 
     def attach(self) -> None:
-        """Lets the model's layers call the engine's attention; undone by :meth:`close`, and needed again after it."""
+        """Gives the model's layers the engine's attention and linears; :meth:`close` takes them back."""
         self.model.set_attn_implementation(interface.NAME)
+        self._linears.attach()
 
     def close(self) -> None:
-        """Gives the model back its own attention."""
+        """Gives the model back its own attention and linears."""
+        self._linears.detach()
         self.model.set_attn_implementation(self.native_attention)
 
     # ------------------------------------------------------------------ slots
@@ -261,7 +265,7 @@ class Engine:
         return recorder.shapes, calls
 
     def _probe(self, prefix: Sequence[int], tree: TokenTree) -> Tensor:
-        """Logits [rows, V] after each row of ``tree`` over a cached ``prefix``; for the checks, before slots are in use."""
+        """Logits [rows, V] of ``tree`` over a cached ``prefix``; for the checks, before slots are in use."""
         *head, last = prefix
         try:
             self._forward(slice(0, 1), [TokenTree.chain([last])], head)

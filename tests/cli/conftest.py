@@ -1,0 +1,95 @@
+"""The command line called in this process: importing torch anew for each test would take most of a minute."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+from specbench import registry
+from specbench.cli.main import main
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command line answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The error line, after checking that it is the only one and the last."""
+        lines = self.err.splitlines()
+        assert [line for line in lines if line.startswith("error: ")] == lines[-1:], self.err
+        return lines[-1]
+
+
+Cli = Callable[..., Said]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """The dummy model gains nothing from a second thread, and loses much where other processes want the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def cli() -> Cli:
+    """``cli("run", "--limit", 1, columns=140)``; the terminal is 80 columns wide unless said otherwise."""
+
+    def call(*argv: object, columns: int = 80) -> Said:
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            mock.patch.dict(os.environ, COLUMNS=str(columns)),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = main([str(arg) for arg in argv])
+        return Said(code, out.getvalue(), err.getvalue())
+
+    return call
+
+
+LIAR = """
+from specbench.engine.tree import TokenTree
+from specbench.methods.ar.decoder import Decoder as Ar, Options
+
+class Decoder(Ar):
+    # Says that the last token was another one, after a few right steps: the target goes on from a text nobody wrote.
+    steps = 0
+    def draft(self):
+        self.steps += 1
+        return TokenTree.chain([self._last + (self.steps == 4)])
+"""
+
+
+@pytest.fixture
+def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A method of somebody else's package that says it is lossless and is not."""
+    package, info = tmp_path / "liar", tmp_path / "liar_method-1.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "decoder.py").write_text(LIAR)
+    (package / "method.toml").write_text('title = "Liar"\nsummary = "Says it is lossless"\nlossless = true\n')
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: liar-method\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[specbench.methods]\nliar = liar\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._cards.cache_clear()
+    yield "liar"
+    registry._cards.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "liar"]:
+        del sys.modules[name]

@@ -1,0 +1,212 @@
+"""Every mistake gives one line that says what to do, the exit code of its kind, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib.metadata
+import json
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench import registry
+
+USAGE, ENVIRONMENT = 2, 3
+HUMAN_EVAL = "HumanEval.jsonl.gz"
+CHECK = ("check-lossless", "--model", "config:tiny", "--limit", 1)
+
+
+def refused(cli: Any, out: Path, code: int, *argv: object) -> str:
+    """The error line of a run that must not have begun."""
+    given = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", out)
+    said = cli(*given, *argv)
+    assert said.code == code, said.err
+    assert said.out == ""
+    assert not out.exists() or not list(out.iterdir())
+    return str(said.error)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("--method jacoby", "unknown method 'jacoby'; did you mean jacobi?"),
+        ("--method ,", "--method names nothing; see specbench list methods"),
+        ("--task humanevil", "unknown task 'humanevil'; did you mean humaneval?"),
+        ("--task ,", "--task names nothing; see specbench list tasks"),
+        ("--model smolm2", "unknown model 'smolm2'; did you mean smollm2-135m?"),
+        ("--model config:tyny", "unknown config 'tyny'; did you mean tiny?"),
+        ("--model nowhere/model.gguf", "model file nowhere/model.gguf does not exist"),
+        ("--model ./nowhere", "model folder ./nowhere does not exist"),
+        ("--set jacobi.block_sise=4", "unknown option of jacobi 'block_sise'; did you mean block_size?"),
+        ("--set lookahead.n=4", "(it must be in --method) 'lookahead'; known: ar, jacobi"),
+        ("--set jacobi.n", "write METHOD.OPTION=VALUE"),
+        ("--set jacobi.n=four", "option 'block_size' of jacobi: Input should be a valid integer"),
+        ("--set jacobi.n=0", "option 'block_size' of jacobi: Input should be greater than or equal to 1"),
+        ("--set jacobi.n=4 --set jacobi.n=5", "option 'n' of jacobi is set twice"),
+        ("--set jacobi.n=4 --set jacobi.block_size=4", "option 'block_size' of jacobi is set twice"),
+        ("--task-set humaneval.stile=chat", "unknown option of humaneval 'stile'; did you mean style?"),
+        ("--task-set humaneval.style=auto --task-set humaneval.style=chat", "option 'style' of humaneval is set twice"),
+        ("--task-set humaneval.style=chat", "style=chat needs a model with a chat template"),
+        ("--max-new-tokens 0", "'--max-new-tokens'"),
+        ("--max-new-tokens many", "'--max-new-tokens'"),
+        (
+            "--max-new-tokens 9000",
+            "has 348 tokens and --max-new-tokens is 9000, but config:tiny takes 8192 in all",
+        ),
+        ("--limit 0", "'--limit'"),
+        ("--repeats 0", "'--repeats'"),
+        ("--concurrency 0", "'--concurrency'"),
+        ("--temperature -1", "'--temperature'"),
+        ("--temperature nan", "'--temperature'"),
+        ("--temperature inf", "temperature must be 0 (greedy) or more, not inf"),
+        ("--top-p 0", "top-p must be above 0 and at most 1 (off), not 0"),
+        ("--top-p nan", "top-p must be above 0 and at most 1 (off), not nan"),
+        ("--seed 9223372036854775808", "seed must be 0 or more and below 2^63"),
+        ("--dtype float31", "unknown dtype 'float31'; known: auto, float32"),
+        ("--revision main", "--revision goes with a hub id"),
+        ("--gpu b2000", "unknown GPU 'b2000'; did you mean b200"),
+        ("--data-dir nowhere", "dir 'nowhere' does not exist. See specbench run --help."),
+        ("--max-tokens 4", "No such option: --max-tokens"),
+        ("jacobi", "Got unexpected extra argument"),
+    ],
+)
+def test_a_mistake_in_the_command(cli: Any, tmp_path: Path, argv: str, expected: str) -> None:
+    assert expected in refused(cli, tmp_path / "out", USAGE, *argv.split())
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["list", "method"], "'method' is not one of 'methods', 'tasks', 'models', 'gpus'"),
+        (["list"], "Missing argument 'kind'"),
+        (["show"], "Missing argument 'RUN'. See specbench show --help."),
+        (["show", "nowhere"], "nowhere is not a run folder"),
+        (["chek-lossless"], "No such command 'chek-lossless'. Did you mean 'check-lossless'?"),
+        ([*CHECK, "--temperatures", "hot"], "'hot' is no list of numbers; write them as 0,0.7,1"),
+        ([*CHECK, "--temperatures", "-1"], "temperature must be 0 (greedy) or more, not -1"),
+        ([*CHECK, "--method", "jacoby"], "unknown method 'jacoby'"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
+)
+def test_a_mistake_in_the_other_commands(cli: Any, argv: list[object], expected: str) -> None:
+    said = cli(*argv)
+    assert said.code == USAGE
+    assert expected in said.error
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("--gpu b200", "--gpu b200 but this machine has "),
+        ("--device cuda:99", "device 'cuda:99' is not available here"),
+        ("--model nobody/nothing", "nobody/nothing cannot be had from the hub"),
+    ],
+)
+def test_a_machine_that_cannot(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: str, expected: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # or a B200 would make the first one right
+    assert expected in refused(cli, tmp_path / "out", ENVIRONMENT, *argv.split())
+
+
+def test_an_out_that_is_a_file(cli: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("mine")
+    said = cli("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", out)
+    assert said.code == ENVIRONMENT
+    assert f"cannot write {out}" in said.error
+    assert out.read_text() == "mine"
+
+
+# ---------------------------------------------------------------------------------------------------------- data files
+
+
+def shipped() -> bytes:
+    """The data file as the human-eval package brings it."""
+    path = f"human_eval/data/{HUMAN_EVAL}"
+    return Path(str(importlib.metadata.distribution("human-eval").locate_file(path))).read_bytes()
+
+
+def altered() -> bytes:
+    """The same problems, one of them a little easier."""
+    lines = gzip.decompress(shipped()).splitlines(keepends=True)
+    row = json.loads(lines[0])
+    row["test"] = row["test"].replace("== True", "in (True, False)")
+    return gzip.compress(json.dumps(row).encode() + b"\n" + b"".join(lines[1:]))
+
+
+@pytest.mark.parametrize(
+    "content", [shipped()[:20_000], altered(), b""], ids=["truncated", "another content", "empty file"]
+)
+def test_a_data_file_that_is_not_the_one(cli: Any, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / HUMAN_EVAL).write_bytes(content)
+    error = refused(cli, tmp_path / "out", USAGE, "--data-dir", tmp_path)
+    assert f"{tmp_path / HUMAN_EVAL} is not the {HUMAN_EVAL} of this task" in error
+    assert f"({len(content)} bytes)" in error
+    assert registry.task("humaneval").info["data"][0]["sha256"] in error
+
+
+def test_a_data_file_that_cannot_be_read(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / HUMAN_EVAL).symlink_to(
+        "/proc/self/mem"
+    )  # a regular file whose first byte nobody can read, root neither
+    error = refused(cli, tmp_path / "out", USAGE, "--data-dir", tmp_path)
+    assert f"{tmp_path / HUMAN_EVAL} cannot be read: Input/output error" in error
+
+
+def test_a_data_folder_without_the_file(cli: Any, tmp_path: Path) -> None:
+    error = refused(cli, tmp_path / "out", USAGE, "--data-dir", tmp_path)
+    assert f"{tmp_path} has no file {HUMAN_EVAL}" in error
+
+
+# ----------------------------------------------------------------------------------------------------------- full disk
+
+
+@contextlib.contextmanager
+def full_disk(nbytes: int) -> Iterator[None]:
+    """No file can grow beyond ``nbytes``: the kernel refuses the rest of a write, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_full_from_the_start_leaves_no_folder(cli: Any, tmp_path: Path) -> None:
+    with full_disk(500):
+        assert "disk full while writing" in refused(cli, tmp_path / "out", ENVIRONMENT)
+
+
+@pytest.mark.parametrize("file", ["requests.jsonl", "verdicts.jsonl"])
+def test_a_disk_that_fills_up_keeps_what_is_done_and_the_same_command_goes_on(
+    cli: Any, tmp_path: Path, file: str
+) -> None:
+    # One token each: the verdicts take more room than the requests, so that the disk can be full for them alone.
+    command = ("run", "--model", "config:tiny", "--limit", 8, "--max-new-tokens", 1, "--seed", 1, "--out")
+    assert cli(*command, tmp_path / "unbroken").code == 0
+    (unbroken,) = (tmp_path / "unbroken").iterdir()
+    sizes = {name: (unbroken / name).stat().st_size for name in ("run.json", "requests.jsonl", "verdicts.jsonl")}
+    assert sizes["run.json"] < sizes["requests.jsonl"] - 1000 < sizes["verdicts.jsonl"] - 2000
+    with full_disk(sizes[file] - 1000):
+        said = cli(*command, tmp_path / "out")
+    assert said.code == ENVIRONMENT
+    assert said.out == ""
+    (folder,) = (tmp_path / "out").iterdir()
+    assert f"{folder / file}" in said.error
+    kept = (folder / "requests.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["n_out"] == 1 for line in kept)
+    assert len(kept) == 16 if file == "verdicts.jsonl" else 0 < len(kept) < 16
+    assert {path.name for path in folder.iterdir()} == {"run.json", "requests.jsonl", ".lock"}
+
+    again = cli(*command, tmp_path / "out")
+    assert again.code == 0
+    assert f"({len(kept)} of 16 requests are done)" in again.err.replace("\n", " ")
+    assert list((tmp_path / "out").iterdir()) == [folder]
+    assert (folder / "DONE").exists()
+    assert len((folder / "requests.jsonl").read_text().splitlines()) == 16

@@ -1,0 +1,116 @@
+"""Help that reads well at 80 columns, flags that scripts rely on, and an answer before one notices waiting."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from statistics import median
+from typing import Any
+
+import pytest
+import typer
+
+from specbench.cli.main import app
+
+_MODEL = ["--dtype", "--device", "--revision"]
+_WHAT = ["--method", "--task", "--model"]
+_OPTIONS = ["--set", "--task-set"]
+_SAMPLING = ["--top-k", "--top-p"]
+
+# Every name a script may have written down: renaming or dropping one breaks somebody, so it has to be done here too.
+FLAGS = {
+    "run": [
+        *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
+        *("--repeats", "--concurrency", "--data-dir", "--out", "--json"),
+    ],
+    "check-lossless": [
+        *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
+        *("--concurrency", "--data-dir", "--json"),
+    ],
+    "show": ["RUN", "--requests", "--json"],
+    "list": ["kind", "--json"],
+    "doctor": ["--out", "--json"],
+}
+HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
+QUICK = 0.5  # seconds
+
+
+def commands() -> dict[str, Any]:
+    return typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def test_no_flag_was_renamed() -> None:
+    def name(parameter: Any) -> str:
+        return parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar or parameter.name
+
+    found = {command: {name(p) for p in made.params} for command, made in commands().items()}
+    assert found == {command: set(flags) for command, flags in FLAGS.items()}
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in FLAGS)], ids=lambda words: " ".join(words) or "(none)")
+def test_help_fits_80_columns_and_shows_every_flag_whole(cli: Any, command: list[str]) -> None:
+    said = cli(*command, "--help")
+    assert said.code == 0
+    assert max(map(len, said.out.splitlines())) <= 80
+    for word in FLAGS[command[0]] if command else FLAGS:
+        assert word in said.out.replace("│", " ").split() or f"{{{word}}}" in said.out, word
+    assert said.err == ""
+
+
+def test_without_arguments_comes_the_help_and_the_exit_code_of_bad_usage(cli: Any) -> None:
+    said = cli()
+    assert said.code == 2
+    assert said.out == cli("--help").out
+
+
+@pytest.mark.parametrize("kind", ["methods", "tasks", "models", "gpus"])
+def test_lists_fit_80_columns(cli: Any, kind: str) -> None:
+    said = cli("list", kind)
+    assert said.code == 0
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert "…" not in said.out
+
+
+@pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["list", "methods"]], ids=" ".join)
+def test_answers_at_once(command: list[str]) -> None:
+    def seconds() -> float:
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "specbench", *command], check=True, capture_output=True)
+        return time.perf_counter() - begun
+
+    # A busy machine makes any one round slow; a slow command is slow in every round.
+    rounds = []
+    for _ in range(4):
+        rounds.append(median(seconds() for _ in range(5)))
+        if rounds[-1] < QUICK:
+            return
+    pytest.fail(f"specbench {' '.join(command)} takes {min(rounds):.2f} s at best")
+
+
+@pytest.mark.parametrize(
+    ("command", "never"),
+    [
+        (["--help"], HEAVY),
+        *((["list", kind], HEAVY) for kind in ("methods", "tasks", "models", "gpus")),
+        (["show", "nowhere"], ("torch", "transformers")),
+    ],
+    ids=lambda value: value[-1],
+)
+def test_imports_nothing_heavy(command: list[str], never: tuple[str, ...]) -> None:
+    code = (
+        "import sys; from specbench.cli.main import main; main(sys.argv[1:]); "
+        f"print(*(name for name in {never} if name in sys.modules), 'are loaded', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "are loaded"
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = [sys.executable, "-m", "specbench", "list", "gpus", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, "")

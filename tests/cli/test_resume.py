@@ -1,0 +1,110 @@
+"""SIGKILL at any moment, the same command again: the counts are those of a run that nobody killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PROMPTS, METHODS = 12, 2
+TOTAL = PROMPTS * METHODS
+COMMAND = (
+    *("run", "--model", "config:tiny", "--limit", PROMPTS, "--max-new-tokens", 80, "--temperature", 0.7, "--seed", 3),
+    "--out",
+)
+# Everything in a row of summary.json that a clock decides. All the rest are counts, and have to be the same.
+TIMES = {"tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "speedup", "e2e_speedup", "step_ratio"}
+# Everything in a line of requests.jsonl that depends on when it ran.
+WHEN = {"start_s", "segment", "ttft_s", "decode_s", "e2e_s", "busy_prefill_s", "busy_decode_s"}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of requests.jsonl."""
+    file = folder / "requests.jsonl"
+    text = file.read_bytes() if file.exists() else b""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def counts(folder: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    for row in summary["rows"]:
+        assert row.keys() >= TIMES
+        for name in TIMES:
+            del row[name]
+    return summary
+
+
+def answers(folder: Path) -> dict[str, dict[str, Any]]:
+    """Requests by key, without what depends on when they ran."""
+    found = lines(folder)
+    by_key = {line["key"]: {name: value for name, value in line.items() if name not in WHEN} for line in found}
+    assert len(by_key) == len(found), "a request is there twice"
+    return by_key
+
+
+def verdicts(folder: Path) -> dict[str, bool]:
+    found = [json.loads(line) for line in (folder / "verdicts.jsonl").read_text().splitlines()]
+    return {line["request"]: line["passed"] for line in found}
+
+
+def run_and_kill(out: Path, requests: int, delay: float) -> None:
+    """Starts the command anew and kills it ``delay`` seconds after ``requests`` of them are on disk."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "specbench", *map(str, COMMAND), str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
+        until = time.monotonic() + 120
+        while not any(len(lines(folder)) >= requests for folder in out.glob("[!.]*")):
+            assert process.poll() is None, process.stdout and process.stdout.read().decode()
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL, "it ended before it was killed"
+
+
+def test_killed_runs_end_with_the_counts_of_an_unbroken_one(cli: Any, tmp_path: Path) -> None:
+    unbroken, out = tmp_path / "unbroken", tmp_path / "out"
+    assert cli(*COMMAND, unbroken).code == 0
+    (reference,) = unbroken.iterdir()
+
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    # Early (perhaps before the first request), late, and when only losslessness and verdicts are missing.
+    moments = [rng.randrange(TOTAL // 2), rng.randrange(TOTAL // 2, TOTAL - 4), TOTAL]
+    kept = []
+    for requests in moments:
+        run_and_kill(out, requests, rng.uniform(0, 0.03) if requests < TOTAL else 0)
+        (folder,) = out.glob("[!.]*")  # each repetition went on in the first one's folder
+        kept.append(len(lines(folder)))
+        assert not (folder / "DONE").exists()
+    told = f"seed {seed}: killed with {kept} of {TOTAL} requests on disk"
+    assert kept == sorted(kept), told
+    shown = cli("show", folder)
+    assert shown.code == 0, told
+
+    last = cli(*COMMAND, out)
+    assert last.code == 0, told
+    assert f"({TOTAL} of {TOTAL} requests are done)" in " ".join(last.err.split()), told
+    assert list(out.iterdir()) == [folder], told
+    assert answers(folder) == answers(reference), told
+    assert verdicts(folder) == verdicts(reference), told
+    assert counts(folder) == counts(reference), told
+    assert (folder / "DONE").exists()
+
+
+def test_a_finished_run_is_never_touched_again(cli: Any, tmp_path: Path) -> None:
+    command = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path)
+    assert cli(*command).code == 0
+    (first,) = tmp_path.iterdir()
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.iterdir()}
+    assert cli(*command).code == 0
+    second = {path for path in tmp_path.iterdir() if path != first}
+    assert len(second) == 1
+    assert (second.pop() / "DONE").exists()
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.iterdir()} == before

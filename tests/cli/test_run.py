@@ -1,0 +1,238 @@
+"""``run`` and the commands that read what it leaves, on dummy weights and real prompts, in this process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.cli.progress import RunProgress
+from specbench.records import RequestRecord
+
+TINY = ("--model", "config:tiny", "--max-new-tokens", 12)
+PROMPTS = 7  # from six on there is an interval
+FILES = {"run.json", "requests.jsonl", "verdicts.jsonl", "summary.json", "DONE"}
+COLUMNS = ["method", "prompts", "tokens", "TPF", "tok/s", "speedup", "pass@1", "lossless"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run, what it printed, and its folder."""
+
+    said: Any
+    folder: Path
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "requests.jsonl").read_text().splitlines()]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "summary.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def finished(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    out = tmp_path_factory.mktemp("runs")
+    said = cli("run", *TINY, "--method", "jacobi,jacobi", "--set", "jacobi#2.n=4", "--limit", PROMPTS, "--out", out)
+    assert said.code == 0, said.err
+    (folder,) = out.iterdir()
+    return Finished(said, folder)
+
+
+def table(text: str) -> list[list[str]]:
+    """Cells of the headline table: its header and one row per method."""
+    lines = text.splitlines()
+    rule = next(at for at, line in enumerate(lines) if line.startswith("───"))
+    below = lines[rule + 1 :]
+    rows = below[: next(at for at, line in enumerate(below) if ":" in line)]
+    return [[cell for cell in line.split("  ") if cell.strip()] for line in (lines[rule - 1], *rows)]
+
+
+def test_the_table_has_its_columns_and_a_row_for_each_method_with_ar_first(finished: Finished) -> None:
+    header, *rows = [[cell.strip() for cell in row] for row in table(finished.said.out)]
+    assert header == COLUMNS
+    assert [row[0] for row in rows] == ["ar", "jacobi", "jacobi#2"]
+    for row, figures in zip(rows, finished.summary["rows"], strict=True):
+        assert row[1:3] == [str(PROMPTS), str(figures["tokens"])]
+        assert row[3:5] == [f"{figures['tpf']:.2f}", f"{figures['tok_s']:.1f}"]
+        assert row[6:] == [f"{figures['accuracy']['passed']}/{PROMPTS}", "exact"]
+    speedup = finished.summary["rows"][1]["speedup"]
+    assert rows[0][5] == "1"
+    assert rows[1][5] == f"{speedup['value']:.2f} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
+
+
+def test_stdout_ends_with_the_folder_and_stderr_has_the_progress(finished: Finished) -> None:
+    assert finished.said.out.splitlines()[-1] == f"run: {finished.folder}"
+    assert f"{3 * PROMPTS}/{3 * PROMPTS} requests" in finished.said.err
+    assert "tok/s" in finished.said.err
+
+
+def test_the_folder_holds_the_records_and_nothing_else(finished: Finished) -> None:
+    assert {path.name for path in finished.folder.iterdir()} == FILES
+    assert finished.folder.name.endswith(
+        f"-humaneval-{json.loads((finished.folder / 'run.json').read_text())['digest'][:8]}"
+    )
+    records = [RequestRecord.model_validate(line) for line in finished.requests]
+    assert len({record.key for record in records}) == len(records) == 3 * PROMPTS
+    for row in finished.summary["rows"]:
+        mine = [record for record in records if record.method == row["method"]]
+        assert row["tokens"] == sum(len(record.ids) for record in mine)
+        assert row["target_forwards"] == sum(len(record.accepts) for record in mine)
+    assert finished.summary["complete"]
+
+
+def test_records_name_no_folder_of_the_machine(finished: Finished) -> None:
+    text = (finished.folder / "run.json").read_text()
+    assert str(finished.folder.parent) not in text
+    assert str(Path(__file__).parents[2]) not in text
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("extra", [[], ["--requests"]], ids=["table", "requests"])
+def test_show_is_legible_at_any_width(cli: Any, finished: Finished, columns: int, extra: list[str]) -> None:
+    said = cli("show", finished.folder, *extra, columns=columns)
+    assert said.code == 0
+    assert max(map(len, said.out.splitlines())) <= columns
+    assert "…" not in said.out
+    if not extra:
+        assert table(said.out) == table(finished.said.out)
+    else:
+        header, _, *rows = said.out.splitlines()
+        assert header.split("  ")[0] == "prompt"
+        assert [row.split()[0] for row in rows] == [line["prompt_id"] for line in finished.requests]
+
+
+def test_run_output_fits_80_columns(finished: Finished) -> None:
+    # The folder's line is not wrapped: it is there to be copied.
+    lines = finished.said.out.splitlines()[:-1] + finished.said.err.splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+def test_show_json_gives_the_files_again(cli: Any, finished: Finished) -> None:
+    shown = json.loads(cli("show", finished.folder, "--json").out)
+    assert shown == {
+        "run": json.loads((finished.folder / "run.json").read_text()),
+        "summary": finished.summary,
+    }
+    assert json.loads(cli("show", finished.folder, "--requests", "--json").out)["requests"] == finished.requests
+
+
+def test_run_json_is_the_only_thing_on_stdout(cli: Any, tmp_path: Path) -> None:
+    said = cli("run", *TINY, "--limit", 1, "--temperature", 0.7, "--concurrency", 2, "--json", "--out", tmp_path)
+    assert said.code == 0
+    (run,) = json.loads(said.out)
+    (folder,) = tmp_path.iterdir()
+    assert run["folder"] == str(folder)
+    assert run["task"] == "humaneval"
+    assert {row["method"]: row["requests"] for row in run["rows"]} == {"ar": 1, "jacobi": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        ("methods", "method", {"ar", "jacobi"}),
+        ("tasks", "task", {"humaneval"}),
+        ("models", "model", {"smollm2-135m", "config:tiny"}),
+        ("gpus", "gpu", {"h100-sxm", "h200", "b200"}),
+    ],
+)
+def test_list_json(cli: Any, kind: str, name: str, expected: set[str]) -> None:
+    rows = json.loads(cli("list", kind, "--json").out)
+    assert expected <= {row[name] for row in rows}
+
+
+def test_list_json_tells_every_option_with_its_default_and_range(cli: Any) -> None:
+    rows = {row["method"]: row for row in json.loads(cli("list", "methods", "--json").out)}
+    assert rows["ar"]["options"] == {}
+    assert rows["jacobi"]["options"]["block_size"] == {
+        "default": 16,
+        "description": "tokens guessed together, the verified first one included",
+        "maximum": 512,
+        "minimum": 1,
+        "title": "Block Size",
+        "type": "integer",
+    }
+
+
+def test_doctor_exits_3_exactly_when_a_check_fails(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specbench import doctor
+
+    good, bad = doctor.Check("python", "ok", "3.11"), doctor.Check("disk", "fail", "0 GiB free", "free some")
+    for checks, code in (([good], 0), ([good, bad], 3)):
+        monkeypatch.setattr(doctor, "doctor_checks", lambda out, found=checks: found)
+        said = cli("doctor", "--out", tmp_path, "--json")
+        assert said.code == code
+        assert [check["status"] for check in json.loads(said.out)] == [check.status for check in checks]
+    assert said.error == "error: not ready: disk; see the advice above"
+    assert "0 GiB free → free some" in cli("doctor", "--out", tmp_path).out
+
+
+def test_doctor_on_this_machine(cli: Any, tmp_path: Path) -> None:
+    said = cli("doctor", "--out", tmp_path)
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert said.code in (0, 3)
+    assert {"python", "torch", "transformers", "device", "sandbox", "disk"} <= {
+        line.split("  ")[0] for line in said.out.splitlines()
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ losslessness
+
+CHECK = ("check-lossless", *TINY, "--limit", 3, "--temperatures", "0,1", "--seeds", "0,5")
+
+
+def test_check_lossless_of_methods_that_are(cli: Any) -> None:
+    said = cli(*CHECK, "--json")
+    assert said.code == 0
+    found = json.loads(said.out)
+    assert (found["ok"], found["strict"]) == (True, True)
+    # greedy has no seed
+    assert [(row["temperature"], row["seed"]) for row in found["rows"]] == [(0, 0), (1, 0), (1, 5)]
+    assert all((row["verdict"], row["exact"]) == ("exact", 3) for row in found["rows"])
+
+
+def test_check_lossless_catches_a_method_that_only_says_so(cli: Any, liar: str) -> None:
+    said = cli(*CHECK, "--method", f"jacobi,{liar}")
+    assert said.code == 4
+    assert said.error.startswith("error: liar says it is lossless but left AR at token 4 of HumanEval/0 (T=0, seed 0,")
+    rows = [line.split() for line in said.out.splitlines() if "humaneval" in line]
+    assert [(row[3], row[-1]) for row in rows] == [("jacobi", "exact"), ("liar", "lossy")] * 3
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_a_run_shows_the_lie_and_is_not_refused(cli: Any, liar: str, tmp_path: Path) -> None:
+    said = cli("run", *TINY, "--method", liar, "--limit", 2, "--out", tmp_path)
+    assert said.code == 0
+    _, ar, lying = table(said.out)
+    assert [row[0].strip() for row in (ar, lying)] == ["ar", "liar"]
+    assert lying[-1].strip() == "lossy 2/2"
+
+
+# -------------------------------------------------------------------------------------------------------- interruption
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: RunProgress, record: RequestRecord) -> None:
+        raise KeyboardInterrupt
+
+    command = ("run", *TINY, "--limit", 2, "--out", tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunProgress, "request", interrupt)
+        said = cli(*command)
+    assert said.code == 130
+    assert said.error == "error: interrupted; finished requests are kept, repeat the command to go on"
+    (folder,) = tmp_path.iterdir()
+    shown = cli("show", folder)
+    assert shown.code == 0
+    assert "This run is not complete; repeat its command to go on." in shown.out
+
+    again = cli(*command)
+    assert again.code == 0
+    assert list(tmp_path.iterdir()) == [folder]
+    assert len((folder / "requests.jsonl").read_text().splitlines()) == 4
