@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -89,7 +89,11 @@ SUPPORTED: dict[str, _Recipe] = {
         | {"query_pre_attn_scalar": 8, "tie_word_embeddings": False},
     ),
     "mixtral": (MixtralConfig, MixtralForCausalLM, {"vocab_size": 149, **_MOE}),
-    "gpt2": (GPT2Config, GPT2LMHeadModel, {"vocab_size": 103, "n_embd": 32, "n_layer": 2, "n_head": 4, "tie_word_embeddings": False}),
+    "gpt2": (
+        GPT2Config,
+        GPT2LMHeadModel,
+        {"vocab_size": 103, "n_embd": 32, "n_layer": 2, "n_head": 4, "tie_word_embeddings": False},
+    ),
 }
 
 # What it must refuse, with the words that name the feature.
@@ -149,7 +153,7 @@ def build(recipe: _Recipe, seed: int = 0) -> Any:
         return model_class(config_class(**{**sizes, **options})).eval()
 
 
-@lru_cache(maxsize=None)
+@cache
 def supported(name: str) -> Any:
     """A model of :data:`SUPPORTED`, built once; use it through :func:`attached` so that it comes back unchanged."""
     return build(SUPPORTED[name])

@@ -85,6 +85,7 @@ def check_lossless(
     if broken:
         worst = broken[0]
         first = worst["divergences"][0]
+        prompt = first["prompt"].removesuffix("#0")  # the repeat: here there is one of each
         gap = "infinite" if first["gap"] is None else f"{first['gap']:.3g}"
         raise LosslessFailed(
             f"{worst['method']} says it is lossless but left AR at token {first['at']} of {prompt} "

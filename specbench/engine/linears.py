@@ -1,8 +1,8 @@
 """Linear layers on a CPU through oneDNN, for as long as the engine has the model.
 
 torch sends fp32 linears of few rows to its BLAS, which on many CPUs reads the weights far below memory bandwidth and
-loses its fast path above one row. oneDNN's inner product, which torch ships for its compiler, has neither fault. It needs the
-weights in its own container, so they exist twice while it is in use; a large model keeps torch's.
+loses its fast path above one row. oneDNN's inner product, which torch ships for its compiler, has neither fault. It
+needs the weights in its own container, so they exist twice while it is in use; a large model keeps torch's.
 """
 
 from __future__ import annotations

@@ -1,0 +1,115 @@
+"""A model that the engine would get wrong is refused with one sentence, and is itself again afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import models_tiny
+import pytest
+import torch
+from models_tiny import REFUSED, WINDOW, attached, autoregressive, build, prompt, tiny_llama
+
+from specbench.engine import checks
+from specbench.engine.attention.interface import UnsupportedAttention
+from specbench.engine.attention.reference import ReferenceAttention
+from specbench.engine.engine import BACKENDS, Engine
+
+
+@pytest.mark.parametrize("feature", list(REFUSED))
+def test_a_feature_is_refused_by_name(feature: str) -> None:
+    recipe, words = REFUSED[feature]
+    model = build(recipe)
+    native = model.config._attn_implementation
+    before = own_logits(model)
+    with pytest.raises(UnsupportedAttention) as refusal:
+        Engine(model, capacity=64, max_rows=4)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert refusal.value.exit_code == 2
+    assert model.config._attn_implementation == native
+    torch.testing.assert_close(own_logits(model), before)
+
+
+def own_logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(torch.tensor([[3, 1, 4, 1, 5]])).logits
+
+
+@pytest.mark.parametrize("feature", ["dynamic rope", "longrope", "learned positions"])
+def test_a_length_limit_refuses_from_the_first_position_beyond_it(feature: str) -> None:
+    model = build(REFUSED[feature][0])
+    with attached(model, capacity=30, max_rows=2) as engine:
+        ids = prompt(20, 97)
+        text = autoregressive(engine, ids, 10)
+    whole = torch.tensor([ids + text[:-1]])
+    with torch.inference_mode():
+        assert model(whole).logits[0, 19:].argmax(-1).tolist() == text
+    with pytest.raises(UnsupportedAttention, match="reach 33 here"):
+        Engine(model, capacity=31, max_rows=2)
+
+
+def test_a_window_as_long_as_the_run_hides_nothing_and_is_not_asked_for() -> None:
+    recipe, _ = REFUSED["window in the mask only"]
+    with attached(build(recipe), capacity=WINDOW - 2, max_rows=2):
+        pass
+
+
+def test_layers_that_slide_by_name_only_are_refused() -> None:
+    model = tiny_llama(97)
+    model.config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(UnsupportedAttention, match="layer 1 of this model declares a sliding window"):
+        Engine(model, capacity=64, max_rows=4)
+
+
+class _WrongScale(ReferenceAttention):
+    """An attention that is a little wrong, as one that ignores a model's own scale would be."""
+
+    def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
+        return super().__call__(query, key, value, 1.1 * (scale or query.shape[-1] ** -0.5), window)
+
+
+class _SeesSiblings(ReferenceAttention):
+    """An attention whose rows see all rows before them, as a causal kernel would."""
+
+    def __init__(self, visibility: Any) -> None:
+        super().__init__(visibility)
+        rows = visibility.reach.shape[-1]
+        self._see = type(visibility)(
+            visibility.lengths, visibility.positions, torch.ones(rows, rows).tril().bool()[None], visibility.extent
+        )
+
+
+@pytest.mark.parametrize("wrong", [_WrongScale, _SeesSiblings])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_wrong_forward_is_found(wrong: type, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS, "wrong", wrong)
+    model = tiny_llama(97).to(dtype)
+    with attached(model, capacity=64, max_rows=4):
+        pass
+    with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
+        Engine(model, capacity=64, max_rows=4, backend="wrong")
+
+
+def test_the_checks_leave_no_state_behind() -> None:
+    model = tiny_llama(97)
+    with attached(model, slots=2, capacity=64, max_rows=4) as engine:
+        assert [engine.alloc(), engine.alloc()] == [0, 1]
+        assert [engine.length(0), engine.length(1)] == [0, 0]
+        assert model.config._attn_implementation == "specbench"
+
+
+def test_a_cache_shorter_than_the_probe_is_no_reason_to_refuse() -> None:
+    with attached(tiny_llama(97), capacity=1, max_rows=1) as engine:
+        assert len(engine.prefill(engine.alloc(), [5]).emitted) == 1
+
+
+def test_experts_that_flip_by_rounding_are_not_refused() -> None:
+    for seed in range(4):
+        model = build(models_tiny.SUPPORTED["mixtral"], seed).to(torch.bfloat16)
+        with attached(model, capacity=64, max_rows=4):
+            pass
+
+
+def test_running_out_of_memory_is_not_a_refused_feature() -> None:
+    with pytest.raises(RuntimeError, match="out of memory"), checks.refusing():
+        raise RuntimeError("CUDA out of memory")

