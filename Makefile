@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
-PIN := --quiet --constraint constraints.txt
+# Twice quiet: errors only. Some machines have package folders that lack most packages, and pip warns of each.
+PIN := --quiet --quiet --constraint constraints.txt
 
 .PHONY: help setup demo test test-all lint check bench clean
 .DEFAULT_GOAL := help

@@ -26,7 +26,7 @@ _ATTEMPTS = 3
 PROBE_CELLS = 32  # cache cells that the probe needs, its tree padded to a row bucket
 # Relative error between two orders of the same arithmetic. Half precisions leave room for what depth amplifies; a wrong
 # mask, position or scale moves the logits by about their own size.
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 def check_declared(model: Any, reach: int) -> None:
@@ -143,7 +143,7 @@ def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor
         UnsupportedAttention: they differ by more than rounding.
     """
     errors = torch.full((len(_PARENTS),), torch.inf, dtype=torch.float64)
-    tolerance = _TOLERANCE.get(model.dtype, 1e-1)
+    tolerance = _TOLERANCE.get(model.dtype, 5e-2)
     # What the engine gets wrong is wrong for any tokens; a router of experts may fall the other way by rounding for
     # some. So a row counts as different only when it is for each of a few token sets. One set nearly always suffices.
     for attempt in range(_ATTEMPTS):

@@ -7,7 +7,7 @@ from typing import Any
 import models_tiny
 import pytest
 import torch
-from models_tiny import REFUSED, WINDOW, attached, autoregressive, build, prompt, tiny_llama
+from models_tiny import REFUSED, attached, autoregressive, build, prompt, tiny_llama
 
 from specbench.engine import checks
 from specbench.engine.attention.interface import UnsupportedAttention
@@ -49,9 +49,12 @@ def test_a_length_limit_refuses_from_the_first_position_beyond_it(feature: str) 
 
 
 def test_a_window_as_long_as_the_run_hides_nothing_and_is_not_asked_for() -> None:
-    recipe, _ = REFUSED["window in the mask only"]
-    with attached(build(recipe), capacity=WINDOW - 2, max_rows=2):
+    (config_class, model_class, options), _ = REFUSED["window in the mask only"]
+    model = build((config_class, model_class, {**options, "sliding_window": 32}))
+    with attached(model, capacity=28, max_rows=4):
         pass
+    with pytest.raises(UnsupportedAttention, match="sliding window of 32"):
+        Engine(model, capacity=29, max_rows=4)
 
 
 def test_layers_that_slide_by_name_only_are_refused() -> None:
@@ -62,10 +65,10 @@ def test_layers_that_slide_by_name_only_are_refused() -> None:
 
 
 class _WrongScale(ReferenceAttention):
-    """An attention that is a little wrong, as one that ignores a model's own scale would be."""
+    """An attention that ignores a model's own scale."""
 
     def __call__(self, query: Any, key: Any, value: Any, scale: float | None, window: int | None) -> Any:
-        return super().__call__(query, key, value, 1.1 * (scale or query.shape[-1] ** -0.5), window)
+        return super().__call__(query, key, value, 1.3 * (scale or query.shape[-1] ** -0.5), window)
 
 
 class _SeesSiblings(ReferenceAttention):

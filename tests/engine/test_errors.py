@@ -1,0 +1,131 @@
+"""What a user can ask for and not get is a one-line UsageError; what a caller does wrong is a ValueError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from models_tiny import attached, autoregressive, prompt, tiny_llama
+
+from specbench.engine import engine as engine_module
+from specbench.engine.engine import MAX_ROWS, Engine
+from specbench.engine.tree import TokenTree
+from specbench.errors import EnvironmentRefused, UsageError
+
+VOCAB = 97
+CAPACITY = 40
+
+
+@pytest.fixture(params=[False, True], ids=["as-is", "padded"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    with attached(tiny_llama(VOCAB), slots=2, capacity=CAPACITY, max_rows=8, pad_rows=request.param) as engine:
+        yield engine
+
+
+def one_line(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_rows": MAX_ROWS + 1}, f"{MAX_ROWS + 1} rows exceeds the row limit of {MAX_ROWS}"),
+        ({"max_rows": 0}, "row limit"),
+        ({"slots": 0}, "slots and capacity must be 1 or more, not 0 and 40"),
+        ({"capacity": 0}, "slots and capacity must be 1 or more"),
+    ],
+)
+def test_arguments_out_of_range(options: dict[str, int], words: str) -> None:
+    model = tiny_llama(VOCAB)
+    native = model.config._attn_implementation
+    one_line(lambda: Engine(model, **{"capacity": CAPACITY, **options}), words)  # type: ignore[arg-type]
+    assert model.config._attn_implementation == native
+
+
+def test_an_empty_prompt(engine: Engine) -> None:
+    slot = engine.alloc()
+    one_line(lambda: engine.prefill(slot, []), "the prompt is empty")
+
+
+def test_a_prompt_longer_than_the_cache(engine: Engine) -> None:
+    slot = engine.alloc()
+    one_line(lambda: engine.prefill(slot, [1] * (CAPACITY + 1)), "prompt of 41 tokens does not fit a cache of 40")
+    engine.prefill(slot, [1] * 30)
+    one_line(lambda: engine.prefill(slot, [1] * 11), "prompt of 41 tokens")
+
+
+def test_a_sequence_at_its_capacity(engine: Engine) -> None:
+    slot = engine.alloc()
+    token = engine.prefill(slot, prompt(CAPACITY - 1, VOCAB)).emitted[-1]
+    token = engine.step({slot: TokenTree.chain([token])})[slot].emitted[-1]  # token 40 goes in, 41 comes out
+    assert engine.length(slot) == CAPACITY
+    one_line(lambda: engine.step({slot: TokenTree.chain([token])}), "end of its cache of 40 tokens")
+
+
+def test_a_last_tree_may_reach_beyond_the_capacity(engine: Engine) -> None:
+    """It does so beside an idle slot that has done so before: both lie within the scratch cells."""
+    ids = prompt(CAPACITY - 1, VOCAB)
+    answers = []
+    for drafts in (1, 8, 8):
+        slot = 0 if drafts == 1 else engine.alloc()
+        if drafts == 1:
+            with attached(tiny_llama(VOCAB, 0), capacity=CAPACITY + 20, max_rows=8) as roomy:
+                truth = autoregressive(roomy, ids, 12)
+            continue
+        token = engine.prefill(slot, ids).emitted
+        answers.append(token + engine.step({slot: TokenTree.chain(truth[:drafts])})[slot].emitted)
+        assert engine.length(slot) == CAPACITY - 1 + 8
+    assert answers == [truth[:9]] * 2
+
+
+def test_a_tree_larger_than_the_engine_was_made_for(engine: Engine) -> None:
+    slot = engine.alloc()
+    tree = TokenTree.chain([1] * 9)
+    one_line(lambda: engine.prefill(slot, [1], tree), "tree of 9 rows exceeds the row limit of 8")
+    engine.prefill(slot, [1])
+    one_line(lambda: engine.step({slot: tree}), "tree of 9 rows exceeds the row limit of 8")
+
+
+def test_a_cache_that_does_not_fit() -> None:
+    model = tiny_llama(VOCAB)
+    native = model.config._attn_implementation
+    with pytest.raises(EnvironmentRefused, match="no memory for a KV cache of 4 × 1000000000000 tokens"):
+        Engine(model, slots=4, capacity=10**12, max_rows=8)
+    assert model.config._attn_implementation == native
+
+
+def test_misuse_by_a_caller(engine: Engine) -> None:
+    with pytest.raises(ValueError, match="slot 1 is free"):
+        engine.prefill(1, [1])
+    with pytest.raises(ValueError, match="slot 1 is free"):
+        engine.step({1: TokenTree.chain([1])})
+    slot = engine.alloc()
+    with pytest.raises(ValueError, match="starts at the last prompt token 2, not 7"):
+        engine.prefill(slot, [1, 2], TokenTree.chain([7, 8]))
+    engine.alloc()
+    with pytest.raises(ValueError, match="None"):
+        engine.alloc()
+    with pytest.raises(ValueError, match="already serves an engine"):
+        Engine(engine.model, capacity=CAPACITY)
+
+
+def test_close_restores_the_models_own_attention() -> None:
+    model = tiny_llama(VOCAB)
+    native = model.config._attn_implementation
+    for _ in range(2):  # and leaves it ready for the next engine
+        with attached(model, capacity=CAPACITY, max_rows=8) as engine:
+            assert model.config._attn_implementation != native
+            autoregressive(engine, [1, 2, 3], 4)
+        assert model.config._attn_implementation == native
+
+
+def test_a_prompt_longer_than_a_chunk_beside_a_tree_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, answers = prompt(30, VOCAB), []
+    for chunk in (4, 1000):
+        monkeypatch.setattr(engine_module, "PREFILL_CHUNK", chunk)
+        with attached(tiny_llama(VOCAB), capacity=CAPACITY, max_rows=8, pad_rows=True) as engine:
+            answers.append(engine.prefill(engine.alloc(), ids, TokenTree.chain([ids[-1], *range(7)])).next_tokens)
+    assert answers[0] == answers[1]

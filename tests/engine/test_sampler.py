@@ -1,0 +1,217 @@
+"""Sampling is exact, and its noise is a function of (seed, position, token id) alone.
+
+All seeds are fixed, so a p-value here is a number and not a chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import models_tiny
+import numpy as np
+import pytest
+import torch
+from models_tiny import attached, prompt, tiny_llama
+from scipy import stats
+from torch import Tensor
+from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+from specbench.engine.sampler import Sampling, gumbel, scores
+from specbench.engine.tree import TokenTree
+
+VOCAB = 16
+LIMIT = 1e-3  # below this a p-value fails
+SETTINGS = [
+    Sampling(temperature=1.0),
+    Sampling(temperature=1.7),
+    Sampling(temperature=1.5, top_k=6),
+    Sampling(temperature=1.5, top_p=0.85),
+    Sampling(temperature=1.8, top_k=9, top_p=0.9),
+]
+
+
+def name(sampling: Sampling) -> str:
+    return f"T{sampling.temperature}-k{sampling.top_k}-p{sampling.top_p}"
+
+
+def exact(logits: Tensor, sampling: Sampling) -> Tensor:
+    """float64 probabilities [rows, V] by transformers' own filters, renormalised."""
+    warped = logits.double() / sampling.temperature
+    ids = torch.zeros(len(warped), 1, dtype=torch.int64)
+    if sampling.top_k:
+        warped = TopKLogitsWarper(sampling.top_k)(ids, warped)
+    if sampling.top_p < 1:
+        warped = TopPLogitsWarper(sampling.top_p)(ids, warped)
+    return warped.softmax(-1)
+
+
+def chi_square(counts: Sequence[float], probabilities: Sequence[float]) -> float:
+    """p-value of observed counts; impossible outcomes must not occur, rare ones are pooled."""
+    observed, expected = np.asarray(counts, float), np.asarray(probabilities, float)
+    assert observed[expected == 0].sum() == 0, "an impossible outcome was drawn"
+    expected = expected / expected.sum() * observed.sum()
+    order = np.argsort(expected)
+    observed, expected = observed[order], expected[order]
+    rare = int((np.cumsum(expected) < 5).sum()) + 1  # pooled cells reach 5 together
+    pooled = int(max(rare, (expected < 5).sum()))
+    observed = np.append(observed[pooled:], observed[:pooled].sum())
+    expected = np.append(expected[pooled:], expected[:pooled].sum())
+    return float(stats.chisquare(observed, expected).pvalue)
+
+
+# ------------------------------------------------------------------ the noise
+
+
+def noise(seeds: Sequence[int], positions: Sequence[int], vocab: int) -> Tensor:
+    """[seeds, positions, vocab]."""
+    seed = torch.tensor(seeds)[:, None]
+    return gumbel(seed, torch.tensor(positions).expand(len(seeds), -1), vocab)
+
+
+def test_noise_is_standard_gumbel(record_property: pytest.RecordProperty) -> None:
+    sample = noise(range(20), range(100), 500).flatten().double().numpy()
+    error = math.pi / math.sqrt(6 * sample.size)
+    assert abs(sample.mean() - np.euler_gamma) < 4 * error
+    # the variance of a sample variance is (m4 - var²) / n, and a Gumbel's kurtosis is 5.4
+    variance = math.pi**2 / 6
+    assert abs(sample.var() - variance) < 4 * variance * math.sqrt(4.4 / sample.size)
+    p = stats.kstest(sample[::7], stats.gumbel_r.cdf).pvalue
+    record_property("KS p-value", p)
+    assert p > LIMIT
+
+
+def test_the_upper_tail_is_as_heavy_as_it_should_be() -> None:
+    # it decides the argmax of a large vocabulary; 24-bit uniforms would end it at 16.6 and coarsen it before
+    sample = torch.cat([noise([seed], range(64), 1 << 14).flatten() for seed in range(8)])
+    for level in (8.0, 11.0, 13.0):
+        expected = -math.expm1(-math.exp(-level)) * len(sample)
+        seen = int((sample > level).sum())
+        assert stats.poisson.cdf(seen, expected) > LIMIT
+        assert stats.poisson.sf(seen - 1, expected) > LIMIT
+    top = sample[sample > 9].unique()
+    assert len(top) == int((sample > 9).sum())  # no two values are alike
+    assert torch.isfinite(sample).all()
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 64, 1 << 16, 1 << 32, (1 << 32) + 1])
+def test_noise_of_other_seeds_positions_and_tokens_is_uncorrelated(stride: int) -> None:
+    def correlation(a: Tensor, b: Tensor) -> float:
+        return float(np.corrcoef(a.flatten().double(), b.flatten().double())[0, 1])
+
+    seeds, positions, vocab = range(8), range(50), 128
+    base = noise(seeds, positions, vocab)
+    bound = 4.5 / math.sqrt(base.numel())
+    other_seeds = noise([seed + stride for seed in seeds], positions, vocab)
+    other_positions = noise(seeds, [at + stride for at in positions], vocab)
+    both = noise([seed + stride for seed in seeds], [at + stride for at in positions], vocab)
+    crossed = noise([seed + stride for seed in seeds], [at + 2 * stride for at in reversed(positions)], vocab)
+    for other in (other_seeds, other_positions, both, crossed):
+        if stride >= 8:  # below it, some of the seeds or positions are the same ones, shifted
+            assert not torch.isin(other.flatten()[:1000], base.flatten()).float().mean() > 0.01
+        assert abs(correlation(base, other)) < bound
+        # the same noise moved along the tokens would decide neighbouring positions alike
+        for shift in (1, 2, 5):
+            assert abs(correlation(base[..., shift:], other[..., :-shift])) < bound
+    if stride < vocab:
+        assert abs(correlation(base[..., stride:], base[..., :-stride])) < bound
+
+
+def test_noise_does_not_depend_on_the_batch_shape() -> None:
+    whole = noise([3, 4, 1 << 40], [0, 5, 9, 2_000_000], 300)
+    assert torch.equal(whole, noise([3, 4, 1 << 40], [0, 5, 9, 2_000_000], 300))
+    for at, seed in enumerate([3, 4, 1 << 40]):
+        for where, position in enumerate([0, 5, 9, 2_000_000]):
+            assert torch.equal(noise([seed], [position], 300)[0, 0], whole[at, where])
+    assert torch.equal(noise([3], [5], 100)[0, 0], whole[0, 1, :100])  # nor on the vocabulary
+
+
+# ------------------------------------------------------------------ the filters
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 5, 16, 99])
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999, 1.0])
+def test_filters_keep_what_transformers_keeps(top_k: int, top_p: float) -> None:
+    generator = torch.Generator().manual_seed(top_k)
+    logits = 3 * torch.randn(4, 50, VOCAB, generator=generator)
+    sampling = Sampling(temperature=1.3, top_k=top_k, top_p=top_p)
+    kept = scores(logits, torch.arange(50).expand(4, -1), sampling) > -torch.inf
+    assert torch.equal(kept.flatten(0, 1), exact(logits.flatten(0, 1).float(), sampling) > 0)
+
+
+def test_equal_scores_are_cut_alike_in_any_batch_shape() -> None:
+    logits, sampling = torch.zeros(1, 1, 1000), Sampling(temperature=1.0, top_p=0.5)
+    one = scores(logits, torch.tensor([[3]]), sampling)
+    many = scores(logits.expand(4, 7, -1), torch.full((4, 7), 3), sampling)
+    assert torch.equal(many, one.expand(4, 7, -1))
+    assert int((one > -torch.inf).sum()) == pytest.approx(500, abs=1)
+
+
+def test_greedy_scores_are_the_logits_themselves() -> None:
+    logits = torch.randn(2, 3, VOCAB)
+    assert scores(logits, torch.zeros(2, 3, dtype=torch.int64), Sampling()) is logits
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0}, {"seed": -1}]
+)
+def test_sampling_refuses_values_out_of_range(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Sampling(**wrong)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------ the draws
+
+
+@pytest.mark.parametrize("sampling", SETTINGS, ids=name)
+def test_draws_follow_the_filtered_softmax(sampling: Sampling, record_property: pytest.RecordProperty) -> None:
+    logits = 2 * torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(5))
+    positions = torch.arange(40_000)[None]
+    drawn = scores(logits.expand(1, 40_000, -1), positions, sampling).argmax(-1)[0]
+    probabilities = exact(logits, sampling)[0]
+    p = chi_square(drawn.bincount(minlength=VOCAB).tolist(), probabilities.tolist())
+    record_property("p-value", p)
+    assert p > LIMIT
+    pairs = (drawn[:-1:2] * VOCAB + drawn[1::2]).bincount(minlength=VOCAB**2)
+    assert chi_square(pairs.tolist(), torch.outer(probabilities, probabilities).flatten().tolist()) > LIMIT
+
+
+@pytest.mark.parametrize("sampling", SETTINGS, ids=name)
+def test_two_tokens_through_the_engine_follow_their_joint_distribution(
+    sampling: Sampling, record_property: pytest.RecordProperty
+) -> None:
+    """A tree with every token under its root emits two sampled tokens in one forward: the root's and its child's."""
+    draws = 1500
+    model = tiny_llama(VOCAB, seed=3, num_hidden_layers=1)
+    ids = prompt(5, VOCAB)
+    tree = TokenTree([ids[-1], *range(VOCAB)], [-1, *[0] * VOCAB])
+    with torch.inference_mode():
+        first = model(torch.tensor([ids])).logits[:, -1]
+        second = model(torch.tensor([[*ids, token] for token in range(VOCAB)])).logits[:, -1]
+    expected = exact(first, sampling)[0][:, None] * exact(second, sampling)
+    counts = np.zeros((VOCAB, VOCAB))
+    with attached(model, capacity=8, max_rows=VOCAB + 1) as engine:
+        for seed in range(draws):
+            engine.sampling = Sampling(sampling.temperature, sampling.top_k, sampling.top_p, seed)
+            slot = engine.alloc()
+            emitted = engine.prefill(slot, ids, tree).emitted
+            engine.free(slot)
+            counts[tuple(emitted)] += 1
+    p_first = chi_square(counts.sum(1).tolist(), expected.sum(1).tolist())
+    p_joint = chi_square(counts.flatten().tolist(), expected.flatten().tolist())
+    record_property("p-value of the first token", p_first)
+    record_property("p-value of the pair", p_joint)
+    assert p_first > LIMIT
+    assert p_joint > LIMIT
+
+
+def test_single_steps_and_trees_draw_the_same_tokens() -> None:
+    model = tiny_llama(VOCAB, seed=3)
+    ids = prompt(5, VOCAB)
+    for seed in range(30):
+        with attached(model, capacity=8, max_rows=VOCAB + 1, sampling=Sampling(temperature=1.5, seed=seed)) as engine:
+            tree = TokenTree([ids[-1], *range(VOCAB)], [-1, *[0] * VOCAB])
+            slot = engine.alloc()
+            pair = engine.prefill(slot, ids, tree).emitted
+            engine.free(slot)
+            assert pair == models_tiny.autoregressive(engine, ids, 2)

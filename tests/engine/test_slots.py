@@ -1,0 +1,94 @@
+"""Sequences stepped together, entering and leaving at different times, say what each says alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from models_tiny import SUPPORTED, attached, autoregressive, prompt, supported
+from random_trees import hiding_tree, random_tree
+
+from specbench.engine.engine import Engine
+from specbench.engine.sampler import Sampling
+from specbench.engine.tree import TokenTree
+
+TOKENS = 20
+SEQUENCES = [(1, 0), (30, 1), (9, 2), (17, 3), (2, 4), (23, 5), (12, 6)]  # prompt length, seed
+
+
+@pytest.fixture(
+    params=[Sampling(), Sampling(temperature=1.2, seed=7), Sampling(temperature=0.9, top_k=20, top_p=0.9, seed=8)],
+    ids=["greedy", "sampled", "filtered"],
+)
+def sampling(request: pytest.FixtureRequest) -> Sampling:
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["as-is", "padded"])
+def pad_rows(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
+# plain attention, a window in some layers, experts
+@pytest.fixture(params=["llama", "gemma3", "mixtral"])
+def engine(request: pytest.FixtureRequest, sampling: Sampling, pad_rows: bool) -> Iterator[Engine]:
+    assert request.param in SUPPORTED
+    model = supported(request.param)
+    with attached(model, slots=4, capacity=60, max_rows=32, sampling=sampling, pad_rows=pad_rows) as engine:
+        yield engine
+
+
+def draft(rng: random.Random, out: list[int], alone: list[int], vocab: int) -> TokenTree:
+    """Nothing, noise, or a tree that hides what comes next."""
+    kind = rng.randrange(3)
+    if kind == 0:
+        return TokenTree.chain([out[-1]])
+    if kind == 1:
+        return random_tree(rng, out[-1], vocab, rng.randrange(2, 12))
+    return hiding_tree(rng, out[-1], alone[len(out) : len(out) + rng.randrange(1, 5)], vocab, rng.randrange(12))
+
+
+def test_slots_do_not_see_each_other(engine: Engine) -> None:
+    rng = random.Random(3)
+    vocab = engine.model.get_input_embeddings().num_embeddings
+    prompts = [prompt(length, vocab, seed) for length, seed in SEQUENCES]
+    alone = [autoregressive(engine, ids, TOKENS) for ids in prompts]
+    waiting, active = list(range(len(prompts))), {}  # active: slot -> sequence
+    out: dict[int, list[int]] = {}
+    together = used = 0
+    slots_used: set[int] = set()
+    while waiting or active:
+        while waiting and len(active) < 4 and (not active or rng.random() < 0.5):
+            slot, who = engine.alloc(), waiting.pop(0)
+            assert slot not in active
+            active[slot] = who
+            out[who] = list(engine.prefill(slot, prompts[who]).emitted)
+            slots_used.add(slot)
+            used += 1
+        # now and then a sequence sits a forward out
+        stepped = [slot for slot in active if rng.random() < 0.85] or list(active)
+        together = max(together, len(stepped))
+        trees = {slot: draft(rng, out[active[slot]], alone[active[slot]], vocab) for slot in stepped}
+        for slot, result in engine.step(trees).items():
+            who = active[slot]
+            out[who] += result.emitted
+            if len(out[who]) >= TOKENS:
+                engine.free(slot)
+                del active[slot]
+    assert together == 4
+    assert used > len(slots_used) == 4  # slots were reused
+    assert [out[who][:TOKENS] for who in range(len(prompts))] == alone
+
+
+def test_sampled_text_depends_on_the_seed_and_not_on_the_slot(engine: Engine) -> None:
+    if engine.sampling.greedy:
+        return
+    vocab = engine.model.get_input_embeddings().num_embeddings
+    ids = prompt(9, vocab)
+    first = autoregressive(engine, ids, TOKENS)
+    taken = engine.alloc()
+    assert autoregressive(engine, ids, TOKENS) == first  # in another slot
+    engine.free(taken)
+    engine.sampling = Sampling(temperature=1.2, seed=99)
+    assert autoregressive(engine, ids, TOKENS) != first
