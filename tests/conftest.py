@@ -8,6 +8,7 @@ import pytest
 
 # Before anything imports torch or the hub client; child processes of tests inherit both.
 os.environ.setdefault("OMP_NUM_THREADS", "2")  # what torch takes its thread count from
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin for work triple the time on a busy machine
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from specbench import names

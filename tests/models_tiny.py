@@ -51,7 +51,6 @@ from transformers import (
 from specbench.engine.engine import Engine
 from specbench.engine.tree import TokenTree
 
-# Matrices this small gain nothing from a second thread, and on shared cores its busy waiting costs four times the run.
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 logging.getLogger("transformers").setLevel(logging.ERROR)

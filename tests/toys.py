@@ -84,6 +84,7 @@ class Engine:
     """Serves chains; a forward costs ``fixed + per_row × rows`` nanoseconds, times what ``noise`` returns.
 
     Attributes:
+        target: what the model says after an output so far, (prompt, output) -> token.
         trees: trees of each step, in order.
         fail_at: forward (prefills included) that raises.
     """
@@ -91,7 +92,8 @@ class Engine:
     def __init__(self, clock: Clock, slots: int = 1, fixed: int = 0, per_row: int = 0) -> None:
         self.clock, self.fixed, self.per_row = clock, fixed, per_row
         self.prompts: list[Sequence[int] | None] = [None] * slots
-        self.emitted = [0] * slots
+        self.outputs: list[list[int]] = [[] for _ in range(slots)]
+        self.target: Callable[[Sequence[int], Sequence[int]], int] = lambda prompt, out: answer(prompt, len(out))
         self.trees: list[dict[int, TokenTree]] = []
         self.forwards = 0
         self.fail_at: int | None = None
@@ -118,30 +120,29 @@ class Engine:
 
     def prefill(self, slot: int, ids: Sequence[int], tree: TokenTree | None = None) -> StepResult:
         self._forward(len(ids) - 1 + (len(tree) if tree else 1))
-        self.prompts[slot] = ids
-        chain = tree.tokens[1:] if tree and tree.accept is None else []
-        return self._verify(slot, chain, 0)
+        self.prompts[slot], self.outputs[slot] = ids, []
+        return self._verify(slot, tree or TokenTree.chain([ids[-1]]))
 
     def step(self, trees: Mapping[int, TokenTree]) -> dict[int, StepResult]:
         self._forward(sum(map(len, trees.values())))
         self.trees.append(dict(trees))
         results = {}
         for slot, tree in trees.items():
-            prompt, at = self.prompts[slot], self.emitted[slot]
-            assert prompt
-            assert tree.tokens[0] == answer(prompt, at - 1), "the root is the last emitted token"
-            results[slot] = self._verify(slot, tree.tokens[1:], at)
+            assert tree.tokens[0] == self.outputs[slot][-1], "the root is the last emitted token"
+            results[slot] = self._verify(slot, tree)
         return results
 
-    def _verify(self, slot: int, guesses: Sequence[int], at: int) -> StepResult:
-        prompt = self.prompts[slot]
+    def _verify(self, slot: int, tree: TokenTree) -> StepResult:
+        prompt, output = self.prompts[slot], self.outputs[slot]
         assert prompt
-        right = 0
-        while right < len(guesses) and guesses[right] == answer(prompt, at + right):
-            right += 1
-        emitted = [answer(prompt, at + i) for i in range(right + 1)]
-        self.emitted[slot] = at + len(emitted)
-        return StepResult(emitted, list(range(right + 1)), emitted)
+        assert list(tree.parents) == list(range(-1, len(tree) - 1)), "a chain"
+        guesses = list(tree.tokens[1:])
+        said = [self.target(prompt, output + guesses[:row]) for row in range(len(tree))]
+        allowed = (tree.accept or [True] * len(tree))[1:]
+        matches = [ok and guess == word for ok, guess, word in zip(allowed, guesses, said, strict=False)]
+        right = [*matches, False].index(False)
+        output += said[: right + 1]
+        return StepResult(said[: right + 1], list(range(right + 1)), said)
 
 
 def runner(engine: Engine, concurrency: int = 1) -> Runner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -69,7 +69,7 @@ def test_the_cache_is_that_of_a_fresh_prefill(engine: Engine, seed: int, length:
     assert worst < TOLERANCE
 
 
-def test_paths_with_gaps_are_moved_together(engine: Engine, record_property: pytest.RecordProperty) -> None:
+def test_paths_with_gaps_are_moved_together(engine: Engine, record_property: Callable[[str, object], None]) -> None:
     found = [walk(engine, random.Random(seed), 5 + seed, apart=True) for seed in range(8)]
     assert sum(gaps for _, gaps in found) >= 8
     worst = max(difference for difference, _ in found)

@@ -6,7 +6,7 @@ All seeds are fixed, so a p-value here is a number and not a chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import models_tiny
 import numpy as np
@@ -69,7 +69,7 @@ def noise(seeds: Sequence[int], positions: Sequence[int], vocab: int) -> Tensor:
     return gumbel(seed, torch.tensor(positions).expand(len(seeds), -1), vocab)
 
 
-def test_noise_is_standard_gumbel(record_property: pytest.RecordProperty) -> None:
+def test_noise_is_standard_gumbel(record_property: Callable[[str, object], None]) -> None:
     sample = noise(range(20), range(100), 500).flatten().double().numpy()
     error = math.pi / math.sqrt(6 * sample.size)
     assert abs(sample.mean() - np.euler_gamma) < 4 * error
@@ -89,26 +89,29 @@ def test_the_upper_tail_is_as_heavy_as_it_should_be() -> None:
         seen = int((sample > level).sum())
         assert stats.poisson.cdf(seen, expected) > LIMIT
         assert stats.poisson.sf(seen - 1, expected) > LIMIT
-    top = sample[sample > 9].unique()
-    assert len(top) == int((sample > 9).sum())  # no two values are alike
+    top = sample[sample > 9]
+    assert len(top.unique()) > 0.99 * len(top)  # 24 bits would leave 2000 values to share
     assert torch.isfinite(sample).all()
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3, 64, 1 << 16, 1 << 32, (1 << 32) + 1])
-def test_noise_of_other_seeds_positions_and_tokens_is_uncorrelated(stride: int) -> None:
-    def correlation(a: Tensor, b: Tensor) -> float:
-        return float(np.corrcoef(a.flatten().double(), b.flatten().double())[0, 1])
+def correlation(a: Tensor, b: Tensor) -> float:
+    return float(np.corrcoef(a.flatten().double(), b.flatten().double())[0, 1])
 
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 64, 1 << 16, 1 << 31])
+def test_noise_of_other_seeds_positions_and_tokens_is_uncorrelated(stride: int) -> None:
     seeds, positions, vocab = range(8), range(50), 128
     base = noise(seeds, positions, vocab)
     bound = 4.5 / math.sqrt(base.numel())
-    other_seeds = noise([seed + stride for seed in seeds], positions, vocab)
-    other_positions = noise(seeds, [at + stride for at in positions], vocab)
-    both = noise([seed + stride for seed in seeds], [at + stride for at in positions], vocab)
-    crossed = noise([seed + stride for seed in seeds], [at + 2 * stride for at in reversed(positions)], vocab)
-    for other in (other_seeds, other_positions, both, crossed):
-        if stride >= 8:  # below it, some of the seeds or positions are the same ones, shifted
-            assert not torch.isin(other.flatten()[:1000], base.flatten()).float().mean() > 0.01
+    far_seeds, far_positions = [seed + stride for seed in seeds], [at + stride for at in positions]
+    others = [
+        noise(far_seeds, positions, vocab),
+        noise([seed + (stride << 31) for seed in seeds], positions, vocab),  # the upper half of a seed counts too
+        noise(seeds, far_positions, vocab),
+        noise(far_seeds, far_positions, vocab),
+        noise(far_seeds, far_positions[::-1], vocab),
+    ]
+    for other in others:
         assert abs(correlation(base, other)) < bound
         # the same noise moved along the tokens would decide neighbouring positions alike
         for shift in (1, 2, 5):
@@ -164,7 +167,7 @@ def test_sampling_refuses_values_out_of_range(wrong: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=name)
-def test_draws_follow_the_filtered_softmax(sampling: Sampling, record_property: pytest.RecordProperty) -> None:
+def test_draws_follow_the_filtered_softmax(sampling: Sampling, record_property: Callable[[str, object], None]) -> None:
     logits = 2 * torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(5))
     positions = torch.arange(40_000)[None]
     drawn = scores(logits.expand(1, 40_000, -1), positions, sampling).argmax(-1)[0]
@@ -178,7 +181,7 @@ def test_draws_follow_the_filtered_softmax(sampling: Sampling, record_property: 
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=name)
 def test_two_tokens_through_the_engine_follow_their_joint_distribution(
-    sampling: Sampling, record_property: pytest.RecordProperty
+    sampling: Sampling, record_property: Callable[[str, object], None]
 ) -> None:
     """A tree with every token under its root emits two sampled tokens in one forward: the root's and its child's."""
     draws = 1500

@@ -1,0 +1,285 @@
+"""Jacobi decoding against the worked example of the papers' rule, its boundary cases, and an independent rendering."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toys import Clock, Engine
+
+from specbench.decoding import Context, Method
+from specbench.engine.tree import StepResult
+from specbench.methods.jacobi.decoder import Decoder, Options
+from specbench.options import parse
+from specbench.records import RequestRecord
+from specbench.runner import Request, Runner
+from specbench.stopping import StopRule
+
+VOCAB, PAD = 50, 49
+a, b, c, d, e, f, g, x, y, z, w, q, r = range(13)
+PROMPT = [20, 21, 22, 20]
+
+
+def decoder(seed: int = 0, **options: Any) -> Decoder:
+    return Decoder(Options(**options), Context(VOCAB, PAD, random.Random(seed)))
+
+
+def result(next_tokens: Sequence[int], matches: int) -> StepResult:
+    """What a forward over a chain decides that matched ``matches`` guesses."""
+    return StepResult(list(next_tokens[: matches + 1]), list(range(matches + 1)), list(next_tokens))
+
+
+def started(chain: Sequence[int], **options: Any) -> Decoder:
+    """A decoder whose first chain is ``chain``: guesses sent along with the prompt came back as these."""
+    made = decoder(block_size=len(chain), prefill_draft=True, **options)
+    made.begin(PROMPT)
+    made.observe(result(chain, 0))
+    assert list(made.draft().tokens) == list(chain)
+    return made
+
+
+# ------------------------------------------------------------------ the worked example, n = 6
+
+
+def test_worked_example() -> None:
+    made = started([a, x, c, y, z, w], init="pad")
+    # 1: a is committed, nothing matches. b is verified, the rest are refreshed guesses; the last row's own next token
+    # is outside the block.
+    made.observe(result([b, c, d, q, r, 30], 0))
+    assert list(made.draft().tokens) == [b, c, d, q, r]
+    # 2: c and d match: b c d are committed.
+    made.observe(result([c, d, e, f, 31], 2))
+    assert list(made.draft().tokens) == [e, f]
+    # 3: e f are committed and the block is done; the bonus g seeds the next one.
+    made.observe(result([f, g], 1))
+    assert list(made.draft().tokens) == [g, PAD, PAD, PAD, PAD, PAD]
+
+
+def test_the_same_example_refilled_to_the_window_after_every_forward() -> None:
+    made = started([a, x, c, y, z, w], init="pad", window="sliding")
+    made.observe(result([b, c, d, q, r, 30], 0))
+    assert list(made.draft().tokens) == [b, c, d, q, r, PAD]
+    made.observe(result([c, d, e, f, 31, 32], 2))
+    assert list(made.draft().tokens) == [e, f, 31, PAD, PAD, PAD]
+    made.observe(result([f, g, 33, 34, 35, 36], 1))
+    assert list(made.draft().tokens) == [g, 33, 34, 35, PAD, PAD]
+
+
+# ------------------------------------------------------------------ boundaries (i) to (v)
+
+
+@pytest.mark.parametrize("window", ["block", "sliding"])
+@pytest.mark.parametrize("matches", range(5))
+def test_guesses_are_the_targets_own_never_copies_of_the_old_draft(matches: int, window: str) -> None:
+    # (i) A token that was right behind a wrong one survives only because the target says it again.
+    made = started([1, 2, 3, 4, 5], init="pad", window=window)
+    said = [2, 3, 4, 5, 6][:matches] + [11, 12, 13, 14, 15][matches:]
+    made.observe(result(said, matches))
+    refreshed = said[matches + 1 : -1]
+    assert list(made.draft().tokens)[: 1 + len(refreshed)] == [said[matches], *refreshed]
+    assert set(made.draft().tokens[1 + len(refreshed) :]) <= {PAD}
+
+
+def run(
+    answer: Sequence[int], first: Sequence[int], stop: int, **options: Any
+) -> tuple[RequestRecord, list[list[int]]]:
+    """Decodes a known answer, its first chain given; returns the record and the chains of all forwards."""
+    engine = Engine(Clock())
+    engine.target = lambda prompt, out: answer[len(out)] if list(out) == list(answer[: len(out)]) else 40 + len(out)
+
+    class Prepared(Decoder):
+        def observe(self, result: StepResult) -> None:
+            fresh = not self._chain
+            super().observe(result)
+            if fresh:
+                self._chain = list(first)
+
+    made = Method("jacobi", "jacobi", Options(block_size=len(first), init="pad", **options), True, Prepared)
+    runner = Runner(engine, lambda label, request: Context(VOCAB, PAD, random.Random(0)), 1, engine.clock)
+    rule = StopRule(frozenset({stop}), (), 100, str)
+    (record,) = runner.segment(made, [Request("p", 0, PROMPT, rule)])
+    return record, [list(trees[0].tokens) for trees in engine.trees]
+
+
+def test_stop_as_the_targets_answer_to_a_rejected_guess() -> None:
+    # (ii) No further forward, though three rows of the block are left.
+    record, chains = run([1, 2, 3, 9, 5, 6], [1, 2, 3, 30, 31, 32], stop=9)
+    assert (record.ids, record.stop_reason, record.n_overshoot) == ([1, 2, 3, 9], "stop", 0)
+    assert (record.forwards, record.accepts, len(chains)) == (1, [3], 1)
+
+
+def test_stop_inside_the_matched_guesses() -> None:
+    # (iii) Tokens behind it matched as well; they are dropped and counted apart.
+    record, _ = run([1, 2, 9, 4, 5, 6, 7], [1, 2, 9, 4, 5], stop=9)
+    assert (record.ids, record.stop_reason, record.n_overshoot) == ([1, 2, 9], "stop", 3)
+    assert (record.forwards, record.accepts) == (1, [2])
+
+
+def test_stop_as_the_bonus_of_a_full_block() -> None:
+    # (iv) Exactly one stop token comes out, and no next block is begun.
+    record, chains = run([1, 2, 3, 4, 9, 9, 9], [1, 2, 3, 4], stop=9)
+    assert (record.ids, record.n_overshoot, record.accepts) == ([1, 2, 3, 4, 9], 0, [4])
+    assert len(chains) == 1
+
+
+def test_a_block_with_one_row_left_is_always_accepted_whole() -> None:
+    # (v) The row is the verified token itself: the block ends, the target's next token begins a full one.
+    made = started([1, 2, 3], init="pad")
+    made.observe(result([2, 11, 12], 1))
+    assert list(made.draft().tokens) == [11]
+    made.observe(result([12], 0))
+    assert list(made.draft().tokens) == [12, PAD, PAD]
+
+
+# ------------------------------------------------------------------ against an independent rendering
+
+
+def expected(target: Any, n: int, tokens: int, sliding: bool) -> tuple[list[int], list[list[int]]]:
+    """Output and chains by the rule of the papers, on plain lists; fresh guesses are PAD."""
+    chain = [target(PROMPT, [])] + [PAD] * (n - 1)
+    kept: list[int] = []
+    seen = []
+    while len(kept) < tokens:
+        seen.append(list(chain))
+        said = [target(PROMPT, kept + chain[: i + 1]) for i in range(len(chain))]
+        m = 0
+        while m + 1 < len(chain) and chain[m + 1] == said[m]:
+            m += 1
+        kept += chain[: m + 1]
+        rest = [said[m]] + [said[i] for i in range(m + 1, len(chain) - 1)]
+        full = m + 1 == len(chain)
+        chain = rest + [PAD] * (n - len(rest)) if sliding or full else rest
+    return kept, seen
+
+
+@given(st.integers(1, 9), st.integers(0, 10**6), st.integers(1, 3), st.booleans())
+def test_chains_are_those_of_an_independent_rendering(n: int, seed: int, memory: int, sliding: bool) -> None:
+    # A language whose next token depends on the position and the last few tokens: short memories converge early.
+    def target(prompt: Sequence[int], out: Sequence[int]) -> int:
+        return random.Random(f"{seed}/{len(out) % 7}/{list(out[-memory:])}").randrange(4)
+
+    engine = Engine(Clock())
+    engine.target = target
+    slot = engine.alloc()
+    made = decoder(block_size=n, init="pad", window="sliding" if sliding else "block")
+    first = engine.prefill(slot, PROMPT, made.begin(PROMPT))
+    made.observe(first)
+    output = list(first.emitted)
+    while len(output) <= 30:
+        step = engine.step({slot: made.draft()})[slot]
+        made.observe(step)
+        output += step.emitted
+    kept, seen = expected(target, n, 31, sliding)
+    mine = [list(trees[slot].tokens) for trees in engine.trees]
+    assert mine == seen[: len(mine)]
+    assert output[:30] == kept[:30]
+
+
+# ------------------------------------------------------------------ options
+
+
+def walk(made: Decoder, forwards: int = 40) -> list[list[int]]:
+    """Prefill, then chains of a target that repeats nothing of the guesses; every third forward matches some."""
+    made.observe(result([5] * len(made.begin(PROMPT) or [0]), 0))
+    chains = []
+    for turn in range(forwards):
+        chain = list(made.draft().tokens)
+        chains.append(chain)
+        matches = min(turn % 3 * 2, len(chain) - 1)
+        made.observe(result([*chain[1 : matches + 1], *(30 + i for i in range(len(chain) - matches))], matches))
+    return chains
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_a_block_shrinks_by_what_was_accepted_and_then_starts_anew(n: int) -> None:
+    lengths = [len(chain) for chain in walk(decoder(block_size=n))]
+    left = n
+    for turn, length in enumerate(lengths):
+        assert length == left
+        left -= min(turn % 3 * 2, length - 1) + 1
+        left = left or n
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_a_sliding_window_always_has_its_full_length(n: int) -> None:
+    assert {len(chain) for chain in walk(decoder(block_size=n, window="sliding"))} == {n}
+
+
+@pytest.mark.parametrize("window", ["block", "sliding"])
+@pytest.mark.parametrize("init", ["context", "uniform", "pad"])
+@pytest.mark.parametrize("prefill_draft", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_no_tree_is_larger_than_announced(n: int, prefill_draft: bool, init: str, window: str) -> None:
+    options = parse(Options, {"n": n, "prefill_draft": prefill_draft, "init": init, "window": window}, "jacobi")
+    made = Decoder(options, Context(VOCAB, PAD, random.Random(0)))
+    rows = [len(chain) for chain in walk(made)]
+    assert max(rows) == Decoder.max_rows(options) == n
+    assert made.draft_forwards == 0
+
+
+def fresh(**options: Any) -> list[int]:
+    """Guesses of a first chain, without its verified token."""
+    made = decoder(block_size=400, **options)
+    made.begin(PROMPT)
+    made.observe(result([5], 0))
+    return list(made.draft().tokens[1:])
+
+
+def test_init_context_draws_from_prompt_and_output() -> None:
+    guesses = fresh(init="context")
+    assert set(guesses) == {*PROMPT, 5}
+    share = guesses.count(20) / len(guesses)  # twice in the prompt: drawn by occurrence, 2 of 5
+    assert 0.3 < share < 0.5
+
+
+def test_init_context_grows_with_the_output() -> None:
+    made = decoder(block_size=400, init="context", window="sliding")
+    made.begin(PROMPT)
+    made.observe(result([5], 0))
+    made.observe(result([6] + [8] * 399, 0))  # 6 is emitted; the 8s are guesses, and no output
+    made.observe(result([6] * 200 + [7] * 200, 399))
+    guesses = set(made.draft().tokens[1:])
+    assert {6, 7} <= guesses <= {*PROMPT, 5, 6, 7}
+
+
+def test_init_uniform_draws_from_the_whole_vocabulary() -> None:
+    assert set(fresh(init="uniform")) == set(range(VOCAB))
+
+
+def test_init_pad() -> None:
+    assert set(fresh(init="pad")) == {PAD}
+
+
+@pytest.mark.parametrize("init", ["context", "uniform"])
+@pytest.mark.parametrize("prefill_draft", [False, True])
+def test_drafts_repeat_with_the_seed(init: str, prefill_draft: bool) -> None:
+    def drafts(seed: int) -> list[list[int]]:
+        made = decoder(seed, block_size=6, init=init, prefill_draft=prefill_draft)
+        return walk(made)
+
+    assert drafts(1) == drafts(1)
+    assert drafts(1) != drafts(2)
+
+
+def test_prefill_draft_sends_rows_that_only_draft() -> None:
+    made = decoder(block_size=5, prefill_draft=True, init="uniform")
+    tree = made.begin(PROMPT)
+    assert tree is not None
+    assert tree.tokens[0] == PROMPT[-1]
+    assert len(tree) == 5
+    assert list(tree.accept or ()) == [True, False, False, False, False]
+    # One token is emitted for every method; the draft-only rows give the first chain its refreshed guesses.
+    made.observe(result([5, 6, 7, 8, 9], 0))
+    assert list(made.draft().tokens) == [5, 6, 7, 8, 9]
+
+
+def test_without_it_nothing_goes_along_with_the_prompt() -> None:
+    assert decoder(block_size=5).begin(PROMPT) is None
+
+
+def test_short_name_of_the_block_size() -> None:
+    assert parse(Options, {"n": "8"}, "jacobi").block_size == 8
