@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from specbench.errors import UsageError
 from specbench.records import RequestRecord, RunConfig
 from specbench.scoring.launch import read_verdicts
+from specbench.scoring.score import VERDICTS
 from specbench.storage import RunFolder
 from specbench.summary import summarise
 
@@ -40,6 +41,10 @@ def read_run(path: Path) -> ReadRun:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{path} is damaged: field '{where}': {first['msg']}; run it again") from error
-    verdicts = read_verdicts(path)
+    try:
+        verdicts = read_verdicts(path)
+    except (ValueError, KeyError, TypeError) as error:
+        again = f"python -m specbench.scoring {path}"
+        raise UsageError(f"{path / VERDICTS} is damaged ({error}); {again} writes it anew") from error
     summary = folder.summary() or summarise(config, records, verdicts or None)
     return ReadRun(folder.run, config, records, verdicts, summary)

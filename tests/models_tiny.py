@@ -51,7 +51,6 @@ from transformers import (
 from specbench.engine.engine import Engine
 from specbench.engine.tree import TokenTree
 
-torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 logging.getLogger("transformers").setLevel(logging.ERROR)
 

@@ -123,6 +123,26 @@ def test_an_out_that_is_a_file(cli: Any, tmp_path: Path) -> None:
     assert out.read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("run.json", "{", "run.json is damaged"),
+        ("run.json", '{"schema_version": 999}', "written by a newer specbench"),
+        ("requests.jsonl", "{}\n", "is damaged: field 'key': Field required; run it again"),
+        ("requests.jsonl", "}\n", "requests.jsonl line 1 is damaged"),
+        ("verdicts.jsonl", "}\n", "verdicts.jsonl is damaged"),
+        ("summary.json", "", "summary.json is damaged"),
+    ],
+)
+def test_a_damaged_run(cli: Any, tmp_path: Path, file: str, content: str, expected: str) -> None:
+    assert cli("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path).code == 0
+    (folder,) = tmp_path.iterdir()
+    (folder / file).write_text(content)
+    said = cli("show", folder)
+    assert said.code == USAGE
+    assert expected in said.error
+
+
 # ---------------------------------------------------------------------------------------------------------- data files
 
 

@@ -20,6 +20,8 @@ from transformers import TopKLogitsWarper, TopPLogitsWarper
 from specbench.engine.sampler import Sampling, gumbel, scores
 from specbench.engine.tree import TokenTree
 
+Record = Callable[[str, object], None]
+
 VOCAB = 16
 LIMIT = 1e-3  # below this a p-value fails
 SETTINGS = [
@@ -69,7 +71,7 @@ def noise(seeds: Sequence[int], positions: Sequence[int], vocab: int) -> Tensor:
     return gumbel(seed, torch.tensor(positions).expand(len(seeds), -1), vocab)
 
 
-def test_noise_is_standard_gumbel(record_property: Callable[[str, object], None]) -> None:
+def test_noise_is_standard_gumbel(record_testsuite_property: Record) -> None:
     sample = noise(range(20), range(100), 500).flatten().double().numpy()
     error = math.pi / math.sqrt(6 * sample.size)
     assert abs(sample.mean() - np.euler_gamma) < 4 * error
@@ -77,7 +79,7 @@ def test_noise_is_standard_gumbel(record_property: Callable[[str, object], None]
     variance = math.pi**2 / 6
     assert abs(sample.var() - variance) < 4 * variance * math.sqrt(4.4 / sample.size)
     p = stats.kstest(sample[::7], stats.gumbel_r.cdf).pvalue
-    record_property("KS p-value", p)
+    record_testsuite_property("Gumbel noise, KS p-value", p)
     assert p > LIMIT
 
 
@@ -167,13 +169,13 @@ def test_sampling_refuses_values_out_of_range(wrong: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=name)
-def test_draws_follow_the_filtered_softmax(sampling: Sampling, record_property: Callable[[str, object], None]) -> None:
+def test_draws_follow_the_filtered_softmax(sampling: Sampling, record_testsuite_property: Record) -> None:
     logits = 2 * torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(5))
     positions = torch.arange(40_000)[None]
     drawn = scores(logits.expand(1, 40_000, -1), positions, sampling).argmax(-1)[0]
     probabilities = exact(logits, sampling)[0]
     p = chi_square(drawn.bincount(minlength=VOCAB).tolist(), probabilities.tolist())
-    record_property("p-value", p)
+    record_testsuite_property(f"draws at {name(sampling)}, p-value", p)
     assert p > LIMIT
     pairs = (drawn[:-1:2] * VOCAB + drawn[1::2]).bincount(minlength=VOCAB**2)
     assert chi_square(pairs.tolist(), torch.outer(probabilities, probabilities).flatten().tolist()) > LIMIT
@@ -181,10 +183,10 @@ def test_draws_follow_the_filtered_softmax(sampling: Sampling, record_property: 
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=name)
 def test_two_tokens_through_the_engine_follow_their_joint_distribution(
-    sampling: Sampling, record_property: Callable[[str, object], None]
+    sampling: Sampling, record_testsuite_property: Record
 ) -> None:
     """A tree with every token under its root emits two sampled tokens in one forward: the root's and its child's."""
-    draws = 1500
+    draws = 1200
     model = tiny_llama(VOCAB, seed=3, num_hidden_layers=1)
     ids = prompt(5, VOCAB)
     tree = TokenTree([ids[-1], *range(VOCAB)], [-1, *[0] * VOCAB])
@@ -202,8 +204,8 @@ def test_two_tokens_through_the_engine_follow_their_joint_distribution(
             counts[tuple(emitted)] += 1
     p_first = chi_square(counts.sum(1).tolist(), expected.sum(1).tolist())
     p_joint = chi_square(counts.flatten().tolist(), expected.flatten().tolist())
-    record_property("p-value of the first token", p_first)
-    record_property("p-value of the pair", p_joint)
+    record_testsuite_property(f"first of two tokens at {name(sampling)}, p-value", p_first)
+    record_testsuite_property(f"two tokens at {name(sampling)}, p-value", p_joint)
     assert p_first > LIMIT
     assert p_joint > LIMIT
 

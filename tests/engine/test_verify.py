@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import models_tiny  # noqa: F401  (sets torch's threads)
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
