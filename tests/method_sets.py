@@ -1,7 +1,7 @@
 """The registered methods with the options that the contract tests run them with: their defaults, and these.
 
-A new method is tested with its defaults as soon as its folder is there. Give it option sets here that reach every branch
-of its drafting; small sizes make a stop or a budget fall inside a block more often.
+A new method is tested with its defaults as soon as its folder is there. Give it option sets here that reach every
+branch of its drafting; small sizes make a stop or a budget fall inside a block more often.
 """
 
 from __future__ import annotations

@@ -65,17 +65,17 @@ def test_a_sequence_at_its_capacity(engine: Engine) -> None:
     one_line(lambda: engine.step({slot: TokenTree.chain([token])}), "end of its cache of 40 tokens")
 
 
-def test_last_trees_of_idle_neighbours_fit_beyond_the_capacity(engine: Engine) -> None:
-    ids = prompt(CAPACITY - 1, VOCAB)
-    with attached(tiny_llama(VOCAB), capacity=CAPACITY + 20, max_rows=8) as roomy:
-        truth = autoregressive(roomy, ids, 12)
-    for _ in range(engine.slots):
-        engine.prefill(engine.alloc(), ids)
-    tree = TokenTree.chain(truth[:8])
-    for stepped in ([1], [0, 2]):  # slot 1 is over its capacity when it sits between the other two
-        for result in engine.step(dict.fromkeys(stepped, tree)).values():
-            assert result.emitted == truth[1:9]
-    assert {engine.length(slot) for slot in range(engine.slots)} == {CAPACITY - 1 + 8}
+def test_last_trees_of_idle_neighbours_fit_beyond_the_capacity() -> None:
+    ids, rows = prompt(CAPACITY - 1, VOCAB), 32
+    with attached(tiny_llama(VOCAB), capacity=CAPACITY + rows, max_rows=1) as engine:
+        truth = autoregressive(engine, ids, rows + 1)
+    with attached(tiny_llama(VOCAB), slots=3, capacity=CAPACITY, max_rows=rows) as engine:
+        for _ in range(engine.slots):
+            engine.prefill(engine.alloc(), ids)
+        for stepped in ([1], [0, 2]):  # slot 1 is over its capacity when it sits between the other two
+            for result in engine.step(dict.fromkeys(stepped, TokenTree.chain(truth[:rows]))).values():
+                assert result.emitted == truth[1:]
+        assert {engine.length(slot) for slot in range(engine.slots)} == {CAPACITY - 1 + rows}
 
 
 def test_a_tree_larger_than_the_engine_was_made_for(engine: Engine) -> None:

@@ -74,7 +74,7 @@ def test_trees_that_hide_the_continuation_equal_generate(family: Family) -> None
         def draft(out: list[int], output: list[int] = output) -> TokenTree:
             nonlocal forwards
             forwards += 1
-            hidden = output[len(out) : len(out) + rng.randrange(1, 6)]
+            hidden = output[len(out) : len(out) + rng.randrange(1, WINDOW + 5)]  # deeper than a window at times
             return hiding_tree(rng, out[-1], hidden, family.vocab, rng.randrange(20))
 
         assert decode(family.engine, prompt(length, family.vocab), TOKENS, draft) == output
