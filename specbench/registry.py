@@ -24,6 +24,7 @@ else:
     import tomli as tomllib
 
 _MODULES = {"method": "decoder", "task": "task"}
+_CLASSES = {"method": "Decoder", "task": "Task"}
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,17 @@ class Card:
         """Imports the module with its classes: ``Options``, and ``Decoder`` of a method or ``Task`` of a task.
 
         Raises:
-            UsageError: the import failed; names what is missing.
+            UsageError: the import failed, or a class is missing; names which.
         """
+        who = f"{self.kind} '{self.name}' (from {self.origin})"
         try:
-            return importlib.import_module(f"{self.package}.{_MODULES[self.kind]}")
-        except ImportError as error:
-            raise UsageError(f"{self.kind} '{self.name}' (from {self.origin}) cannot be imported: {error}") from error
+            module = importlib.import_module(f"{self.package}.{_MODULES[self.kind]}")
+        except (ImportError, SyntaxError) as error:
+            raise UsageError(f"{who} cannot be imported: {error}") from error
+        for needed in ("Options", _CLASSES[self.kind]):
+            if not isinstance(getattr(module, needed, None), type):
+                raise UsageError(f"{who}: {module.__name__} has no class {needed}, which every {self.kind} needs")
+        return module
 
 
 def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card:
@@ -82,7 +88,10 @@ def _cards(kind: str) -> dict[str, Card]:
             raise UsageError(
                 f"{kind} '{point.name}' of {origin} is registered by {cards[point.name].origin} already; uninstall one"
             )
-        spec = importlib.util.find_spec(point.value)
+        try:
+            spec = importlib.util.find_spec(point.value)
+        except ModuleNotFoundError:  # not even the package around it
+            spec = None
         if spec is None or not spec.submodule_search_locations:
             raise UsageError(f"{kind} '{point.name}' of {origin} points at '{point.value}', which is no package")
         cards[point.name] = _read(kind, point.name, point.value, Path(spec.submodule_search_locations[0]), origin)

@@ -1,4 +1,4 @@
-"""Every method that says it is lossless ends where AR ends, drafts the same in any company, and any tree of guesses is AR.
+"""Where accepted drafts could go wrong: stops and budgets inside a block, other sequences beside it, trees of any shape.
 
 test_equals_ar.py asks for the same tokens on real drafts, of which random weights reject most. Here they are accepted:
 in a language that any method guesses, and by a drafter that is told the answer. In float64: the property is the

@@ -1,0 +1,133 @@
+"""What a stranger may rely on for every registered method: its card, its options, and the trees it drafts."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import method_sets
+import models_tiny
+import pytest
+
+from specbench import registry
+from specbench.decoding import Context, Method
+from specbench.engine.engine import Engine
+from specbench.engine.sampler import Sampling
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.options import Options
+from specbench.runner import Request, Runner
+from specbench.stopping import StopRule
+
+CARDS = registry.methods()
+
+every_card = pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
+every_method = pytest.mark.parametrize("method", method_sets.ALL.values(), ids=method_sets.ALL)
+
+
+@every_card
+def test_card(card: registry.Card) -> None:
+    wanted = {"title": str, "summary": str, "paper": str, "lossless": bool, "trained": bool}
+    assert {name: type(card.info.get(name)) for name in wanted} == wanted
+    assert card.info["title"]
+    assert card.info["summary"]
+    assert "\n" not in card.info["title"] + card.info["summary"]
+
+
+@every_card
+def test_readme(card: registry.Card) -> None:
+    text = (card.folder / "README.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {card.name}"), "the first line is '# NAME: what it is'"
+    for name, field in card.load().Options.model_fields.items():
+        assert f"`{name}`" in text, f"option {name} is not described"
+        assert field.description
+
+
+@every_card
+def test_options(card: registry.Card) -> None:
+    options = card.load().Options
+    assert issubclass(options, Options)
+    assert options.model_config.get("extra") == "forbid"
+    options()  # every option has a default, and the defaults are allowed
+    for name, field in options.model_fields.items():
+        assert field.description, name
+        assert "\n" not in field.description
+
+
+@every_card
+def test_drafting_needs_no_torch(card: registry.Card) -> None:
+    # Plans are checked, and methods listed, before anything heavy is imported.
+    code = f"import sys, {card.package}.decoder; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr or "torch was imported"
+
+
+def test_option_sets_are_of_registered_methods() -> None:
+    assert set(method_sets.OPTION_SETS) <= set(CARDS)
+
+
+class Watching(Engine):
+    """Checks what a decoder sends before it is run."""
+
+    vocab = 0
+    limit = 0
+    last: dict[int, int]
+    trees = 0
+
+    def check(self, tree: TokenTree, root: int) -> None:
+        self.trees += 1
+        assert len(tree) <= self.limit, "larger than max_rows said"
+        assert tree.tokens[0] == root, "the root is the last token of the sequence"
+        assert all(isinstance(token, int) and 0 <= token < self.vocab for token in tree.tokens)
+        assert tree.accept is None or tree.accept[0]
+
+    def prefill(self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0) -> StepResult:
+        if tree is not None:
+            self.check(tree, ids[-1])
+            assert not any((tree.accept or [True] * len(tree))[1:]), "rows sent along with the prompt only draft"
+        result = super().prefill(slot, ids, tree, top_k=top_k)
+        self.last[slot] = result.emitted[-1]
+        return result
+
+    def step(self, trees: Mapping[int, TokenTree], *, top_k: int = 0) -> dict[int, StepResult]:
+        for slot, tree in trees.items():
+            self.check(tree, self.last[slot])
+        results = super().step(trees, top_k=top_k)
+        self.last |= {slot: result.emitted[-1] for slot, result in results.items()}
+        return results
+
+
+def records(method: Method, sampling: Sampling, seed: int = 0) -> list[dict[str, Any]]:
+    """Decodes prompts of several lengths on a watched engine; what does not depend on the clock."""
+    model = models_tiny.supported("llama")
+    engine = Watching(model, slots=3, capacity=96, max_rows=method.max_rows, sampling=sampling)
+    engine.vocab, engine.limit, engine.last = 97, method.max_rows, {}
+    rule = StopRule(frozenset(), (), 30, str)
+    requests = [Request(f"p{n}", 0, models_tiny.prompt(n, 97, seed=n), rule) for n in (1, 2, 7, 33)]
+
+    def context(label: str, request: Request) -> Context:
+        return Context(97, 96, random.Random(f"{seed}/{request.prompt_id}"))
+
+    try:
+        found = list(Runner(engine, context, 3).segment(method, requests))
+        assert engine.trees >= sum(record.forwards for record in found)
+    finally:
+        engine.close()
+    return [record.model_dump(include={"ids", "accepts", "rows", "forwards", "draft_forwards"}) for record in found]
+
+
+@every_method
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=1)], ids=["greedy", "sampled"])
+def test_trees_keep_to_the_protocol(method: Method, sampling: Sampling) -> None:
+    assert 1 <= method.max_rows <= 512
+    assert all(record["draft_forwards"] >= 0 for record in records(method, sampling))
+
+
+@every_method
+def test_a_run_repeats_exactly(method: Method) -> None:
+    # Drafts come from the context's generator and from nothing else, so acceptance repeats with the seed as well.
+    first = records(method, Sampling())
+    random.seed(123)
+    assert records(method, Sampling()) == first
