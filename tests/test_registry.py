@@ -132,6 +132,7 @@ def test_two_packages_cannot_bring_the_same_name(tmp_path: Path) -> None:
         pytest.param({"value": "guess_pkg.decoder"}, ["'guess_pkg.decoder'", "no package"], id="a module"),
         pytest.param({"decoder": "def broken("}, ["cannot be imported"], id="syntax error"),
         pytest.param({"decoder": "Options = 1"}, ["Options"], id="no such class"),
+        pytest.param({"decoder": DECODER.replace("class Decoder", "class Coder")}, ["Decoder"], id="other name"),
     ],
 )
 def test_what_is_wrong_with_a_package_is_one_line_that_names_it(

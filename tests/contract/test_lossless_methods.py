@@ -1,4 +1,4 @@
-"""Where accepted drafts could go wrong: stops and budgets inside a block, other sequences beside it, trees of any shape.
+"""Where accepted drafts could go wrong: stops and budgets inside a block, sequences beside it, trees of any shape.
 
 test_equals_ar.py asks for the same tokens on real drafts, of which random weights reject most. Here they are accepted:
 in a language that any method guesses, and by a drafter that is told the answer. In float64: the property is the

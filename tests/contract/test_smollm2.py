@@ -65,9 +65,17 @@ def test_ar_is_generate(smollm2: LoadedModel, prompts: int, tokens: int) -> None
         assert record.stop_reason == "stop-string" or record.n_out == len(expected[record.prompt_id])
 
 
+SAMPLINGS = [(0.0, 0), (0.7, 1), (1.0, 2)]
+
+
 @pytest.mark.parametrize("concurrency", [1, 4])
-@pytest.mark.parametrize(("temperature", "seed"), [(0.0, 0), (0.7, 1), (1.0, 2)])
-@pytest.mark.parametrize(("prompts", "tokens"), [FEW, MANY])
+@pytest.mark.parametrize(
+    ("prompts", "tokens", "temperature", "seed"),
+    [
+        *(pytest.param(3, 12, *sampling, id=f"3 prompts T={sampling[0]}") for sampling in SAMPLINGS[:2]),
+        *(pytest.param(20, 64, *s, id=f"20 prompts T={s[0]}", marks=pytest.mark.slow) for s in SAMPLINGS),
+    ],
+)
 def test_methods_are_ar(
     smollm2: LoadedModel, prompts: int, tokens: int, temperature: float, seed: int, concurrency: int
 ) -> None:
