@@ -153,29 +153,37 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
         order_seed=plan.sampling.seed,
         identity=environment.fingerprint(captured),
     )
-    digest = config.digest()
-    folder = RunFolder.find_unfinished(plan.out, digest)
-    resumed = folder is not None
-    if folder is None:
-        stem = f"{'+'.join(m.label for m in plan.methods)}-{prepared.spec.name}"
-        run = {
-            "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            **config.model_dump(mode="json"),
-            "environment": captured.model_dump(mode="json"),
-        }
-        folder = RunFolder.create(plan.out, stem, digest, run)
-    with folder:
-        engine = make_engine(plan, model, prepared.longest + prepared.budget)
-        try:
+    # Before the folder: what the engine refuses must leave nothing behind.
+    engine = make_engine(plan, model, prepared.longest + prepared.budget)
+    try:
+        folder, resumed = _open_folder(plan, prepared, config, captured)
+        with folder:
             records = _decode(plan, model, engine, prepared, folder, progress, resumed)
             progress.phase("checking losslessness")
             graded = _grade(plan, engine, prepared, records)
-        finally:
-            engine.close()
-        progress.phase("scoring answers")
-        verdicts = score_in_child(folder.path, plan.data_dir)
-        folder.finish(summarise(config, records, verdicts, graded))
+            progress.phase("scoring answers")
+            verdicts = score_in_child(folder.path, plan.data_dir)
+            folder.finish(summarise(config, records, verdicts, graded))
+    finally:
+        engine.close()
     return folder
+
+
+def _open_folder(
+    plan: Plan, prepared: Prepared, config: RunConfig, captured: environment.Environment
+) -> tuple[RunFolder, bool]:
+    """The unfinished folder of this configuration, or a new one; and whether it is the former."""
+    digest = config.digest()
+    folder = RunFolder.find_unfinished(plan.out, digest)
+    if folder is not None:
+        return folder, True
+    stem = f"{'+'.join(m.label for m in plan.methods)}-{prepared.spec.name}"
+    run = {
+        "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **config.model_dump(mode="json"),
+        "environment": captured.model_dump(mode="json"),
+    }
+    return RunFolder.create(plan.out, stem, digest, run), False
 
 
 def _decode(

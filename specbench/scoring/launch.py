@@ -43,7 +43,7 @@ def score_in_child(
     if process.returncode:
         kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentRefused)}
         kind = kinds.get(process.returncode, SpecbenchError)
-        raise kind(said or f"the scoring process ended with code {process.returncode}; run specbench score again")
+        raise kind(said or f"the scoring process ended with code {process.returncode}; repeat the command")
     return read_verdicts(folder)
 
 
