@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from specbench import registry
 from specbench.decoding import Method
 from specbench.errors import UsageError, unknown
-from specbench.options import parse
+from specbench.options import names, parse
 from specbench.records import BASELINE, MethodSpec, SamplingSpec
 
 #: The widest tree the engine takes; a plan that drafts more is refused before a model is loaded.
@@ -45,6 +47,7 @@ class Plan:
         data_dir: where task data are, before the other places.
         out: folder that receives run folders.
         attention: attention backend.
+        trace: split each step's time into phases.
     """
 
     methods: tuple[Method, ...]
@@ -61,6 +64,7 @@ class Plan:
     data_dir: Path | None
     out: Path
     attention: str = "reference"
+    trace: bool = False
 
     @property
     def max_rows(self) -> int:
@@ -70,7 +74,13 @@ class Plan:
     def specs(self) -> list[MethodSpec]:
         """The methods as records."""
         return [
-            MethodSpec(label=m.label, name=m.name, options=m.options.model_dump(mode="json"), lossless=m.lossless)
+            MethodSpec(
+                label=m.label,
+                name=m.name,
+                options=m.options.model_dump(mode="json"),
+                lossless=m.lossless,
+                measures=dict(m.measures),
+            )
             for m in self.methods
         ]
 
@@ -144,11 +154,28 @@ def _split(setting: str, labels: dict[str, str]) -> tuple[str, str, str]:
 def _method(label: str, name: str, raw: dict[str, str]) -> Method:
     card = registry.method(name)
     module = card.load()
-    options = parse(module.Options, raw, name)
-    method = Method(name, label, options, bool(card.info.get("lossless", False)), module.Decoder)
+    options = parse(module.Options, _with_preset(card, raw, module.Options), name)
+    lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
+    method = Method(name, label, options, lossless, module.Decoder, measures)
     if method.max_rows > ROW_LIMIT:
         raise UsageError(f"{label} would draft trees of {method.max_rows} rows; the limit is {ROW_LIMIT}")
     return method
+
+
+def _with_preset(card: registry.Card, raw: dict[str, str], options: type[BaseModel]) -> dict[str, Any]:
+    """``preset=NAME`` replaced by the options it stands for; what is set beside it wins."""
+    chosen = raw.get("preset")
+    if chosen is None:
+        return dict(raw)
+    presets = card.info.get("presets", {})
+    if not presets:
+        raise UsageError(f"{card.name} has no presets; set its options one by one")
+    if chosen not in presets:
+        raise unknown(f"preset of {card.name}", chosen, presets)
+    own = {name: value for name, value in raw.items() if name != "preset"}
+    known = names(options)
+    taken = {known.get(name.replace("-", "_")) for name in own}
+    return {**{name: value for name, value in presets[chosen].items() if known.get(name) not in taken}, **own}
 
 
 def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan, ...]:

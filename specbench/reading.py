@@ -35,7 +35,7 @@ def read_run(path: Path) -> ReadRun:
     """
     folder = RunFolder.load(path)
     try:
-        config = RunConfig.model_validate({name: folder.run.get(name) for name in RunConfig.model_fields})
+        config = RunConfig.model_validate({k: v for k, v in folder.run.items() if k in RunConfig.model_fields})
         records = [RequestRecord.model_validate(line) for line in folder.requests()]
     except ValidationError as error:
         first = error.errors()[0]

@@ -30,6 +30,7 @@ class MethodSpec(Record):
     name: str
     options: dict[str, Any]
     lossless: bool
+    measures: dict[str, str] = Field(default_factory=dict, description="what its own figures are, by name")
 
 
 class SamplingSpec(Record):
@@ -78,6 +79,7 @@ class RunConfig(Record):
     attention: str
     linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
     order_seed: int
+    trace: bool = Field(False, description="steps were split into phases, which waits for the device between them")
     identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
 
     def digest(self) -> str:
@@ -115,6 +117,10 @@ class RequestRecord(Record):
     e2e_s: float
     busy_prefill_s: float
     busy_decode_s: float
+    phases_s: dict[str, list[float]] | None = Field(
+        None, description="with --trace: seconds of each step by phase, shared out like busy_decode_s"
+    )
+    measures: dict[str, float] = Field(default_factory=dict, description="the method's own figures, see method.toml")
 
 
 def request_key(method: str, prompt_id: str, repeat: int) -> str:

@@ -130,7 +130,7 @@ def make_runner(plan: Plan, model: LoadedModel, engine: Engine) -> Runner:
         rng = random.Random(f"{plan.sampling.seed}/{request.prompt_id}/{request.repeat}")
         return Context(model.vocab_size, model.pad_id, rng)
 
-    return Runner(engine, context, plan.concurrency)
+    return Runner(engine, context, plan.concurrency, trace=plan.trace)
 
 
 def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progress) -> RunFolder:
@@ -151,6 +151,7 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
         attention=plan.attention,
         linears=linears.kind_for(model.model),
         order_seed=plan.sampling.seed,
+        trace=plan.trace,
         identity=environment.fingerprint(captured),
     )
     # Before the folder: what the engine refuses must leave nothing behind.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from specbench.decoding import Context, Decoder, Method
+from specbench.engine.phases import Phases
 from specbench.engine.tree import StepResult, TokenTree
 from specbench.records import RequestRecord, request_key
 from specbench.stopping import Output, StopRule
@@ -28,8 +29,13 @@ class SteppingEngine(Protocol):
 
     def alloc(self) -> int: ...
     def free(self, slot: int) -> None: ...
-    def prefill(self, slot: int, ids: Sequence[int], tree: TokenTree | None = None) -> StepResult: ...
-    def step(self, trees: Mapping[int, TokenTree]) -> dict[int, StepResult]: ...
+    def settle(self) -> None: ...
+    def prefill(
+        self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0
+    ) -> StepResult: ...
+    def step(
+        self, trees: Mapping[int, TokenTree], *, top_k: int = 0, phases: Phases | None = None
+    ) -> dict[int, StepResult]: ...
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class _Sequence:
     busy_decode: float = 0
     accepts: list[int] = field(default_factory=list)
     rows: int = 0
+    spent: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Runner:
@@ -74,6 +81,7 @@ class Runner:
         context: makes the context of a decoder from (method label, request).
         concurrency: sequences stepped together; slots refill as sequences end.
         clock: replaced by a fake one in the tests of this file.
+        trace: split each step's time into phases; this waits for the device at every mark.
     """
 
     def __init__(
@@ -82,11 +90,13 @@ class Runner:
         context: Callable[[str, Request], Context],
         concurrency: int = 1,
         clock: Clock = time.perf_counter_ns,
+        trace: bool = False,
     ) -> None:
         self._engine = engine
         self._context = context
         self._concurrency = concurrency
         self._clock = clock
+        self._trace = trace
         self._away = 0
 
     def segment(
@@ -114,7 +124,7 @@ class Runner:
                         break
                 ended = [sequence for sequence in active if sequence.output.reason]
                 if not ended:
-                    self._step(active)
+                    self._step(active, method.top_k)
                     ended = [sequence for sequence in active if sequence.output.reason]
                 for sequence in ended:
                     active.remove(sequence)
@@ -135,7 +145,7 @@ class Runner:
         slot = self._engine.alloc()
         try:
             started = self._now()
-            result = self._engine.prefill(slot, request.ids, decoder.begin(request.ids))
+            result = self._engine.prefill(slot, request.ids, decoder.begin(request.ids), top_k=method.top_k)
             decoder.observe(result)
             now = self._now()
             if len(result.emitted) != 1:
@@ -148,12 +158,20 @@ class Runner:
             raise
         return sequence
 
-    def _step(self, active: Sequence[_Sequence]) -> None:
+    def _step(self, active: Sequence[_Sequence], top_k: int) -> None:
         before = self._now()
+        phases = Phases(self._now, self._engine.settle) if self._trace else None
         trees = {sequence.slot: sequence.decoder.draft() for sequence in active}
-        results = self._engine.step(trees)
+        if phases:
+            phases.mark("draft")
+        results = self._engine.step(trees, top_k=top_k, phases=phases)
         for sequence in active:
             sequence.decoder.observe(results[sequence.slot])
+        if phases:
+            phases.mark("observe")
+            for sequence in active:
+                for phase, spent in phases.spent.items():
+                    sequence.spent.setdefault(phase, []).append(spent / len(active))
         now = self._now()
         share = (now - before) / len(active)
         for sequence in active:
@@ -191,4 +209,7 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int) -> Reques
         e2e_s=(sequence.last - sequence.started) * second,
         busy_prefill_s=sequence.busy_prefill * second,
         busy_decode_s=sequence.busy_decode * second,
+        phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
+        or None,
+        measures=dict(sequence.decoder.measures(len(output.ids), output.reason != "length")),
     )

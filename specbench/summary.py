@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
+from specbench.engine.phases import PHASES
 from specbench.records import BASELINE, RequestRecord, RunConfig
 from specbench.stats import Interval, Ratio, paired_ratio, proportion_interval, verdict
 
@@ -48,6 +49,8 @@ def summarise(
         row = _figures(list(mine.values()), shared)
         row = {"method": spec.label, "options": spec.options, "lossless_claimed": spec.lossless, **row}
         row |= _against(baseline, mine, shared)
+        row["phases"] = _phases(list(mine.values()))
+        row["measures"] = _measures(list(mine.values()))
         row["accuracy"] = _accuracy(list(mine.values()), verdicts)
         row["lossless"] = dict(lossless[spec.label]) if lossless and spec.label in lossless else None
         rows.append(row)
@@ -81,6 +84,25 @@ def _figures(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
         "stop_tail_tokens": sum(r.n_stop_tail for r in records),
         "truncated": sum(r.stop_reason == "length" for r in records),
     }
+
+
+def _phases(records: Sequence[RequestRecord]) -> dict[str, float] | None:
+    """Median seconds of a step by phase, and of all but the forward together; None without a trace."""
+    steps = [step for r in records if r.phases_s for step in zip(*(r.phases_s[p] for p in PHASES), strict=True)]
+    if not steps:
+        return None
+    found = {f"{phase}_s": median(spent) for phase, spent in zip(PHASES, zip(*steps, strict=True), strict=True)}
+    forward = PHASES.index("forward")
+    return {**found, "host_s": median(sum(step) - step[forward] for step in steps)}
+
+
+def _measures(records: Sequence[RequestRecord]) -> dict[str, float]:
+    """Mean over requests of each figure of the method's own; a request that has none of a name is left out of it."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        for name, value in record.measures.items():
+            found[name].append(value)
+    return {name: mean(values) for name, values in found.items()}
 
 
 def _against(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from specbench import decoding
 from specbench.decoding import Context
 from specbench.engine.tree import StepResult, TokenTree
 from specbench.options import Options as BaseOptions
@@ -13,10 +12,8 @@ class Options(BaseOptions):
     """AR has none."""
 
 
-class Decoder:
+class Decoder(decoding.Decoder):
     """Emits one token a forward."""
-
-    draft_forwards = 0
 
     def __init__(self, options: Options, context: Context) -> None:
         self._last = -1
@@ -24,9 +21,6 @@ class Decoder:
     @staticmethod
     def max_rows(options: Options) -> int:
         return 1
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        return None
 
     def observe(self, result: StepResult) -> None:
         self._last = result.emitted[-1]

@@ -52,6 +52,7 @@ def make_plan(
     revision: str | None,
     data_dir: Path | None,
     out: Path,
+    trace: bool = False,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
 
@@ -76,6 +77,7 @@ def make_plan(
         concurrency=concurrency,
         data_dir=data_dir,
         out=out,
+        trace=trace,
     )
 
 

@@ -29,6 +29,7 @@ def run(
     revision: str | None = common.REVISION,
     data_dir: Path | None = common.DATA_DIR,
     out: Path = typer.Option(Path("runs"), "--out", help="Folder that receives the run's folder."),
+    trace: bool = typer.Option(False, "--trace", help="Split each step's time into phases (slows steps down a bit)."),
     as_json: bool = common.JSON,
 ) -> None:
     """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
@@ -55,6 +56,7 @@ def run(
         revision=revision,
         data_dir=data_dir,
         out=out,
+        trace=trace,
     )
     from specbench.cli.progress import RunProgress
     from specbench.reporting.table import headline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from specbench.engine.attention import interface
 from specbench.engine.attention.interface import Calls, Visibility
 from specbench.engine.attention.reference import ReferenceAttention
 from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
+from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling, scores
 from specbench.engine.tree import StepResult, TokenTree
 from specbench.engine.verify import accept_path, ancestors
@@ -25,6 +26,10 @@ BACKENDS = {"reference": ReferenceAttention}
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 MAX_ROWS = ROW_BUCKETS[-1]
 PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
+
+
+def _unmarked(phase: str) -> None:
+    """The stop-watch of a step that is not traced."""
 
 
 class Engine:
@@ -165,12 +170,15 @@ class Engine:
             self._lengths[slot] = self.length(slot) + len(chunk) + 1
         return self._step(slice(slot, slot + 1), {slot: tree}, head, top_k)[slot]
 
-    def step(self, trees: Mapping[int, TokenTree], *, top_k: int = 0) -> dict[int, StepResult]:
+    def step(
+        self, trees: Mapping[int, TokenTree], *, top_k: int = 0, phases: Phases | None = None
+    ) -> dict[int, StepResult]:
         """One target forward over the trees of several slots: verify, accept, commit.
 
         Args:
             trees: tree of each slot to step; each root is that slot's last emitted token.
             top_k: return the k highest scores of each row.
+            phases: stop-watch that is told where the time goes.
 
         Returns:
             A result for each slot of ``trees``.
@@ -186,21 +194,36 @@ class Engine:
                 )
         # The batch is the contiguous range that spans them: slots are views of the cache then, never copies.
         # A slot inside it without a tree takes part as one dead row.
-        return self._step(slice(min(trees), max(trees) + 1), trees, [], top_k)
+        return self._step(slice(min(trees), max(trees) + 1), trees, [], top_k, phases)
 
-    def _step(self, slots: slice, trees: Mapping[int, TokenTree], head: list[int], top_k: int) -> dict[int, StepResult]:
+    def settle(self) -> None:
+        """Returns when the device has nothing left to do."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _step(
+        self,
+        slots: slice,
+        trees: Mapping[int, TokenTree],
+        head: list[int],
+        top_k: int,
+        phases: Phases | None = None,
+    ) -> dict[int, StepResult]:
         """Steps ``trees``; ``head`` is prompt that precedes the root of the only tree in the same forward."""
+        mark = phases.mark if phases else _unmarked
         batch = [trees.get(slot) for slot in range(slots.start, slots.stop)]
-        logits, inputs = self._forward(slots, batch, head)
+        logits, inputs = self._forward(slots, batch, head, mark)
         positions = inputs.positions[:, len(head) :]
         chosen = scores(logits, positions + 1, self.sampling)
         next_token = chosen.argmax(-1)
+        top = chosen.topk(top_k, dim=-1) if top_k else None
+        mark("forward")
         path, bonus = accept_path(
             inputs.tokens[:, len(head) :], inputs.parents, inputs.accept, inputs.tree_reach, next_token
         )
-        top = chosen.topk(top_k, dim=-1) if top_k else None
         # The one host read of a step.
         packed = torch.cat([next_token, path.long(), bonus[:, None]], dim=1).tolist()
+        mark("accept")
         width = next_token.shape[1]
         results: dict[int, StepResult] = {}
         for slot, tree in trees.items():
@@ -216,6 +239,7 @@ class Engine:
                 next_tokens=packed[at][: len(tree)],
                 top=None if top is None else (top.values[at, : len(tree)].cpu(), top.indices[at, : len(tree)].cpu()),
             )
+        mark("commit")
         return results
 
     def _check_rows(self, tree: TokenTree) -> None:
@@ -223,7 +247,11 @@ class Engine:
             raise UsageError(f"a tree of {len(tree)} rows exceeds the row limit of {self._max_rows}; raise max_rows")
 
     def _forward(
-        self, slots: slice, batch: Sequence[TokenTree | None], head: Sequence[int] = ()
+        self,
+        slots: slice,
+        batch: Sequence[TokenTree | None],
+        head: Sequence[int] = (),
+        mark: Callable[[str], None] = _unmarked,
     ) -> tuple[Tensor, _Inputs]:
         """Logits [S, Q, V] of the tree rows; KV of head and tree written to the scratch cells."""
         rows = self._bucket(max(len(tree) if tree else 1 for tree in batch))
@@ -231,8 +259,9 @@ class Engine:
         inputs = _Inputs.build(batch, rows, head, lengths, self.device)
         extent = max(lengths) + len(head) + rows
         self.cache.aim(slots, inputs.cells, extent)
-        visibility = Visibility(inputs.lengths, inputs.positions, inputs.reach, extent)
-        output = self._call(inputs, rows, self.cache, self._backend(visibility))
+        step = self._backend(Visibility(inputs.lengths, inputs.positions, inputs.reach, extent))
+        mark("build")
+        output = self._call(inputs, rows, self.cache, step)
         return output, inputs
 
     @torch.inference_mode()

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specbench.engine.phases import PHASES
 from specbench.records import BASELINE
 
 LEGEND = (
@@ -51,13 +52,31 @@ def headline(run: Mapping[str, Any], summary: Mapping[str, Any]) -> RenderableTy
             accuracy(row["accuracy"]),
             lossless(row["lossless"]),
         )
-    return Group(title, Text(), table, *(Text(note, style="dim") for note in notes(run, summary)))
+    parts: list[RenderableType] = [title, Text(), table]
+    if any(row.get("phases") for row in summary["rows"]):
+        parts += [phases(summary), Text()]
+    return Group(*parts, *(Text(note, style="dim") for note in notes(run, summary)))
+
+
+def phases(summary: Mapping[str, Any]) -> RenderableType:
+    """Where a step's time goes: medians over steps, in milliseconds; host is everything but the forward."""
+    table = Table(title="ms a step", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("method", min_width=6, overflow="fold")
+    for name in (*PHASES, "host"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in summary["rows"]:
+        if row.get("phases"):
+            table.add_row(row["method"], *(f"{1e3 * row['phases'][f'{name}_s']:.2f}" for name in (*PHASES, "host")))
+    return table
 
 
 def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     """Sentences that qualify the table, the legend last."""
     found = []
+    described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
     for row in summary["rows"]:
+        for name, value in row.get("measures", {}).items():
+            found.append(f"{row['method']}: {value:.2f} {described[row['method']].get(name, name)}.")
         ratio = row["speedup"]
         if row["method"] == BASELINE or ratio is None:
             continue

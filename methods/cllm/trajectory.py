@@ -1,0 +1,40 @@
+"""The two figures of CLLM's Table 3, from the states of a block (Kou et al. 2024, §4.3 and Appendix).
+
+A block's trajectory is its content after each forward, up to and including the first that is the fixed point; the
+forward that merely confirms it adds no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+State = Sequence[int]
+
+
+def settled(states: Sequence[State]) -> Sequence[State]:
+    """``states`` up to the first one that equals the last."""
+    return states[: 1 + next(at for at, state in enumerate(states) if state == states[-1])]
+
+
+def fast_forwarded(states: Sequence[State]) -> float:
+    """Tokens by which a forward prolongs the correct prefix, on average over the block's states.
+
+    The first token, which is known before the block begins, counts with the first state: plain autoregression over n
+    tokens gives n / (n - 1).
+    """
+    return len(states[-1]) / len(states)
+
+
+def stationary(states: Sequence[State]) -> int:
+    """Tokens that were right before the correct prefix reached them and never changed again."""
+    final, count = states[-1], 0
+    frontier = [_prefix(state, final) for state in states]
+    for at, token in enumerate(final):
+        arrived = next(j for j, length in enumerate(frontier) if length > at)
+        count += arrived > 0 and states[arrived - 1][at] == token
+    return count
+
+
+def _prefix(state: State, final: State) -> int:
+    """Length of the correct prefix of a state."""
+    return next((at for at, (a, b) in enumerate(zip(state, final, strict=True)) if a != b), len(final))

@@ -1,0 +1,111 @@
+"""Blocks that carry over, and the pool of recycled guesses: the post's algorithm in one continuous loop.
+
+All blocks are one chain: the real block's tokens, then those of the blocks drafted ahead, at the positions where they
+will stand. A forward refreshes the whole chain at once, so a block ahead is Jacobi-updated under the drafts before it,
+and is simply the real one when its turn comes. Recycled guesses are branches of the root.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from specbench.decoding import Context
+from specbench.drafting.branches import Branches
+from specbench.drafting.noise import Noise
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.methods.jf.pool import Pool
+
+if TYPE_CHECKING:
+    from specbench.methods.jf.decoder import Options
+
+
+class Blocks:
+    """The chain, the sizes of its blocks, and the pool."""
+
+    def __init__(self, options: Options, context: Context) -> None:
+        self._options = options
+        self._noise = Noise(options.init, context)
+        self._pool = Pool(options.chains - 1) if options.chains > 1 else None
+        self._chain: list[int] = []  # tokens[0] is the last emitted token
+        self._left: list[int] = []  # tokens still to commit of each block, the real one first; their sum is the chain
+        self._branches: list[list[int]] = []  # rows of each recycled candidate of the last tree
+        self._counts = {"recycled": 0, "carried": 0}
+
+    def begin(self, prompt: Sequence[int]) -> TokenTree | None:
+        self._noise.see(prompt)
+        if not self._options.prefill_draft:
+            return None
+        return TokenTree.chain([prompt[-1], *self._noise.draw(self._options.block_size - 1)], drafts_only=True)
+
+    def observe(self, result: StepResult) -> None:
+        self._noise.see(result.emitted)
+        if self._pool:
+            self._pool.see(result.emitted)
+        n = self._options.block_size
+        if not self._chain:  # the prefill
+            self._chain = list(result.next_tokens)
+            self._left = [len(self._chain)]
+            if len(self._chain) < n:
+                self._chain += self._noise.draw(n - 1)
+                self._left = [n]
+            return
+        self._count(result.path)
+        accepted, total = len(result.path), len(self._chain)
+        guesses = self._refreshed(result)
+        right = self._right(result)
+        for _ in range(accepted):  # commit from the front; a block that is finished makes the next one real
+            self._left[0] -= 1
+            if not self._left[0]:
+                self._left.pop(0)
+        if not self._left:
+            self._chain = [result.emitted[-1], *self._noise.draw(n - 1)]
+            self._left = [n]
+            return
+        self._chain = [result.emitted[-1], *guesses[: total - accepted - 1]]
+        if self._pool:
+            self._pool.reject(self._chain)
+        if len(self._left) < self._options.blocks and right >= math.ceil(self._options.activation_ratio * n):
+            # The last row's own next token is a guess for the first position of the block that starts behind it.
+            self._chain += [guesses[-1], *self._noise.draw(n - 1)]
+            self._left.append(n)
+
+    def draft(self) -> TokenTree:
+        tree = Branches(self._chain[0])
+        tree.add(self._chain[1:])
+        if self._pool:
+            real = self._chain[1 : self._left[0]]
+            self._branches = [tree.add(candidate) for candidate in self._pool.candidates(self._chain[0], real)]
+        return tree.tree()
+
+    def measures(self) -> Mapping[str, float]:
+        return self._counts
+
+    def _refreshed(self, result: StepResult) -> list[int]:
+        """The Jacobi update of every position behind the accepted path, up to the end of the chain.
+
+        Where a recycled candidate won, its rows say what follows; positions behind its end are the draft's.
+        """
+        accepted, total = len(result.path), len(self._chain)
+        rows = list(range(total))  # row 0 is the root, the chain's rows come first
+        winner = next((branch for branch in self._branches if result.path[-1] in branch), None)
+        if accepted > 1 and result.path[-1] >= total and winner:
+            rows[1 : 1 + len(winner)] = winner
+        return [result.next_tokens[row] for row in rows[accepted:total]]
+
+    def _right(self, result: StepResult) -> int:
+        """Tokens of the newest block that are committed, or right under the drafts before them."""
+        n, total = self._options.block_size, len(self._chain)
+        committed = n - self._left[-1]
+        start = total - self._left[-1]
+        if len(self._left) == 1:
+            return committed + len(result.path)
+        row = start
+        while row < total and self._chain[row] == result.next_tokens[row - 1]:
+            row += 1
+        return committed + row - start
+
+    def _count(self, path: Sequence[int]) -> None:
+        self._counts["recycled"] += sum(row >= len(self._chain) for row in path)
+        self._counts["carried"] += sum(self._left[0] <= row < len(self._chain) for row in path)

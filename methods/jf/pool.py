@@ -1,0 +1,58 @@
+"""Rejection recycling: guesses that were thrown away, tried again where they meet the last verified token."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from specbench.drafting.lookup import NgramIndex
+
+_MATCH = 3  # most tokens of the output that decide which of its places comes first
+_PLACES = 16  # places looked at per length of match: a bound for texts that say one thing a thousand times
+
+
+class Pool:
+    """Recent rejected drafts and the output itself.
+
+    Args:
+        candidates: most candidates per step; also how many rejected drafts are kept.
+    """
+
+    def __init__(self, candidates: int) -> None:
+        self._limit = candidates
+        self._rejected: deque[Sequence[int]] = deque(maxlen=candidates)
+        self._output = NgramIndex(_MATCH)
+
+    def see(self, tokens: Sequence[int]) -> None:
+        """Takes emitted tokens."""
+        self._output.extend(tokens)
+
+    def reject(self, draft: Sequence[int]) -> None:
+        """Takes the refreshed draft of a step that did not accept all of it."""
+        self._rejected.append(list(draft))
+
+    def candidates(self, verified: int, draft: Sequence[int]) -> list[list[int]]:
+        """Different continuations of the verified token, as long as ``draft`` and none equal to it.
+
+        A candidate that ends early goes on with the draft's tokens at the same places: tokens that are right before
+        their turn comes stay right whatever stands before them.
+        """
+        found: list[list[int]] = []
+        for continuation in self._continuations(verified):
+            candidate = list(continuation[: len(draft)])
+            candidate += draft[len(candidate) :]
+            if candidate != list(draft) and candidate not in found:
+                found.append(candidate)
+                if len(found) == self._limit:
+                    break
+        return found
+
+    def _continuations(self, verified: int) -> Iterator[Sequence[int]]:
+        tokens = self._output.tokens
+        for size in range(_MATCH, 0, -1):
+            for end in self._output.before(size)[-_PLACES:][::-1]:
+                yield tokens[end:]
+        for draft in reversed(self._rejected):
+            for at, token in enumerate(draft[1:], 1):
+                if token == verified:
+                    yield draft[at + 1 :]

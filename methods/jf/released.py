@@ -1,0 +1,115 @@
+"""What the published Jacobi Forcing code does (hao-ai-lab/JacobiForcing, multiblock with rejection recycling, 2026-02).
+
+For checking published rows: it decodes call by call, a block each. Nothing outlives a call; the next block starts from
+fresh guesses even where a block ahead was drafted, whose guesses reach the output only through the pool. A pool of one
+or two entries never yields a candidate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from specbench.decoding import Context
+from specbench.drafting.branches import Branches
+from specbench.drafting.noise import Noise
+from specbench.engine.tree import StepResult, TokenTree
+
+if TYPE_CHECKING:
+    from specbench.methods.jf.decoder import Options
+
+_MAX_ITERATIONS = 128  # of a call; reached by blocks of more tokens only
+
+
+class Calls:
+    """The state of the call under way."""
+
+    def __init__(self, options: Options, context: Context) -> None:
+        self._options = options
+        self._pad = context.pad_id
+        self._noise = Noise(options.init, context)
+        self._prefilled = False
+        self._recycled = 0
+        self._start([])
+
+    def _start(self, draft: list[int]) -> None:
+        self._committed: list[int] = []
+        self._draft = draft  # what is left of the real block; draft[0] is the last emitted token
+        self._candidates: list[list[int]] = []
+        self._branches: list[list[int]] = []
+        self._ahead: tuple[list[int], list[int]] = ([], [])  # the block ahead: taken as accepted, and still guessed
+        self._pool: deque[list[int]] = deque(maxlen=self._options.chains)
+        self._iterations = 0
+
+    def begin(self, prompt: Sequence[int]) -> TokenTree | None:
+        self._noise.see(prompt)
+        if not self._options.prefill_draft:
+            return None
+        return TokenTree.chain([prompt[-1], *self._noise.draw(self._options.block_size - 1)], drafts_only=True)
+
+    def draft(self) -> TokenTree:
+        tree = Branches(self._draft[0])
+        chain = [0, *tree.add(self._draft[1:])]
+        ahead = tree.add(self._ahead[0] + self._ahead[1], chain[-1])
+        self._branches = [tree.add(candidate[1:]) for candidate in self._candidates]
+        # The block ahead is computed behind the draft, and never emitted from there.
+        return tree.tree([row not in set(ahead) for row in range(len(tree))] if ahead else None)
+
+    def observe(self, result: StepResult) -> None:
+        self._noise.see(result.emitted)
+        n = self._options.block_size
+        if not self._prefilled:
+            self._prefilled = True
+            first = list(result.next_tokens)
+            self._start(first + (self._noise.draw(n - 1) if len(first) < n else []))
+            return
+        self._iterations += 1
+        length, accepted = len(self._draft), len(result.path)
+        self._recycled += sum(row >= length for row in result.path)
+        rows = list(range(length))
+        winner = next((branch for branch in self._branches if result.path[-1] in branch), [])
+        if accepted > 1 and result.path[-1] >= length:
+            rows[1:] = winner
+        self._committed += [self._draft[0], *result.emitted[:-1]]
+        if accepted == length or self._iterations == _MAX_ITERATIONS:
+            self._start([result.emitted[-1], *self._noise.draw(n - 1)])
+            return
+        tail = [result.next_tokens[row] for row in rows[accepted:-1]]
+        self._draft = [result.emitted[-1], *tail]
+        self._recycle(tail)
+        self._refresh_ahead(result.next_tokens[length:])
+        threshold = math.ceil(self._options.activation_ratio * n)
+        if self._options.blocks > 1 and not any(self._ahead) and len(self._committed) >= threshold:
+            # Starts as a copy of what is left of the real block, filled up with pads.
+            self._ahead = ([], (self._draft + [self._pad] * n)[:n])
+
+    def measures(self) -> Mapping[str, float]:
+        return {"recycled": self._recycled}
+
+    def _recycle(self, tail: list[int]) -> None:
+        """Two strings go into the pool; candidates come from all but the newest of it, and only if they are two."""
+        strings = self._committed + self._draft + self._ahead[0] + self._ahead[1]
+        self._pool.append([token for token in strings if token != self._pad])
+        if tail:
+            self._pool.append(tail)
+        self._candidates = []
+        for entry in list(self._pool)[-2::-1]:
+            if self._draft[0] in entry:
+                found = entry[entry.index(self._draft[0]) :][: len(self._draft)]
+                self._candidates.append(found + self._draft[len(found) :])
+        if len(self._candidates) < 2:
+            self._candidates = []
+
+    def _refresh_ahead(self, said: Sequence[int]) -> None:
+        """The block ahead takes its first guess for right, whatever the target says, and the matches behind it."""
+        taken, guesses = self._ahead
+        if not guesses:
+            return
+        said = said[len(taken) : len(taken) + len(guesses)]
+        matches = 0
+        while matches + 1 < len(guesses) and guesses[matches + 1] == said[matches]:
+            matches += 1
+        rest = [said[matches], *said[matches + 1 : -1]] if matches + 1 < len(guesses) else []
+        self._ahead = (taken + guesses[: matches + 1], rest)

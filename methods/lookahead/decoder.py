@@ -1,0 +1,138 @@
+"""Lookahead decoding: Jacobi trajectories in a window feed a pool of n-grams that are verified beside it.
+
+Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding", arXiv:2402.02057, §3.
+The window has N-1 rows of guesses; its columns are Jacobi trajectories, a forward prolongs each by one token, and the
+n-gram read off every column goes into the pool. Pooled n-grams that start with the last token are branches of the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
+
+from specbench import decoding
+from specbench.decoding import Context
+from specbench.drafting.branches import Branches
+from specbench.drafting.noise import Noise
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.methods.lookahead.pool import Pool
+from specbench.options import Options as BaseOptions
+from specbench.options import option
+
+# First token of every row with init=const: llama.cpp's choice of ids that are ordinary tokens in most vocabularies.
+_CONST = 100
+
+
+class Options(BaseOptions):
+    """Options of lookahead decoding."""
+
+    window_size: int = option(7, "W", "w", help="columns of the window: positions ahead that are guessed", ge=1, le=256)
+    ngram_size: int = option(5, "N", "n", help="tokens of an n-gram, the one it is found by included", ge=2, le=64)
+    guess_set_size: int = option(7, "G", "g", help="n-grams kept per first token, all of them verified", ge=1, le=256)
+    pool_from_prompt: bool = option(False, help="put the n-grams of prompt and output in the pool as well")
+    full_accept_bonus: bool = option(
+        True, help="emit N tokens when a whole n-gram is right; off: at most N-1, as released"
+    )
+    shift: Literal["one", "accepted"] = option(
+        "one", help="columns the window moves per forward: one, or as many as tokens were emitted"
+    )
+    init: Literal["prompt", "const"] = option(
+        "prompt", help="first window: a row drawn from the prompt, the others filled by N-2 forwards; or constant ids"
+    )
+    accept_window: bool = option(False, help="accept window rows that turn out right")
+    lru: Literal["used", "generated"] = option(
+        "used", help="what keeps an n-gram in a full pool: being accepted or generated again, or the latter only"
+    )
+    share_prefixes: bool = option(True, help="n-grams with a common beginning share rows; off: the published layout")
+
+
+class Decoder(decoding.Decoder):
+    """Window and pool of one sequence.
+
+    ``_window[r]`` is row r: row 0 has a column less than the others, because the last emitted token is its column 0.
+    """
+
+    def __init__(self, options: Options, context: Context) -> None:
+        self._options = options
+        self._vocab = context.vocab_size
+        self._text = Noise("context", context)
+        self._pool = Pool(options.guess_set_size)
+        self._window: list[list[int]] = []
+        self._guesses: list[tuple[tuple[int, ...], list[int]]] = []  # pooled n-grams of the last tree, and their rows
+        self._prefilled = False
+
+    @staticmethod
+    def max_rows(options: Options) -> int:
+        w, n = options.window_size, options.ngram_size
+        # While the window fills it has fewer but longer rows; the prompt goes with a single one.
+        window = max(rows * (w + n - 1 - rows) for rows in range(1, n))
+        return window + options.guess_set_size * (n - 1)
+
+    def begin(self, prompt: Sequence[int]) -> TokenTree | None:
+        w, n = self._options.window_size, self._options.ngram_size
+        self._text.see(prompt)
+        if self._options.pool_from_prompt:
+            for end in range(n, len(prompt) + 1):
+                self._pool_text(prompt[end - n : end])
+        if self._options.init == "const":
+            ids = [(_CONST + column) % self._vocab for column in range(w)]
+            self._window = [ids[1:], *(list(ids) for _ in range(n - 2))]
+            return None
+        self._window = [self._text.draw(w + n - 3)]
+        return TokenTree.chain([prompt[-1], *self._window[0]], drafts_only=True) if n > 2 else None
+
+    def observe(self, result: StepResult) -> None:
+        if not self._prefilled:
+            self._prefilled = True
+            if len(result.next_tokens) > 1:  # row 0 went along with the prompt
+                self._window = [self._window[0][1:], list(result.next_tokens[1:])]
+        else:
+            self._refresh(result)
+        for token in result.emitted:
+            self._text.see([token])
+            if self._options.pool_from_prompt:
+                self._pool_text(self._text.seen[-self._options.ngram_size :])
+
+    def draft(self) -> TokenTree:
+        last = self._text.seen[-1]
+        # The window first, each row under the one above it: column i of the lower rows hangs under row 0, column i.
+        tree = Branches(last)
+        tree.tokens += [token for row in self._window for token in row]
+        tree.parents += _window_parents(len(self._window), len(self._window[0]) + 1)
+        accept = [True] + [self._options.accept_window] * (len(tree) - 1)
+        self._guesses = [(ngram, tree.add(ngram, share=self._options.share_prefixes)) for ngram in self._pool.of(last)]
+        accept += [True] * (len(tree) - len(accept))
+        if not self._options.full_accept_bonus:  # the last token of a full n-gram is computed, but never emitted
+            for _, rows in self._guesses:
+                accept[rows[-1]] = False
+        return tree.tree(accept)
+
+    def _refresh(self, result: StepResult) -> None:
+        """Prolongs every column by the target's token, reads the n-grams off, and moves the window on."""
+        rows, width, accepted = len(self._window), len(self._window[0]) + 1, len(result.path) - 1
+        new = result.next_tokens[(rows - 1) * width : rows * width]
+        if rows < self._options.ngram_size - 1:  # still filling: the rows so far get shorter as the next one comes
+            self._window = [row[1:] for row in self._window] + [new[1:]]
+            return
+        heads = [self._text.seen[-1], *self._window[0]]
+        for head, *ngram in zip(heads, *self._window[1:], new, strict=True):
+            self._pool.insert(head, tuple(ngram))
+        if self._options.lru == "used" and accepted:
+            for ngram, guess in self._guesses:
+                if guess[: len(result.path) - 1] == list(result.path[1:]):
+                    self._pool.touch(heads[0], ngram)
+        self._window = [*self._window[1:], list(new)]
+        self._window[0] = self._window[0][1:]
+        if self._options.shift == "accepted" and accepted:
+            self._window = [(row + self._text.draw(accepted))[accepted:] for row in self._window]
+
+    def _pool_text(self, ngram: Sequence[int]) -> None:
+        if len(ngram) == self._options.ngram_size:
+            self._pool.insert(ngram[0], tuple(ngram[1:]))
+
+
+@cache
+def _window_parents(rows: int, width: int) -> list[int]:
+    """Parents of the window's rows behind the root: row 0 is a chain, (r, i) hangs under (r-1, i)."""
+    return [*range(width - 1), *range((rows - 1) * width)]

@@ -1,0 +1,38 @@
+"""The n-gram pool: per first token, the few most recent n-grams that start with it (Fu et al. 2024, §3.2)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+Ngram = tuple[int, ...]
+
+
+class Pool:
+    """N-grams by their first token, the least recent one dropped first.
+
+    Args:
+        capacity: n-grams kept per first token.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._by_head: dict[int, dict[Ngram, None]] = defaultdict(dict)  # a dict keeps the order of insertion
+
+    def insert(self, head: int, rest: Ngram) -> None:
+        """Stores the n-gram ``(head, *rest)`` as the most recent one."""
+        kept = self._by_head[head]
+        kept.pop(rest, None)
+        if len(kept) == self._capacity:
+            del kept[next(iter(kept))]
+        kept[rest] = None
+
+    def touch(self, head: int, rest: Ngram) -> None:
+        """Makes a stored n-gram the most recent one; nothing happens when it has been dropped since."""
+        kept = self._by_head[head]
+        if rest in kept:
+            del kept[rest]
+            kept[rest] = None
+
+    def of(self, head: int) -> list[Ngram]:
+        """N-grams that start with ``head``, without it, oldest first."""
+        return list(self._by_head.get(head, ()))

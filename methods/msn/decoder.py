@@ -1,0 +1,155 @@
+"""TR-Jacobi, the decoding of "Make Some Noise" (Wang et al. 2024, arXiv:2406.17404, §3.3): Jacobi guesses on a tree.
+
+Each forward's best ten tokens behind the accepted path are the next guesses for the positions ahead, arranged as a
+sparse tree; a path of its own carries what followed the last tokens earlier in the text. Positions of which nothing is
+known hold ahead noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
+
+from specbench import decoding
+from specbench.decoding import Context
+from specbench.drafting.chain import JacobiChain
+from specbench.drafting.lookup import NgramIndex
+from specbench.drafting.noise import Noise
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.methods.msn.trees import RETRIEVED, TREES, Shape
+from specbench.options import Options as BaseOptions
+from specbench.options import option
+
+_RETRIEVE_BY = 3  # most tokens at the end of the text that are looked up
+_RETRIEVED_LENGTH = 5
+
+
+class Options(BaseOptions):
+    """Options of TR-Jacobi."""
+
+    tree: Literal["mc_sim_7b_63", "chain"] = option(
+        "mc_sim_7b_63", help="sparse tree of 63 nodes; chain: the paper's plain Jacobi, a sliding chain of guesses"
+    )
+    draft_length: int = option(4, "m", help="guesses of tree=chain", ge=1, le=511)
+    retrieval: Literal["soft3", "pld", "off"] = option(
+        "soft3", help="path from earlier text: the best match of up to 3 tokens; as prompt lookup; or none"
+    )
+    fill: Literal["noise", "stale_root"] = option(
+        "noise", help="positions without a guess: ahead noise, or the root's own best tokens as released"
+    )
+    tie: Literal["longest", "first"] = option(
+        "longest", help="path whose guesses go on from the accepted token: the longest one, or the first as released"
+    )
+
+
+class Decoder(decoding.Decoder):
+    """Draws a chain or a tree, as the options say."""
+
+    def __init__(self, options: Options, context: Context) -> None:
+        noise = Noise("context", context)
+        self._drafter = _Chain(options, noise) if options.tree == "chain" else _Tree(options, noise)
+
+    @staticmethod
+    def max_rows(options: Options) -> int:
+        return 1 + options.draft_length if options.tree == "chain" else len(_shape(options.tree, options.retrieval))
+
+    @staticmethod
+    def top_k(options: Options) -> int:
+        return 0 if options.tree == "chain" else RETRIEVED
+
+    def begin(self, prompt: Sequence[int]) -> TokenTree | None:
+        return self._drafter.begin(prompt)
+
+    def observe(self, result: StepResult) -> None:
+        self._drafter.observe(result)
+
+    def draft(self) -> TokenTree:
+        return self._drafter.draft()
+
+
+class _Chain:
+    """§3.3 without tree and retrieval: the chain slides and never waits for a fixed point."""
+
+    def __init__(self, options: Options, noise: Noise) -> None:
+        self._noise = noise
+        self._chain = JacobiChain(options.draft_length + 1, noise, sliding=True)
+
+    def begin(self, prompt: Sequence[int]) -> TokenTree:
+        self._noise.see(prompt)
+        return self._chain.with_prompt(prompt[-1])
+
+    def observe(self, result: StepResult) -> None:
+        self._noise.see(result.emitted)
+        self._chain.update(result)
+
+    def draft(self) -> TokenTree:
+        return self._chain.tree()
+
+
+class _Tree:
+    """The sparse tree over a table of guesses: a row per position ahead, a column per rank."""
+
+    def __init__(self, options: Options, noise: Noise) -> None:
+        self._options = options
+        self._noise = noise
+        self._shape = _shape(options.tree, options.retrieval)
+        self._text = NgramIndex(_RETRIEVE_BY)
+        self._table: list[list[int | None]] = []
+
+    def begin(self, prompt: Sequence[int]) -> TokenTree:
+        self._see(prompt)
+        self._table = self._empty()
+        tree = self.draft()
+        return TokenTree(tree.tokens, tree.parents, [True] + [False] * (len(tree) - 1))
+
+    def observe(self, result: StepResult) -> None:
+        assert result.top is not None
+        self._see(result.emitted)
+        self._table = self._empty()
+        # The first row behind the accepted ones stands where the next root will: what the target says after it is the
+        # next guess for the position behind the root, and so on down the path. This is the Jacobi update.
+        sources = self._shape.onward[self._options.tie == "longest"][result.path[-1]]
+        if self._options.fill == "stale_root":
+            sources = sources + [0] * (self._shape.depth + 1 - len(result.path) - len(sources))
+        best = result.top[1]
+        for position, row in enumerate(sources):
+            self._table[position][:RETRIEVED] = best[row].tolist()
+        for position, token in enumerate(self._retrieve()):
+            self._table[position][RETRIEVED] = token
+
+    def draft(self) -> TokenTree:
+        for position in self._table:
+            noise = self._noise.draw(position.count(None))
+            position[:] = [noise.pop() if token is None else token for token in position]
+        tokens = [self._text.tokens[-1]] + [self._table[position][rank] for position, rank in self._shape.cells]
+        return TokenTree(tokens, self._shape.parents)
+
+    def _see(self, tokens: Sequence[int]) -> None:
+        self._noise.see(tokens)
+        self._text.extend(tokens)
+
+    def _empty(self) -> list[list[int | None]]:
+        return [[None] * (RETRIEVED + 1) for _ in range(self._shape.depth)]
+
+    def _retrieve(self) -> Sequence[int]:
+        """What followed the last tokens where they occurred first; the longest match decides."""
+        text, length = self._text.tokens, _RETRIEVED_LENGTH
+        if self._options.retrieval == "pld":
+            for size in range(_RETRIEVE_BY, 0, -1):
+                for end in self._text.before(size):
+                    if end + length <= len(text):
+                        return text[end : end + length]
+        if self._options.retrieval == "soft3" and len(text) >= 2 * _RETRIEVE_BY:
+            # A whole window of three tokens has to lie before the last three; where none of it matches, the first one.
+            for size in range(_RETRIEVE_BY, 0, -1):
+                for end in self._text.before(size):
+                    if _RETRIEVE_BY <= end <= len(text) - _RETRIEVE_BY:
+                        return text[end : end + length]
+            return text[_RETRIEVE_BY : _RETRIEVE_BY + length]
+        return []
+
+
+@cache
+def _shape(tree: str, retrieval: str) -> Shape:
+    return Shape(TREES[tree], 0 if retrieval == "off" else _RETRIEVED_LENGTH)

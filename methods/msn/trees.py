@@ -1,0 +1,60 @@
+"""The sparse tree of TR-Jacobi and the paths through it.
+
+A node is named by its ranks from the root down: ``(0, 2)`` is the third best guess for the second position, under the
+best guess for the first. All nodes of one depth and rank carry the same token.
+"""
+
+from __future__ import annotations
+
+Node = tuple[int, ...]
+
+#: Medusa's ``mc_sim_7b_63`` (Cai et al. 2024, released code), which TR-Jacobi uses as it is. Names are of one digit
+#: per rank.
+MC_SIM_7B_63 = (
+    "0 00 1 01 2 000 10 02 3 03 4 04 20 05 001 5 06 6 07 010 11 7 08 002 30 09 8 9 100 020 12 003 40 21 004 005 0000 "
+    "011 006 030 50 13 007 008 009 60 040 14 70 012 200 31 22 80 050 15 101 021 90 060 0001 16 070"
+)
+
+TREES = {"mc_sim_7b_63": [tuple(map(int, name)) for name in MC_SIM_7B_63.split()]}
+
+#: Rank of the retrieved token at every depth: one more than the ten best.
+RETRIEVED = 10
+
+
+class Shape:
+    """Rows of a tree: the root, the retrieval path, then the nodes in the order of the list.
+
+    Args:
+        nodes: sparse nodes; a node comes after its parent.
+        retrieved: tokens of the retrieval path; 0 leaves it out.
+
+    Attributes:
+        nodes: node of each row, the root's name is empty, shape [rows].
+        parents: parent row of each row, shape [rows].
+        cells: (depth - 1, rank) of each row but the root: where its token is in a table of guesses.
+        depth: rows of that table.
+        onward: for each row the rows behind it, down the first path through it and (index 1) down the longest; the
+            first of several that are equally long.
+    """
+
+    def __init__(self, nodes: list[Node], retrieved: int) -> None:
+        self.nodes: list[Node] = [(), *((RETRIEVED,) * depth for depth in range(1, retrieved + 1)), *nodes]
+        rows = {node: row for row, node in enumerate(self.nodes)}
+        self.parents = [-1, *(rows[node[:-1]] for node in self.nodes[1:])]
+        self.cells = [(len(node) - 1, node[-1]) for node in self.nodes[1:]]
+        self.depth = max(map(len, self.nodes))
+        inner = {node[:-1] for node in self.nodes if node}
+        leaves = [node for node in self.nodes if node not in inner]
+        # Paths in the order of their leaves, as released.
+        onward = [
+            [
+                [rows[leaf[:depth]] for depth in range(len(node) + 1, len(leaf) + 1)]
+                for leaf in leaves
+                if leaf[: len(node)] == node
+            ]
+            for node in self.nodes
+        ]
+        self.onward = ([paths[0] for paths in onward], [max(paths, key=len) for paths in onward])
+
+    def __len__(self) -> int:
+        return len(self.nodes)

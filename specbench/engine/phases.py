@@ -1,0 +1,39 @@
+"""Where a step's time goes: the stop-watch of ``--trace``. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+#: In the order of a step. ``draft`` and ``observe`` are the decoder's, ``build`` makes device inputs of the trees,
+#: ``forward`` is the target with its sampler, ``accept`` finds the path and reads it, ``commit`` keeps its KV.
+PHASES = ("draft", "build", "forward", "accept", "commit", "observe")
+
+#: What the method and the harness cost beside the target's forward.
+HOST_PHASES = tuple(phase for phase in PHASES if phase != "forward")
+
+
+class Phases:
+    """Splits one step's time; every mark waits for the device, which is why headline figures are taken without it.
+
+    Args:
+        clock: nanoseconds.
+        settle: returns when the device has nothing left to do.
+    """
+
+    def __init__(self, clock: Callable[[], int], settle: Callable[[], None]) -> None:
+        self._clock = clock
+        self._settle = settle
+        self._at = clock()
+        self._spent: dict[str, int] = dict.fromkeys(PHASES, 0)
+
+    def mark(self, phase: str) -> None:
+        """Ends ``phase``, which began at the mark before it."""
+        self._settle()
+        now = self._clock()
+        self._spent[phase] += now - self._at
+        self._at = now
+
+    @property
+    def spent(self) -> dict[str, int]:
+        """Nanoseconds of each phase so far."""
+        return self._spent
