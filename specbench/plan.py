@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from specbench import registry
 from specbench.decoding import Method
 from specbench.errors import UsageError, unknown
-from specbench.options import names, parse
+from specbench.options import names as option_names
+from specbench.options import parse
 from specbench.records import BASELINE, MethodSpec, SamplingSpec
 
 #: The widest tree the engine takes; a plan that drafts more is refused before a model is loaded.
@@ -48,6 +47,7 @@ class Plan:
         out: folder that receives run folders.
         attention: attention backend.
         trace: split each step's time into phases.
+        alias_sets: what the model's alias set of all this, in a line for the user; empty when nothing.
     """
 
     methods: tuple[Method, ...]
@@ -65,6 +65,7 @@ class Plan:
     out: Path
     attention: str = "reference"
     trace: bool = False
+    alias_sets: str = ""
 
     @property
     def max_rows(self) -> int:
@@ -115,6 +116,40 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
         UsageError: an unknown method or option, a setting twice or for a method that does not run, a tree too
             large.
     """
+    labels = _labels(names)
+    raw = _given(labels, settings)
+    return tuple(_method(label, name, raw[label]) for label, name in labels.items())
+
+
+def default_settings(
+    names: Sequence[str], settings: Sequence[str], method: str, options: Mapping[str, Any]
+) -> list[str]:
+    """The settings that give a method other defaults than its own, as ``--set`` would take them.
+
+    Args:
+        names, settings: as in :func:`plan_methods`; what is set there is left out of the result, by whatever name it
+            is set, and a label with ``preset=`` gets nothing.
+        method: whose defaults; every row of it gets them.
+        options: option name -> value; ``preset`` stands for the options of that preset.
+
+    Raises:
+        UsageError: as :func:`plan_methods`.
+    """
+    labels = _labels(names)
+    raw = _given(labels, settings)
+    card = registry.method(method)
+    known = option_names(card.load().Options)
+    defaults = _with_preset(card, dict(options), known)
+    return [
+        f"{label}.{known.get(option, option)}={str(value).lower() if isinstance(value, bool) else value}"
+        for label, name in labels.items()
+        if name == method and "preset" not in raw[label]
+        for option, value in _beside(raw[label], defaults, known).items()
+    ]
+
+
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """Label of each row -> its method, AR first."""
     wanted = list(names)
     if BASELINE in wanted:
         wanted.remove(BASELINE)
@@ -125,13 +160,18 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
         registry.method(name)
         counts[name] += 1
         labels[name if counts[name] == 1 else f"{name}#{counts[name]}"] = name
-    raw: dict[str, dict[str, str]] = {label: {} for label in labels}
+    return labels
+
+
+def _given(labels: dict[str, str], settings: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Label of each row -> its options as written."""
+    raw: dict[str, dict[str, Any]] = {label: {} for label in labels}
     for setting in settings:
         label, option, value = _split(setting, labels)
         if option in raw[label]:
             raise UsageError(f"--set {setting}: option '{option}' of {label} is set twice; keep one")
         raw[label][option] = value
-    return tuple(_method(label, name, raw[label]) for label, name in labels.items())
+    return raw
 
 
 def _split(setting: str, labels: dict[str, str]) -> tuple[str, str, str]:
@@ -151,10 +191,10 @@ def _split(setting: str, labels: dict[str, str]) -> tuple[str, str, str]:
     return label, option, value
 
 
-def _method(label: str, name: str, raw: dict[str, str]) -> Method:
+def _method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
     card = registry.method(name)
     module = card.load()
-    options = parse(module.Options, _with_preset(card, raw, module.Options), name)
+    options = parse(module.Options, _with_preset(card, raw, option_names(module.Options)), name)
     lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
     method = Method(name, label, options, lossless, module.Decoder, measures)
     if method.max_rows > ROW_LIMIT:
@@ -162,7 +202,7 @@ def _method(label: str, name: str, raw: dict[str, str]) -> Method:
     return method
 
 
-def _with_preset(card: registry.Card, raw: dict[str, str], options: type[BaseModel]) -> dict[str, Any]:
+def _with_preset(card: registry.Card, raw: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
     """``preset=NAME`` replaced by the options it stands for; what is set beside it wins."""
     chosen = raw.get("preset")
     if chosen is None:
@@ -173,9 +213,13 @@ def _with_preset(card: registry.Card, raw: dict[str, str], options: type[BaseMod
     if chosen not in presets:
         raise unknown(f"preset of {card.name}", chosen, presets)
     own = {name: value for name, value in raw.items() if name != "preset"}
-    known = names(options)
+    return {**_beside(own, presets[chosen], known), **own}
+
+
+def _beside(own: Mapping[str, Any], others: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+    """What of ``others`` is not in ``own`` under any of its names."""
     taken = {known.get(name.replace("-", "_")) for name in own}
-    return {**{name: value for name, value in presets[chosen].items() if known.get(name) not in taken}, **own}
+    return {name: value for name, value in others.items() if known.get(name) not in taken}
 
 
 def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan, ...]:

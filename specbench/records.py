@@ -54,6 +54,7 @@ class ModelSpec(Record):
     parameters: int
     weight_bytes: int
     dummy: bool
+    template: str | None = Field(None, description="chat template of the alias; None: the model's own, if any")
 
 
 class TaskSpec(Record):

@@ -46,11 +46,9 @@ def summarise(
     rows = []
     for spec in config.methods:
         mine = by_method.get(spec.label, {})
-        row = _figures(list(mine.values()), shared)
+        row = method_figures(list(mine.values()), shared=shared)
         row = {"method": spec.label, "options": spec.options, "lossless_claimed": spec.lossless, **row}
         row |= _against(baseline, mine, shared)
-        row["phases"] = _phases(list(mine.values()))
-        row["measures"] = _measures(list(mine.values()))
         row["accuracy"] = _accuracy(list(mine.values()), verdicts)
         row["lossless"] = dict(lossless[spec.label]) if lossless and spec.label in lossless else None
         rows.append(row)
@@ -61,7 +59,13 @@ def summarise(
     }
 
 
-def _figures(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
+def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) -> dict[str, Any]:
+    """What a method's records say by themselves, without its AR twin.
+
+    Args:
+        records: its finished requests.
+        shared: they shared the engine (concurrency above 1), so their share of its time counts.
+    """
     tokens = sum(r.n_out for r in records)
     decoded = sum(r.n_out - 1 for r in records)
     forwards = sum(r.forwards for r in records)
@@ -83,6 +87,8 @@ def _figures(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
         "overshoot_tokens": sum(r.n_overshoot for r in records),
         "stop_tail_tokens": sum(r.n_stop_tail for r in records),
         "truncated": sum(r.stop_reason == "length" for r in records),
+        "phases": _phases(records),
+        "measures": _measures(records),
     }
 
 

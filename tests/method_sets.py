@@ -1,7 +1,8 @@
 """The registered methods with the options that the contract tests run them with: their defaults, and these.
 
 A new method is tested with its defaults as soon as its folder is there. Give it option sets here that reach every
-branch of its drafting; small sizes make a stop or a budget fall inside a block more often.
+branch of its drafting; small sizes make a stop or a budget fall inside a block more often. The first set of a method is
+also what it runs with on a real model, where a wide tree is dear.
 """
 
 from __future__ import annotations
@@ -16,17 +17,65 @@ from specbench.records import BASELINE
 
 OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "jacobi": [
-        {"block_size": 1},
-        {"block_size": 4, "init": "pad"},
-        {"block_size": 5, "window": "sliding", "init": "uniform"},
-        {"block_size": 6, "prefill_draft": True, "init": "uniform"},
-        {"block_size": 4, "window": "sliding", "prefill_draft": True},
+        {"n": 5},
+        {"n": 1},
+        {"n": 4, "init": "pad"},
+        {"n": 5, "window": "sliding", "init": "uniform"},
+        {"n": 6, "init": "uniform", "prefill_draft": False},
+        {"n": 4, "window": "sliding", "prefill_draft": False},
+    ],
+    "cllm": [
+        {"n": 4},
+        {"n": 1},
+        {"n": 4, "init": "pad"},
+        {"n": 6, "init": "uniform"},
+    ],
+    "lookahead": [
+        {"W": 3, "N": 4, "G": 2},
+        {"W": 1, "N": 2, "G": 1, "pool_from_prompt": True},  # no guess but the pool's
+        {"W": 1, "N": 4, "G": 1, "pool_from_prompt": True},
+        {"W": 4, "N": 2, "G": 3},  # nothing goes with the prompt
+        {"W": 5, "N": 3, "G": 2, "pool_from_prompt": True},
+        {"W": 3, "N": 4, "G": 3, "pool_from_prompt": True, "full_accept_bonus": False},
+        {"W": 5, "N": 3, "G": 3, "pool_from_prompt": True, "shift": "accepted"},
+        {"W": 4, "N": 3, "G": 2, "init": "const"},
+        {"W": 4, "N": 3, "G": 2, "accept_window": True},
+        {"W": 4, "N": 4, "G": 2, "accept_window": True, "shift": "accepted", "init": "const"},
+        {"W": 3, "N": 3, "G": 2, "pool_from_prompt": True, "lru": "generated", "share_prefixes": False},
+        {"preset": "released", "W": 3, "N": 4, "G": 2},
+    ],
+    "pld": [
+        {"k": 4, "branches": 3},
+        {"k": 4, "order": "latest"},
+        {"k": 3, "branches": 2, "full_only": False},
+        {"k": 3, "max_ngram": 2, "min_ngram": 2},
+        {"k": 1, "max_ngram": 1},
+        {"preset": "transformers", "k": 4},
+    ],
+    "jf": [
+        {"n": 6, "K": 2, "r": 0.5, "pool": 3},
+        {"n": 5, "K": 3, "r": 0.0},
+        {"n": 1, "K": 2, "r": 1.0, "pool": 2},
+        {"preset": "vanilla", "n": 5},
+        {"preset": "M", "n": 6, "r": 0.5, "init": "pad", "prefill_draft": False},
+        {"preset": "R", "n": 6, "init": "uniform"},
+        {"preset": "released", "n": 6, "K": 2, "r": 0.5, "pool": 4},
+        {"preset": "released", "n": 5, "multiblock": False, "init": "uniform", "prefill_draft": False},
+        {"preset": "released", "n": 4, "r": 0.0, "recycling": False, "init": "pad"},
+        {"preset": "released", "n": 1},
+    ],
+    "msn": [
+        {"tree": "chain", "m": 3},
+        {"tree": "chain", "m": 1},
+        {"preset": "released"},
+        {"retrieval": "pld", "tie": "first"},
+        {"retrieval": "off", "fill": "stale_root"},
     ],
 }
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> Method:
-    """A registered method, made as the command line makes it."""
+    """A registered method, made as the command line makes it: a preset may be among the options."""
     return plan_methods([name], [f"{name}.{option}={value}" for option, value in options.items()])[-1]
 
 
@@ -35,11 +84,19 @@ def label(name: str, options: Mapping[str, Any]) -> str:
     return " ".join([name, *(f"{option}={value}" for option, value in options.items())])
 
 
-ALL: dict[str, Method] = {
+#: Every method as it comes.
+DEFAULTS: dict[str, Method] = {name: with_options(name, {}) for name in registry.methods()}
+
+ALL: dict[str, Method] = DEFAULTS | {
     label(name, options): with_options(name, options)
     for name in registry.methods()
-    for options in [{}, *OPTION_SETS.get(name, [])]
+    for options in OPTION_SETS.get(name, [])
 }
 
-#: The baseline is left out: it is what the others are compared with.
-LOSSLESS = {name: method for name, method in ALL.items() if method.lossless and method.name != BASELINE}
+
+def lossless(methods: Mapping[str, Method]) -> dict[str, Method]:
+    """Those that claim to be; the baseline is left out, for it is what the others are compared with."""
+    return {key: method for key, method in methods.items() if method.lossless and method.name != BASELINE}
+
+
+LOSSLESS = lossless(ALL)

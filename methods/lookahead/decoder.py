@@ -116,8 +116,8 @@ class Decoder(decoding.Decoder):
             self._window = [row[1:] for row in self._window] + [new[1:]]
             return
         heads = [self._text.seen[-1], *self._window[0]]
-        for head, *ngram in zip(heads, *self._window[1:], new, strict=True):
-            self._pool.insert(head, tuple(ngram))
+        for head, *rest in zip(heads, *self._window[1:], new, strict=True):
+            self._pool.insert(head, tuple(rest))
         if self._options.lru == "used" and accepted:
             for ngram, guess in self._guesses:
                 if guess[: len(result.path) - 1] == list(result.path[1:]):

@@ -119,11 +119,13 @@ class _Tree:
             self._table[position][RETRIEVED] = token
 
     def draft(self) -> TokenTree:
-        for position in self._table:
-            noise = self._noise.draw(position.count(None))
-            position[:] = [noise.pop() if token is None else token for token in position]
-        tokens = [self._text.tokens[-1]] + [self._table[position][rank] for position, rank in self._shape.cells]
+        table = [self._filled(position) for position in self._table]
+        tokens = [self._text.tokens[-1]] + [table[position][rank] for position, rank in self._shape.cells]
         return TokenTree(tokens, self._shape.parents)
+
+    def _filled(self, position: list[int | None]) -> list[int]:
+        noise = iter(self._noise.draw(position.count(None)))
+        return [next(noise) if token is None else token for token in position]
 
     def _see(self, tokens: Sequence[int]) -> None:
         self._noise.see(tokens)

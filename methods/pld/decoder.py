@@ -1,4 +1,4 @@
-"""Prompt lookup decoding: what followed the last tokens when they occurred before (Saxena 2023, prompt-lookup-decoding).
+"""Prompt lookup decoding: what followed the last tokens when they occurred before (Saxena 2023).
 
 The draft is copied from prompt and output; nothing is trained and nothing is kept but the text.
 """

@@ -11,7 +11,7 @@ from specbench.errors import LosslessFailed, UsageError
 
 
 def check_lossless(
-    method: str = common.METHOD,
+    method: str | None = common.METHOD,
     task: str = common.TASK,
     model: str = common.MODEL,
     temperatures: str = typer.Option("0,0.7,1", "--temperatures", help="Comma-separated; 0 is greedy."),
@@ -55,8 +55,7 @@ def check_lossless(
         for temperature, seed in wanted
     ]
     notes = output.stderr()
-    notes.print(f"loading {model} …")
-    loaded = common.load_model(plans[0])
+    loaded = common.load_model(plans[0], notes)
     from specbench.run import check
 
     strict = loaded.spec.dtype == "float32" and loaded.spec.device == "cpu"

@@ -12,10 +12,19 @@ from specbench.errors import EnvironmentRefused, UsageError
 from specbench.names import DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from specbench.models import LoadedModel
     from specbench.plan import Plan
 
-METHOD = typer.Option("ar,jacobi", "--method", help="Methods, comma-separated; ar is always added.")
+DEFAULT_METHODS = "ar,jacobi"
+
+METHOD = typer.Option(
+    None,
+    "--method",
+    help="Methods, comma-separated; ar is always added.",
+    show_default=f"{DEFAULT_METHODS}, or the alias's",
+)
 TASK = typer.Option("humaneval", "--task", help="Tasks, comma-separated.")
 MODEL = typer.Option(DEFAULT_MODEL, "--model", help="Alias, hub id, folder, .gguf file or config:NAME.")
 SET = typer.Option([], "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="METHOD.OPT=VALUE")
@@ -34,7 +43,7 @@ JSON = typer.Option(False, "--json", help="JSON to stdout.")
 
 def make_plan(
     *,
-    method: str,
+    method: str | None,
     task: str,
     model: str,
     settings: Sequence[str],
@@ -59,12 +68,11 @@ def make_plan(
     Raises:
         UsageError: an unknown name or a bad option.
     """
-    from specbench import names
     from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks
 
-    names.resolve(model)
+    chosen, more, said = _by_alias(model, method, settings)
     return Plan(
-        methods=plan_methods(_some("--method", method), settings),
+        methods=plan_methods(chosen, [*settings, *more]),
         tasks=plan_tasks(_some("--task", task), task_settings),
         model=model,
         dtype=dtype,
@@ -78,7 +86,34 @@ def make_plan(
         data_dir=data_dir,
         out=out,
         trace=trace,
+        alias_sets=said,
     )
+
+
+def _by_alias(model: str, method: str | None, settings: Sequence[str]) -> tuple[list[str], list[str], str]:
+    """What ``--model`` decides where the user did not.
+
+    Returns:
+        The methods, the settings to add to the user's, and the line that says so: the user could have typed it.
+    """
+    from specbench import names
+    from specbench.plan import default_settings
+    from specbench.records import BASELINE
+
+    source = names.resolve(model)
+    alias = names.aliases().get(model, {})
+    own = alias.get("method")
+    flags = []
+    if method is None:
+        method = f"{BASELINE},{own}" if own else DEFAULT_METHODS
+        flags += [f"--method {method}"] if own else []
+    methods = _some("--method", method)
+    more = default_settings(methods, settings, own, alias.get("options", {})) if own else []
+    flags += [f"--set {setting}" for setting in more]
+    parts = [" ".join(flags)] if flags else []
+    parts += [f"chat template {source.template}"] if source.template else []
+    parts += [f"tokenizer of {source.tokenizer}"] if source.tokenizer else []
+    return methods, more, f"{model} sets {', '.join(parts)}" if parts else ""
 
 
 def split(names: str) -> list[str]:
@@ -93,8 +128,11 @@ def _some(flag: str, names: str) -> list[str]:
     return found
 
 
-def load_model(plan: Plan) -> LoadedModel:
-    """Imports torch and loads the plan's model."""
+def load_model(plan: Plan, notes: Console) -> LoadedModel:
+    """Says what the model's alias set, imports torch and loads the model."""
+    if plan.alias_sets:
+        notes.print(plan.alias_sets, soft_wrap=True, markup=False)
+    notes.print(f"loading {plan.model} …")
     from specbench.models import load
 
     return load(plan.model, dtype=plan.dtype, device=plan.device, revision=plan.revision)

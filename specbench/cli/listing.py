@@ -10,7 +10,7 @@ from specbench import registry
 from specbench.cli import output
 
 # What would make a table wider than a terminal.
-_ONLY_JSON = {"options", "hub id"}
+_ONLY_JSON = {"options", "hub id", "base", "tokenizer", "template"}
 
 Kind = Literal["methods", "tasks", "models", "gpus"]
 
@@ -24,8 +24,7 @@ def list_(
     if as_json:
         output.emit_json(rows)
         return
-    # what only scripts need would squeeze the table on a narrow terminal
-    columns = [name for name in rows[0] if name not in ("options", "hub id")] if rows else []
+    columns = [name for name in rows[0] if name not in _ONLY_JSON] if rows else []
     cells = [[_cell(row[name]) for name in columns] for row in rows]
     output.stdout().print(output.table(columns, cells))
 
@@ -72,20 +71,21 @@ def _options(card: registry.Card) -> dict[str, Any]:
 def _models(full: bool) -> list[dict[str, Any]]:
     from specbench import names
 
-    rows = [
+    dummies: dict[str, Any] = {f"config:{name}": {"title": "dummy weights of this shape"} for name in names.configs()}
+    return [
         {
-            "model": alias,
-            "here": bool(names.wheel_file(entry)),
+            "model": name,
+            "here": name in dummies or bool(names.wheel_file(entry)),
+            "method": entry.get("method"),
             "hub id": entry.get("hub"),
+            "base": entry.get("base"),
+            "options": entry.get("options", {}),
+            "tokenizer": entry.get("tokenizer"),
+            "template": entry.get("template"),
             "what it is": entry["title"],
         }
-        for alias, entry in names.aliases().items()
+        for name, entry in {**names.aliases(), **dummies}.items()
     ]
-    rows += [
-        {"model": f"config:{name}", "here": True, "hub id": None, "what it is": "dummy weights of this shape"}
-        for name in names.configs()
-    ]
-    return rows
 
 
 def _gpus(full: bool) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from specbench import __version__
-from specbench.cli import check_lossless, doctor, listing, run, show
+from specbench.cli import check_lossless, doctor, listing, new_method, run, show
 from specbench.errors import SpecbenchError
 
 INTERRUPTED = 130
@@ -27,6 +27,7 @@ app.command("check-lossless")(check_lossless.check_lossless)
 app.command("show")(show.show)
 app.command("list")(listing.list_)
 app.command("doctor")(doctor.doctor)
+app.command("new-method")(new_method.new_method)
 
 
 @app.callback(invoke_without_command=True)

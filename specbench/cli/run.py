@@ -10,7 +10,7 @@ from specbench.cli import common, output
 
 
 def run(
-    method: str = common.METHOD,
+    method: str | None = common.METHOD,
     task: str = common.TASK,
     model: str = common.MODEL,
     gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
@@ -62,8 +62,7 @@ def run(
     from specbench.reporting.table import headline
 
     notes = output.stderr()
-    notes.print(f"loading {plan.model} …")
-    loaded = common.load_model(plan)
+    loaded = common.load_model(plan, notes)
     from specbench.run import execute, prepare
 
     # All prompts of all tasks are read and checked before the first is run.

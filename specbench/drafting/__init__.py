@@ -1,1 +1,1 @@
-"""What several drafters are built of: fresh guesses, the Jacobi update, n-gram lookup, and trees of branches. No torch."""
+"""What several drafters are built of: fresh guesses, the Jacobi update, n-gram lookup, branches. No torch."""

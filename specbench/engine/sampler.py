@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -82,6 +83,15 @@ def gumbel(seed: Tensor, positions: Tensor, vocab: int) -> Tensor:
     return -torch.log(-torch.log1p(-u))
 
 
+@lru_cache(maxsize=256)  # 50 MB at 50k tokens
+def _cpu_row(seed: int, position: int, vocab: int) -> Tensor:
+    """:func:`gumbel` of one position, kept: rows of a tree share positions, and so do one step's tree and the next's.
+
+    Only for CPUs, where the hash costs more than the forward of a small model; a device computes it again.
+    """
+    return gumbel(torch.tensor([[seed]]), torch.tensor([[position]]), vocab)[0, 0]
+
+
 def _filter(scores: Tensor, sampling: Sampling) -> Tensor:
     """Sets the scores of tokens outside top-k, then outside top-p of what is left, to -inf. ``scores`` is [S, Q, V]."""
     if 0 < sampling.top_k < scores.shape[-1]:
@@ -110,6 +120,10 @@ def scores(logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
     """
     if sampling.greedy:
         return logits
-    seed = torch.full_like(positions[:, :1], sampling.seed)
     kept = _filter(logits.float() / sampling.temperature, sampling)
-    return kept + gumbel(seed, positions, logits.shape[-1])
+    vocab = logits.shape[-1]
+    if logits.device.type == "cpu":
+        for row, position in zip(kept.flatten(0, 1), positions.flatten().tolist(), strict=True):
+            row += _cpu_row(sampling.seed, position, vocab)
+        return kept
+    return kept.add_(gumbel(torch.full_like(positions[:, :1], sampling.seed), positions, vocab))

@@ -22,7 +22,7 @@ _SAMPLING = ["--top-k", "--top-p"]
 FLAGS = {
     "run": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
-        *("--repeats", "--concurrency", "--data-dir", "--out", "--json"),
+        *("--repeats", "--concurrency", "--data-dir", "--out", "--trace", "--json"),
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
@@ -31,6 +31,7 @@ FLAGS = {
     "show": ["RUN", "--requests", "--json"],
     "list": ["kind", "--json"],
     "doctor": ["--out", "--json"],
+    "new-method": ["NAME", "--into", "--json"],
 }
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
 QUICK = 0.5  # seconds

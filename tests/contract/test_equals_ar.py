@@ -1,53 +1,118 @@
-"""The contract of every method that says it is lossless: it emits what AR emits, token for token."""
+"""The contract of every method that says it is lossless: it emits what AR emits, token for token.
+
+In float64: the property is the algorithm's, and with rounding errors of 1e-16 no two scores are near enough for it to
+hide behind. The last section asks for the same in float32, which is what runs.
+
+Random weights reject most guesses. Four languages that can be guessed, a drafter that is told the answer and guesses
+that are drawn from it make sure that stops, budgets and company are also met where much is accepted.
+"""
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import method_sets
+import models_tiny
 import pytest
-from models_tiny import SUPPORTED, attached, prompt, supported
+import torch
 
-from specbench import registry
+from specbench import decoding, lossless
 from specbench.decoding import Context, Method
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
-from specbench.options import parse
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.options import Options
+from specbench.records import RequestRecord
 from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
+from specbench.stopping import Output, StopRule
 
-BLOCK = 5
-# Settings that are tried beside the defaults; a method that is not named here is tried with its defaults.
-SETTINGS: dict[str, list[dict[str, Any]]] = {
-    "jacobi": [
-        {"n": BLOCK},
-        {"n": BLOCK, "window": "sliding", "init": "uniform"},
-        {"n": BLOCK, "init": "pad", "prefill_draft": True},
-        {"n": 1},
-    ]
-}
-LOSSLESS = [name for name, card in registry.methods().items() if card.info["lossless"]]
-CASES = [(name, raw) for name in LOSSLESS for raw in [{}, *SETTINGS.get(name, [])]]
-SAMPLINGS = [
-    Sampling(),
-    Sampling(0.7, seed=1),
-    Sampling(1.0, seed=2),
-    Sampling(1.0, top_k=20, top_p=0.9, seed=3),
-]
+GREEDY = Sampling()
+SAMPLED = [Sampling(temperature, seed=seed) for temperature in (0.7, 1.0) for seed in (0, 1, 2)]
+FILTERED = Sampling(1.0, top_k=20, top_p=0.9, seed=3)
+SAMPLINGS = [GREEDY, *SAMPLED]
+CONCURRENCY, SLOTS = 3, 8
+LONGEST, BUDGET, MARGIN = 30, 16, 9  # tokens of a prompt, of an answer, and of what a tree may hold behind it
 
 
-def method(name: str, raw: dict[str, Any]) -> Method:
-    module = registry.method(name).load()
-    return Method(name, name, parse(module.Options, raw, name), True, module.Decoder)
+@dataclass(frozen=True)
+class Case:
+    """A prompt with its stop rule."""
+
+    ids: Sequence[int]
+    budget: int = BUDGET
+    stops: frozenset[int] = frozenset()
 
 
-def rule(budget: int, stops: Sequence[int] = ()) -> StopRule:
-    return StopRule(frozenset(stops), (), budget, lambda ids: "")
+@dataclass
+class Bench:
+    """An engine with everything needed to run a method on it, and what AR says there."""
+
+    engine: Engine
+    vocab: int
+    said: dict[tuple[Sampling, tuple[int, ...]], list[int]] = field(default_factory=dict)
+
+    def prompt(self, length: int, seed: int = 0) -> list[int]:
+        return models_tiny.prompt(length, self.vocab, seed)
+
+    def ar(self, sampling: Sampling, ids: Sequence[int], budget: int = BUDGET) -> list[int]:
+        """What the model says to a prompt and behind its answer, one row a forward; no stop rule ends it."""
+        key, wanted = (sampling, tuple(ids)), budget + MARGIN
+        if len(self.said.get(key, ())) < wanted:
+            self.engine.sampling = sampling
+            self.said[key] = models_tiny.autoregressive(self.engine, list(ids), wanted)
+        return self.said[key]
+
+    def expected(self, sampling: Sampling, case: Case) -> list[int]:
+        """AR's answer, ended by the case's rule."""
+        ids = self.ar(sampling, case.ids, case.budget)[: case.budget]
+        ends = [at for at, token in enumerate(ids) if token in case.stops]
+        return ids[: ends[0] + 1] if ends else ids
+
+    def run(
+        self,
+        method: Method,
+        sampling: Sampling,
+        cases: Sequence[Case],
+        concurrency: int = 1,
+        wrong: float | None = None,
+    ) -> list[RequestRecord]:
+        """Decodes the cases, and checks each answer.
+
+        Args:
+            method: the method.
+            sampling: how tokens are chosen.
+            cases: prompts and rules, in this order.
+            concurrency: sequences at a time.
+            wrong: draw fresh guesses from the answer, this share of them wrong.
+        """
+        answers = [self.expected(sampling, case) for case in cases]
+        self.engine.sampling = sampling
+
+        def context(label: str, request: Request) -> Context:
+            rng = random.Random(f"{sampling.seed}/{request.prompt_id}")
+            if wrong is not None:
+                rng = Foresight(len(request.ids), self.ar(sampling, request.ids), wrong)
+            return Context(self.vocab, 0, rng)
+
+        requests = [
+            Request(str(number), 0, case.ids, StopRule(case.stops, (), case.budget, str))
+            for number, case in enumerate(cases)
+        ]
+        found = list(Runner(self.engine, context, concurrency).segment(method, requests))
+        records = sorted(found, key=lambda record: int(record.prompt_id))
+        for case, answer, record in zip(cases, answers, records, strict=True):
+            assert record.ids == answer, (sampling, case, concurrency)
+            assert record.stop_reason == ("stop" if answer[-1] in case.stops else "length"), (sampling, case)
+            assert 1 + sum(record.accepts) == record.n_out == len(answer)
+        return records
 
 
 class Foresight(random.Random):
-    """Draws that are mostly AR's own continuation, so that drafts are accepted: some blocks whole, some in part."""
+    """Draws that are AR's own continuation but for a share of wrong ones: blocks are accepted whole or in part."""
 
     def __init__(self, length: int, answer: Sequence[int], wrong: float) -> None:
         super().__init__(0)
@@ -59,65 +124,393 @@ class Foresight(random.Random):
         return [0 if self.random() < self.wrong else token for token in known]
 
 
-def decode(
-    engine: Engine, name: str, raw: dict[str, Any], requests: list[Request], at_a_time: int = 1, rng: Any = None
-) -> dict[str, Any]:
-    vocab = engine.model.get_output_embeddings().weight.shape[0]
-    runner = Runner(engine, lambda label, r: Context(vocab, 0, rng or random.Random(r.prompt_id)), at_a_time)
-    return {record.prompt_id: record for record in runner.segment(method(name, raw), requests)}
+class Told(Options):
+    rows: int = 9
 
 
-@pytest.fixture(params=SAMPLINGS, ids=lambda s: f"T{s.temperature}k{s.top_k}")
-def sampling(request: pytest.FixtureRequest) -> Sampling:
-    chosen: Sampling = request.param
-    return chosen
+class Teller(decoding.Decoder):
+    """Drafts what AR says, as branches of any shape mixed with wrong rows: paths of every length are accepted."""
+
+    answers: dict[tuple[int, ...], list[int]] = {}  # noqa: RUF012 -- set by the tests
+
+    def __init__(self, options: Told, context: Context) -> None:
+        self.options, self.context = options, context
+        self.answer: list[int] = []
+        self.out: list[int] = []
+
+    @staticmethod
+    def max_rows(options: Told) -> int:
+        return options.rows
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.answer = self.answers[tuple(prompt)]
+
+    def observe(self, result: StepResult) -> None:
+        self.out += result.emitted
+
+    def draft(self) -> TokenTree:
+        rng, at = self.context.rng, len(self.out)
+        tokens, parents, path = [self.out[-1]], [-1], [0]  # path: rows that hold the right answer so far
+        while len(tokens) < self.options.rows:
+            step = at + len(path) - 1
+            if rng.random() < 0.7 and step < len(self.answer):
+                parents.append(path[-1])
+                tokens.append(self.answer[step])
+                path.append(len(tokens) - 1)
+            else:
+                parents.append(rng.randrange(len(tokens)))
+                tokens.append(rng.randrange(self.context.vocab_size))
+        return TokenTree(tokens, parents)
 
 
-@pytest.mark.parametrize("family", SUPPORTED)
-def test_every_family_alone_and_in_company(family: str, sampling: Sampling) -> None:
-    with attached(supported(family), capacity=80, max_rows=64, slots=4, sampling=sampling) as engine:
-        vocab = engine.model.get_output_embeddings().weight.shape[0]
-        requests = [
-            Request(str(length), 0, prompt(length, vocab, seed=length), rule(budget))
-            for length, budget in [(1, 14), (9, 5), (17, 22), (4, 1), (12, 9), (3, 17)]
-        ]
-        expected = {key: record.ids for key, record in decode(engine, "ar", {}, requests).items()}
-        for name, raw in CASES:
-            for at_a_time in (1, 4):
-                got = decode(engine, name, raw, requests, at_a_time)
-                assert {key: record.ids for key, record in got.items()} == expected, (name, raw, at_a_time)
+TOLD = Method("told", "told", Told(), True, Teller)
 
 
-@pytest.mark.parametrize("wrong", [0.0, 0.2])
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-def test_stops_and_budgets_at_every_offset_of_a_block(family: str, wrong: float, sampling: Sampling) -> None:
-    """The stop token at every place of two blocks: before, on and behind their edge, inside, and as bonus."""
-    with attached(supported(family), capacity=80, max_rows=64, sampling=sampling) as engine:
-        ids = prompt(11, engine.model.get_output_embeddings().weight.shape[0], seed=5)
-        span = 2 * BLOCK + 3
-        free = decode(engine, "ar", {}, [Request("p", 0, ids, rule(span))])["p"].ids
-        whole_blocks = 0
-        for name, raw in CASES:
-            for at in range(1, span + 1):
-                stop = free[at - 1]
-                for limits in (rule(span, [stop]), rule(at)):
-                    expected = free[: free.index(stop) + 1] if limits.stop_ids else free[:at]
-                    rng = Foresight(len(ids), free, wrong)
-                    record = decode(engine, name, raw, [Request("p", 0, ids, limits)], rng=rng)["p"]
-                    assert record.ids == expected, (name, raw, at, limits.stop_ids)
-                    assert record.stop_reason == ("stop" if limits.stop_ids else "length")
-                    whole_blocks += BLOCK in record.accepts
-        assert whole_blocks, "no block was accepted whole, so no bonus was ever a stop"
+def tell(bench: Bench, sampling: Sampling, cases: Sequence[Case]) -> None:
+    """Lets the teller know the answers to these, and what comes behind them."""
+    Teller.answers = {tuple(case.ids): bench.ar(sampling, case.ids, case.budget) for case in cases}
 
 
-def test_drafts_that_are_right_save_forwards() -> None:
+def parametrised(methods: dict[str, Method]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("method", [pytest.param(method, id=name) for name, method in methods.items()])
+
+
+defaults = parametrised(method_sets.lossless(method_sets.DEFAULTS) | {"told": TOLD})
+every_method = parametrised(method_sets.LOSSLESS)
+every_method_and_teller = parametrised(method_sets.LOSSLESS | {"told": TOLD})
+
+ROWS = max([TOLD.max_rows, *(method.max_rows for method in method_sets.LOSSLESS.values())])
+
+
+def double(model: Any) -> Any:
+    """A copy in float64."""
+    twin = copy.deepcopy(model).double()
+    if hasattr(twin.config, "num_local_experts"):
+        twin.set_experts_implementation("eager")  # the fused kernel takes no float64
+    return twin
+
+
+def bench(model: Any) -> Iterator[Bench]:
+    with models_tiny.attached(model, slots=SLOTS, capacity=LONGEST + BUDGET + MARGIN, max_rows=ROWS) as engine:
+        yield Bench(engine, model.get_output_embeddings().weight.shape[0])
+
+
+FAMILIES = list(models_tiny.SUPPORTED)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> Iterator[tuple[Bench, Sequence[Sampling]]]:
+    """Each family that the engine runs, with greedy and two seeds of its own; no two neighbours have the same ones."""
+    at = FAMILIES.index(request.param)
+    for made in bench(double(models_tiny.supported(request.param))):
+        yield made, [GREEDY, SAMPLED[at % 3], SAMPLED[3 + (at + 1) % 3]]
+
+
+@pytest.fixture(scope="module")
+def llama() -> Iterator[Bench]:
+    yield from bench(double(models_tiny.supported("llama")))
+
+
+@pytest.fixture(scope="module")
+def gemma3() -> Iterator[Bench]:
+    """Layers with a sliding window shorter than the prompts, and layers without."""
+    yield from bench(double(models_tiny.supported("gemma3")))
+
+
+# ------------------------------------------------------------------ prompts of every kind
+
+
+def cases(bench: Bench, sampling: Sampling) -> list[Case]:
+    """Unlike prompts and rules: several at a time, they enter and leave at different steps."""
+    a, b, c, d = bench.prompt(4, seed=1)
+    stops = bench.prompt(6, seed=2)
+    full_of_stops = [stops[at % 6] for at in range(17)]
+    said = bench.ar(sampling, full_of_stops)
+    # So that an answer to such a prompt also ends behind its beginning.
+    later = next((token for token in said[4:] if token not in said[:4]), said[4])
+    return [
+        Case([a]),
+        Case([b] * LONGEST),
+        Case(full_of_stops, stops=frozenset(stops)),
+        Case([a, c, d] * 8),
+        Case(full_of_stops, stops=frozenset([later, *(stop for stop in stops if stop not in said[:4])])),
+        *(Case(bench.prompt(7 * budget - 5, seed=3), budget) for budget in (3, 1, 4, 2, 5)),
+        Case([c], stops=frozenset([c])),
+        Case(full_of_stops, stops=frozenset(range(bench.vocab))),  # the prefill's token is a stop
+    ]
+
+
+@defaults
+def test_every_method_in_every_family(family: tuple[Bench, Sequence[Sampling]], method: Method) -> None:
+    here, samplings = family
+    longest = 0
+    for sampling in samplings:
+        of_all_kinds = cases(here, sampling)
+        tell(here, sampling, of_all_kinds)
+        records = here.run(method, sampling, of_all_kinds, CONCURRENCY)
+        longest = max([longest, *(kept for record in records for kept in record.accepts)])
+    assert longest > (3 if method is TOLD else 0)  # or no long path was ever committed
+
+
+@defaults
+def test_every_method_at_every_sampling(llama: Bench, method: Method) -> None:
+    for sampling in (*SAMPLINGS, FILTERED):
+        of_all_kinds = cases(llama, sampling)
+        tell(llama, sampling, of_all_kinds)
+        llama.run(method, sampling, of_all_kinds, CONCURRENCY)
+
+
+@every_method
+def test_every_option_set_alone_and_in_company(llama: Bench, method: Method) -> None:
+    number = list(method_sets.LOSSLESS.values()).index(method)
+    for sampling in (GREEDY, SAMPLED[number % len(SAMPLED)]):
+        alone, together = (llama.run(method, sampling, cases(llama, sampling), at) for at in (1, CONCURRENCY))
+        # Not the tokens only: drafts and their acceptance do not depend on the company either.
+        for one, other in zip(alone, together, strict=True):
+            assert (one.accepts, one.rows, one.measures) == (other.accepts, other.rows, other.measures)
+
+
+def test_the_cases_are_what_they_are_meant_to_be(llama: Bench) -> None:
+    """Or the tests above would be the same one several times."""
+    answers, ends = set(), set()
+    for sampling in SAMPLINGS:
+        all_of_them = cases(llama, sampling)
+        answers.add(str([llama.ar(sampling, case.ids, case.budget) for case in all_of_them]))
+        lengths = [len(llama.expected(sampling, case)) for case in all_of_them]
+        assert {1, 2, 3, 4, 5, BUDGET} <= set(lengths)
+        ends.add(lengths[4])
+    assert len(answers) == len(SAMPLINGS)
+    assert any(1 < length < BUDGET for length in ends), "no prompt full of stop ids was answered for a while"
+
+
+# ------------------------------------------------------------------ stops and budgets at every place of a block
+
+
+@dataclass
+class Language:
+    """A language that can be guessed.
+
+    Its next token depends mostly on the position, or mostly on the last token, so that it runs into loops. Sampled, the
+    noise does the former by itself; for the latter it is made small.
+    """
+
+    bench: Bench
+    sampling: Sampling
+    loops: bool
+
+    @property
+    def ids(self) -> list[int]:
+        """A prompt; of a language of loops it holds one already, so that all stop ids are in the prompt as well."""
+        ids = self.bench.prompt(5, seed=4)
+        return [*ids, *self.bench.ar(self.sampling, ids)[: LONGEST - 5]] if self.loops else ids
+
+
+@pytest.fixture(scope="module")
+def languages() -> Iterator[dict[str, Language]]:
+    made = {}
+    open_benches = []
+    for name, family_name, sampling in (
+        ("by position, greedy", "gpt2", GREEDY),
+        ("by position, sampled", "llama", Sampling(1.0, seed=4)),
+        ("in loops, greedy", "llama", GREEDY),
+        ("in loops, sampled", "qwen3", Sampling(0.7, seed=5)),
+    ):
+        model = double(models_tiny.supported(family_name))
+        with torch.no_grad():
+            if name == "by position, greedy":
+                model.transformer.wpe.weight *= 4
+            elif name == "by position, sampled":
+                model.get_output_embeddings().weight *= 0.05
+            else:
+                for layer in model.model.layers:
+                    layer.self_attn.o_proj.weight *= 0.02
+                if sampling.temperature:
+                    model.get_output_embeddings().weight *= 10
+        open_benches.append(bench(model))
+        made[name] = Language(next(open_benches[-1]), sampling, name.startswith("in loops"))
+    yield made
+    for one in open_benches:
+        next(one, None)
+
+
+def span(method: Method) -> int:
+    """Two blocks and a bit of a method, or of its first eight rows: every place a stop can have in a block."""
+    return min(BUDGET, 2 * min(method.max_rows, 8) + 3)
+
+
+@every_method_and_teller
+def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method) -> None:
+    """Each token of the answer in turn is the stop token: inside a block, at its end, just behind it, and as bonus."""
+    inside = bonus = 0
+    drafted = False  # blocks of one token guess nothing
+    for language in languages.values():
+        ar = language.bench.ar(language.sampling, language.ids)
+        stops = [Case(language.ids, stops=frozenset([stop])) for stop in dict.fromkeys(ar[: span(method)])]
+        tell(language.bench, language.sampling, stops)
+        for record in language.bench.run(method, language.sampling, stops, SLOTS):
+            drafted |= record.rows > record.forwards
+            inside += record.n_overshoot > 0
+            bonus += record.n_overshoot == 0 and record.accepts[-1:] > [1]  # of a step that accepted something
+    if drafted:
+        assert inside, "no stop token had accepted tokens behind it"
+        assert bonus, "no stop token was a bonus"
+
+
+@every_method_and_teller
+def test_any_budget(languages: dict[str, Language], method: Method) -> None:
+    overshoot, drafted = 0, False
+    for language in (languages["by position, sampled"], languages["in loops, greedy"]):
+        budgets = [Case(language.ids, budget) for budget in range(1, span(method) + 1)]
+        tell(language.bench, language.sampling, budgets)
+        for record in language.bench.run(method, language.sampling, budgets, SLOTS):
+            drafted |= record.rows > record.forwards
+            overshoot += record.n_overshoot
+    assert (overshoot > 0) == drafted  # or no budget ended inside a block
+
+
+@every_method
+def test_stops_and_budgets_where_fresh_guesses_are_mostly_right(gemma3: Bench, method: Method) -> None:
+    ids = gemma3.prompt(11, seed=5)
+    for sampling, wrong in ((GREEDY, 0.0), (SAMPLED[-1], 0.2)):
+        ar = gemma3.ar(sampling, ids)
+        ends = [Case(ids, at) for at in range(1, span(method) + 1)]
+        ends += [Case(ids, stops=frozenset([stop])) for stop in dict.fromkeys(ar[: span(method)])]
+        gemma3.run(method, sampling, ends, SLOTS, wrong=wrong)
+
+
+def test_drafts_that_are_right_save_forwards(gemma3: Bench) -> None:
     """The identity of this file must not hold because nothing is ever accepted."""
-    with attached(supported("llama"), capacity=80, max_rows=64) as engine:
-        ids = prompt(6, 97, seed=8)
-        free = decode(engine, "ar", {}, [Request("p", 0, ids, rule(21))])["p"]
-        record = decode(
-            engine, "jacobi", {"n": BLOCK}, [Request("p", 0, ids, rule(21))], rng=Foresight(6, free.ids, 0.0)
-        )["p"]
-        assert free.forwards == 20
-        assert record.forwards == 4  # the prefill's token, then four blocks of five
-        assert record.accepts == [5, 5, 5, 5]
+    jacobi = method_sets.with_options("jacobi", {"n": 5})
+    (free,) = gemma3.run(method_sets.with_options("ar", {}), GREEDY, [Case(gemma3.prompt(6), 21)])
+    (record,) = gemma3.run(jacobi, GREEDY, [Case(gemma3.prompt(6), 21)], wrong=0.0)
+    assert free.forwards == 20
+    assert record.accepts == [5, 5, 5, 5]  # behind the prefill's token, four blocks
+
+
+# ------------------------------------------------------------------ slots that hold different methods at once
+
+
+class Asker(Teller):
+    """Looks at more of the best tokens than any method asks for."""
+
+    best = 1 + max(method.top_k for method in method_sets.ALL.values())
+
+    @staticmethod
+    def top_k(options: Told) -> int:
+        return Asker.best
+
+    def observe(self, result: StepResult) -> None:
+        assert result.top is not None
+        assert result.top[1].shape == (len(result.next_tokens), self.best)
+        assert result.top[1][:, 0].tolist() == result.next_tokens
+        super().observe(result)
+
+
+ASKER = Method("asker", "asker", Told(), True, Asker)
+
+
+@dataclass
+class Seat:
+    """A request in a slot, with a decoder of its own method."""
+
+    number: int
+    method: Method
+    decoder: decoding.Decoder
+    output: Output
+    trees: list[TokenTree] = field(default_factory=list)
+
+
+def mixed(
+    bench: Bench, sampling: Sampling, jobs: Sequence[tuple[Method, Case]], best: int = 0
+) -> tuple[dict[int, Seat], list[set[str]]]:
+    """Decodes jobs of unlike methods, each forward over whoever is in a slot.
+
+    Args:
+        bench: where.
+        sampling: how tokens are chosen.
+        jobs: methods with their cases.
+        best: best tokens of each row that are asked for even where no method wants as many.
+
+    Returns:
+        What became of each job, and the names of the methods that shared each forward.
+    """
+    engine = bench.engine
+    engine.sampling = sampling
+    waiting = list(enumerate(jobs))
+    seats: dict[int, Seat] = {}
+    done, shared = {}, []
+    while waiting or seats:
+        while waiting and len(seats) < CONCURRENCY:
+            number, (method, case) = waiting.pop(0)
+            slot = engine.alloc()
+            decoder = method.new(Context(bench.vocab, 0, random.Random(f"{sampling.seed}/0")))
+            seat = Seat(number, method, decoder, Output(StopRule(case.stops, (), case.budget, str)))
+            seats[slot] = seat
+            top_k = max(best, *(one.method.top_k for one in seats.values()))
+            first = engine.prefill(slot, case.ids, decoder.begin(case.ids), top_k=top_k)
+            decoder.observe(first)
+            seat.output.extend(first.emitted)
+            if seat.output.reason:
+                break
+        going = {slot: seat for slot, seat in seats.items() if not seat.output.reason}
+        if len(going) == len(seats):
+            trees = {slot: seat.decoder.draft() for slot, seat in going.items()}
+            results = engine.step(trees, top_k=max(best, *(seat.method.top_k for seat in going.values())))
+            shared.append({seat.method.name for seat in going.values()})
+            for slot, seat in going.items():
+                seat.decoder.observe(results[slot])
+                seat.output.extend(results[slot].emitted)
+                seat.trees.append(trees[slot])
+        for slot in [slot for slot, seat in seats.items() if seat.output.reason]:
+            seat = seats.pop(slot)
+            done[seat.number] = seat
+            engine.free(slot)
+    return done, shared
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED[1], SAMPLED[4]], ids=["greedy", "T=0.7", "T=1"])
+def test_methods_beside_each_other_are_as_alone(llama: Bench, sampling: Sampling) -> None:
+    of_all_kinds = cases(llama, sampling)
+    tell(llama, sampling, of_all_kinds)
+    methods = [*method_sets.LOSSLESS.values(), method_sets.with_options("ar", {}), *[ASKER] * 8]
+    random.Random(7).shuffle(methods)
+    jobs = [(method, of_all_kinds[number % len(of_all_kinds)]) for number, method in enumerate(methods)]
+    together, shared = mixed(llama, sampling, jobs)
+    assert sum(len(names) == CONCURRENCY for names in shared) > len(shared) / 2  # or there was hardly any company
+    for number, (method, case) in enumerate(jobs):
+        assert together[number].output.ids == llama.expected(sampling, case), (method, case)
+
+
+@every_method_and_teller
+def test_more_best_tokens_than_were_asked_for_change_nothing(llama: Bench, method: Method) -> None:
+    """Another slot's method may have asked for them."""
+    case = Case(llama.prompt(11, seed=8))
+    tell(llama, GREEDY, [case])
+    as_asked, more = (mixed(llama, GREEDY, [(method, case)], best)[0][0] for best in (0, method.top_k + 3))
+    assert more.trees == as_asked.trees
+
+
+# ------------------------------------------------------------------ float32
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def single(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Each family in the precision that is run."""
+    yield from bench(models_tiny.supported(request.param))
+
+
+@defaults
+def test_every_method_in_float32(single: Bench, method: Method) -> None:
+    """Where two scores are nearer than rounding, a flip is told apart from a fault."""
+    for sampling in (GREEDY, SAMPLED[0]):
+        prompts = {str(length): single.prompt(length, seed=6) for length in (1, LONGEST, 9, 4)}
+        reference = {key: single.ar(sampling, ids)[:BUDGET] for key, ids in prompts.items()}
+        Teller.answers = {tuple(ids): single.ar(sampling, ids) for ids in prompts.values()}
+        single.engine.sampling = sampling
+        runner = Runner(single.engine, lambda _, r: Context(single.vocab, 0, random.Random(r.prompt_id)), CONCURRENCY)
+        rule = StopRule(frozenset(), (), BUDGET, str)
+        records = runner.segment(method, [Request(key, 0, ids, rule) for key, ids in prompts.items()])
+        outputs = {"it": {record.prompt_id: record.ids for record in records}}
+        graded = lossless.grade_all(single.engine, method.max_rows, prompts, reference, outputs)["it"]
+        assert graded["lossy"] == 0, graded
+        assert graded["numeric_tie"] <= 1, graded

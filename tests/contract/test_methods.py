@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import method_sets
 import models_tiny
@@ -14,6 +16,7 @@ import pytest
 from specbench import registry
 from specbench.decoding import Context, Method
 from specbench.engine.engine import Engine
+from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
 from specbench.engine.tree import StepResult, TokenTree
 from specbench.options import Options
@@ -64,6 +67,32 @@ def test_drafting_needs_no_torch(card: registry.Card) -> None:
     assert done.returncode == 0, done.stderr or "torch was imported"
 
 
+@every_card
+def test_presets(card: registry.Card) -> None:
+    text = (card.folder / "README.md").read_text(encoding="utf-8")
+    fields = card.load().Options.model_fields
+    for preset, values in card.info.get("presets", {}).items():
+        options = method_sets.with_options(card.name, {"preset": preset}).options
+        assert values, "a preset sets something"
+        assert set(values) <= set(fields), "a preset names options in full"
+        assert {name: getattr(options, name) for name in values} == values
+        assert f"`{preset}`" in text or f"preset={preset}" in text, f"preset {preset} is not described"
+
+
+@every_card
+def test_measures_are_described(card: registry.Card) -> None:
+    described = card.info.get("measures", {})
+    assert all(isinstance(text, str) and text and "\n" not in text for text in described.values())
+    found: set[str] = set()
+    for label, method in method_sets.ALL.items():
+        if method.name == card.name:
+            assert method.measures == described, label
+            for record in watch(method, Sampling(), stops=[3, 50, 77])[0]:
+                found |= record.measures.keys()
+                assert all(math.isfinite(value) for value in record.measures.values()), label
+    assert found == set(described)  # each of them is had from some setting, and none is without a description
+
+
 def test_option_sets_are_of_registered_methods() -> None:
     assert set(method_sets.OPTION_SETS) <= set(CARDS)
 
@@ -71,49 +100,71 @@ def test_option_sets_are_of_registered_methods() -> None:
 class Watching(Engine):
     """Checks what a decoder sends before it is run."""
 
-    vocab = 0
-    limit = 0
-    last: dict[int, int]
-    trees: list[list[int]]
+    @dataclass
+    class Seen:
+        method: Method
+        last: dict[int, int]
+        trees: list[TokenTree]
+
+    vocab = 97
+    seen: Seen
+
+    def watch(self, method: Method) -> None:
+        self.seen = self.Seen(method, {}, [])
 
     def check(self, tree: TokenTree, root: int) -> None:
-        self.trees.append(list(tree.tokens))
-        assert len(tree) <= self.limit, "larger than max_rows said"
+        self.seen.trees.append(tree)
+        assert len(tree) <= self.seen.method.max_rows, "larger than max_rows said"
         assert tree.tokens[0] == root, "the root is the last token of the sequence"
-        assert all(isinstance(token, int) and 0 <= token < self.vocab for token in tree.tokens)
+        assert all(type(token) is int and 0 <= token < self.vocab for token in tree.tokens)
         assert tree.accept is None or tree.accept[0]
 
     def prefill(self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0) -> StepResult:
+        assert top_k == self.seen.method.top_k
         if tree is not None:
             self.check(tree, ids[-1])
             assert not any((tree.accept or [True] * len(tree))[1:]), "rows sent along with the prompt only draft"
         result = super().prefill(slot, ids, tree, top_k=top_k)
-        self.last[slot] = result.emitted[-1]
+        self.seen.last[slot] = result.emitted[-1]
         return result
 
-    def step(self, trees: Mapping[int, TokenTree], *, top_k: int = 0) -> dict[int, StepResult]:
+    def step(
+        self, trees: Mapping[int, TokenTree], *, top_k: int = 0, phases: Phases | None = None
+    ) -> dict[int, StepResult]:
+        assert top_k == self.seen.method.top_k
         for slot, tree in trees.items():
-            self.check(tree, self.last[slot])
-        results = super().step(trees, top_k=top_k)
-        self.last |= {slot: result.emitted[-1] for slot, result in results.items()}
+            self.check(tree, self.seen.last[slot])
+        results = super().step(trees, top_k=top_k, phases=phases)
+        self.seen.last |= {slot: result.emitted[-1] for slot, result in results.items()}
         return results
 
 
-def watch(method: Method, sampling: Sampling, seed: int = 0) -> tuple[list[RequestRecord], list[list[int]]]:
-    """Decodes prompts of several lengths; the records, and the tokens of every tree in order."""
-    model = models_tiny.supported("llama")
-    engine = Watching(model, slots=3, capacity=96, max_rows=method.max_rows, sampling=sampling)
-    engine.vocab, engine.limit, engine.last, engine.trees = 97, method.max_rows, {}, []
-    rule = StopRule(frozenset(), (), 30, str)
+@pytest.fixture(scope="module", autouse=True)
+def watching() -> Iterator[None]:
+    """One engine for all; what a method may send is checked against its own limit, not against the engine's."""
+    global engine
+    rows = max(method.max_rows for method in method_sets.ALL.values())
+    engine = Watching(models_tiny.supported("llama"), slots=3, capacity=96, max_rows=rows)
+    yield
+    engine.close()
+
+
+engine: Watching
+
+
+def watch(
+    method: Method, sampling: Sampling, stops: Sequence[int] = (), seed: int = 0
+) -> tuple[list[RequestRecord], list[TokenTree]]:
+    """Decodes prompts of several lengths; the records, and every tree in order."""
+    engine.sampling = sampling
+    engine.watch(method)
+    rule = StopRule(frozenset(stops), (), 30, str)
     requests = [Request(f"p{n}", 0, models_tiny.prompt(n, 97, seed=n), rule) for n in (1, 2, 7, 33)]
 
     def context(label: str, request: Request) -> Context:
         return Context(97, 96, random.Random(f"{seed}/{request.prompt_id}"))
 
-    try:
-        return list(Runner(engine, context, 3).segment(method, requests)), engine.trees
-    finally:
-        engine.close()
+    return list(Runner(engine, context, 3).segment(method, requests)), engine.seen.trees
 
 
 @every_method
@@ -129,7 +180,8 @@ def test_trees_keep_to_the_protocol(method: Method, sampling: Sampling) -> None:
 def test_a_run_repeats_exactly(method: Method) -> None:
     # Drafts come from the context's generator and from nothing else, so acceptance repeats with the seed as well.
     random.seed(1)
-    _, first = watch(method, Sampling())
+    records, first = watch(method, Sampling())
     random.seed(2)
-    _, again = watch(method, Sampling())
+    others, again = watch(method, Sampling())
     assert again == first
+    assert [record.measures for record in others] == [record.measures for record in records]

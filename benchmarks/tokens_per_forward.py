@@ -1,0 +1,86 @@
+"""Tokens per forward and host time of every registered method beside AR, on real prompts, greedy.
+
+Tokens per forward do not depend on the machine; the milliseconds do. Host time is what a step costs beside the target's
+forward: drafting, building the inputs, acceptance, keeping the KV, and the decoder's bookkeeping (median over steps).
+
+    python benchmarks/tokens_per_forward.py [--prompts 20] [--tokens 128] [--method jf,msn --set jf.n=16] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specbench import registry
+from specbench.models import load
+from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks
+from specbench.records import RequestRecord
+from specbench.run import make_engine, make_runner, prepare
+from specbench.summary import method_figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--task", default="humaneval")
+    parser.add_argument("--prompts", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--method", default=",".join(registry.methods()), help="default: all registered")
+    parser.add_argument("--set", action="append", default=[], dest="settings", help="METHOD.OPTION=VALUE")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    plan = Plan(
+        methods=plan_methods(args.method.split(","), args.settings),
+        tasks=plan_tasks([args.task], []),
+        model=args.model,
+        dtype="float32" if not torch.cuda.is_available() else "auto",
+        device="auto",
+        revision=None,
+        sampling=plan_sampling(0.0, 0, 1.0, 0),
+        max_new_tokens=args.tokens,
+        limit=args.prompts,
+        repeats=1,
+        concurrency=1,
+        data_dir=None,
+        out=Path(),
+        trace=True,
+    )
+    if not args.json:
+        print(f"{'method':16}{'TPF':>7}{'rows/step':>11}{'step ms':>9}{'host ms':>9}{'= AR':>6}  own figures")
+    for row in rows(plan):
+        own = " ".join(f"{name}={value:.2f}" for name, value in row["measures"].items())
+        figures = f"{row['tpf']:7.3f}{row['rows_per_step']:11.1f}{row['step_ms']:9.1f}{row['host_ms']:9.2f}"
+        print(json.dumps(row) if args.json else f"{row['method']:16}{figures}{row['exact']:>6}  {own}", flush=True)
+
+
+def rows(plan: Plan) -> Any:
+    """A dictionary per method as it ends, AR first; ``exact`` is how many answers are AR's, token for token."""
+    loaded = load(plan.model, dtype=plan.dtype)
+    prepared = prepare(plan, plan.tasks[0], loaded)
+    engine = make_engine(plan, loaded, prepared.longest + prepared.budget)
+    runner = make_runner(plan, loaded, engine)
+    baseline: dict[str, RequestRecord] = {}
+    for method in plan.methods:
+        records = {r.prompt_id: r for r in runner.segment(method, list(prepared.requests.values()))}
+        baseline = baseline or records
+        figures = method_figures(list(records.values()))
+        yield {
+            "method": method.label,
+            "options": method.options.model_dump(mode="json"),
+            "tpf": figures["tpf"],
+            "rows_per_step": figures["rows_per_step"],
+            "step_ms": 1e3 * figures["step_s"],
+            "host_ms": 1e3 * figures["phases"]["host_s"],
+            "exact": sum(records[key].ids == baseline[key].ids for key in records),
+            "measures": figures["measures"],
+        }
+
+
+if __name__ == "__main__":
+    main()

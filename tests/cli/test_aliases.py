@@ -1,0 +1,215 @@
+"""--model ALIAS: what it sets, what the user's own flags win over, and the line that says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import byte_tokenizer, save
+
+from specbench import models, names
+from specbench.cli.common import make_plan
+from specbench.errors import UsageError
+from specbench.plan import Plan
+
+JF = {"block_size": 8, "num_blocks": 1, "recycling": False}
+
+
+@pytest.fixture
+def entry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The alias ``toy``, a checkpoint of jf; every other alias stays."""
+    made: dict[str, Any] = {"title": "a toy", "hub": "someone/toy", "method": "jf", "options": dict(JF)}
+    entries = {**names.aliases(), "toy": made}
+    monkeypatch.setattr(names, "aliases", lambda: entries)
+    return made
+
+
+def plan(model: str = "toy", method: str | None = None, *settings: str) -> Plan:
+    return make_plan(
+        method=method, task="humaneval", model=model, settings=settings, task_settings=[], temperature=0, top_k=0,
+        top_p=1, seed=0, limit=None, max_new_tokens=None, repeats=1, concurrency=1, dtype="auto", device="auto",
+        revision=None, data_dir=None, out=Path(),
+    )  # fmt: skip
+
+
+def options(made: Plan, label: str) -> dict[str, Any]:
+    (found,) = (spec.options for spec in made.specs() if spec.label == label)
+    return {name: found[name] for name in JF}
+
+
+def test_it_sets_the_method_and_its_options(entry: dict[str, Any]) -> None:
+    made = plan()
+    assert [method.label for method in made.methods] == ["ar", "jf"]
+    assert options(made, "jf") == JF
+    assert made.alias_sets == (
+        "toy sets --method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false"
+    )
+
+
+def test_the_line_can_be_typed_instead(entry: dict[str, Any]) -> None:
+    words = plan().alias_sets.removeprefix("toy sets ").split()
+    typed = plan("config:tiny", words[1], *(word for word in words[2:] if word != "--set"))
+    assert typed.methods == plan().methods
+    assert typed.alias_sets == ""
+
+
+def test_every_row_of_the_method_gets_the_options(entry: dict[str, Any]) -> None:
+    made = plan("toy", "jf,jacobi,jf", "jf#2.K=2")
+    assert options(made, "jf") == JF
+    assert options(made, "jf#2") == {**JF, "num_blocks": 2}
+    assert [method.label for method in made.methods] == ["ar", "jf", "jacobi", "jf#2"]
+    assert made.alias_sets == (
+        "toy sets --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false "
+        "--set jf#2.block_size=8 --set jf#2.recycling=false"
+    )
+
+
+@pytest.mark.parametrize("setting", ["jf.block_size=4", "jf.n=4", "n=4", "jf.block-size=4"])
+def test_a_setting_wins_by_any_of_its_names(entry: dict[str, Any], setting: str) -> None:
+    made = plan("toy", None, setting)
+    assert options(made, "jf") == {**JF, "block_size": 4}
+    assert made.alias_sets == "toy sets --method ar,jf --set jf.num_blocks=1 --set jf.recycling=false"
+
+
+def test_a_preset_of_the_user_replaces_the_options(entry: dict[str, Any]) -> None:
+    made = plan("toy", "jf,jf", "jf.preset=MR", "jf.K=3")
+    assert options(made, "jf") == {"block_size": 64, "num_blocks": 3, "recycling": True}
+    assert options(made, "jf#2") == JF
+    assert "jf." not in made.alias_sets
+
+
+def test_a_preset_of_the_alias_is_told_by_its_options(entry: dict[str, Any]) -> None:
+    entry.update(method="cllm", options={"preset": "sharegpt", "init": "pad"})
+    made = plan()
+    assert made.alias_sets == "toy sets --method ar,cllm --set cllm.block_size=32 --set cllm.init=pad"
+    assert made.methods[1].max_rows == 32
+    assert plan("toy", None, "n=8").alias_sets == "toy sets --method ar,cllm --set cllm.init=pad"
+
+
+def test_an_option_of_the_alias_wins_over_its_preset(entry: dict[str, Any]) -> None:
+    entry.update(method="cllm", options={"preset": "sharegpt", "block_size": 24})
+    assert plan().methods[1].max_rows == 24
+
+
+def test_another_method_is_left_alone(entry: dict[str, Any]) -> None:
+    made = plan("toy", "jacobi")
+    assert [method.label for method in made.methods] == ["ar", "jacobi"]
+    assert made.alias_sets == ""
+
+
+def test_an_alias_without_a_method_gets_the_usual_ones() -> None:
+    for model in ("smollm2-135m", "config:tiny"):
+        made = plan(model)
+        assert [method.label for method in made.methods] == ["ar", "jacobi"]
+        assert made.alias_sets == ""
+
+
+def test_template_and_tokenizer_are_told(entry: dict[str, Any]) -> None:
+    entry.update(template="vicuna", tokenizer="someone/target")
+    assert plan("toy", "jacobi").alias_sets == "toy sets chat template vicuna, tokenizer of someone/target"
+    assert plan("toy", "jf", "jf.preset=M").alias_sets == plan("toy", "jacobi").alias_sets
+    assert plan().alias_sets.endswith("jf.recycling=false, chat template vicuna, tokenizer of someone/target")
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "says"),
+    [
+        ("jacobi", "jf.n=4", "(it must be in --method) 'jf'; known: ar, jacobi"),
+        (None, "jf.blocksize=4", "unknown option of jf 'blocksize'; did you mean block_size"),
+        (None, "jf.n=0", "option 'block_size' of jf: Input should be greater than or equal to 1"),
+        (None, "jf.preset=MM", "unknown preset of jf 'MM'"),
+        (None, "jf.n", "write METHOD.OPTION=VALUE"),
+        ("jg", "jf.n=4", "unknown method 'jg'; did you mean jf?"),
+    ],
+)
+def test_mistakes_are_said_as_without_an_alias(
+    entry: dict[str, Any], method: str | None, setting: str, says: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        plan("toy", method, setting)
+    assert says in str(raised.value)
+
+
+def test_a_setting_given_twice_is_still_a_mistake(entry: dict[str, Any]) -> None:
+    for settings in (("jf.n=4", "jf.block_size=4"), ("jf.n=4", "jf.n=4")):
+        with pytest.raises(UsageError, match="is set twice"):
+            plan("toy", None, *settings)
+
+
+# -------------------------------------------------------------------------------------------------------- the commands
+
+
+@pytest.fixture
+def checkpoint(entry: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The same alias, with a local folder for its hub id and two more for tokenizer and template."""
+    byte_tokenizer().save_pretrained(tmp_path / "target")
+    entry.update(hub=str(save(tmp_path / "toy")), tokenizer=str(tmp_path / "target"), template="vicuna")
+    monkeypatch.setattr(models, "_hub_in_reach", lambda: False)
+    return entry
+
+
+def line(entry: dict[str, Any], flags: str) -> str:
+    return f"toy sets {flags}, chat template vicuna, tokenizer of {entry['tokenizer']}"
+
+
+def test_run_says_what_is_set_and_records_it(cli: Any, checkpoint: dict[str, Any], tmp_path: Path) -> None:
+    given = ("--model", "toy", "--set", "jf.n=4", "--limit", 1, "--max-new-tokens", 6, "--out", tmp_path / "out")
+    said = cli("run", *given, "--json")
+    assert said.code == 0, said.err
+    # A line longer than the terminal stays one, and what goes on is told after it.
+    expected = line(checkpoint, "--method ar,jf --set jf.num_blocks=1 --set jf.recycling=false")
+    assert len(expected) > 80
+    assert said.err.splitlines()[:2] == [expected, "loading toy …"]
+    (folder,) = (tmp_path / "out").iterdir()
+    config = json.loads((folder / "run.json").read_text())
+    assert config["model"]["template"] == "vicuna"
+    assert [method["label"] for method in config["methods"]] == ["ar", "jf"]
+    assert config["methods"][1]["options"]["block_size"] == 4
+    assert config["methods"][1]["options"]["num_blocks"] == 1
+    assert config["task"]["options"]["style"] == "chat"  # only the alias's template makes it one
+
+
+def test_check_lossless_says_it_once(cli: Any, checkpoint: dict[str, Any]) -> None:
+    said = cli("check-lossless", "--model", "toy", "--limit", 1, "--max-new-tokens", 6, "--seeds", "0,1", "--json")
+    assert said.code == 0, said.err
+    expected = line(checkpoint, "--method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false")
+    assert said.err.splitlines().count(expected) == 1
+    assert {row["method"] for row in json.loads(said.out)["rows"]} == {"jf"}
+
+
+def test_nothing_is_said_where_nothing_is_set(cli: Any) -> None:
+    said = cli("check-lossless", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 2, "--temperatures", 0)
+    assert said.code == 0, said.err
+    assert said.err.splitlines()[0] == "loading config:tiny …"
+
+
+def test_help_tells_both_defaults(cli: Any) -> None:
+    for command in ("run", "check-lossless"):
+        assert "ar,jacobi, or the alias's" in cli(command, "--help", columns=160).out
+
+
+# ---------------------------------------------------------------------------------------------------------------- list
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_the_list_has_an_aliass_method_on_its_line(cli: Any, columns: int) -> None:
+    lines = cli("list", "models", columns=columns).out.splitlines()
+    assert lines[0].split() == ["model", "here", "method", "what", "it", "is"]
+    rows = {words[0]: words[2] for words in (text.split() for text in lines[2:]) if len(words) > 2}
+    for name, entry in names.aliases().items():
+        assert rows[name] == entry.get("method", "–")
+    assert max(map(len, lines)) <= columns
+
+
+def test_the_json_list_has_all_of_it(cli: Any) -> None:
+    rows = {row["model"]: row for row in json.loads(cli("list", "models", "--json").out)}
+    shown = rows["cllm-math-7b"]
+    assert (shown["method"], shown["options"]) == ("cllm", {"preset": "gsm8k"})
+    assert (shown["base"], shown["tokenizer"], shown["template"]) == ("GAIR/Abel-7B-001",) * 2 + ("cllm-math",)
+    assert shown["hub id"] == "cllm/consistency-llm-7b-math"
+    assert rows["config:tiny"] == {
+        "model": "config:tiny", "here": True, "method": None, "hub id": None, "base": None, "options": {},
+        "tokenizer": None, "template": None, "what it is": "dummy weights of this shape",
+    }  # fmt: skip

@@ -1,0 +1,183 @@
+"""``specbench new-method``: what it writes works as it is, in a checkout and as a package, and destroys nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from site_packages import install, python, visible
+
+from specbench import registry
+
+ROOT = Path(__file__).parents[2]
+NAME = "brand_new"
+FOLDER = ["__init__.py", "method.toml", "decoder.py", "README.md"]
+RUN = f"specbench run --method {NAME} --task humaneval --limit 8"
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout as far as a method needs one, links included."""
+    folder = tmp_path_factory.mktemp("clone")
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("specbench", "methods", "tasks", "tests/contract"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
+    (folder / "tests" / "methods").mkdir()
+    for name in ("pyproject.toml", *(f"tests/{file.name}" for file in (ROOT / "tests").glob("*.py"))):
+        shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that is in no checkout."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files(root: Path) -> list[str]:
+    """Files below a folder, what Python caches left out."""
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.suffix != ".pyc")
+
+
+def passes_ruff(folder: Path, *paths: object) -> None:
+    for command in (["check"], ["format", "--check"]):
+        done = python("-m", "ruff", *command, "--no-cache", *paths, cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------- what it writes
+
+
+def test_a_method_in_a_checkout(cli: Any, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(files(clone))
+    monkeypatch.chdir(clone / "tests")  # anywhere inside
+    said = cli("new-method", NAME)
+    assert (said.code, said.err) == (0, "")
+    test = f"tests/methods/test_{NAME}.py"
+    written = [*(f"methods/{NAME}/{file}" for file in FOLDER), test]
+    assert set(files(clone)) - before == set(written)
+    wrote, _, after = said.out.partition("\nNext\n")
+    assert wrote.splitlines() == ["Wrote", *(f"  ../{name}" for name in written)]
+    assert after.splitlines() == ["  cd ..", f"  python -m pytest {test} tests/contract -k {NAME}", f"  {RUN}"]
+
+    passes_ruff(clone, f"methods/{NAME}", test)
+    # Its own test, and what every method is held to: the registry finds the folder by itself.
+    contract = "tests/contract/test_methods.py"
+    done = python("-m", "pytest", "-v", test, contract, "-k", f"{NAME} and not slow", cwd=clone)
+    assert done.returncode == 0, done.stdout
+    assert f"{contract}::test_card[{NAME}] PASSED" in done.stdout
+
+
+def test_a_package_of_its_own(cli: Any, elsewhere: Path) -> None:
+    said = cli("new-method", NAME)
+    assert (said.code, said.err) == (0, "")
+    root, package = elsewhere / "specbench-brand-new", f"specbench_{NAME}"
+    written = ["pyproject.toml", *(f"{package}/{file}" for file in FOLDER), f"tests/test_{NAME}.py"]
+    assert files(elsewhere) == sorted(f"{root.name}/{name}" for name in written)
+    wrote, _, after = said.out.partition("\nNext\n")
+    assert wrote.splitlines() == ["Wrote", *(f"  {root.name}/{name}" for name in written)]
+    commands = ["pip install -e ./specbench-brand-new", "python -m pytest ./specbench-brand-new", RUN]
+    assert after.splitlines() == [f"  {command}" for command in commands]
+
+    passes_ruff(root)
+    site = elsewhere / "site"
+    install(root, site)
+    done = python("-m", "pytest", "-q", root, cwd=elsewhere, site=site)
+    assert done.returncode == 0, done.stdout
+    with visible(site):
+        rows = {row["method"]: row for row in json.loads(cli("list", "methods", "--json").out)}
+        assert "is registered by specbench-brand-new already" in cli("new-method", NAME, "--into", "other").error
+    assert rows[NAME]["from"] == "specbench-brand-new"
+    assert list(rows[NAME]["options"]) == ["draft_length"]
+    assert not Path("other").exists()
+
+
+def test_into_makes_the_folder_and_a_package_even_in_a_checkout(
+    cli: Any, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(clone)
+    monkeypatch.chdir(clone)
+    into = tmp_path / "a b" / "c"
+    said = cli("new-method", "other", "--into", into, "--json")
+    assert (said.code, said.err) == (0, "")
+    answer = json.loads(said.out)
+    assert sorted(answer["wrote"]) == [str(into / name) for name in files(into)]
+    assert answer["method"] == "other"
+    assert answer["next"][0] == f"pip install -e '{into}/specbench-other'"
+    assert files(clone) == before
+
+
+def test_somebody_elses_folders_are_no_checkout(cli: Any, elsewhere: Path) -> None:
+    (elsewhere / "methods").mkdir()
+    (elsewhere / "tests" / "methods").mkdir(parents=True)
+    for number, project in enumerate((None, "[project", '[project]\nname = "physics"\n')):
+        if project is not None:
+            (elsewhere / "pyproject.toml").write_text(project)
+        assert cli("new-method", f"other{number}").code == 0
+        assert (elsewhere / f"specbench-other{number}").is_dir()
+    assert not list((elsewhere / "methods").iterdir())
+
+
+# ------------------------------------------------------------------------------------------------- what it will not do
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *(
+            (name, f"'{name}' cannot name a method; take lower-case letters, digits and single underscores")
+            for name in ("New", "my-method", "2nd", "a.b", "../a", "_a", "a_", "a__b", "é", "lambda", "a" * 31, "a\nb")
+        ),
+        ("", "'' cannot name a method"),
+        ("jacobi", f"method 'jacobi' is registered by specbench already ({registry.method('jacobi').folder})"),
+        ("llm", "a package specbench-llm is installed already; choose another name"),  # our own
+    ],
+)
+def test_a_name_that_will_not_do(cli: Any, elsewhere: Path, name: str, expected: str) -> None:
+    said = cli("new-method", name)
+    assert said.code == 2
+    assert " ".join(expected.split()) in said.error
+    assert said.out == ""
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("way", ["folder", "file", "link to nowhere"])
+def test_what_is_there_stays(cli: Any, elsewhere: Path, way: str) -> None:
+    taken = elsewhere / "specbench-mine"
+    if way == "folder":
+        taken.mkdir()
+    elif way == "file":
+        taken.write_text("mine")
+    else:
+        taken.symlink_to("nowhere")
+    said = cli("new-method", "mine")
+    assert said.code == 2
+    assert said.error == "error: specbench-mine is there already; choose another name or move it away"
+    assert files(elsewhere) == (["specbench-mine"] if way == "file" else [])
+
+
+@pytest.mark.parametrize("way", ["methods/mine/notes.txt", "tests/methods/test_mine.py"])
+def test_what_is_there_in_a_checkout_stays(cli: Any, clone: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.chdir(clone)
+    mine = clone / way
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    before = files(clone)
+    said = cli("new-method", "mine")
+    assert said.code == 2
+    assert "is there already; choose another name or move it away" in said.error
+    assert mine.read_text() == "mine"
+    assert files(clone) == before
+    mine.unlink()
+
+
+def test_a_folder_that_cannot_be_written(cli: Any, elsewhere: Path) -> None:
+    (elsewhere / "file").write_text("mine")
+    said = cli("new-method", "mine", "--into", "file")
+    assert said.code == 3
+    assert "error: cannot write file/specbench-mine/pyproject.toml (Not a directory)" in said.error
+    assert (elsewhere / "file").read_text() == "mine"

@@ -1,0 +1,574 @@
+"""Jacobi Forcing: Jacobi's with one block and one chain; more of either by hand and by plain renderings."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from toys import Target, Walk, greedy, language, walk
+
+from specbench import registry
+from specbench.decoding import Context
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.errors import UsageError
+from specbench.methods.jacobi import decoder as jacobi
+from specbench.methods.jf.decoder import Decoder, Options
+from specbench.methods.jf.pool import Pool
+from specbench.plan import plan_methods
+
+VOCAB, PAD = 50, 49
+PROMPT = [20, 21, 22, 20]
+
+
+def decoder(seed: int = 0, **options: Any) -> Decoder:
+    return Decoder(Options(**options), Context(VOCAB, PAD, random.Random(seed)))
+
+
+def decoded(target: Target, tokens: int = 60, seed: int = 0, **options: Any) -> Walk:
+    return walk(decoder(seed, **options), target, PROMPT, tokens)
+
+
+def result(next_tokens: Sequence[int], path: Sequence[int] = (0,)) -> StepResult:
+    return StepResult([next_tokens[row] for row in path], list(path), list(next_tokens))
+
+
+def started(first: int, **options: Any) -> Decoder:
+    """A decoder behind its prefill, which brought nothing but the first token; fresh guesses are pads."""
+    made = decoder(init="pad", prefill_draft=False, **options)
+    made.begin(PROMPT)
+    made.observe(result([first]))
+    return made
+
+
+def shape(tree: TokenTree) -> tuple[list[int], list[int]]:
+    return list(tree.tokens), list(tree.parents)
+
+
+def counting(prompt: Sequence[int], out: Sequence[int]) -> int:
+    """A language in which only the place decides: every guess that has been through a forward is right."""
+    return len(out)
+
+
+# ------------------------------------------------------------------ one block, one chain: Jacobi
+
+LANGUAGES = [language(seed, words=6, memory=seed % 3, period=7) for seed in range(6)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_blocks": 1, "recycling": False},
+        {"multiblock": False, "recycling": False},
+        {"multiblock": False, "pool_size": 1},
+        {"num_blocks": 1, "variant": "released", "pool_size": 1},
+        {"num_blocks": 1, "variant": "released", "pool_size": 2},
+        {"multiblock": False, "variant": "released", "recycling": False, "num_blocks": 7},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("prefill_draft", [True, False])
+@pytest.mark.parametrize("n", [1, 2, 5, 16])
+def test_one_block_and_one_chain_are_jacobi(n: int, prefill_draft: bool, options: dict[str, Any]) -> None:
+    for seed, target in enumerate(LANGUAGES):
+        plain = jacobi.Options(block_size=n, prefill_draft=prefill_draft)
+        theirs = walk(jacobi.Decoder(plain, Context(VOCAB, PAD, random.Random(seed))), target, PROMPT, 80)
+        mine = decoded(target, 80, seed, block_size=n, prefill_draft=prefill_draft, **options)
+        assert (mine.prefill and shape(mine.prefill)) == (theirs.prefill and shape(theirs.prefill))
+        assert mine.drafts == theirs.drafts
+        assert mine.output == theirs.output
+        assert len(mine.trees) == len(theirs.trees)
+
+
+# ------------------------------------------------------------------ blocks ahead (paper)
+
+
+def test_a_block_ahead_is_the_real_one_when_its_turn_comes() -> None:
+    # n=4, r=0.25: a block ahead as soon as 1 token of the newest is right.
+    walked = decoded(
+        counting, 13, block_size=4, activation_ratio=0.25, recycling=False, init="pad", prefill_draft=False
+    )
+    pads = [PAD] * 3
+    assert [list(tree.tokens) for tree in walked.trees] == [
+        [0, *pads],
+        [1, 2, 3, 4, *pads],  # three of the real block; 4 is the last row's own next token, pads behind it
+        [5, 6, 7, 8, *pads],  # 5 6 7 were the block ahead: its first token 4 went along with the real block's
+        [9, 10, 11, 12, *pads],
+    ]
+    assert walked.emitted == [[1], [2, 3, 4, 5], [6, 7, 8, 9], [10, 11, 12, 13]]
+
+
+def test_a_block_that_carries_over_saves_forwards() -> None:
+    settings: dict[str, Any] = {
+        "block_size": 4,
+        "activation_ratio": 0.25,
+        "recycling": False,
+        "init": "pad",
+        "prefill_draft": False,
+    }
+    one = decoded(counting, 41, num_blocks=1, **settings)
+    two = decoded(counting, 41, num_blocks=2, **settings)
+    # With one block a fresh one follows each: 4 tokens in 2 forwards. With two, 4 tokens in 1 behind the first.
+    assert (len(one.trees), len(two.trees)) == (20, 11)
+    assert one.output[:41] == two.output[:41] == list(range(41))
+
+
+def test_tokens_beyond_the_real_block_are_counted_as_carried() -> None:
+    made = decoder(block_size=4, activation_ratio=0.25, recycling=False, init="pad", prefill_draft=False)
+    walk(made, counting, PROMPT, 13)
+    # Forwards 2, 3 and 4 accept three tokens of the real block's chain, the last emitted one included, and one beyond.
+    assert made.measures(13, False) == {"recycled": 0, "carried": 3}
+    alone = decoder(block_size=4, num_blocks=1, recycling=False, init="pad", prefill_draft=False)
+    walk(alone, counting, PROMPT, 13)
+    assert alone.measures(13, False) == {"recycled": 0, "carried": 0}
+
+
+@pytest.mark.parametrize(("r", "n", "needed"), [(0.25, 10, 3), (0.3, 10, 3), (0.5, 5, 3), (0.85, 8, 7), (0.1, 3, 1)])
+def test_a_block_starts_when_ceil_of_r_times_n_tokens_are_right(r: float, n: int, needed: int) -> None:
+    # One token a forward: token m is committed by forward m.
+    made = started(0, block_size=n, activation_ratio=r, recycling=False)
+    for forward in range(1, needed + 1):
+        assert len(made.draft()) == n - forward + 1, "the real block alone"
+        made.observe(result([forward] + [40] * (n - forward)))
+    tree = made.draft()
+    assert len(tree) == n - needed + n
+    assert list(tree.tokens[n - needed :]) == [40] + [PAD] * (n - 1)
+
+
+def test_a_further_block_starts_by_what_is_right_of_the_newest_one() -> None:
+    # n=4, r=0.5: two tokens. Of the block ahead, those count that the target says behind the drafts before them.
+    def ahead() -> Decoder:
+        made = started(0, block_size=4, num_blocks=3, activation_ratio=0.5, recycling=False)
+        made.observe(result([1, 40, 40, 40]))
+        made.observe(result([2, 40, 40]))
+        assert list(made.draft().tokens) == [2, 40, 40, PAD, PAD, PAD]  # two of the real block are left
+        return made
+
+    one, two = ahead(), ahead()
+    one.observe(result([3, 40, 41, 42, 43, 44]))  # 40 is said behind 2 40, the pad behind it is not
+    assert list(one.draft().tokens) == [3, 40, 41, 42, 43]
+    two.observe(result([3, 40, PAD, 42, 43, 44]))  # both are
+    assert list(two.draft().tokens) == [3, 40, PAD, 42, 43, 44, PAD, PAD, PAD]
+
+
+def multiblock(target: Target, n: int, most: int, r: float, tokens: int) -> tuple[list[list[int]], list[list[int]]]:
+    """(drafts, emitted tokens) of each forward, block by block; fresh guesses are PAD."""
+    out = [target(PROMPT, [])]
+    blocks = [[out[0]] + [PAD] * (n - 1)]
+    drafts, emitted = [], []
+    while len(out) < tokens:
+        draft = [token for block in blocks for token in block]
+        said = [target(PROMPT, [*out[:-1], *draft[: at + 1]]) for at in range(len(draft))]
+        m = 0
+        while m + 1 < len(draft) and draft[m + 1] == said[m]:
+            m += 1
+        if len(blocks) == 1:
+            right = n - len(blocks[0]) + m + 1
+        else:
+            at = len(draft) - len(blocks[-1])
+            right = 0
+            while right < len(blocks[-1]) and draft[at + right] == said[at + right - 1]:
+                right += 1
+        drafts.append(draft)
+        emitted.append(said[: m + 1])
+        out += emitted[-1]
+        refreshed, at = [], 0
+        for block in blocks:
+            refreshed.append([said[at + t - 1] for t in range(len(block)) if at + t > m])
+            at += len(block)
+        blocks = [block for block in refreshed if block]
+        if not blocks:
+            blocks = [[said[m]] + [PAD] * (n - 1)]
+        elif len(blocks) < most and right >= math.ceil(r * n):
+            blocks.append([said[-1]] + [PAD] * (n - 1))
+    return drafts, emitted
+
+
+@pytest.mark.parametrize("r", [0, 0.3, 0.5, 0.85, 1])
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_blocks_are_those_of_a_plain_rendering(n: int, most: int, r: float) -> None:
+    for seed in range(6):
+        target = language(seed, words=3, memory=seed % 4, period=7)
+        walked = decoded(
+            target, 60, block_size=n, num_blocks=most, activation_ratio=r, recycling=False, init="pad",
+            prefill_draft=False,
+        )  # fmt: skip
+        drafts, emitted = multiblock(target, n, most, r, 60)
+        assert [list(tree.tokens) for tree in walked.trees] == drafts
+        assert all(list(tree.parents) == list(range(-1, len(tree) - 1)) for tree in walked.trees)
+        assert walked.emitted == emitted
+        assert max(map(len, drafts)) <= most * n
+
+
+@pytest.mark.parametrize("n", [2, 5, 16])
+def test_r_1_is_one_block_at_a_time(n: int) -> None:
+    # A block is right as a whole when it is finished, and not before: there is nothing to start ahead of.
+    for seed, target in enumerate(LANGUAGES):
+        one, two = (decoded(target, 60, seed, block_size=n, num_blocks=most, activation_ratio=1) for most in (1, 2))
+        assert one.drafts == two.drafts
+
+
+def test_r_0_starts_a_block_with_every_forward_until_there_are_k() -> None:
+    made = started(0, block_size=5, num_blocks=3, activation_ratio=0, recycling=False)
+    lengths = []
+    for _ in range(6):
+        lengths.append(len(made.draft()))
+        made.observe(result([40] * lengths[-1]))
+    # A token is committed by each; the fifth finishes the first block, and another one starts at the end.
+    assert lengths == [5, 4 + 5, 8 + 5, 12, 11, 10 + 5]
+
+
+# ------------------------------------------------------------------ recycled guesses (paper)
+
+
+def test_a_rejected_draft_is_tried_again_where_it_meets_the_last_token() -> None:
+    made = started(1, block_size=6, num_blocks=1)
+    made.observe(result([2, 3, 9, 4, 8, 30]))
+    assert shape(made.draft()) == ([2, 3, 9, 4, 8], [-1, 0, 1, 2, 3])
+    made.observe(result([9, 2, 4, 6, 31]))
+    # 9 is verified; the draft of the forward before went on with 4 8 behind a 9. It is a token short, so the draft's
+    # own 6 stays at its place.
+    assert shape(made.draft()) == ([9, 2, 4, 6, 4, 8, 6], [-1, 0, 1, 2, 0, 4, 5])
+    # The candidate's 4 is right, the draft's 2 is not: what the target says behind the candidate's rows is the next
+    # guess (11), never what it says behind the draft's (71).
+    made.observe(result([4, 70, 71, 72, 5, 11, 12], path=(0, 4)))
+    assert made.draft().tokens[:2] == [5, 11]
+    assert made.measures(4, False) == {"recycled": 1, "carried": 0}
+
+
+def test_row_0_wins_ties() -> None:
+    # Draft and candidate begin alike, and nothing but their common beginning is right.
+    made = started(1, block_size=6, num_blocks=1)
+    made.observe(result([2, 3, 9, 4, 8, 30]))
+    made.observe(result([9, 4, 2, 6, 31]))
+    tree = made.draft()
+    assert shape(tree) == ([9, 4, 2, 6, 8, 6], [-1, 0, 1, 2, 1, 4])
+    made.observe(result([4, 5, 71, 72, 11, 12], path=(0, 1)))
+    assert made.draft().tokens[:2] == [5, 71]
+    assert made.measures(4, False)["recycled"] == 0
+
+
+def test_a_candidate_goes_beside_the_real_block_only() -> None:
+    # A block ahead is drafted behind the draft. A candidate is as long as what is left of the real block.
+    made = started(1, block_size=6, num_blocks=2, activation_ratio=0.3)
+    made.observe(result([2, 3, 9, 4, 8, 30]))
+    made.observe(result([9, 2, 4, 6, 31]))
+    tokens, parents = shape(made.draft())
+    assert tokens == [9, 2, 4, 6, 31, *[PAD] * 5, 4, 8, 6]
+    assert parents == [-1, *range(9), 0, 10, 11]
+    # When it wins, its rows refresh what they reach, its last one the first token of the block ahead; the others of
+    # that block are refreshed where they stand, behind the draft.
+    made.observe(result([4, 70, 71, 72, 73, 74, 75, 76, 77, 78, 5, 11, 12], path=(0, 10)))
+    assert made.draft().tokens == [5, 11, 12, 73, 74, 75, 76, 77]
+
+
+def pool(output: Sequence[int], *rejected: Sequence[int], candidates: int = 3) -> Pool:
+    made = Pool(candidates)
+    made.see(output)
+    for draft in rejected:
+        made.reject(draft)
+    return made
+
+
+def test_candidates_come_from_the_output_first_and_its_longest_match() -> None:
+    #         0  1  2  3  4  5  6  7  8  9 10
+    output = [5, 1, 7, 2, 1, 8, 3, 5, 1]
+    # 5 1 was followed by 7 2 once; 1 alone last by 8 3, before that by 7 2 again.
+    assert pool(output).candidates(1, [0, 0]) == [[7, 2], [8, 3]]
+    assert pool(output, [6, 1, 4, 4]).candidates(1, [0, 0]) == [[7, 2], [8, 3], [4, 4]]
+    assert pool(output, [6, 1, 4, 4], candidates=2).candidates(1, [0, 0]) == [[7, 2], [8, 3]]
+
+
+def test_candidates_are_different_from_the_draft_and_from_each_other() -> None:
+    output = [5, 1, 7, 2, 1, 8, 3, 5, 1]
+    assert pool(output, [6, 1, 8, 3]).candidates(1, [7, 2]) == [[8, 3]]
+
+
+def test_rejected_drafts_are_searched_from_the_newest_and_the_oldest_dropped() -> None:
+    drafts = [[9, 1, 10, 10], [9, 1, 11, 11], [9, 9, 1, 12, 12], [9, 1, 13, 13]]
+    assert pool([1], *drafts).candidates(1, [0, 0]) == [[13, 13], [12, 12], [11, 11]]
+
+
+def test_a_draft_meets_the_last_token_at_any_of_its_places_but_the_first() -> None:
+    # Its first token is the one that was verified then, and its successor is the draft that was refuted.
+    assert pool([1], [1, 4, 1, 5, 1, 6]).candidates(1, [0, 0, 0]) == [[5, 1, 6], [6, 0, 0]]
+
+
+def test_nothing_is_tried_where_nothing_is_left_to_guess() -> None:
+    assert pool([1, 2, 1], [3, 1, 4]).candidates(1, []) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_candidates_of_a_decoded_text_are_never_more_than_the_pool_less_the_draft(seed: int) -> None:
+    target = language(seed, words=4, memory=1, period=5)
+    used = 0
+    for pool_size in (1, 2, 4):
+        made = decoder(block_size=8, num_blocks=1, pool_size=pool_size, init="pad")
+        walked = walk(made, target, PROMPT, 80)
+        for tree in walked.trees:
+            leaves = set(range(len(tree))) - set(tree.parents)
+            assert len(leaves) <= pool_size
+        used += made.measures(80, False)["recycled"] > 0 and pool_size > 1
+        assert pool_size > 1 or made.measures(80, False)["recycled"] == 0
+        assert walked.output == greedy(target, PROMPT, len(walked.output))
+    assert used  # some were right
+
+
+# ------------------------------------------------------------------ what the published code does
+
+
+def released(n: int, **options: Any) -> Decoder:
+    return started(1, block_size=n, num_blocks=1, variant="released", **options)
+
+
+def test_the_released_pool_gives_nothing_until_it_has_two_hits() -> None:
+    made = released(6)
+    made.observe(result([2, 3, 2, 5, 6, 30]))
+    # Pushed: [1 | 2 3 2 5 6], then the refreshed tail [3 2 5 6], which is skipped. One hit, the draft itself.
+    assert shape(made.draft()) == ([2, 3, 2, 5, 6], [-1, 0, 1, 2, 3])
+    made.observe(result([9, 2, 5, 3, 31]))
+    assert shape(made.draft()) == ([9, 2, 5, 3], [-1, 0, 1, 2])
+
+
+def test_the_released_pool_takes_the_leftmost_hit_of_each_string_newest_first() -> None:
+    made = released(6)
+    made.observe(result([2, 3, 2, 5, 6, 30]))
+    made.observe(result([9, 2, 5, 3, 31]))
+    made.observe(result([2, 7, 3, 32]))
+    # Pool of 4: [1 2 9 2 5 3], [2 5 3], [1 2 9 | 2 7 3], and [7 3], the newest, which is skipped. Hits of 2, each at
+    # its first place and cut to the 3 tokens that are left: 2 9 2, then 2 5 3, then 2 9 2 again.
+    assert shape(made.draft()) == ([2, 7, 3, 9, 2, 5, 3], [-1, 0, 1, 0, 3, 0, 5])
+    made.observe(result([5, 70, 71, 72, 73, 9, 74], path=(0, 5)))
+    assert made.draft().tokens == [9]
+    assert made.measures(6, False) == {"recycled": 1}
+
+
+def test_a_released_candidate_goes_on_behind_its_winner() -> None:
+    made = released(8)
+    made.observe(result([2, 3, 2, 5, 6, 11, 12, 30]))
+    made.observe(result([9, 2, 5, 6, 11, 12, 31]))
+    made.observe(result([2, 7, 3, 13, 14, 32]))
+    tokens, _ = shape(made.draft())
+    assert tokens[:5] == [2, 7, 3, 13, 14]
+    fifth = tokens.index(5)  # the candidate 2 5 6 11 12
+    said = [5, *range(60, 60 + len(tokens) - 1)]
+    said[fifth] = 40
+    made.observe(result(said, path=(0, fifth)))
+    # 40 is verified, and the guesses are what the target says behind the candidate's rows, but for its last.
+    assert made.draft().tokens[:3] == [40, said[fifth + 1], said[fifth + 2]]
+
+
+def test_a_released_candidate_that_is_too_short_ends_with_the_draft() -> None:
+    made = released(6)
+    made.observe(result([2, 3, 2, 5, 6, 30]))
+    made.observe(result([9, 2, 3, 4, 31]))
+    made.observe(result([3, 7, 8, 32]))
+    # Hits of 3: the draft itself; 3 4 in the tail [2 3 4], filled up with the draft's 8; and 3 4 once more.
+    assert shape(made.draft()) == ([3, 7, 8, 4, 8], [-1, 0, 1, 0, 3])
+
+
+def test_nothing_of_the_released_pool_outlives_a_call() -> None:
+    # The same two forwards as above, but the block ends between them: no string of the call before gives a hit.
+    made = released(6)
+    made.observe(result([2, 3, 2, 5, 6, 30]))
+    made.observe(result([3, 2, 5, 6, 9], path=(0, 1, 2, 3, 4)))
+    assert list(made.draft().tokens) == [9] + [PAD] * 5
+    made.observe(result([2, 7, 3, 5, 3, 32]))
+    assert shape(made.draft()) == ([2, 7, 3, 5, 3], [-1, 0, 1, 2, 3])
+
+
+def test_a_released_block_ahead_is_computed_and_never_emitted() -> None:
+    # n=4, r=0.5: behind two committed tokens, the block ahead is a copy of what is left, filled up with pads.
+    made = started(0, block_size=4, num_blocks=2, activation_ratio=0.5, recycling=False, variant="released")
+    made.observe(result([1, 40, 41, 42]))
+    made.observe(result([2, 43, 44]))
+    tree = made.draft()
+    assert shape(tree) == ([2, 43, 2, 43, PAD, PAD], [-1, 0, 1, 2, 3, 4])
+    assert list(tree.accept or ()) == [True, True, False, False, False, False]
+    # Its first token is taken for right, and those behind it that the target says: 2 is, 43 is too, the pad is not.
+    made.observe(result([3, 45, 43, 46, 47, 48]))
+    tree = made.draft()
+    assert shape(tree)[0] == [3, 2, 43, 46, 47]
+    assert list(tree.accept or ()) == [True, False, False, False, False]
+    # The real block ends: the next starts from fresh guesses, and what was drafted ahead is thrown away.
+    made.observe(result([4, 2, 43, 46, 47]))
+    assert shape(made.draft()) == ([4, PAD, PAD, PAD], [-1, 0, 1, 2])
+
+
+class Call:
+    """The published multiblock call from its description, on plain lists; rows are whole chains."""
+
+    def __init__(self, target: Target, out: list[int], n: int, most: int, r: float, size: int) -> None:
+        self.target, self.out, self.n, self.most, self.size = target, out, n, most, size
+        self.threshold = math.ceil(r * n)
+        self.rows = [[out[-1]] + [PAD] * (n - 1)]
+        self.done: list[int] = []
+        self.ahead: tuple[list[int], list[int]] | None = None
+        self.pool: deque[list[int]] = deque(maxlen=size)
+
+    def paths(self) -> set[tuple[tuple[int, ...], bool]]:
+        """Every chain of tokens below the root that is computed, and whether its last may be emitted."""
+        found = {(tuple(row[1 : end + 1]), True) for row in self.rows for end in range(1, len(row))}
+        if self.ahead:
+            block = self.ahead[0] + self.ahead[1]
+            found |= {(tuple(self.rows[0][1:] + block[:end]), False) for end in range(1, len(block) + 1)}
+        return found
+
+    def said(self, tokens: Sequence[int]) -> list[int]:
+        return [self.target(PROMPT, [*self.out[:-1], *tokens[: at + 1]]) for at in range(len(tokens))]
+
+    def forward(self) -> tuple[list[int], bool]:
+        """(tokens emitted, whether the call is over)."""
+        best, matches, words = 0, -1, []
+        for number, row in enumerate(self.rows):
+            said = self.said(row)
+            m = 0
+            while m + 1 < len(row) and row[m + 1] == said[m]:
+                m += 1
+            if m > matches:
+                best, matches, words = number, m, said
+        row, m = self.rows[best], matches
+        block = self.ahead[0] + self.ahead[1] if self.ahead else []
+        behind = self.said(self.rows[0] + block)[len(row) :]
+        self.done += row[: m + 1]
+        self.out += words[: m + 1]
+        if m + 1 == len(row):
+            return words[: m + 1], True
+        tail = words[m + 1 : len(row) - 1]
+        draft = [words[m], *tail]
+        self.pool.append([token for token in self.done + draft + block if token != PAD])
+        if tail:
+            self.pool.append(tail)
+        found = []
+        for entry in reversed(list(self.pool)[:-1]):
+            if draft[0] in entry:
+                hit = entry[entry.index(draft[0]) :][: len(draft)]
+                found.append(hit + draft[len(hit) :])
+        self.rows = [draft, *found] if len(found) >= 2 else [draft]
+        if self.ahead and self.ahead[1]:
+            taken, guesses = self.ahead
+            words_ahead = behind[len(taken) :]
+            m = 0
+            while m + 1 < len(guesses) and guesses[m + 1] == words_ahead[m]:
+                m += 1
+            rest = [] if m + 1 == len(guesses) else words_ahead[m : len(guesses) - 1]
+            self.ahead = (taken + guesses[: m + 1], rest)
+        if self.most > 1 and self.ahead is None and len(self.done) >= self.threshold:
+            self.ahead = ([], draft + [PAD] * (self.n - len(draft)))
+        return self.out[-(matches + 1) :], False
+
+
+def tree_paths(tree: TokenTree) -> list[tuple[tuple[int, ...], bool]]:
+    paths: list[tuple[int, ...]] = [()]
+    for row in range(1, len(tree)):
+        paths.append((*paths[tree.parents[row]], tree.tokens[row]))
+    return list(zip(paths, tree.accept or [True] * len(tree), strict=True))[1:]
+
+
+@pytest.mark.parametrize("r", [0, 0.5, 0.85])
+@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("n", [2, 6, 12])
+def test_released_trees_are_those_of_a_plain_rendering(n: int, size: int, most: int, r: float) -> None:
+    rows = set()
+    for seed in range(4):
+        target = language(seed, words=5, memory=1 + seed % 2, period=7 * (seed // 2))
+        walked = decoded(
+            target, 60, block_size=n, num_blocks=most, pool_size=size, activation_ratio=r, init="pad",
+            prefill_draft=False, variant="released",
+        )  # fmt: skip
+        call = Call(target, [target(PROMPT, [])], n, most, r, size)
+        for tree, emitted in zip(walked.trees, walked.emitted, strict=True):
+            paths = tree_paths(tree)
+            assert set(paths) == call.paths()
+            assert len(set(paths)) == len(paths)  # rows that begin alike are shared
+            rows.add(len(call.rows))
+            expected, over = call.forward()
+            assert emitted == expected
+            if over:
+                call = Call(target, call.out, n, most, r, size)
+    # As observed of the published code: a pool of up to 2 never yields a candidate, larger ones never just one.
+    if n == 12:
+        assert rows == {1} | set(range(3, size + 1)) or size == 8
+    assert 2 not in rows
+    assert size > 2 or rows == {1}
+
+
+def test_a_released_call_ends_after_128_forwards() -> None:
+    # One token a forward: after 128 of them the driver starts over with fresh guesses, though 22 are left.
+    made = released(150, recycling=False)
+    for forward in range(1, 129):
+        assert len(made.draft()) == 150 - forward + 1
+        made.observe(result([40] * (150 - forward + 1)))
+    assert list(made.draft().tokens) == [40] + [PAD] * 149
+
+
+# ------------------------------------------------------------------ options
+
+
+@pytest.mark.parametrize(("preset", "blocks", "chains"), [("vanilla", 1, 1), ("M", 2, 1), ("R", 1, 4), ("MR", 2, 4)])
+def test_the_four_settings_of_the_two_switches(preset: str, blocks: int, chains: int) -> None:
+    options = plan_methods(["jf"], [f"preset={preset}", "n=6", "r=0.3", "init=pad"])[1].options
+    assert isinstance(options, Options)
+    assert (options.blocks, options.chains) == (blocks, chains)
+    target = language(2, words=4, memory=1, period=5)
+    made = Decoder(options, Context(VOCAB, PAD, random.Random(0)))
+    plain = decoder(block_size=6, activation_ratio=0.3, num_blocks=blocks, pool_size=chains, init="pad")
+    assert walk(made, target, PROMPT, 80).drafts == walk(plain, target, PROMPT, 80).drafts
+    measures = made.measures(80, False)
+    assert (measures["carried"] > 0, measures["recycled"] > 0) == (blocks > 1, chains > 1)
+
+
+def test_the_defaults_are_the_published_optimum() -> None:
+    options = plan_methods(["jf"], [])[1].options
+    assert isinstance(options, Options)
+    assert (options.block_size, options.blocks, options.chains, options.activation_ratio) == (64, 2, 4, 0.85)
+    assert options.variant == "paper"
+    released_options = plan_methods(["jf"], ["preset=released"])[1].options
+    assert isinstance(released_options, Options)
+    assert released_options.variant == "released"
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+@pytest.mark.parametrize(("n", "most", "size"), [(1, 2, 4), (2, 2, 3), (6, 1, 4), (6, 2, 4), (9, 2, 1)])
+def test_no_tree_is_larger_than_announced(n: int, most: int, size: int, variant: str) -> None:
+    method = plan_methods(["jf"], [f"n={n}", f"K={most}", f"pool={size}", "r=0", f"variant={variant}"])[1]
+    assert method.max_rows == n * most + (n - 1) * (size - 1)
+    for seed, target in enumerate(LANGUAGES):
+        walked = walk(method.new(Context(VOCAB, PAD, random.Random(seed))), target, PROMPT, 60)
+        assert max(len(tree) for tree in [*walked.trees, *filter(None, [walked.prefill])]) <= method.max_rows
+
+
+def test_the_figures_are_those_that_the_method_announces() -> None:
+    announced = set(registry.method("jf").info["measures"])
+    for variant in ("paper", "released"):
+        made = decoder(variant=variant)
+        assert set(made.measures(1, False)) <= announced
+    assert set(decoder().measures(1, False)) == announced
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        (["r=1.2"], "activation_ratio"),
+        (["r=-0.1"], "activation_ratio"),
+        (["n=0"], "block_size"),
+        (["K=0"], "num_blocks"),
+        (["pool=0"], "pool_size"),
+        (["variant=blog"], "variant"),
+        (["variant=released", "K=3"], "num_blocks 1 or 2"),
+        (["n=256", "pool=16"], r"4337 rows; the limit is 512"),
+        (["n=257", "K=2", "pool=1"], "514 rows; the limit is 512"),
+    ],
+)
+def test_options_that_are_refused(settings: list[str], part: str) -> None:
+    with pytest.raises(UsageError, match=part):
+        plan_methods(["jf"], settings)
+
+
+def test_three_released_blocks_are_no_matter_where_one_is_drafted() -> None:
+    assert plan_methods(["jf"], ["variant=released", "K=3", "multiblock=false", "pool=1", "n=8"])[1].max_rows == 8

@@ -1,0 +1,594 @@
+"""Lookahead decoding against the worked mask and step of its published code, and an independent rendering of it."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toys import Clock, Engine, Target, Walk, greedy, language, walk
+
+from specbench.decoding import Context
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.engine.verify import ancestors
+from specbench.errors import UsageError
+from specbench.methods.lookahead.decoder import Decoder, Options
+from specbench.methods.lookahead.pool import Pool
+from specbench.plan import plan_methods
+
+VOCAB, PAD = 3000, 2999
+# The letters of the worked example. E to J are drawn from the prompt, so they are known when the drawing is done.
+A, B, C, D, E, F, Q, Z = range(1001, 1009)
+K, L, M, N, O, P = range(1011, 1017)  # noqa: E741
+R, S, T, U, V = range(1021, 1026)
+FILLED = [1020, R, S, T, U, V]  # the first is dropped
+X = [1030, 1031, 1032, 1033, 1034]
+PROMPT = [*range(2000, 2900), A]
+
+
+def decoder(seed: int = 0, **options: Any) -> Decoder:
+    return Decoder(Options(**options), Context(VOCAB, PAD, random.Random(seed)))
+
+
+def result(next_tokens: Sequence[int], path: Sequence[int] = (0,)) -> StepResult:
+    return StepResult([next_tokens[row] for row in path], list(path), list(next_tokens))
+
+
+def filled(**options: Any) -> tuple[Decoder, list[int]]:
+    """A decoder of W=5, N=4, G=2 behind its two filling forwards, and the letters E to J that it drew."""
+    made = decoder(window_size=5, ngram_size=4, guess_set_size=2, **options)
+    tree = made.begin(PROMPT)
+    assert tree is not None
+    drawn = list(tree.tokens[1:])
+    made.observe(result([B, K, L, M, N, O, P]))
+    made.observe(result([C, *[0] * len(drawn[1:]), *FILLED]))
+    return made, drawn
+
+
+# ------------------------------------------------------------------ the window fills
+
+
+def test_the_window_fills_as_in_the_worked_example() -> None:
+    made = decoder(window_size=5, ngram_size=4, guess_set_size=2)
+    tree = made.begin(PROMPT)
+    assert tree is not None
+    # Row 0 goes with the prompt: W+N-3 tokens drawn from it, behind its last token; no row of them may be emitted.
+    a, *drawn = tree.tokens
+    assert (a, len(drawn)) == (A, 6)
+    assert set(drawn) <= set(PROMPT)
+    assert len(set(drawn)) == 6, "this seed draws six different ones; the mask below tells them apart"
+    assert list(tree.parents) == [-1, 0, 1, 2, 3, 4, 5]
+    assert list(tree.accept or ()) == [True] + [False] * 6
+    _, f, g, h, i, j = drawn
+    # Forward 1 gives B, and row 1 = K..P.
+    made.observe(result([B, K, L, M, N, O, P]))
+    tree = made.draft()
+    assert list(tree.tokens) == [B, f, g, h, i, j, K, L, M, N, O, P]
+    assert list(tree.parents) == [-1, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]  # K sees B; L sees B F; M sees B F G; ...
+    assert list(tree.accept or ()) == [True] + [False] * 11
+    # Forward 2 gives C, and Q R S T U V behind row 1; every row drops its first token.
+    made.observe(result([C, 0, 0, 0, 0, 0, *FILLED]))
+    tree = made.draft()
+    assert list(tree.tokens) == [C, g, h, i, j, L, M, N, O, P, R, S, T, U, V]
+
+
+@pytest.mark.parametrize(("n", "forwards"), [(3, 1), (4, 2), (5, 3), (7, 5)])
+def test_filling_takes_n_minus_2_forwards_and_each_emits_one_token(n: int, forwards: int) -> None:
+    # The prefill is the first of them. A full window has (N-1)W rows; before that it has fewer rows that are longer.
+    w = 6
+    walked = walk(decoder(window_size=w, ngram_size=n), language(3, words=5), PROMPT, 30)
+    assert walked.prefill is not None
+    assert len(walked.prefill) == w + n - 2
+    windows = [sum(not flag for flag in accept) + 1 for _, _, accept in walked.drafts]
+    assert windows[: forwards - 1] == [rows * (w + n - 1 - rows) for rows in range(2, forwards + 1)]
+    assert set(windows[forwards - 1 :]) == {(n - 1) * w}
+    # N-1 forwards, the prefill counted, cannot accept a guess: nothing is in the pool before.
+    assert [len(tokens) for tokens in walked.emitted[: n - 2]] == [1] * (n - 2)
+
+
+def test_nothing_is_pooled_while_the_window_fills() -> None:
+    made, _ = filled()
+    assert all(not made._pool.of(token) for token in [A, B, C, K, L, *FILLED, *PROMPT])
+
+
+def test_n_2_has_a_single_row_that_needs_no_filling() -> None:
+    made = decoder(window_size=4, ngram_size=2, guess_set_size=2)
+    assert made.begin(PROMPT) is None
+    made.observe(result([C]))
+    tree = made.draft()
+    row = list(tree.tokens[1:])
+    assert (tree.tokens[0], len(row)) == (C, 3)
+    assert list(tree.parents) == [-1, 0, 1, 2]
+    # Bigrams are read off the single row: each token with what the target says after it.
+    made.observe(result([D, 11, 12, 13]))
+    assert [made._pool.of(head) for head in [C, *row]] == [[(D,)], [(11,)], [(12,)], [(13,)]]
+    assert list(made.draft().tokens) == [D, 11, 12, 13]
+
+
+def test_n_3_fills_with_the_prompt_alone() -> None:
+    made = decoder(window_size=3, ngram_size=3, guess_set_size=2)
+    tree = made.begin(PROMPT)
+    assert tree is not None
+    first, second, third = tree.tokens[1:]
+    made.observe(result([B, 11, 12, 13]))
+    tree = made.draft()
+    assert list(tree.tokens) == [B, second, third, 11, 12, 13]
+    assert list(tree.parents) == [-1, 0, 1, 0, 1, 2]
+    made.observe(result([C, 0, 0, 21, 22, 23]))
+    assert made._pool.of(B) == [(11, 21)]
+    assert made._pool.of(second) == [(12, 22)]
+    assert made._pool.of(third) == [(13, 23)]
+    assert made._pool.of(first) == []
+    assert list(made.draft().tokens) == [C, 12, 13, 21, 22, 23]
+
+
+def test_init_const_starts_with_llama_cpps_ids_in_every_row() -> None:
+    # All rows are 100..100+W-1; in row 0 the first is where the last emitted token stands.
+    made = decoder(window_size=5, ngram_size=4, init="const")
+    assert made.begin(PROMPT) is None
+    made.observe(result([B]))
+    ids = [100, 101, 102, 103, 104]
+    assert list(made.draft().tokens) == [B, *ids[1:], *ids, *ids]
+
+
+def test_init_const_stays_inside_a_small_vocabulary() -> None:
+    made = Decoder(Options(window_size=5, ngram_size=3, init="const"), Context(103, 0, random.Random(0)))
+    made.begin([1])
+    made.observe(result([2]))
+    assert list(made.draft().tokens) == [2, 101, 102, 0, 1, 100, 101, 102, 0, 1]
+
+
+# ------------------------------------------------------------------ the worked mask, W=5, N=4, G=2
+
+MASK = """\
+I      P+0  10000 00000 00000 000 000
+a1     P+1  11000 00000 00000 000 000
+a2     P+2  11100 00000 00000 000 000
+a3     P+3  11110 00000 00000 000 000
+a4     P+4  11111 00000 00000 000 000
+b0     P+1  10000 10000 00000 000 000
+b1     P+2  11000 01000 00000 000 000
+b2     P+3  11100 00100 00000 000 000
+b3     P+4  11110 00010 00000 000 000
+b4     P+5  11111 00001 00000 000 000
+c0     P+2  10000 10000 10000 000 000
+c1     P+3  11000 01000 01000 000 000
+c2     P+4  11100 00100 00100 000 000
+c3     P+5  11110 00010 00010 000 000
+c4     P+6  11111 00001 00001 000 000
+v0.1   P+1  10000 00000 00000 100 000
+v0.2   P+2  10000 00000 00000 110 000
+v0.3   P+3  10000 00000 00000 111 000
+v1.1   P+1  10000 00000 00000 000 100
+v1.2   P+2  10000 00000 00000 000 110
+v1.3   P+3  10000 00000 00000 000 111
+""".splitlines()
+
+
+def pooled(**options: Any) -> tuple[Decoder, list[int]]:
+    """The state before the worked step: the window is full, two n-grams begin with the last token."""
+    made, drawn = filled(**options)
+    made._pool.insert(C, (D, E, F))
+    made._pool.insert(C, (D, E, Z))
+    return made, drawn
+
+
+def visible(tree: TokenTree) -> list[str]:
+    """A string of 0 and 1 for each row: the rows it sees."""
+    reach = ancestors(torch.tensor([[0, *tree.parents[1:]]]))[0]
+    return ["".join(str(int(sees)) for sees in row) for row in reach]
+
+
+def test_every_row_sees_and_stands_where_the_published_mask_says() -> None:
+    made, (_, _, g, h, i, j) = pooled(share_prefixes=False)
+    tree = made.draft()
+    assert list(tree.tokens) == [C, g, h, i, j, L, M, N, O, P, R, S, T, U, V, D, E, F, D, E, Z]
+    seen = visible(tree)
+    for row, line in enumerate(MASK):
+        name, position, *groups = line.split()
+        assert seen[row] == "".join(groups), name
+        assert seen[row].count("1") - 1 == int(position.removeprefix("P+")), name
+    assert len(tree) == len(MASK) == 21
+
+
+def test_the_window_is_never_emitted_and_the_guesses_are() -> None:
+    made, _ = pooled(share_prefixes=False)
+    assert list(made.draft().accept or ()) == [True] + [False] * 14 + [True] * 6
+
+
+def test_shared_prefixes_are_computed_once() -> None:
+    made, _ = pooled()
+    tree = made.draft()
+    assert list(tree.tokens[15:]) == [D, E, F, Z]
+    assert list(tree.parents[15:]) == [0, 15, 16, 16]
+    assert visible(tree)[:15] == [line + "0000" for line in ["".join(row.split()[2:5]) for row in MASK[:15]]]
+
+
+# ------------------------------------------------------------------ the worked step
+
+
+def stepped(tree: TokenTree, said: dict[tuple[int, ...], int]) -> StepResult:
+    """A forward of a model that says after a sequence what ``said`` holds, and 0 after any other."""
+    engine = Engine(Clock())
+    engine.target = lambda prompt, out: said.get(tuple(out), 0)
+    engine.prompts[0], engine.outputs[0] = PROMPT, [tree.tokens[0]]
+    return engine.step({0: tree})[0]
+
+
+def worked(**options: Any) -> tuple[Decoder, StepResult, list[int]]:
+    """The decoder after the step, what the step decided, and the letters G to J."""
+    made, (_, _, g, h, i, j) = pooled(**options)
+    continuation = {(C,): D, (C, D): E, (C, D, E): F, (C, D, E, F): Q}
+    columns = [(C, L, R), (C, g, M, S), (C, g, h, N, T), (C, g, h, i, O, U), (C, g, h, i, j, P, V)]
+    step = stepped(made.draft(), {**continuation, **dict(zip(columns, X, strict=True))})
+    made.observe(step)
+    return made, step, [g, h, i, j]
+
+
+LAYOUTS = pytest.mark.parametrize("share_prefixes", [True, False])
+
+
+@LAYOUTS
+def test_the_columns_of_the_worked_step_give_the_new_row(share_prefixes: bool) -> None:
+    _, step, _ = worked(share_prefixes=share_prefixes)
+    assert step.next_tokens[10:15] == X
+
+
+@LAYOUTS
+@pytest.mark.parametrize(("bonus", "emitted"), [(True, [D, E, F, Q]), (False, [D, E, F])])
+def test_what_the_worked_step_emits(bonus: bool, emitted: list[int], share_prefixes: bool) -> None:
+    made, step, _ = worked(full_accept_bonus=bonus, share_prefixes=share_prefixes)
+    assert step.emitted == emitted
+    assert made.draft().tokens[0] == emitted[-1]
+
+
+@LAYOUTS
+def test_without_the_bonus_a_partial_match_is_accepted_as_ever(share_prefixes: bool) -> None:
+    # The cut is at N-1 emitted tokens, not at a full match: here the second token of both n-grams is wrong.
+    made, _ = pooled(full_accept_bonus=False, share_prefixes=share_prefixes)
+    assert stepped(made.draft(), {(C,): D, (C, D): 7}).emitted == [D, 7]
+
+
+@pytest.mark.parametrize("bonus", [True, False])
+def test_the_worked_step_pools_an_ngram_of_every_column(bonus: bool) -> None:
+    made, _, (g, h, i, j) = worked(lru="generated", full_accept_bonus=bonus)
+    # Two n-grams are kept per first token: the one that came first is dropped, though it was right.
+    assert made._pool.of(C) == [(D, E, Z), (L, R, X[0])]
+    assert made._pool.of(g) == [(M, S, X[1])]
+    assert made._pool.of(h) == [(N, T, X[2])]
+    assert made._pool.of(i) == [(O, U, X[3])]
+    assert made._pool.of(j) == [(P, V, X[4])]
+
+
+@LAYOUTS
+@pytest.mark.parametrize("bonus", [True, False])
+def test_an_ngram_that_was_accepted_stays_in_a_full_pool_when_use_counts(bonus: bool, share_prefixes: bool) -> None:
+    made, _, _ = worked(lru="used", full_accept_bonus=bonus, share_prefixes=share_prefixes)
+    assert set(made._pool.of(C)) == {(D, E, F), (L, R, X[0])}
+
+
+@LAYOUTS
+@pytest.mark.parametrize("lru", ["used", "generated"])
+def test_an_ngram_that_was_not_accepted_is_no_more_recent_for_it(lru: str, share_prefixes: bool) -> None:
+    made, _ = pooled(lru=lru, share_prefixes=share_prefixes)
+    made.observe(stepped(made.draft(), {(C,): 7}))
+    (kept, new) = made._pool.of(C)
+    assert kept == (D, E, Z)
+    assert new[:2] == (L, R)
+
+
+@LAYOUTS
+@pytest.mark.parametrize(("lru", "kept"), [("used", (D, E, F)), ("generated", (D, E, Z))])
+def test_what_keeps_an_ngram_in_the_pool(lru: str, kept: tuple[int, ...], share_prefixes: bool) -> None:
+    # The older of two is accepted, then the pool of this token gets one more, and with G=3 a fourth later on.
+    made, _ = filled(lru=lru, share_prefixes=share_prefixes)
+    made._pool = Pool(3)
+    made._pool.insert(C, (D, E, F))
+    made._pool.insert(C, (D, E, Z))
+    made.observe(stepped(made.draft(), {(C,): D, (C, D): E, (C, D, E): F, (C, D, E, F): Q}))
+    assert len(made._pool.of(C)) == 3
+    made._pool.insert(C, (7, 7, 7))
+    assert kept in made._pool.of(C)
+    assert ({(D, E, F), (D, E, Z)} - {kept}).isdisjoint(made._pool.of(C))
+
+
+@LAYOUTS
+@pytest.mark.parametrize("bonus", [True, False])
+def test_the_window_moves_one_column_however_many_tokens_were_accepted(bonus: bool, share_prefixes: bool) -> None:
+    made, step, _ = worked(full_accept_bonus=bonus, share_prefixes=share_prefixes)
+    assert list(made.draft().tokens[:15]) == [step.emitted[-1], M, N, O, P, R, S, T, U, V, *X]
+
+
+@pytest.mark.parametrize(("bonus", "k"), [(True, 3), (False, 2)])
+def test_shift_accepted_moves_it_as_many_columns_as_tokens_came_out(bonus: bool, k: int) -> None:
+    # One column for the first token, and k for the k accepted ones; each row is filled up from the text so far.
+    made, step, _ = worked(shift="accepted", full_accept_bonus=bonus)
+    assert len(step.emitted) == k + 1
+    root, *rest = made.draft().tokens[:15]
+    assert root == step.emitted[-1]
+    rows = [rest[:4], rest[4:9], rest[9:]]
+    for row, whole in zip(rows, ([M, N, O, P], [R, S, T, U, V], X), strict=True):
+        assert row[:-k] == whole[k:]
+        assert set(row[-k:]) <= {*PROMPT, B, C, *step.emitted}
+    assert rows[1][-k:] != rows[2][-k:]  # drawn for each row
+
+
+def test_shift_accepted_moves_one_column_when_nothing_was_accepted() -> None:
+    made, _ = pooled(shift="accepted")
+    made.observe(stepped(made.draft(), {(C,): 7}))
+    assert list(made.draft().tokens[:10]) == [7, M, N, O, P, R, S, T, U, V]
+
+
+# ------------------------------------------------------------------ further options
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_window_rows_are_emitted_with_accept_window_only(accepted: bool) -> None:
+    # The model says G H after C, then what row 1 has in the column of H, then row 2's: N, T, and a token of its own.
+    made, (_, _, g, h, _, _) = pooled(accept_window=accepted)
+    said = {(C,): g, (C, g): h, (C, g, h): N, (C, g, h, N): T, (C, g, h, N, T): X[2]}
+    step = stepped(made.draft(), said)
+    assert step.emitted == ([g, h, N, T, X[2]] if accepted else [g])
+    made.observe(step)
+    assert made._pool.of(h) == [(N, T, X[2])]
+    assert list(made.draft().tokens[:10]) == [step.emitted[-1], M, N, O, P, R, S, T, U, V]
+
+
+def test_pool_from_prompt_holds_every_ngram_of_prompt_and_output() -> None:
+    prompt = [1, 2, 3, 4, 1, 5, 6, 7]
+    made = decoder(window_size=2, ngram_size=3, guess_set_size=5, pool_from_prompt=True)
+    made.begin(prompt)
+    assert {head: made._pool.of(head) for head in range(1, 8)} == {
+        1: [(2, 3), (5, 6)],
+        2: [(3, 4)],
+        3: [(4, 1)],
+        4: [(1, 5)],
+        5: [(6, 7)],
+        6: [],
+        7: [],
+    }
+    made.observe(StepResult([1], [0], [1, 901, 902]))
+    assert made._pool.of(6) == [(7, 1)]
+    tree = made.draft()
+    # Verified at once: what followed 1 before, behind a window of 2 × 2 rows.
+    assert list(tree.tokens[4:]) == [2, 3, 5, 6]
+    assert list(tree.parents[4:]) == [0, 4, 0, 6]
+    made.observe(stepped(tree, {(1,): 2, (1, 2): 8}))
+    assert made._pool.of(7) == [(1, 2)]
+    assert (2, 8) in made._pool.of(1)
+
+
+def test_without_pool_from_prompt_the_prompt_is_no_source_of_ngrams() -> None:
+    made = decoder(window_size=2, ngram_size=3)
+    made.begin([1, 2, 3, 4, 1, 5, 6, 7])
+    made.observe(StepResult([1], [0], [1, 901, 902]))
+    assert len(made.draft()) == 4
+
+
+def test_the_pool_drops_what_was_inserted_first_and_an_insert_renews() -> None:
+    pool = Pool(2)
+    for rest in ((1, 1), (2, 2), (1, 1), (3, 3)):
+        pool.insert(5, rest)
+    assert pool.of(5) == [(1, 1), (3, 3)]
+    pool.insert(6, (9, 9))
+    assert (pool.of(5), pool.of(6), pool.of(7)) == ([(1, 1), (3, 3)], [(9, 9)], [])
+    pool.touch(5, (1, 1))
+    pool.insert(5, (4, 4))
+    assert pool.of(5) == [(1, 1), (4, 4)]
+    pool.touch(5, (3, 3))  # dropped by then
+    assert pool.of(5) == [(1, 1), (4, 4)]
+
+
+# ------------------------------------------------------------------ against an independent rendering
+
+
+class Rendering:
+    """Lookahead decoding from the text alone: a dict of lists for the pool, lists for the window."""
+
+    def __init__(
+        self, target: Target, prompt: Sequence[int], row0: Sequence[int], w: int, n: int, g: int, bonus: bool
+    ) -> None:
+        self.target, self.prompt = target, prompt
+        self.w, self.n, self.g, self.bonus = w, n, g, bonus
+        self.pool: dict[int, list[tuple[int, ...]]] = {}
+        self.rows = [list(row0)]
+        self.out = [target(prompt, [])]
+        assert len(row0) == w + n - 3
+        if n > 2:
+            row1 = [target(prompt, row0[: i + 1]) for i in range(len(row0))]
+            self.rows = [list(row0[1:]), row1]
+
+    def columns(self) -> list[int]:
+        """Column i is the last token, row 0 up to column i, then column i of each row below it."""
+        said = []
+        for i in range(len(self.rows[0]) + 1):
+            column = self.rows[0][:i] + [row[i] for row in self.rows[1:]]
+            said.append(self.target(self.prompt, self.out + column))
+        return said
+
+    def step(self) -> tuple[list[int], list[tuple[int, ...]], list[int]]:
+        """(the window, the last token first; the n-grams that are verified; tokens emitted)."""
+        window = [self.out[-1]] + [token for row in self.rows for token in row]
+        new = self.columns()
+        if len(self.rows) < self.n - 1:
+            emitted = [self.target(self.prompt, self.out)]
+            self.rows = [row[1:] for row in self.rows] + [new[1:]]
+            self.out += emitted
+            return window, [], emitted
+        best: list[int] = []
+        guesses = list(self.pool.get(self.out[-1], []))
+        most = self.n - 1 if self.bonus else self.n - 2
+        for guess in guesses:
+            m = 0
+            while m < most and guess[m] == self.target(self.prompt, [*self.out, *guess[:m]]):
+                m += 1
+            if m > len(best):
+                best = list(guess[:m])
+        emitted = [*best, self.target(self.prompt, self.out + best)]
+        for i, last in enumerate(new):
+            key = self.out[-1] if i == 0 else self.rows[0][i - 1]
+            value = (*(row[i] for row in self.rows[1:]), last)
+            kept = self.pool.setdefault(key, [])
+            if value in kept:
+                kept.remove(value)
+            elif len(kept) == self.g:
+                kept.pop(0)
+            kept.append(value)
+        self.rows = [*self.rows[1:], new]
+        self.rows[0] = self.rows[0][1:]
+        self.out += emitted
+        return window, guesses, emitted
+
+
+def beginnings(tree: TokenTree, window: int) -> set[tuple[int, ...]]:
+    """Every path below the root through rows behind the window."""
+    paths: dict[int, tuple[int, ...]] = {0: ()}
+    for row in range(window, len(tree)):
+        paths[row] = (*paths[tree.parents[row]], tree.tokens[row])
+    return set(paths.values()) - {()}
+
+
+SIZES = [(5, 4, 2), (7, 5, 7), (3, 2, 2), (4, 3, 3)]
+SHORT = [7, 3, 5, 3, 8, 1, 0, 4]
+
+
+def decoded(
+    size: tuple[int, int, int], seed: int, target: Target, tokens: int = 80, prompt: Sequence[int] = SHORT, **more: Any
+) -> Walk:
+    w, n, g = size
+    return walk(
+        decoder(seed, window_size=w, ngram_size=n, guess_set_size=g, **more), target, prompt, tokens, vocab=VOCAB
+    )
+
+
+@pytest.mark.parametrize("bonus", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_windows_and_tokens_are_those_of_an_independent_rendering(size: tuple[int, int, int], bonus: bool) -> None:
+    w, n, _ = size
+    counts: set[int] = set()
+    for seed in range(8):
+        target = language(seed, words=9, memory=1 + seed % 3, period=5 if seed % 2 else 0)
+        walked = decoded(size, seed, target, lru="generated", full_accept_bonus=bonus, share_prefixes=seed % 2 == 0)
+        row0 = (walked.prefill or walked.trees[0]).tokens[1:]
+        mine = Rendering(target, SHORT, row0 if walked.prefill else row0[: w - 1], *size, bonus)
+        for tree, emitted in zip(walked.trees, walked.emitted, strict=True):
+            window, guesses, expected = mine.step()
+            assert list(tree.tokens[: len(window)]) == window
+            assert beginnings(tree, len(window)) == {rest[:end] for rest in guesses for end in range(1, n)}
+            assert emitted == expected
+            counts.add(len(emitted))
+    assert max(counts) == n - (not bonus)  # and full matches have occurred
+    assert 1 in counts
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("lru", ["used", "generated"])
+@pytest.mark.parametrize("bonus", [False, True])
+def test_sharing_rows_changes_no_token_of_any_step(size: tuple[int, int, int], lru: str, bonus: bool) -> None:
+    saved = 0
+    for seed in range(8):
+        target = language(seed, words=6, memory=1 + seed % 3, period=5 if seed % 2 else 0)
+        shared, apart = (
+            decoded(size, seed, target, lru=lru, full_accept_bonus=bonus, share_prefixes=share)
+            for share in (True, False)
+        )
+        assert shared.emitted == apart.emitted
+        saved += sum(map(len, apart.trees)) - sum(map(len, shared.trees))
+    assert saved > 0 or size[1] == 2  # n-grams of one token have no common beginnings
+
+
+@pytest.mark.parametrize("size", [(5, 4, 2), (7, 5, 7), (3, 2, 2)])
+def test_a_text_in_which_nothing_recurs_gains_nothing(size: tuple[int, int, int]) -> None:
+    def target(prompt: Sequence[int], out: Sequence[int]) -> int:
+        return 10_000 + zlib.crc32(repr([*prompt, *out]).encode())
+
+    w, n, _ = size
+    walked = decoded(size, 0, target, tokens=40)
+    assert [len(tokens) for tokens in walked.emitted] == [1] * 39
+    assert {len(tree) for tree in walked.trees[n:]} == {w * (n - 1)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 8),
+    st.integers(2, 7),
+    st.integers(1, 6),
+    st.fixed_dictionaries(
+        {
+            "pool_from_prompt": st.booleans(),
+            "full_accept_bonus": st.booleans(),
+            "shift": st.sampled_from(["one", "accepted"]),
+            "init": st.sampled_from(["prompt", "const"]),
+            "accept_window": st.booleans(),
+            "lru": st.sampled_from(["used", "generated"]),
+            "share_prefixes": st.booleans(),
+        }
+    ),
+    st.integers(0, 1000),
+)
+def test_no_setting_changes_the_output_or_drafts_more_than_announced(
+    w: int, n: int, g: int, more: dict[str, Any], seed: int
+) -> None:
+    target = language(seed, words=4, memory=1 + seed % 3)
+    made = decoder(seed, window_size=w, ngram_size=n, guess_set_size=g, **more)
+    walked = walk(made, target, SHORT, 50, vocab=VOCAB)
+    assert walked.output == greedy(target, SHORT, len(walked.output))
+    largest = Decoder.max_rows(Options(window_size=w, ngram_size=n, guess_set_size=g, **more))
+    assert max(len(tree) for tree in [*walked.trees, *filter(None, [walked.prefill])]) <= largest
+    longest = w + n - 1 if more["accept_window"] else 0  # the last column, and what the target says after it
+    assert max(map(len, walked.emitted)) <= max(longest, n - (not more["full_accept_bonus"]))
+
+
+# ------------------------------------------------------------------ sizes that are announced, and those refused
+
+
+@pytest.mark.parametrize(
+    ("w", "n", "g", "rows"),
+    [(7, 5, 7, 56), (20, 7, 20, 240), (15, 5, 15, 120), (10, 3, 10, 40), (8, 4, 8, 48), (3, 2, 2, 5)],
+)
+def test_rows_of_the_published_settings(w: int, n: int, g: int, rows: int) -> None:
+    method = plan_methods(["lookahead"], [f"W={w}", f"N={n}", f"G={g}"])[1]
+    assert method.max_rows == rows
+
+
+def test_a_narrow_window_is_largest_while_it_fills() -> None:
+    # W=1, N=9: in the middle of the filling, 4 rows of 1+9-1-4 = 5 tokens, while the full window is 8 rows of 1.
+    method = plan_methods(["lookahead"], ["W=1", "N=9", "G=1"])[1]
+    walked = walk(method.new(Context(VOCAB, PAD, random.Random(0))), language(0, words=4), SHORT, 30)
+    assert method.max_rows == 20 + 8
+    assert max(map(len, walked.trees)) >= 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        (["N=1"], "ngram_size"),
+        (["W=0"], "window_size"),
+        (["G=0"], "guess_set_size"),
+        (["G=-1"], "guess_set_size"),
+        (["W=60", "N=8", "G=60"], "840 rows; the limit is 512"),  # what the released code does when nothing is set
+        (["W=128", "N=4", "G=43"], "513 rows; the limit is 512"),
+        (["init=random"], "init"),
+        (["lru=fifo"], "lru"),
+        (["shift=two"], "shift"),
+    ],
+)
+def test_options_that_are_refused(settings: list[str], part: str) -> None:
+    with pytest.raises(UsageError, match=part):
+        plan_methods(["lookahead"], settings)
+
+
+def test_the_released_preset_emits_and_keeps_what_the_released_code_does() -> None:
+    options = plan_methods(["lookahead"], ["preset=released"])[1].options
+    assert isinstance(options, Options)
+    assert (options.window_size, options.ngram_size, options.guess_set_size) == (7, 5, 7)
+    assert not options.full_accept_bonus
+    assert not options.share_prefixes
+    assert not options.pool_from_prompt
+    assert not options.accept_window
+    assert (options.lru, options.shift, options.init) == ("generated", "one", "prompt")

@@ -1,0 +1,445 @@
+"""TR-Jacobi against the published tree, the table of what fills it, and a plain rendering of the published loop."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from toys import Target, greedy, language, walk
+
+from specbench.decoding import Context
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.errors import UsageError
+from specbench.methods.jacobi import decoder as jacobi
+from specbench.methods.msn.decoder import Decoder, Options
+from specbench.methods.msn.trees import TREES, Shape
+from specbench.plan import plan_methods
+
+VOCAB, PAD = 2000, 1999
+Node = tuple[int, ...]
+
+# The published list, in its own notation.
+CHOICES = """
+[0],[0,0],[1],[0,1],[2],[0,0,0],[1,0],[0,2],[3],[0,3],[4],[0,4],[2,0],[0,5],[0,0,1],[5],[0,6],[6],[0,7],[0,1,0],[1,1],
+[7],[0,8],[0,0,2],[3,0],[0,9],[8],[9],[1,0,0],[0,2,0],[1,2],[0,0,3],[4,0],[2,1],[0,0,4],[0,0,5],[0,0,0,0],[0,1,1],
+[0,0,6],[0,3,0],[5,0],[1,3],[0,0,7],[0,0,8],[0,0,9],[6,0],[0,4,0],[1,4],[7,0],[0,1,2],[2,0,0],[3,1],[2,2],[8,0],[0,5,0],
+[1,5],[1,0,1],[0,2,1],[9,0],[0,6,0],[0,0,0,1],[1,6],[0,7,0]
+"""
+MEDUSA: list[Node] = [
+    tuple(map(int, name.strip("[] \n").split(",")))
+    for name in CHOICES.replace("\n", "").replace("],[", "]|[").split("|")
+]
+RETRIEVAL: list[Node] = [(10,) * depth for depth in range(1, 6)]
+NODES: list[Node] = [(), *RETRIEVAL, *MEDUSA]
+ROW = {node: row for row, node in enumerate(NODES)}
+
+
+class Sentinel(random.Random):
+    """Ahead noise that is always the first token of the prompt."""
+
+    def choices(self, population: Any, weights: Any = None, *, cum_weights: Any = None, k: int = 1) -> list[Any]:
+        return [population[0]] * k
+
+
+def decoder(seed: int = 0, **options: Any) -> Decoder:
+    return Decoder(Options(**options), Context(VOCAB, PAD, random.Random(seed)))
+
+
+# ------------------------------------------------------------------ the tree
+
+
+def test_the_tree_is_the_published_list_behind_the_retrieval_path() -> None:
+    assert len(MEDUSA) == 63
+    shape = Shape(TREES["mc_sim_7b_63"], 5)
+    assert shape.nodes == NODES
+    assert shape.parents == [-1, *(ROW[node[:-1]] for node in NODES[1:])]
+    assert shape.depth == 5
+    assert len(shape) == 69
+
+
+def test_its_counts_are_the_published_ones() -> None:
+    nodes = TREES["mc_sim_7b_63"]
+    assert Counter(map(len, nodes)) == {1: 10, 2: 28, 3: 23, 4: 2}
+    children = Counter(node[:-1] for node in nodes)
+    expected: dict[Node, int] = {(): 10, (0, 0): 10, (0, 1): 3, (0, 2): 2, (1, 0): 2, (2, 0): 1, (0, 0, 0): 2}
+    expected.update({(k,): count for k, count in enumerate([10, 7, 3, 2, 1, 1, 1, 1, 1, 1])})
+    expected.update({(0, k): 1 for k in range(3, 8)})
+    assert children == expected
+    leaves = [node for node in nodes if node not in children]
+    assert Counter(map(len, leaves)) == {2: 18, 3: 22, 4: 2}
+    # Each node's ranks among its siblings are 0, 1, 2, ...: the best guesses, and none left out.
+    for parent, count in children.items():
+        assert sorted(node[-1] for node in nodes if node[:-1] == parent) == list(range(count))
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "top_k"),
+    [([], 69, 10), (["retrieval=off"], 64, 10), (["retrieval=pld"], 69, 10), (["tree=chain", "m=4"], 5, 0)],
+)
+def test_rows_and_lists_that_are_announced(settings: list[str], rows: int, top_k: int) -> None:
+    method = plan_methods(["msn"], settings)[1]
+    assert (method.max_rows, method.top_k) == (rows, top_k)
+    made = method.new(Context(VOCAB, PAD, random.Random(0)))
+    walked = walk(made, language(0), [1, 2, 3, 4, 5, 6, 7], 30, top_k=top_k, vocab=12)
+    assert {len(tree) for tree in walked.trees} == {rows}
+
+
+# ------------------------------------------------------------------ what fills it
+
+TEXT = list(range(100, 130))  # no token twice: nothing to retrieve by, so the first window is
+
+
+def told(path: Sequence[Node], tree: TokenTree | None = None) -> StepResult:
+    """A forward that accepts a path; row r's ten best tokens are 1000 + 10 r, 1001 + 10 r, ..."""
+    rows = [ROW[node] for node in path]
+    emitted = [tree.tokens[row] for row in rows[1:]] + [500] if tree else [500]
+    said = [500] * 69
+    for row, token in zip(rows, emitted, strict=True):
+        said[row] = token
+    top = 1000 + torch.arange(10 * 69).reshape(69, 10)
+    return StepResult(emitted, rows, said, (-top.float(), top))
+
+
+def table(made: Decoder) -> list[str]:
+    """What the ten best guesses of each of the five positions ahead are: the row of their list, or noise."""
+    found = []
+    for position in made._drafter._table:  # type: ignore[union-attr]
+        ten, first = position[:10], position[0]
+        if first is None:
+            assert set(ten) == {None}
+            found.append("noise")
+        else:
+            row = (first - 1000) // 10
+            assert ten == [1000 + 10 * row + rank for rank in range(10)]
+            found.append(str(NODES[row]) if row else "root")
+    return found
+
+
+def sources(path: Sequence[Node], **options: Any) -> list[str]:
+    """The table behind a step that accepted ``path``."""
+    made = decoder(**options)
+    made.begin(TEXT)
+    made.observe(told([()]))
+    made.observe(told(path, made.draft()))
+    return table(made)
+
+
+def names(*nodes: Node) -> list[str]:
+    return [str(node) for node in nodes]
+
+
+R5 = names(*RETRIEVAL)
+
+
+def down(leaf: Node, length: int | None = None) -> list[Node]:
+    """The path to a node, cut to ``length`` accepted drafts."""
+    return [leaf[:depth] for depth in range((len(leaf) if length is None else length) + 1)]
+
+
+# The published table of consequences: accepted path, and the source of each position's guesses.
+RELEASED = [
+    pytest.param(down((10,), 0), R5, id="nothing: the retrieval chain's five rows"),
+    pytest.param(down((0,)), [*names((0, 0), (0, 0, 1)), "root", "root", "noise"], id="only 0"),
+    pytest.param(down((1,)), [*names((1, 1)), "root", "root", "root", "noise"], id="only 1"),
+    pytest.param(down((2,)), [*names((2, 1)), "root", "root", "root", "noise"], id="only 2"),
+    *(
+        pytest.param(down((k,)), [*names((k, 0)), "root", "root", "root", "noise"], id=f"only {k}")
+        for k in range(3, 10)
+    ),
+    pytest.param(down((0, 1, 0)), ["root", "root", "noise", "noise", "noise"], id="a leaf of depth 3"),
+    pytest.param(down((0, 0, 1)), ["root", "root", "noise", "noise", "noise"], id="the first leaf"),
+    pytest.param(down((10,) * 5), ["noise"] * 5, id="all that was retrieved"),
+]
+
+
+@pytest.mark.parametrize(("path", "expected"), RELEASED)
+def test_first_path_and_stale_root_fill_the_tree_as_released(path: list[Node], expected: list[str]) -> None:
+    assert sources(path, tie="first", fill="stale_root") == expected
+
+
+@pytest.mark.parametrize(("path", "expected"), RELEASED)
+def test_with_noise_nothing_is_read_off_the_root(path: list[Node], expected: list[str]) -> None:
+    assert sources(path, tie="first", fill="noise") == ["noise" if row == "root" else row for row in expected]
+
+
+LONGEST = [
+    pytest.param(down((10,), 0), R5, id="nothing"),
+    pytest.param(down((0,)), names((0, 0), (0, 0, 0), (0, 0, 0, 0)), id="only 0"),
+    pytest.param(down((1,)), names((1, 0), (1, 0, 0)), id="only 1"),
+    pytest.param(down((2,)), names((2, 0), (2, 0, 0)), id="only 2"),
+    pytest.param(down((3,)), names((3, 0)), id="only 3"),
+    pytest.param(down((9,)), names((9, 0)), id="only 9"),
+    pytest.param(down((0, 0)), names((0, 0, 0), (0, 0, 0, 0)), id="0 0"),
+    pytest.param(down((0, 1, 0)), [], id="a leaf of depth 3"),
+    pytest.param(down((10,) * 5, 2), R5[2:], id="two of the retrieved"),
+    pytest.param(down((10,) * 5), [], id="all that was retrieved"),
+]
+
+
+@pytest.mark.parametrize(("path", "expected"), LONGEST)
+def test_the_longest_path_keeps_most_guesses(path: list[Node], expected: list[str]) -> None:
+    assert sources(path, tie="longest", fill="noise") == expected + ["noise"] * (5 - len(expected))
+    behind = ["root"] * (6 - len(path) - len(expected))
+    released = expected + behind
+    assert sources(path, tie="longest", fill="stale_root") == released + ["noise"] * (5 - len(released))
+
+
+def test_longest_path_and_noise_are_the_default_and_the_preset_is_the_released_rule() -> None:
+    default, released = (plan_methods(["msn"], setting)[1].options for setting in ([], ["preset=released"]))
+    assert isinstance(default, Options)
+    assert isinstance(released, Options)
+    assert (default.tie, default.fill, default.retrieval) == ("longest", "noise", "soft3")
+    assert (released.tie, released.fill, released.retrieval) == ("first", "stale_root", "soft3")
+
+
+def test_of_equal_guesses_the_first_path_goes_on_as_released() -> None:
+    # Noise is the same token everywhere. Of equal rows the engine names the lowest, [0,0,0], which has rows behind it;
+    # of equally long runs the released code takes the first path, the leaf [0,0,1], which has none.
+    made = Decoder(Options(tie="first", fill="stale_root"), Context(VOCAB, PAD, Sentinel()))
+    made.begin(TEXT)
+    made.observe(told([()]))
+    made.observe(told(down((0, 1, 0)), made.draft()))  # two positions from the root, noise in the other three
+    tree = made.draft()
+    assert tree.tokens[ROW[0, 0, 0]] == tree.tokens[ROW[0, 0, 1]] == TEXT[0]
+    made.observe(told(down((0, 0, 0)), tree))
+    assert table(made) == ["root", "root", "noise", "noise", "noise"]
+
+
+# ------------------------------------------------------------------ retrieval
+
+
+def window_scan(pool: Sequence[int]) -> list[int]:
+    """The published retrieval: every window of three in front of the last three, scored from its right end."""
+    if len(pool) < 6:
+        return []
+    best, at = -1, 0
+    for start in range(len(pool) - 5):
+        score = 0
+        while score < 3 and pool[start + 2 - score] == pool[-1 - score]:
+            score += 1
+        if score > best:
+            best, at = score, start
+    return list(pool[at + 3 : at + 8])
+
+
+def lookup_scan(pool: Sequence[int]) -> list[int]:
+    """Prompt lookup: earliest of the longest matches of 3 to 1 tokens that five tokens follow."""
+    for size in (3, 2, 1):
+        for start in range(len(pool) - size - 4):
+            if list(pool[start : start + size]) == list(pool[-size:]):
+                return list(pool[start + size : start + size + 5])
+    return []
+
+
+def retrieved(text: Sequence[int], how: str) -> tuple[list[int], list[list[int | None]]]:
+    """The first five tokens of the retrieval path behind a text, and the table before noise went into it."""
+    made = decoder(retrieval=how)
+    made.begin(text[:-1])
+    top = torch.zeros(69, 10, dtype=torch.int64)
+    made.observe(StepResult([text[-1]], [0], [text[-1]] * 69, (top, top)))
+    column = [position[10] for position in made._drafter._table]  # type: ignore[union-attr]
+    tree = made.draft()
+    chain = [tree.tokens[ROW[node]] for node in RETRIEVAL]
+    assert [token for token in column if token is not None] == chain[: 5 - column.count(None)]
+    assert set(chain) <= set(text)
+    return chain, [column]
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=40))
+def test_soft3_is_the_published_scan(text: list[int]) -> None:
+    chain, (column,) = retrieved(text, "soft3")
+    expected = window_scan(text)
+    assert column == [*expected, *[None] * (5 - len(expected))]
+    assert chain[: len(expected)] == expected
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=40))
+def test_pld_is_prompt_lookup_of_five_tokens(text: list[int]) -> None:
+    _, (column,) = retrieved(text, "pld")
+    expected: list[int | None] = [*lookup_scan(text)]
+    assert column == (expected or [None] * 5)
+
+
+def test_soft3_by_hand() -> None:
+    #       0  1  2  3  4  5  6  7  8  9 10
+    text = [1, 2, 3, 7, 7, 9, 2, 3, 8, 1, 2, 3]
+    assert retrieved(text, "soft3")[0] == [7, 7, 9, 2, 3]
+    # Nothing matches three: the first window that ends in 2 3 is 9 2 3 with 1 2 3 gone. Its continuation holds more
+    # than five tokens; the last ones of the text are part of it.
+    assert retrieved(text[3:], "soft3")[0][:4] == [8, 1, 2, 3]
+    # Nothing matches at all: what follows the first window, whatever it is.
+    assert retrieved([11, 12, 13, 14, 15, 16, 17, 18, 19], "soft3")[0] == [14, 15, 16, 17, 18]
+
+
+def test_five_tokens_are_too_few_to_retrieve_from() -> None:
+    assert retrieved([1, 1, 1, 1, 1], "soft3")[1] == [[None] * 5]
+    assert retrieved([1, 1, 1, 1, 1, 1], "soft3")[1] == [[1, 1, 1, None, None]]
+
+
+def test_nothing_is_retrieved_for_the_prefill() -> None:
+    # Its guesses are ahead noise, retrieval path included; none of them may be emitted.
+    noise = Decoder(Options(), Context(VOCAB, PAD, Sentinel()))
+    tree = noise.begin([9, 1, 2, 3, 4, 5, 6, 7, 1, 2, 3])
+    assert tree is not None
+    assert list(tree.tokens) == [3] + [9] * 68
+    assert list(tree.accept or ()) == [True] + [False] * 68
+
+
+def test_noise_is_drawn_from_prompt_and_output_for_each_cell() -> None:
+    made = decoder()
+    tree = made.begin(TEXT)
+    assert tree is not None
+    assert set(tree.tokens) <= set(TEXT)
+    # Nodes of one depth and rank carry the same token, others their own draw.
+    assert tree.tokens[ROW[1, 0]] == tree.tokens[ROW[0, 0]]
+    assert len({tree.tokens[ROW[k,]] for k in range(10)}) > 5
+
+
+# ------------------------------------------------------------------ against a plain rendering of the published loop
+
+
+def rendering(
+    target: Target, prompt: Sequence[int], tokens: int, vocab: int, tie: str, fill: str, retrieval: str
+) -> tuple[list[list[int]], list[list[int]]]:
+    """(tokens of the tree, emitted tokens) of each forward behind the prefill; noise is the prompt's first token.
+
+    Paths that end early are padded with None, which matches nothing: the released code pads with the root there, which
+    now and then accepts a token that the target did not say.
+    """
+    nodes = MEDUSA if retrieval == "off" else RETRIEVAL + MEDUSA
+    deep = max(map(len, nodes))
+    inner = {node[:-1] for node in nodes}
+    paths: list[list[Node | None]] = []
+    for leaf in nodes:
+        if leaf not in inner:
+            path: list[Node | None] = [leaf[:depth] for depth in range(len(leaf) + 1)]
+            paths.append(path + [None] * (deep + 1 - len(path)))
+
+    def best_ten(path: Sequence[int]) -> list[int]:
+        return [(target(prompt, [*out, *path]) + rank) % vocab for rank in range(10)]
+
+    guesses: dict[tuple[int, int], int] = {}  # (position ahead, rank) -> token
+    out: list[int] = []
+    trees: list[list[int]] = []
+    emitted: list[list[int]] = []
+    while len(out) < tokens:
+        token_of = {node: guesses.get((len(node) - 1, node[-1]), prompt[0]) for node in nodes}
+
+        def words(node: Node, token_of: dict[Node, int] = token_of) -> list[int]:
+            return [token_of[node[:depth]] for depth in range(1, len(node) + 1)]
+
+        runs = []
+        for path in paths:
+            run = 0
+            while out and run < deep:  # nothing is accepted along with the prompt
+                node, parent = path[run + 1], path[run]
+                if node is None or parent is None or token_of[node] != target(prompt, out + words(parent)):
+                    break
+                run += 1
+            runs.append(run)
+        most = max(runs)
+        winners = [path for path, run in zip(paths, runs, strict=True) if run == most]
+        chosen = winners[0] if tie == "first" else min(winners, key=lambda path: path.count(None))
+        guesses = {}
+        for ahead in range(deep - most):
+            source = chosen[most + 1 + ahead]
+            if source is not None or fill == "stale_root":
+                best = target(prompt, out + words(source or ()))
+                guesses.update({(ahead, rank): (best + rank) % vocab for rank in range(10)})
+        end = chosen[most]
+        assert end is not None
+        new = words(end)
+        new.append(target(prompt, out + new))
+        if out:
+            trees.append([out[-1]] + [token_of[node] for node in nodes])
+            emitted.append(new)
+        out += new
+        found = {"soft3": window_scan, "pld": lookup_scan, "off": lambda pool: []}[retrieval]([*prompt, *out])
+        guesses.update({(ahead, 10): token for ahead, token in enumerate(found)})
+    return trees, emitted
+
+
+@pytest.mark.parametrize("retrieval", ["soft3", "pld", "off"])
+@pytest.mark.parametrize("fill", ["noise", "stale_root"])
+@pytest.mark.parametrize("tie", ["longest", "first"])
+def test_trees_are_those_of_a_plain_rendering(tie: str, fill: str, retrieval: str) -> None:
+    prompt, vocab, accepted = [48, 1, 2, 3, 4, 5, 6], 13, Counter[int]()
+    for seed in range(4):
+        target = language(seed, words=vocab, memory=1 + seed % 2, period=(0, 5)[seed // 2])
+        options = Options(tie=tie, fill=fill, retrieval=retrieval)  # type: ignore[arg-type]
+        made = Decoder(options, Context(VOCAB, PAD, Sentinel()))
+        walked = walk(made, target, prompt, 50, top_k=10, vocab=vocab)
+        trees, emitted = rendering(target, prompt, 50, vocab, tie, fill, retrieval)
+        assert [list(tree.tokens) for tree in walked.trees] == trees
+        assert walked.emitted == emitted
+        accepted.update(map(len, emitted))
+    assert set(accepted) >= {1, 2, 3}  # several depths were reached
+
+
+# ------------------------------------------------------------------ losslessness
+
+
+@pytest.mark.parametrize(
+    "preset", [{}, {"tie": "first", "fill": "stale_root"}, {"retrieval": "off"}, {"tree": "chain"}]
+)
+@pytest.mark.parametrize("period", [1, 2, 3, 7])
+def test_repetitive_text_is_decoded_exactly(period: int, preset: dict[str, Any]) -> None:
+    # Where the target says the root's own token behind a leaf, the released code accepts the padding of the path.
+    def target(prompt: Sequence[int], out: Sequence[int]) -> int:
+        return 5 if (len(prompt) + len(out)) % (period * 4) else 6 + len(out) % 3
+
+    for seed in range(5):
+        made = decoder(seed, **preset)
+        walked = walk(made, target, [5, 5, 5, 6, 5, 5, 5], 80, top_k=10, vocab=12)
+        assert walked.output == greedy(target, [5, 5, 5, 6, 5, 5, 5], len(walked.output))
+        for tree, result in zip(walked.trees, walked.results[1:], strict=True):
+            assert [tree.tokens[row] for row in result.path[1:]] == result.emitted[:-1]
+            depths = [0] * len(tree)
+            for row in range(1, len(tree)):
+                depths[row] = depths[tree.parents[row]] + 1
+            assert [depths[row] for row in result.path] == list(range(len(result.path)))
+
+
+# ------------------------------------------------------------------ the chain
+
+
+@pytest.mark.parametrize("m", [1, 4, 9])
+def test_the_chain_is_sliding_jacobi_of_one_more_token(m: int) -> None:
+    for seed in range(5):
+        target = language(seed, words=6, memory=seed % 3, period=7)
+        options = jacobi.Options(block_size=m + 1, window="sliding")
+        theirs = walk(jacobi.Decoder(options, Context(VOCAB, PAD, random.Random(seed))), target, TEXT, 60)
+        mine = walk(decoder(seed, tree="chain", draft_length=m), target, TEXT, 60)
+        assert mine.prefill is not None
+        assert theirs.prefill is not None
+        assert list(mine.prefill.tokens) == list(theirs.prefill.tokens)
+        assert mine.drafts == theirs.drafts
+        assert mine.output == theirs.output
+        assert {len(tree) for tree in mine.trees} == {m + 1}
+
+
+def test_the_jacobi_preset_is_the_papers_chain_of_four_guesses() -> None:
+    assert plan_methods(["msn"], ["preset=jacobi"])[1].max_rows == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        (["tree=vicuna_7b_stage2"], "tree"),
+        (["tree=mc_sim_7b_64"], "mc_sim_7b_63"),
+        (["retrieval=hard3"], "retrieval"),
+        (["fill=pad"], "fill"),
+        (["tie=shortest"], "tie"),
+        (["m=0"], "draft_length"),
+        (["tree=chain", "m=512"], "draft_length"),
+    ],
+)
+def test_options_that_are_refused(settings: list[str], part: str) -> None:
+    with pytest.raises(UsageError, match=part):
+        plan_methods(["msn"], settings)

@@ -1,0 +1,98 @@
+"""A method of somebody else's package, as pip installs it: found by entry point, and run like one of our own."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from models_tiny import attached, tiny_llama
+from site_packages import install, visible
+
+from specbench import registry
+from specbench.cli.main import main
+from specbench.decoding import Context
+from specbench.engine.sampler import Sampling
+from specbench.errors import UsageError
+from specbench.plan import plan_methods
+from specbench.runner import Request, Runner
+from specbench.stopping import StopRule
+
+PACKAGE = Path(__file__).parent / "specbench-echo"
+VOCAB = 41
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ``pip install specbench-echo`` put it."""
+    folder = tmp_path_factory.mktemp("third-party") / "site"
+    install(PACKAGE, folder)
+    return folder
+
+
+@pytest.fixture
+def installed(site: Path) -> Iterator[None]:
+    with visible(site):
+        yield
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_is_listed_with_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "methods", "--json"]) == 0
+    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["echo"]["from"] == "specbench-echo"
+    assert rows["echo"]["options"]["length"]["maximum"] == 511
+    assert rows["jacobi"]["from"] == "specbench"
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_brings_its_card_presets_and_readme(site: Path) -> None:
+    card = registry.method("echo")
+    assert card.folder == site / "specbench_echo"
+    assert (card.folder / "README.md").read_text(encoding="utf-8").startswith("# echo")
+    options = [method.options for method in plan_methods(["echo", "echo"], ["echo.preset=short", "echo#2.n=3"])[1:]]
+    assert [dict(found) for found in options] == [{"length": 2}, {"length": 3}]
+    with pytest.raises(UsageError, match="option 'length' of echo"):
+        plan_methods(["echo"], ["echo.n=512"])
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_command_line_runs_it_on_humaneval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    what = ["--method", "echo", "--set", "echo.preset=short", "--task", "humaneval", "--model", "config:tiny"]
+    assert main(["run", *what, "--limit", "1", "--max-new-tokens", "12", "--out", str(tmp_path), "--json"]) == 0
+    (summary,) = json.loads(capsys.readouterr().out)
+    row = next(row for row in summary["rows"] if row["method"] == "echo")
+    assert row["lossless"]["verdict"] == "exact"
+    assert row["tokens"] == 12
+    assert row["rows_per_step"] == 3
+    assert set(row["measures"]) == {"echoed"}
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=1)], ids=["greedy", "sampled"])
+def test_it_emits_what_ar_emits_in_fewer_forwards(sampling: Sampling) -> None:
+    # With tied and narrow weights a model mostly repeats itself, which is what this method bets on.
+    model = tiny_llama(VOCAB, tie_word_embeddings=True, initializer_range=0.1)
+    plain, echo = plan_methods(["echo"], ["echo.length=4"])
+    requests = [Request(str(n), 0, [n, 7, 7], StopRule(frozenset(), (), 24, str)) for n in range(3)]
+    with attached(model, slots=2, capacity=40, max_rows=echo.max_rows, sampling=sampling) as engine:
+        runner = Runner(engine, lambda label, request: Context(VOCAB, 0, random.Random(0)), 2)
+        expected = {record.prompt_id: record for record in runner.segment(plain, requests)}
+        records = list(runner.segment(echo, requests))
+    assert {record.prompt_id: record.ids for record in records} == {key: r.ids for key, r in expected.items()}
+    assert sum(record.forwards for record in records) < sum(record.forwards for record in expected.values())
+    assert all(record.measures["echoed"] >= record.n_out - 1 - record.forwards for record in records)
+
+
+def test_a_name_that_is_taken_is_one_line(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(site, tmp_path / "site")
+    (info,) = (tmp_path / "site").glob("*.dist-info")
+    (info / "entry_points.txt").write_text("[specbench.methods]\njacobi = specbench_echo\n")
+    with visible(tmp_path / "site"):
+        assert main(["list", "methods"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "error: method 'jacobi' of specbench-echo is registered by specbench already; uninstall one\n"
