@@ -19,7 +19,8 @@ from specbench import registry
 from specbench.models import load
 from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks
 from specbench.records import RequestRecord
-from specbench.run import make_engine, make_runner, prepare
+from specbench.prepare import prepare
+from specbench.run import make_engine, make_runner
 from specbench.summary import method_figures
 
 
@@ -67,7 +68,7 @@ def rows(plan: Plan) -> Any:
     runner = make_runner(plan, loaded, engine)
     baseline: dict[str, RequestRecord] = {}
     for method in plan.methods:
-        records = {r.prompt_id: r for r in runner.segment(method, list(prepared.requests.values()))}
+        records = {r.prompt_id: r for r in runner.segment(method, prepared.requests())}
         baseline = baseline or records
         figures = method_figures(list(records.values()))
         yield {

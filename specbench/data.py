@@ -8,6 +8,8 @@ import importlib.metadata
 import json
 import os
 import sys
+import tempfile
+import urllib.request
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +68,7 @@ class DataFile(BaseModel):
         licence: of the data.
         source: where it was published, a URL.
         package, hub: where else it can come from.
+        url: where the very file can be fetched, when nothing else has it; what it gives is checked like any other.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,6 +80,7 @@ class DataFile(BaseModel):
     source: str
     package: Package | None = None
     hub: Hub | None = None
+    url: str | None = None
 
 
 def manifest(card: Path) -> list[DataFile]:
@@ -96,7 +100,9 @@ def manifest(card: Path) -> list[DataFile]:
 
 
 def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
-    """The path of ``file``: from ``data_dir``, else ``SPECBENCH_DATA``, else the installed package, else the hub.
+    """The path of ``file``: from ``data_dir``, ``SPECBENCH_DATA``, an installed package, the hub, or its URL.
+
+    The first of them that has it. What came from a URL is kept in the user's cache.
 
     Args:
         data_dir: the user's explicit choice, and then the only place looked at.
@@ -115,7 +121,41 @@ def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
     for path in _local(file):
         if path.is_file():
             return _checked(path, file)
-    return _checked(_from_hub(file), file)
+    return _checked(_from_url(file) if file.hub is None and file.url else _from_hub(file), file)
+
+
+def _from_url(file: DataFile) -> Path:
+    """Fetches ``file.url`` into the cache, whole or not at all."""
+    assert file.url is not None
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "specbench", "data")
+    path = kept / f"{file.sha256[:12]}-{file.name}"
+    if path.is_file():
+        return path
+    try:
+        with urllib.request.urlopen(file.url, timeout=30) as answer:
+            content = answer.read(file.size + 1)  # not more of a wrong file than shows that it is one
+        kept.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept, delete=False) as draft:
+            draft.write(content)
+        fetched = _checked_content(Path(draft.name), file)
+        os.replace(fetched, path)
+    except OSError as error:  # urllib's own errors are of this kind
+        raise EnvironmentRefused(
+            f"{file.name} is not on this machine and {file.url} gave {type(error).__name__}: go online, or set "
+            f"{DATA_DIR} or --data-dir to a folder that holds it"
+        ) from error
+    return path
+
+
+def _checked_content(path: Path, file: DataFile) -> Path:
+    try:
+        return _checked(path, file)
+    except UsageError:
+        path.unlink(missing_ok=True)
+        raise UsageError(
+            f"{file.url} no longer gives the {file.name} of this task; set {DATA_DIR} to a folder that holds the file "
+            f"with sha256 {file.sha256}"
+        ) from None
 
 
 def _local(file: DataFile) -> Iterator[Path]:

@@ -153,6 +153,18 @@ def tally(grades: Iterable[Divergence | None], floor: float | None) -> dict[str,
     }
 
 
+def merge(tallies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Tallies of one method over unlike samplings as one."""
+    order: list[Grade] = ["exact", "numeric-tie", "lossy"]
+    floors = [tally["noise_floor"] for tally in tallies if tally["noise_floor"] is not None]
+    return {
+        "verdict": max((tally["verdict"] for tally in tallies), key=order.index),
+        **{name: sum(tally[name] for tally in tallies) for name in ("exact", "numeric_tie", "lossy")},
+        "noise_floor": max(floors, default=None),
+        "divergences": [divergence for tally in tallies for divergence in tally["divergences"]],
+    }
+
+
 def grade_all(
     engine: Engine,
     rows: int,

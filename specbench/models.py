@@ -68,7 +68,7 @@ class LoadedModel:
         """Token ids of a prompt; a chat prompt goes through the model's own template and ends with its prefill."""
         if not prompt.chat:
             return list(self.tokenizer(prompt.text)["input_ids"])
-        turns = [{"role": "user", "content": prompt.text}]
+        turns = [{"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))]
         rendered = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
         return list(self.tokenizer(rendered + prompt.prefill, add_special_tokens=False)["input_ids"])
 

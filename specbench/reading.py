@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from specbench.errors import UsageError
 from specbench.records import RequestRecord, RunConfig
-from specbench.scoring.launch import read_verdicts
+from specbench.scoring.launch import read_metrics, read_verdicts
 from specbench.scoring.score import VERDICTS
 from specbench.storage import RunFolder
 from specbench.summary import summarise
@@ -42,9 +42,9 @@ def read_run(path: Path) -> ReadRun:
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{path} is damaged: field '{where}': {first['msg']}; run it again") from error
     try:
-        verdicts = read_verdicts(path)
+        verdicts, metrics = read_verdicts(path), read_metrics(path)
     except (ValueError, KeyError, TypeError) as error:
         again = f"python -m specbench.scoring {path}"
         raise UsageError(f"{path / VERDICTS} is damaged ({error}); {again} writes it anew") from error
-    summary = folder.summary() or summarise(config, records, verdicts or None)
+    summary = folder.summary() or summarise(config, records, verdicts or None, metrics=metrics)
     return ReadRun(folder.run, config, records, verdicts, summary)

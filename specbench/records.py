@@ -64,6 +64,8 @@ class TaskSpec(Record):
     version: int
     options: dict[str, Any]
     prompts: int
+    requests: int = Field(0, description="answers per method and repeat: more than prompts where prompts have turns")
+    metric: str = Field("pass@1", description="the headline metric; empty where the task has no verdict")
     prompts_sha256: str
 
 
@@ -100,6 +102,8 @@ class RequestRecord(Record):
     method: str
     prompt_id: str
     repeat: int
+    turn: int = Field(1, description="of a conversation, from 1")
+    category: str = ""
     n_prompt: int
     ids: list[int] = Field(description="tokens kept: up to and including the first stop, never past the budget")
     text: str = Field(description="the answer as the task scores it: special tokens dropped, cut before a stop string")
@@ -124,6 +128,6 @@ class RequestRecord(Record):
     measures: dict[str, float] = Field(default_factory=dict, description="the method's own figures, see method.toml")
 
 
-def request_key(method: str, prompt_id: str, repeat: int) -> str:
+def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:
     """The key of a request within its run."""
-    return f"{method}|{prompt_id}|{repeat}"
+    return f"{method}|{prompt_id}|{repeat}" + (f"|{turn}" if turn > 1 else "")

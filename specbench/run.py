@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Protocol
 
 from specbench import environment, lossless
-from specbench.decoding import Context, Method
+from specbench.decoding import Context
 from specbench.engine import linears
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
 from specbench.models import LoadedModel
+from specbench.order import Order
 from specbench.plan import Plan, TaskPlan
-from specbench.records import BASELINE, RequestRecord, RunConfig, TaskSpec, request_key
+from specbench.prepare import Prepared, prepare
+from specbench.records import BASELINE, RequestRecord, RunConfig, request_key
 from specbench.runner import Request, Runner
-from specbench.scoring.launch import score_in_child
+from specbench.scoring.launch import read_metrics, score_in_child
 from specbench.stopping import StopRule
 from specbench.storage import RunFolder
 from specbench.summary import summarise
-from specbench.task import Prompt
 
 # Warm-up text of the tool's own: never a prompt of any task, so no timed prompt has been seen before.
 _WARM_UP = (
@@ -51,62 +50,15 @@ class Silent:
     def request(self, record: RequestRecord) -> None: ...
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A task's prompts, tokenised for one model."""
-
-    task: TaskPlan
-    spec: TaskSpec
-    budget: int
-    requests: dict[str, Request]  # by prompt id, repeat 0
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest prompt."""
-        return max(len(request.ids) for request in self.requests.values())
-
-
-def prepare(plan: Plan, task: TaskPlan, model: LoadedModel) -> Prepared:
-    """Reads a task's data, renders and tokenises its prompts, and checks that they fit.
-
-    Raises:
-        UsageError: no prompts, or a prompt that leaves no room for its answer in the model's context.
-    """
-    instance = task.module.Task(task.options, plan.data_dir)
-    prompts: Sequence[Prompt] = instance.prompts(model.has_chat_template)[: plan.limit]
-    if not prompts:
-        raise UsageError(f"task '{task.card.name}' has no prompts to run")
-    budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
-    requests = {}
-    digest = hashlib.sha256()
-    for prompt in prompts:
-        ids = model.encode(prompt)
-        if model.context and len(ids) + budget > model.context:
-            raise UsageError(
-                f"prompt {prompt.id} has {len(ids)} tokens and --max-new-tokens is {budget}, but {model.spec.name} "
-                f"takes {model.context} in all; lower --max-new-tokens or leave the prompt out"
-            )
-        rule = StopRule(model.stop_ids, prompt.stops, budget, model.decode)
-        requests[prompt.id] = Request(prompt.id, 0, ids, rule)
-        digest.update(json.dumps([prompt.id, ids, list(prompt.stops)]).encode())
-    spec = TaskSpec(
-        name=task.card.name,
-        version=int(task.card.info["version"]),
-        options=instance.options.model_dump(mode="json"),
-        prompts=len(requests),
-        prompts_sha256=digest.hexdigest(),
-    )
-    return Prepared(task, spec, budget, requests)
-
-
-def sampling_of(plan: Plan) -> Sampling:
-    """The engine's sampling for a plan.
+def sampling_of(plan: Plan, temperature: float | None = None) -> Sampling:
+    """The engine's sampling for a plan, or for the prompts of a task that prescribes another temperature.
 
     Raises:
         UsageError: a value outside its range.
     """
+    chosen = plan.sampling.model_dump()
     try:
-        return Sampling(**plan.sampling.model_dump())
+        return Sampling(**(chosen if temperature is None else {**chosen, "temperature": temperature}))
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -127,7 +79,8 @@ def make_runner(plan: Plan, model: LoadedModel, engine: Engine) -> Runner:
     """A runner whose decoders draw drafts from (seed, prompt, repeat): repeatable, and alike for equal methods."""
 
     def context(label: str, request: Request) -> Context:
-        rng = random.Random(f"{plan.sampling.seed}/{request.prompt_id}/{request.repeat}")
+        turn = f"/{request.turn}" if request.turn > 1 else ""
+        rng = random.Random(f"{plan.sampling.seed}/{request.prompt_id}/{request.repeat}{turn}")
         return Context(model.vocab_size, model.pad_id, rng)
 
     return Runner(engine, context, plan.concurrency, trace=plan.trace)
@@ -162,12 +115,24 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
             records = _decode(plan, model, engine, prepared, folder, progress, resumed)
             progress.phase("checking losslessness")
             graded = _grade(plan, engine, prepared, records)
-            progress.phase("scoring answers")
-            verdicts = score_in_child(folder.path, plan.data_dir)
-            folder.finish(summarise(config, records, verdicts, graded))
+            verdicts = score(folder, plan.data_dir, progress.phase) if config.task.metric else None
+            folder.finish(summarise(config, records, verdicts, graded, read_metrics(folder.path)))
     finally:
         engine.close()
     return folder
+
+
+def score(folder: RunFolder, data_dir: Path | None, say: Callable[[str], None]) -> dict[str, bool]:
+    """Scores a run's answers in a process of their own; ``say`` hears how far it is, a few times."""
+    told = 0
+
+    def report(done: int, total: int) -> None:
+        nonlocal told
+        if not done or (10 * done) // total > told:
+            told = (10 * done) // total if total else 0
+            say(f"scoring answers, {done} of {total}")
+
+    return score_in_child(folder.path, data_dir, report)
 
 
 def _open_folder(
@@ -197,46 +162,27 @@ def _decode(
     resumed: bool,
 ) -> list[RequestRecord]:
     records = [RequestRecord.model_validate(line) for line in folder.requests()]
-    done = {record.key for record in records}
-    segments = list(_order(plan, list(prepared.requests.values()), done))
-    progress.start(folder, len(done), len(done) + sum(len(requests) for _, requests in segments), resumed)
+    order = Order(plan, prepared, records)
+    progress.start(folder, len(records), order.total, resumed)
     runner = make_runner(plan, model, engine)
-    if segments:
+    if len(records) < order.total:
         progress.phase("warming up")
         _warm_up(plan, model, prepared, runner)
     first = 1 + max((record.segment for record in records), default=-1)
-    for number, (method, requests) in enumerate(segments, first):
+    for number, (method, requests) in enumerate(order.stretches(), first):
+        engine.sampling = sampling_of(plan, requests[0].temperature)
         for record in runner.segment(method, requests, number):
             folder.log.append(record.model_dump(mode="json"))
             records.append(record)
+            order.add(record)
             progress.request(record)
     return records
-
-
-def _order(plan: Plan, requests: Sequence[Request], done: set[str]) -> Iterator[tuple[Method, list[Request]]]:
-    """Segments in which what is left is run: methods interleaved in random order, so that drift hits all alike.
-
-    One sequence at a time, the methods follow each other on every prompt. With slots to fill, a method runs all prompts
-    of a repeat in one go, or the slots would run empty at the end of every prompt.
-    """
-    for repeat in range(plan.repeats):
-        groups = [[request] for request in requests] if plan.concurrency == 1 else [list(requests)]
-        for at, group in enumerate(groups):
-            methods = list(plan.methods)
-            random.Random(f"{plan.sampling.seed}/{repeat}/{at}").shuffle(methods)
-            for method in methods:
-                todo = [
-                    Request(r.prompt_id, repeat, r.ids, r.rule)
-                    for r in group
-                    if request_key(method.label, r.prompt_id, repeat) not in done
-                ]
-                if todo:
-                    yield method, todo
 
 
 def _warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, runner: Runner) -> None:
     """Runs every method on text of the tool's own, as long as the longest prompt and in every slot."""
     text = model.tokenizer(_WARM_UP * (1 + prepared.longest // 32))["input_ids"][: prepared.longest]
+    assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
     rule = StopRule(frozenset(), (), min(_WARM_UP_TOKENS, prepared.budget), model.decode)
     for method in plan.methods:
         requests = [Request(f"warm-up/{slot}", 0, text, rule) for slot in range(plan.concurrency)]
@@ -247,17 +193,28 @@ def _warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, runner: Runner)
 def _grade(
     plan: Plan, engine: Engine, prepared: Prepared, records: Sequence[RequestRecord]
 ) -> Mapping[str, dict[str, Any]]:
+    """Every method's answers against AR's, where both were asked the same: a later turn holds the answers before it."""
+    order = Order(plan, prepared, records)
     # Repeats share seed and prompt, so each must give the same ids as the first AR pass; all of them are graded.
-    reference = {r.prompt_id: r.ids for r in records if r.method == BASELINE and r.repeat == 0}
-    graded: dict[str, dict[str, list[int]]] = defaultdict(dict)
-    prompts: dict[str, Sequence[int]] = {}
-    graded[BASELINE] = {}
+    reference = {(r.prompt_id, r.turn): r for r in records if r.method == BASELINE and r.repeat == 0}
+    temperatures: dict[float | None, list[RequestRecord]] = defaultdict(list)
     for record in records:
-        item = f"{record.prompt_id}#{record.repeat}"
-        prompts[item] = prepared.requests[record.prompt_id].ids
-        graded[record.method][item] = record.ids
-    expected = {item: reference[item.rpartition("#")[0]] for item in prompts}
-    return lossless.grade_all(engine, plan.max_rows, prompts, expected, graded)
+        temperatures[prepared.prompts[record.prompt_id].temperature].append(record)
+    tallies: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for temperature, group in temperatures.items():
+        engine.sampling = sampling_of(plan, temperature)
+        graded: dict[str, dict[str, list[int]]] = {BASELINE: {}}
+        prompts: dict[str, Sequence[int]] = {}
+        expected: dict[str, list[int]] = {}
+        for record in group:
+            item = request_key("", record.prompt_id, record.repeat, record.turn).removeprefix("|")
+            asked = order.request(record.method, record.prompt_id, record.repeat, record.turn).ids
+            if asked == order.request(BASELINE, record.prompt_id, 0, record.turn).ids:
+                prompts[item], expected[item] = asked, reference[record.prompt_id, record.turn].ids
+                graded.setdefault(record.method, {})[item] = record.ids
+        for label, tally in lossless.grade_all(engine, plan.max_rows, prompts, expected, graded).items():
+            tallies[label].append(tally)
+    return {label: lossless.merge(found) for label, found in tallies.items()}
 
 
 def check(plan: Plan, task: TaskPlan, model: LoadedModel) -> dict[str, dict[str, Any]]:
@@ -270,8 +227,12 @@ def check(plan: Plan, task: TaskPlan, model: LoadedModel) -> dict[str, dict[str,
     engine = make_engine(plan, model, prepared.longest + prepared.budget)
     try:
         runner = make_runner(plan, model, engine)
-        requests = list(prepared.requests.values())
-        records = [record for method in plan.methods for record in runner.segment(method, requests)]
+        order, records = Order(plan, prepared, []), []
+        for method, requests in order.stretches():
+            engine.sampling = sampling_of(plan, requests[0].temperature)
+            for record in runner.segment(method, requests):
+                order.add(record)
+                records.append(record)
         graded = _grade(plan, engine, prepared, records)
     finally:
         engine.close()

@@ -47,12 +47,18 @@ class Request:
         repeat: 0 for the first time this prompt is decoded.
         ids: prompt token ids.
         rule: when its answer is finished.
+        turn: of its conversation, from 1.
+        category: row of a per-category table.
+        temperature: of its sampling; None is the run's.
     """
 
     prompt_id: str
     repeat: int
     ids: Sequence[int]
     rule: StopRule
+    turn: int = 1
+    category: str = ""
+    temperature: float | None = None
 
 
 @dataclass
@@ -187,10 +193,12 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int) -> Reques
     assert 1 + sum(sequence.accepts) == len(output.ids), "every kept token comes from the prefill or from one step"
     second = 1e-9
     return RequestRecord(
-        key=request_key(label, request.prompt_id, request.repeat),
+        key=request_key(label, request.prompt_id, request.repeat, request.turn),
         method=label,
         prompt_id=request.prompt_id,
         repeat=request.repeat,
+        turn=request.turn,
+        category=request.category,
         n_prompt=len(request.ids),
         ids=output.ids,
         text=output.text(),

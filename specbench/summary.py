@@ -20,12 +20,15 @@ from specbench.stats import Interval, Ratio, paired_ratio, proportion_interval, 
 
 _BOOTSTRAP_SEED = 0
 
+_Key = tuple[str, int, int]  # prompt, repeat, turn
+
 
 def summarise(
     config: RunConfig,
     records: Iterable[RequestRecord],
     verdicts: Mapping[str, bool] | None = None,
     lossless: Mapping[str, Mapping[str, Any]] | None = None,
+    metrics: Mapping[str, Mapping[str, bool]] | None = None,
 ) -> dict[str, Any]:
     """The content of ``summary.json``.
 
@@ -34,13 +37,14 @@ def summarise(
         records: its finished requests, any order.
         verdicts: request key -> whether its answer is right; None when not scored.
         lossless: method label -> verdict counts, see :mod:`specbench.lossless`.
+        metrics: further metrics, name -> request key -> right or wrong.
 
     Returns:
         JSON-ready: ``{"rows": [one per method, AR first], ...}``. Figures that do not exist are None.
     """
-    by_method: dict[str, dict[tuple[str, int], RequestRecord]] = defaultdict(dict)
+    by_method: dict[str, dict[_Key, RequestRecord]] = defaultdict(dict)
     for record in records:
-        by_method[record.method][record.prompt_id, record.repeat] = record
+        by_method[record.method][record.prompt_id, record.repeat, record.turn] = record
     shared = config.concurrency > 1
     baseline = by_method.get(BASELINE, {})
     rows = []
@@ -50,10 +54,13 @@ def summarise(
         row = {"method": spec.label, "options": spec.options, "lossless_claimed": spec.lossless, **row}
         row |= _against(baseline, mine, shared)
         row["accuracy"] = _accuracy(list(mine.values()), verdicts)
+        row["metrics"] = {name: _accuracy(list(mine.values()), marks) for name, marks in (metrics or {}).items()}
+        row["groups"] = _groups(baseline, mine, shared)
         row["lossless"] = dict(lossless[spec.label]) if lossless and spec.label in lossless else None
         rows.append(row)
+    expected = (config.task.requests or config.task.prompts) * config.repeats
     return {
-        "complete": all(row["requests"] == config.task.prompts * config.repeats for row in rows),
+        "complete": all(row["requests"] == expected for row in rows),
         "bootstrap_seed": _BOOTSTRAP_SEED,
         "rows": rows,
     }
@@ -112,12 +119,12 @@ def _measures(records: Sequence[RequestRecord]) -> dict[str, float]:
 
 
 def _against(
-    baseline: Mapping[tuple[str, int], RequestRecord], mine: Mapping[tuple[str, int], RequestRecord], shared: bool
+    baseline: Mapping[_Key, RequestRecord], mine: Mapping[_Key, RequestRecord], shared: bool
 ) -> dict[str, Any]:
     """Speedups over AR on the requests that both have; pairs of unlike length are kept and flagged, never dropped."""
     keys = sorted(baseline.keys() & mine.keys())
     ar, method = [baseline[k] for k in keys], [mine[k] for k in keys]
-    prompts = [prompt for prompt, _ in keys]
+    prompts = [prompt for prompt, *_ in keys]  # repeats and turns of one prompt are no independent samples
     decode = _paired(
         [(_decode_s(r, shared), r.n_out - 1) for r in ar],
         [(_decode_s(r, shared), r.n_out - 1) for r in method],
@@ -133,6 +140,42 @@ def _against(
         "step_ratio": _ratio(steps[0], steps[1]),
         "length_changed": sum(a.n_out != m.n_out for a, m in zip(ar, method, strict=True)),
     }
+
+
+def _groups(
+    baseline: Mapping[_Key, RequestRecord], mine: Mapping[_Key, RequestRecord], shared: bool
+) -> dict[str, dict[str, Any]]:
+    """The figures of each group of categories, for tasks that have them.
+
+    Beside our definitions, Spec-Bench's (Xia et al. 2024, ``evaluation/speed.py``): ``specbench_speedup`` is the ratio
+    of mean tokens per second, each question's over all its turns with prefill; ``specbench_mat`` is the mean of tokens
+    per forward over all forwards, the prefill's one included.
+    """
+    groups: dict[str, dict[_Key, RequestRecord]] = defaultdict(dict)
+    for key, record in mine.items():
+        if record.category:
+            groups[record.category.partition("/")[0]][key] = record
+    found = {}
+    for name, members in groups.items():
+        records = list(members.values())
+        twins = {key: baseline[key] for key in members if key in baseline}
+        figures = method_figures(records, shared=shared)
+        found[name] = {
+            **{k: figures[k] for k in ("prompts", "requests", "tokens", "tpf", "tok_s", "ttft_median_s", "truncated")},
+            **_against(twins, members, shared),
+            "specbench_mat": mean([1] * len(records) + [kept for r in records for kept in r.accepts]),
+            "specbench_speedup": _ratio(_mean_speed(records, shared), _mean_speed(list(twins.values()), shared)),
+        }
+    return found
+
+
+def _mean_speed(records: Sequence[RequestRecord], shared: bool) -> float | None:
+    """Mean over questions of tokens per second, all turns of a question together."""
+    questions: dict[tuple[str, int], list[RequestRecord]] = defaultdict(list)
+    for record in records:
+        questions[record.prompt_id, record.repeat].append(record)
+    speeds = [sum(r.n_out for r in turns) / sum(_whole_s(r, shared) for r in turns) for turns in questions.values()]
+    return mean(speeds) if speeds else None
 
 
 def _paired(

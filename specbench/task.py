@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+Turn = tuple[Literal["system", "user", "assistant"], str]
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,12 @@ class Prompt:
         chat: render ``text`` as a user turn through the model's chat template.
         prefill: text put at the start of the assistant's answer, chat style only; part of the prompt, not the output.
         stops: strings that end the answer; the answer's text is cut before the first of them.
+        history: turns before ``text``, chat style only: a system prompt, few-shot examples, earlier turns.
+        follow_ups: user turns asked one by one, each after the answer to the one before; chat style only.
+        forced: follow-ups are asked after AR's answers and not the method's own, so that all methods are timed on the
+            same input.
+        category: row of a per-category table, "GROUP" or "GROUP/CATEGORY"; empty for none.
+        temperature: what the protocol prescribes for this item; None is the run's.
     """
 
     id: str
@@ -25,6 +33,28 @@ class Prompt:
     chat: bool
     prefill: str = ""
     stops: tuple[str, ...] = ()
+    history: tuple[Turn, ...] = ()
+    follow_ups: tuple[str, ...] = ()
+    forced: bool = False
+    category: str = ""
+    temperature: float | None = None
+
+    @property
+    def turns(self) -> int:
+        """How often it is answered."""
+        return 1 + len(self.follow_ups)
+
+    def after(self, answers: Sequence[str]) -> Prompt:
+        """The prompt of the next turn, the turns so far in its history.
+
+        Args:
+            answers: texts of the answers so far, fewer than ``turns``.
+        """
+        asked = (self.text, *self.follow_ups)
+        said: list[Turn] = list(self.history)
+        for question, answer in zip(asked, answers, strict=False):
+            said += [("user", question), ("assistant", answer)]
+        return replace(self, text=asked[len(answers)], history=tuple(said), follow_ups=asked[len(answers) + 1 :])
 
 
 @dataclass(frozen=True)
@@ -32,14 +62,16 @@ class Verdict:
     """The verdict on one generation.
 
     Attributes:
-        passed: whether the answer is right.
+        passed: whether the answer is right, by the task's headline metric.
         reason: "pass", or a short class of failure ("fail", "timeout", "memory", "empty"), or the exception's name.
         detail: one line for a human, at most 200 characters; never trusted, never parsed.
+        also: further metrics by name, each right or wrong ("base", "strict"); all answers of a task have the same.
     """
 
     passed: bool
     reason: str
     detail: str = ""
+    also: Mapping[str, bool] = field(default_factory=dict)
 
 
 class Task(Protocol):
@@ -58,6 +90,11 @@ class Task(Protocol):
 
     def prompts(self, chat: bool) -> Sequence[Prompt]:
         """All prompts in data order; ``chat`` says whether the model has a chat template."""
+        ...
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions of the libraries that decide a verdict; recorded with each."""
         ...
 
     @property

@@ -63,7 +63,8 @@ def run(
 
     notes = output.stderr()
     loaded = common.load_model(plan, notes)
-    from specbench.run import execute, prepare
+    from specbench.prepare import prepare
+    from specbench.run import execute
 
     # All prompts of all tasks are read and checked before the first is run.
     prepared = [prepare(plan, task_plan, loaded) for task_plan in plan.tasks]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -39,9 +39,12 @@ def headline(run: Mapping[str, Any], summary: Mapping[str, Any]) -> RenderableTy
     for name in ("prompts", "tokens", "TPF", "tok/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("speedup", no_wrap=True)
-    table.add_column("pass@1", justify="right", min_width=6)
+    table.add_column("cut", justify="right", no_wrap=True)
+    if task.get("metric", "pass@1"):
+        table.add_column(task.get("metric", "pass@1"), justify="right", min_width=6, overflow="fold")
     table.add_column("lossless", min_width=11, overflow="fold")
     for row in summary["rows"]:
+        judged = [accuracy(row["accuracy"])] if task.get("metric", "pass@1") else []
         table.add_row(
             row["method"],
             str(row["prompts"]),
@@ -49,13 +52,56 @@ def headline(run: Mapping[str, Any], summary: Mapping[str, Any]) -> RenderableTy
             number(row["tpf"], 2),
             number(row["tok_s"], 1),
             speedup(row["speedup"]) if row["method"] != BASELINE else "1",
-            accuracy(row["accuracy"]),
+            f"{row['truncated'] / row['requests']:.0%}" if row["requests"] else "–",
+            *judged,
             lossless(row["lossless"]),
         )
     parts: list[RenderableType] = [title, Text(), table]
+    if any(row.get("metrics") for row in summary["rows"]):
+        parts += [metrics(summary, task["metric"]), Text()]
+    if any(row.get("groups") for row in summary["rows"]):
+        parts += [groups(summary), Text()]
     if any(row.get("phases") for row in summary["rows"]):
         parts += [phases(summary), Text()]
     return Group(*parts, *(Text(note, style="dim") for note in notes(run, summary)))
+
+
+def metrics(summary: Mapping[str, Any], headline: str) -> RenderableType:
+    """Right answers by every metric of the task, the headline first."""
+    names = list(next(row["metrics"] for row in summary["rows"] if row.get("metrics")))
+    table = _plain(["metric", *(row["method"] for row in summary["rows"])])
+    table.add_row(headline, *(accuracy(row["accuracy"]) for row in summary["rows"]))
+    for name in names:
+        table.add_row(name, *(accuracy(row.get("metrics", {}).get(name)) for row in summary["rows"]))
+    return table
+
+
+def groups(summary: Mapping[str, Any]) -> RenderableType:
+    """Tokens per forward and speedup of each group of categories; in brackets as Spec-Bench defines them."""
+    rows = [row for row in summary["rows"] if row.get("groups")]
+    table = _plain(["group", *(row["method"] for row in rows)])
+    for name in rows[0]["groups"]:
+        cells = []
+        for row in rows:
+            figures = row["groups"].get(name)
+            if figures is None:
+                cells.append("–")
+                continue
+            ours = [number(figures["tpf"], 2), number(figures["speedup"] and figures["speedup"]["value"], 2)]
+            theirs = [number(figures["specbench_mat"], 2), number(figures["specbench_speedup"], 2)]
+            cells.append(f"{ours[0]} ({theirs[0]})  {ours[1]} ({theirs[1]})")
+        table.add_row(name, *cells)
+    table.caption = "TPF (MAT) and speedup (speedup), in brackets as Spec-Bench defines them: prefill included, means."
+    table.caption_justify = "left"
+    return table
+
+
+def _plain(columns: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(columns[0], overflow="fold")
+    for column in columns[1:]:
+        table.add_column(column, justify="right", overflow="fold")
+    return table
 
 
 def phases(summary: Mapping[str, Any]) -> RenderableType:
@@ -87,7 +133,7 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     truncated = sum(row["truncated"] for row in summary["rows"])
     total = sum(row["requests"] for row in summary["rows"])
     if total and truncated / total > 0.02:
-        found.append(f"{truncated} of {total} answers were cut at the token budget; raise --max-new-tokens.")
+        found.append(f"{truncated} of {total} answers were cut at the token budget (cut); raise --max-new-tokens.")
     if not summary["complete"]:
         found.append("This run is not complete; repeat its command to go on.")
     return [*found, LEGEND]

@@ -30,7 +30,8 @@ def score_run(
     """Score every finished request of a run and write ``verdicts.jsonl``, replacing an older one as a whole.
 
     One line per request, in the order of ``requests.jsonl``: {"request": its key, "passed", "reason", "detail",
-    "scorer": {"task", "task_version", "isolation"}}. Requests with the same prompt and text share one verdict.
+    "also": further metrics, "scorer": {"task", "task_version", "versions", "isolation"}}. Requests with the same
+    prompt and text share one verdict.
 
     Args:
         folder: the run folder.
@@ -50,7 +51,10 @@ def score_run(
     module = card.load()
     task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
     requests = [_fields(row, folder, number) for number, row in enumerate(read_requests(folder / "requests.jsonl"), 1)]
-    scorer = {"task": name, "task_version": card.info["version"], "isolation": list(task.isolation)}
+    if not card.info["metric"]:
+        raise UsageError(f"task '{name}' has no verdict; there is nothing to score in {folder}")
+    scorer = {"task": name, "task_version": card.info["version"], "versions": dict(task.versions)}
+    scorer["isolation"] = list(task.isolation)
 
     answers = list(dict.fromkeys((prompt_id, text) for _, prompt_id, text in requests))
     verdicts: dict[tuple[str, str], Verdict] = {}

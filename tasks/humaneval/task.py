@@ -102,6 +102,11 @@ class Task:
         return self._sandbox.run(program(problem, text, chat=self.options.style == "chat"))
 
     @property
+    def versions(self) -> dict[str, str]:
+        """Nothing but this file and the data decides a verdict."""
+        return {}
+
+    @property
     def isolation(self) -> list[str]:
         """What confines the programs that ``score`` runs, a line each."""
         return self._sandbox.isolation
