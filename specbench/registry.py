@@ -1,6 +1,7 @@
 """Names -> methods and tasks, found without importing any of them.
 
-A folder of ``methods/`` (``tasks/``) that holds a ``method.toml`` (``task.toml``) is registered under its own name.
+A folder of ``methods/`` (``tasks/``) that holds a ``method.toml`` (``task.toml``) is registered under its own name, or
+under the ``name`` in that file.
 Other packages register through the entry-point groups ``specbench.methods`` and ``specbench.tasks``: the entry point's
 name is the registered name, its value the package that holds the same two files.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -70,18 +71,16 @@ def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card
         info = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"{kind} '{name}' (from {origin}) has no readable {kind}.toml: {error}") from error
-    return Card(kind, name, package, folder, origin, info)
+    # A package cannot have every name: "mt-bench" lives in mt_bench and says so.
+    return Card(kind, str(info.get("name", name)), package, folder, origin, info)
 
 
 @cache
 def _cards(kind: str) -> dict[str, Card]:
     group = f"{kind}s"
-    cards = {
-        file.parent.name: _read(
-            kind, file.parent.name, f"specbench.{group}.{file.parent.name}", file.parent, "specbench"
-        )
-        for file in sorted((Path(__file__).parent / group).glob(f"*/{kind}.toml"))
-    }
+    folders = [file.parent for file in sorted((Path(__file__).parent / group).glob(f"*/{kind}.toml"))]
+    own = [_read(kind, folder.name, f"specbench.{group}.{folder.name}", folder, "specbench") for folder in folders]
+    cards = {card.name: card for card in own}
     for point in entry_points(group=f"specbench.{group}"):
         origin = point.dist.name if point.dist else point.value
         if point.name in cards:
@@ -94,7 +93,8 @@ def _cards(kind: str) -> dict[str, Card]:
             spec = None
         if spec is None or not spec.submodule_search_locations:
             raise UsageError(f"{kind} '{point.name}' of {origin} points at '{point.value}', which is no package")
-        cards[point.name] = _read(kind, point.name, point.value, Path(spec.submodule_search_locations[0]), origin)
+        folder = Path(spec.submodule_search_locations[0])
+        cards[point.name] = replace(_read(kind, point.name, point.value, folder, origin), name=point.name)
     return cards
 
 
