@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, Protocol
 
 from specbench import environment, lossless
@@ -21,7 +20,7 @@ from specbench.plan import Plan, TaskPlan
 from specbench.prepare import Prepared, prepare
 from specbench.records import BASELINE, RequestRecord, RunConfig, request_key
 from specbench.runner import Request, Runner
-from specbench.scoring.launch import read_metrics, score_in_child
+from specbench.scoring.launch import Tenths, read_metrics, score_in_child
 from specbench.stopping import StopRule
 from specbench.storage import RunFolder
 from specbench.summary import summarise
@@ -115,24 +114,12 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
             records = _decode(plan, model, engine, prepared, folder, progress, resumed)
             progress.phase("checking losslessness")
             graded = _grade(plan, engine, prepared, records)
-            verdicts = score(folder, plan.data_dir, progress.phase) if config.task.metric else None
+            judged = config.task.metric
+            verdicts = score_in_child(folder.path, plan.data_dir, Tenths(progress.phase)) if judged else None
             folder.finish(summarise(config, records, verdicts, graded, read_metrics(folder.path)))
     finally:
         engine.close()
     return folder
-
-
-def score(folder: RunFolder, data_dir: Path | None, say: Callable[[str], None]) -> dict[str, bool]:
-    """Scores a run's answers in a process of their own; ``say`` hears how far it is, a few times."""
-    told = 0
-
-    def report(done: int, total: int) -> None:
-        nonlocal told
-        if not done or (10 * done) // total > told:
-            told = (10 * done) // total if total else 0
-            say(f"scoring answers, {done} of {total}")
-
-    return score_in_child(folder.path, data_dir, report)
 
 
 def _open_folder(

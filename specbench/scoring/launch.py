@@ -13,8 +13,29 @@ from specbench.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.scoring.score import VERDICTS
 
 
+class Tenths:
+    """Tells how far scoring is, at every tenth.
+
+    Args:
+        say: takes the sentence.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._told = -1
+
+    def __call__(self, done: int, total: int) -> None:
+        tenth = 10 * done // total if total else 10
+        if tenth > self._told:
+            self._told = tenth
+            self._say(f"scoring answers, {done} of {total}")
+
+
 def score_in_child(
-    folder: Path, data_dir: Path | None = None, progress: Callable[[int, int], None] = lambda done, total: None
+    folder: Path,
+    data_dir: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    workers: int | None = None,
 ) -> dict[str, bool]:
     """Scores a run in a fresh process.
 
@@ -22,6 +43,7 @@ def score_in_child(
         folder: the run folder.
         data_dir: folder of data files.
         progress: called with (answers scored, answers).
+        workers: answers judged at a time; all processors by default.
 
     Returns:
         Request key -> whether its answer is right.
@@ -32,6 +54,8 @@ def score_in_child(
     command = [sys.executable, "-m", "specbench.scoring", str(folder), "--progress"]
     if data_dir is not None:
         command += ["--data-dir", str(data_dir)]
+    if workers is not None:
+        command += ["--workers", str(workers)]
     said = ""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

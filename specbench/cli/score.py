@@ -1,0 +1,38 @@
+"""``specbench score``: verdicts on a run's answers, later and without generating anything again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from specbench.cli import common, output
+
+
+def score(
+    run: Path = typer.Argument(help="A folder that specbench run wrote.", metavar="RUN"),
+    workers: int | None = typer.Option(None, "--workers", min=1, help="Answers judged at a time; default all cores."),
+    data_dir: Path | None = common.DATA_DIR,
+    as_json: bool = common.JSON,
+) -> None:
+    """Score the answers of a run, finished or not, in a process that never imports torch."""
+    from specbench.reading import read_run
+    from specbench.scoring.launch import Tenths, read_metrics, score_in_child
+    from specbench.storage import RunFolder, write_json_atomic
+    from specbench.summary import summarise
+
+    folder = RunFolder.load(run)
+    notes = output.stderr()
+    verdicts = score_in_child(run, data_dir, Tenths(lambda text: notes.print(f"{text} …")), workers)
+    read = read_run(run)
+    # What was measured and graded stays as it is; only what the verdicts decide is written anew.
+    graded = {row["method"]: row["lossless"] for row in read.summary["rows"] if row["lossless"]}
+    summary = summarise(read.config, read.records, verdicts, graded, read_metrics(run))
+    if folder.finished:
+        write_json_atomic(run / "summary.json", summary)
+    if as_json:
+        output.emit_json({"run": read.run, "summary": summary})
+        return
+    from specbench.reporting.table import headline
+
+    output.stdout().print(headline(read.run, summary))
