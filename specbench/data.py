@@ -13,7 +13,7 @@ import urllib.request
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,6 +23,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+Row = TypeVar("Row", bound=BaseModel)
 
 DATA_DIR = "SPECBENCH_DATA"
 """Environment variable that names a folder of data files."""
@@ -124,11 +126,23 @@ def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
     return _checked(_from_url(file) if file.hub is None and file.url else _from_hub(file), file)
 
 
+def present(file: DataFile, data_dir: Path | None = None) -> bool:
+    """Whether ``resolve`` has the file without going online: for data that a task can do without."""
+    if data_dir is not None:
+        return (data_dir / file.name).is_file()
+    return any(path.is_file() for path in (*_local(file), _kept(file)))
+
+
+def _kept(file: DataFile) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "specbench", "data")
+    return cache / f"{file.sha256[:12]}-{file.name}"
+
+
 def _from_url(file: DataFile) -> Path:
     """Fetches ``file.url`` into the cache, whole or not at all."""
     assert file.url is not None
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "specbench", "data")
-    path = kept / f"{file.sha256[:12]}-{file.name}"
+    path = _kept(file)
+    kept = path.parent
     if path.is_file():
         return path
     try:
@@ -209,7 +223,29 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: unreadable, truncated, or a line that is no JSON object; names the file and the line.
     """
-    rows: list[dict[str, Any]] = []
+    return [row for _, row in _numbered(path)]
+
+
+def read_rows(path: Path, kind: type[Row]) -> list[tuple[int, Row]]:
+    """The rows of such a file as models, each with the number of its line.
+
+    Raises:
+        UsageError: as :func:`read_jsonl`, or a field that is missing, unknown or of a wrong type; names line and field.
+    """
+    rows = []
+    for number, row in _numbered(path):
+        try:
+            rows.append((number, kind.model_validate(row)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = f"field '{'.'.join(map(str, first['loc']))}': " if first["loc"] else ""
+            said = first["msg"].removeprefix("Value error, ")
+            raise UsageError(f"{path}: line {number}: {where}{said}") from None
+    return rows
+
+
+def _numbered(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    rows: list[tuple[int, dict[str, Any]]] = []
     number = 0
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
@@ -218,7 +254,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
                     row = json.loads(line)
                     if not isinstance(row, dict):
                         raise UsageError(f"{path}: line {number} is not a JSON object")
-                    rows.append(row)
+                    rows.append((number, row))
     except json.JSONDecodeError as error:
         raise UsageError(f"{path}: line {number} is not JSON: {error.msg}") from None
     except UnicodeDecodeError:

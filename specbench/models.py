@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from jinja2 import TemplateError
 from safetensors import SafetensorError
 from tqdm.std import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -65,11 +66,21 @@ class LoadedModel:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt; a chat prompt goes through the model's own template and ends with its prefill."""
+        """Token ids of a prompt; a chat prompt goes through the model's own template and ends with its prefill.
+
+        Raises:
+            UsageError: the template refuses the turns.
+        """
         if not prompt.chat:
             return list(self.tokenizer(prompt.text)["input_ids"])
         turns = [{"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))]
-        rendered = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        try:
+            rendered = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        except TemplateError as error:  # no system prompts, or strict alternation: the template's own rules
+            raise UsageError(
+                f"prompt {prompt.id} does not go through the chat template of {self.spec.name}: {error}; "
+                "change its turns or choose another model"
+            ) from error
         return list(self.tokenizer(rendered + prompt.prefill, add_special_tokens=False)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:

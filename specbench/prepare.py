@@ -96,6 +96,7 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel) -> Prepared:
         prompts=len(prompts),
         requests=sum(prompt.turns for prompt in prompts.values()),
         metric=task.card.info["metric"],
+        judge=bool(task.card.info.get("judge", False)),
         prompts_sha256=digest.hexdigest(),
     )
     return Prepared(task, spec, budget, prompts, longest, model, first)

@@ -9,6 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from specbench.errors import UsageError
+from specbench.judging.records import read_judgments
+from specbench.judging.scores import scores
 from specbench.records import RequestRecord, RunConfig
 from specbench.scoring.launch import read_metrics, read_verdicts
 from specbench.scoring.score import VERDICTS
@@ -18,13 +20,17 @@ from specbench.summary import summarise
 
 @dataclass(frozen=True)
 class ReadRun:
-    """A run as it is on disk; of an unfinished one, the summary of what there is so far."""
+    """A run as it is on disk; of an unfinished one, the summary of what there is so far.
+
+    ``judged`` is :func:`specbench.judging.scores.scores`, empty where no judge was asked.
+    """
 
     run: dict[str, Any]
     config: RunConfig
     records: list[RequestRecord]
     verdicts: dict[str, bool]
     summary: dict[str, Any]
+    judged: list[dict[str, Any]]
 
 
 def read_run(path: Path) -> ReadRun:
@@ -47,4 +53,7 @@ def read_run(path: Path) -> ReadRun:
         again = f"python -m specbench.scoring {path}"
         raise UsageError(f"{path / VERDICTS} is damaged ({error}); {again} writes it anew") from error
     summary = folder.summary() or summarise(config, records, verdicts or None, metrics=metrics)
-    return ReadRun(folder.run, config, records, verdicts, summary)
+    judgments = read_judgments(path)
+    return ReadRun(
+        folder.run, config, records, verdicts, summary, scores(judgments, [spec.label for spec in config.methods])
+    )

@@ -54,7 +54,7 @@ class ModelSpec(Record):
     parameters: int
     weight_bytes: int
     dummy: bool
-    template: str | None = Field(None, description="chat template of the alias; None: the model's own, if any")
+    template: str | None = Field(default=None, description="chat template of the alias; None: the model's own, if any")
 
 
 class TaskSpec(Record):
@@ -64,8 +64,11 @@ class TaskSpec(Record):
     version: int
     options: dict[str, Any]
     prompts: int
-    requests: int = Field(0, description="answers per method and repeat: more than prompts where prompts have turns")
-    metric: str = Field("pass@1", description="the headline metric; empty where the task has no verdict")
+    requests: int = Field(
+        default=0, description="answers per method and repeat: more than prompts where prompts have turns"
+    )
+    metric: str = Field(default="pass@1", description="the headline metric; empty where the task has no verdict")
+    judge: bool = Field(default=False, description="a model can rate the answers: specbench judge")
     prompts_sha256: str
 
 
@@ -82,7 +85,9 @@ class RunConfig(Record):
     attention: str
     linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
     order_seed: int
-    trace: bool = Field(False, description="steps were split into phases, which waits for the device between them")
+    trace: bool = Field(
+        default=False, description="steps were split into phases, which waits for the device between them"
+    )
     identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
 
     def digest(self) -> str:
@@ -123,7 +128,7 @@ class RequestRecord(Record):
     busy_prefill_s: float
     busy_decode_s: float
     phases_s: dict[str, list[float]] | None = Field(
-        None, description="with --trace: seconds of each step by phase, shared out like busy_decode_s"
+        default=None, description="with --trace: seconds of each step by phase, shared out like busy_decode_s"
     )
     measures: dict[str, float] = Field(default_factory=dict, description="the method's own figures, see method.toml")
 

@@ -223,4 +223,5 @@ def check(plan: Plan, task: TaskPlan, model: LoadedModel) -> dict[str, dict[str,
         graded = _grade(plan, engine, prepared, records)
     finally:
         engine.close()
-    return {label: counts for label, counts in graded.items() if label != BASELINE}
+    # In the order of the plan: that of the records is drawn by lot.
+    return {method.label: graded[method.label] for method in plan.methods if method.label != BASELINE}

@@ -195,6 +195,17 @@ class RunFolder:
             )
         return cls(path, run)
 
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """A run to add a file to, finished or not; locked, so that two writers do not meet.
+
+        Raises:
+            UsageError: as :meth:`load`.
+            EnvironmentRefused: another process is writing to it.
+        """
+        loaded = cls.load(path)
+        return cls(path, loaded.run, _acquire(path))
+
     @property
     def log(self) -> RequestLog:
         """The log to append to; opened at first use, which repairs a torn last line."""
@@ -236,6 +247,8 @@ class RunFolder:
         if self._log is not None:
             self._log.close()
         if self._lock is not None:
+            if self.finished:  # a finished run has no lock file; an unfinished one keeps it for the next writer
+                (self.path / _LOCK).unlink(missing_ok=True)
             os.close(self._lock)
         self._log = self._lock = None
 

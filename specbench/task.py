@@ -21,7 +21,8 @@ class Prompt:
         prefill: text put at the start of the assistant's answer, chat style only; part of the prompt, not the output.
         stops: strings that end the answer; the answer's text is cut before the first of them.
         history: turns before ``text``, chat style only: a system prompt, few-shot examples, earlier turns.
-        follow_ups: user turns asked one by one, each after the answer to the one before; chat style only.
+        follow_ups: user turns asked one by one, each after the answer to the one before. In completion style a
+            follow-up is the text that goes on behind the answer.
         forced: follow-ups are asked after AR's answers and not the method's own, so that all methods are timed on the
             same input.
         category: row of a per-category table, "GROUP" or "GROUP/CATEGORY"; empty for none.
@@ -50,11 +51,30 @@ class Prompt:
         Args:
             answers: texts of the answers so far, fewer than ``turns``.
         """
+        if not self.chat:
+            text = self.text + "".join(map("".join, zip(answers, self.follow_ups, strict=False)))
+            return replace(self, text=text, follow_ups=self.follow_ups[len(answers) :])
         asked = (self.text, *self.follow_ups)
         said: list[Turn] = list(self.history)
         for question, answer in zip(asked, answers, strict=False):
-            said += [("user", question), ("assistant", answer)]
+            # Without the blanks around it, as FastChat and Spec-Bench write a turn back; most templates drop them too.
+            said += [("user", question), ("assistant", answer.strip())]
         return replace(self, text=asked[len(answers)], history=tuple(said), follow_ups=asked[len(answers) + 1 :])
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a judge is shown beside the answers, for tasks that are judged.
+
+    Attributes:
+        turns: the user turns as the data have them.
+        references: right answers by turn; None where the judge rates without.
+        forced: as in :class:`Prompt`.
+    """
+
+    turns: tuple[str, ...]
+    references: tuple[str, ...] | None = None
+    forced: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,4 +128,12 @@ class Task(Protocol):
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """The verdict on one generation. Runs in the scoring process, in several threads at once."""
+        ...
+
+
+class JudgedTask(Task, Protocol):
+    """A task whose ``task.toml`` says ``judge = true``: a model rates its answers (:mod:`specbench.judging`)."""
+
+    def questions(self) -> Mapping[str, Question]:
+        """What a judge is shown, by prompt id."""
         ...

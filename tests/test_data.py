@@ -39,7 +39,7 @@ def folder(path: Path, content: bytes = CONTENT) -> Path:
 
 
 def human_eval() -> data.DataFile:
-    (file,) = data.manifest(Path(__file__).parents[1] / "tasks" / "humaneval" / "task.toml")
+    file, *_ = data.manifest(Path(__file__).parents[1] / "tasks" / "humaneval" / "task.toml")
     return file
 
 

@@ -176,5 +176,67 @@ def test_losslessness_is_passed_on_per_method() -> None:
     assert [r["lossless"] for r in rows] == [None, {"verdict": "exact"}]
 
 
+def grouped() -> list[RequestRecord]:
+    """Two groups. AR stops by itself after 1 + 8 tokens in 10 s; the method gives 1 + 8 in 2 + 4.5 s."""
+    records = []
+    for number, category in enumerate(["talk/short", "talk/long", "code", ""]):
+        records += [
+            record("ar", number, [1] * 8, 1.0, category=category),
+            record("mine", number, [3, 3, 2], 1.5, category=category),
+        ]
+    return records
+
+
+def test_groups_are_the_first_part_of_a_category_and_overall_is_everything() -> None:
+    groups = row(grouped(), "mine", prompts=4)["groups"]
+    assert {name: figures["prompts"] for name, figures in groups.items()} == {"talk": 2, "code": 1, "overall": 4}
+    assert groups["talk"]["tpf"] == pytest.approx(8 / 3)
+    assert groups["talk"]["speedup"]["value"] == pytest.approx(8 / 4.5)
+    one = [r for r in grouped() if r.category.startswith("talk")]
+    assert list(row(one, "mine", prompts=2)["groups"]) == ["talk"]
+    assert row(both(), "mine")["groups"] == {}
+
+
+def test_spec_benchs_mat_counts_the_prefill_as_a_forward_that_keeps_one_token() -> None:
+    groups = row(grouped(), "mine", prompts=4)["groups"]
+    assert groups["talk"]["specbench_mat"] == pytest.approx((1 + 3 + 3 + 2) / 4)
+    assert row(grouped(), "ar", prompts=4)["groups"]["talk"]["specbench_mat"] == 1
+    # Pooled over forwards: a long answer weighs more than a short one.
+    unlike = [record("mine", 0, [4] * 9, 1.0, category="x"), record("mine", 1, [1], 1.0, category="x")]
+    assert row(unlike, "mine", prompts=2)["groups"]["x"]["specbench_mat"] == pytest.approx((1 + 36 + 1 + 1) / 12)
+
+
+def test_spec_benchs_speedup_is_a_ratio_of_mean_speeds_where_only_ar_goes_without_its_stop_token() -> None:
+    # Prompt 0: AR 9 tokens, 8 without the stop, in 10 s; the method 9 in 6.5 s. Prompt 1 is cut: 5 in 6 s and in 4 s.
+    records = [
+        record("ar", 0, [1] * 8, 1.0, category="x"),
+        record("ar", 1, [1] * 4, 1.0, category="x", stop_reason="length"),
+        record("mine", 0, [3, 3, 2], 1.5, category="x"),
+        record("mine", 1, [2, 2], 1.0, category="x", stop_reason="length"),
+    ]
+    figures = row(records, "mine", prompts=2)["groups"]["x"]
+    assert figures["specbench_speedup"] == pytest.approx((9 / 6.5 + 5 / 4) / (8 / 10 + 5 / 6))
+    assert figures["e2e_speedup"]["value"] != pytest.approx(figures["specbench_speedup"])
+
+
+def test_the_turns_of_a_question_are_one_speed_and_repeats_one_ratio_each() -> None:
+    def turn(method: str, number: int, accepts: Sequence[int], repeat: int = 0) -> RequestRecord:
+        key = request_key(method, "p0", repeat, number)
+        changes = {"turn": number, "key": key, "category": "x", "stop_reason": "length", "repeat": repeat}
+        return record(method, 0, accepts, 1.0, **changes)
+
+    turns = [turn("ar", 1, [1] * 3), turn("ar", 2, [1]), turn("mine", 1, [3]), turn("mine", 2, [1])]
+    assert row(turns, "mine", prompts=1)["groups"]["x"]["specbench_speedup"] == pytest.approx((6 / 6) / (6 / 8))
+    again = [*turns, turn("ar", 1, [1] * 3, 1), turn("mine", 1, [1] * 3, 1)]
+    figures = row(again, "mine", prompts=1, repeats=2)["groups"]["x"]
+    assert figures["specbench_speedup"] == pytest.approx((8 / 6 + 1) / 2)
+
+
+def test_later_turns_that_followed_another_answer_are_counted() -> None:
+    records = [record("ar", n, [1], 1.0) for n in range(2)]
+    records += [record("mine", 0, [1], 1.0), record("mine", 1, [1], 1.0, n_prompt=6)]
+    assert row(records, "mine", prompts=2)["prompt_changed"] == 1
+
+
 def test_the_summary_is_json() -> None:
     json.dumps(summary(both(), 8, verdicts={}), allow_nan=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import typer
@@ -27,6 +28,7 @@ def check_lossless(
     device: str = common.DEVICE,
     revision: str | None = common.REVISION,
     data_dir: Path | None = common.DATA_DIR,
+    data_file: Path | None = common.DATA_FILE,
     as_json: bool = common.JSON,
 ) -> None:
     """Compare every method with AR, token for token; exits 4 when one that says it is lossless is not."""
@@ -50,6 +52,7 @@ def check_lossless(
             device=device,
             revision=revision,
             data_dir=data_dir,
+            data_file=data_file,
             out=Path(),
         )
         for temperature, seed in wanted
@@ -84,12 +87,18 @@ def check_lossless(
     if broken:
         worst = broken[0]
         first = worst["divergences"][0]
-        prompt = first["prompt"].removesuffix("#0")  # the repeat: here there is one of each
+        prompt = _prompt(first["prompt"])
         gap = "infinite" if first["gap"] is None else f"{first['gap']:.3g}"
         raise LosslessFailed(
             f"{worst['method']} says it is lossless but left AR at token {first['at']} of {prompt} "
             f"(T={worst['temperature']:g}, seed {worst['seed']}, AR's top-2 gap there {gap})"
         )
+
+
+def _prompt(item: str) -> str:
+    """What an item of a tally ("id|repeat", "id|repeat|turn") is to the user: of repeats there is one here."""
+    name, turn = re.fullmatch(r"(.*?)\|0(?:\|(\d+))?", item, re.DOTALL).groups()  # type: ignore[union-attr]
+    return f"{name}, turn {turn}" if turn else str(name)
 
 
 def _numbers(text: str, kind: type[float] | type[int]) -> list[float]:

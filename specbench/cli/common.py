@@ -38,6 +38,7 @@ DTYPE = typer.Option("auto", "--dtype", help="float32, bfloat16, float16; auto: 
 DEVICE = typer.Option("auto", "--device", help="cpu, cuda, cuda:N or auto.")
 REVISION = typer.Option(None, "--revision", help="Hub revision of the model.")
 DATA_DIR = typer.Option(None, "--data-dir", help="Folder with task data files.", exists=True, file_okay=False)
+DATA_FILE = typer.Option(None, "--data-file", help="Your prompts, for --task prompts.", exists=True, dir_okay=False)
 JSON = typer.Option(False, "--json", help="JSON to stdout.")
 
 
@@ -61,6 +62,7 @@ def make_plan(
     revision: str | None,
     data_dir: Path | None,
     out: Path,
+    data_file: Path | None = None,
     trace: bool = False,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
@@ -71,9 +73,10 @@ def make_plan(
     from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks
 
     chosen, more, said = _by_alias(model, method, settings)
+    tasks = _some("--task", task)
     return Plan(
         methods=plan_methods(chosen, [*settings, *more]),
-        tasks=plan_tasks(_some("--task", task), task_settings),
+        tasks=plan_tasks(tasks, [*task_settings, *_by_data_file(tasks, task_settings, data_file)]),
         model=model,
         dtype=dtype,
         device=device,
@@ -114,6 +117,20 @@ def _by_alias(model: str, method: str | None, settings: Sequence[str]) -> tuple[
     parts += [f"chat template {source.template}"] if source.template else []
     parts += [f"tokenizer of {source.tokenizer}"] if source.tokenizer else []
     return methods, more, f"{model} sets {', '.join(parts)}" if parts else ""
+
+
+def _by_data_file(tasks: Sequence[str], settings: Sequence[str], file: Path | None) -> list[str]:
+    """The settings that ``--data-file`` stands for, for the tasks whose ``task.toml`` says that they take one."""
+    from specbench import registry
+
+    takers = [name for name, card in registry.tasks().items() if card.info.get("data_file")]
+    chosen = [name for name in takers if name in tasks]
+    if file is not None and not chosen:
+        raise UsageError(f"--data-file goes with --task {' or '.join(takers)}; {','.join(tasks)} has its own data")
+    for name in chosen:
+        if file is None and not any(setting.startswith(f"{name}.file=") for setting in settings):
+            raise UsageError(f"--task {name} needs --data-file FILE, a .jsonl file of prompts")
+    return [f"{name}.file={file}" for name in chosen] if file is not None else []
 
 
 def split(names: str) -> list[str]:

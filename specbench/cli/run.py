@@ -28,6 +28,7 @@ def run(
     device: str = common.DEVICE,
     revision: str | None = common.REVISION,
     data_dir: Path | None = common.DATA_DIR,
+    data_file: Path | None = common.DATA_FILE,
     out: Path = typer.Option(Path("runs"), "--out", help="Folder that receives the run's folder."),
     trace: bool = typer.Option(False, "--trace", help="Split each step's time into phases (slows steps down a bit)."),
     as_json: bool = common.JSON,
@@ -55,6 +56,7 @@ def run(
         device=device,
         revision=revision,
         data_dir=data_dir,
+        data_file=data_file,
         out=out,
         trace=trace,
     )

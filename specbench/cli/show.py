@@ -21,7 +21,10 @@ def show(
     read = read_run(run)
     if as_json:
         lines = [record.model_dump(mode="json") for record in read.records] if requests else None
-        output.emit_json({"run": read.run, "summary": read.summary, **({"requests": lines} if requests else {})})
+        judged = {"judged": read.judged} if read.judged else {}
+        output.emit_json(
+            {"run": read.run, "summary": read.summary, **judged, **({"requests": lines} if requests else {})}
+        )
         return
     console = output.stdout()
     if requests:
@@ -30,7 +33,7 @@ def show(
         return
     from specbench.reporting.table import headline
 
-    console.print(headline(read.run, read.summary))
+    console.print(headline(read.run, read.summary, read.judged))
 
 
 def _row(record: Any, verdicts: dict[str, bool]) -> list[str]:

@@ -19,12 +19,15 @@ LEGEND = (
 )
 
 
-def headline(run: Mapping[str, Any], summary: Mapping[str, Any]) -> RenderableType:
+def headline(
+    run: Mapping[str, Any], summary: Mapping[str, Any], judged: Sequence[Mapping[str, Any]] = ()
+) -> RenderableType:
     """The table of one run.
 
     Args:
         run: content of ``run.json``.
         summary: content of ``summary.json``.
+        judged: scores by judge, see :func:`specbench.judging.scores.scores`.
     """
     model, task, sampling = run["model"], run["task"], run["sampling"]
     how = "greedy" if sampling["temperature"] == 0 else f"T={sampling['temperature']:g} seed {sampling['seed']}"
@@ -44,7 +47,7 @@ def headline(run: Mapping[str, Any], summary: Mapping[str, Any]) -> RenderableTy
         table.add_column(task.get("metric", "pass@1"), justify="right", min_width=6, overflow="fold")
     table.add_column("lossless", min_width=11, overflow="fold")
     for row in summary["rows"]:
-        judged = [accuracy(row["accuracy"])] if task.get("metric", "pass@1") else []
+        right = [accuracy(row["accuracy"])] if task.get("metric", "pass@1") else []
         table.add_row(
             row["method"],
             str(row["prompts"]),
@@ -53,17 +56,53 @@ def headline(run: Mapping[str, Any], summary: Mapping[str, Any]) -> RenderableTy
             number(row["tok_s"], 1),
             speedup(row["speedup"]) if row["method"] != BASELINE else "1",
             f"{row['truncated'] / row['requests']:.0%}" if row["requests"] else "–",
-            *judged,
+            *right,
             lossless(row["lossless"]),
         )
-    parts: list[RenderableType] = [title, Text(), table]
+    further: list[RenderableType] = [judgments(scores) for scores in judged]
     if any(row.get("metrics") for row in summary["rows"]):
-        parts += [metrics(summary, task["metric"]), Text()]
+        further.append(metrics(summary, task["metric"]))
     if any(row.get("groups") for row in summary["rows"]):
-        parts += [groups(summary), Text()]
+        further.append(groups(summary))
     if any(row.get("phases") for row in summary["rows"]):
-        parts += [phases(summary), Text()]
-    return Group(*parts, *(Text(note, style="dim") for note in notes(run, summary)))
+        further.append(phases(summary))
+    parts: list[RenderableType] = [title, Text(), table]
+    for part in further:
+        parts += [Text(), part]
+    parts += [Text()] if further else []
+    said = notes(run, summary) if judged else [*_not_judged(run["task"]), *notes(run, summary)]
+    return Group(*parts, *(Text(note, style="dim") for note in said))
+
+
+def _not_judged(task: Mapping[str, Any]) -> list[str]:
+    """Says of a task without a metric that nothing was judged: no figure here stands for quality."""
+    if task.get("metric", "pass@1"):
+        return []
+    return [
+        "Answers are not judged" + ("; specbench judge RUN --judge MODEL rates them." if task.get("judge") else ".")
+    ]
+
+
+def judgments(scores: Mapping[str, Any]) -> RenderableType:
+    """Mean ratings of one judge by category and method, with how many answers have one."""
+    methods = scores["methods"]
+    table = _plain(["score", *methods])
+    for name in dict.fromkeys(name for method in methods.values() for name in method["categories"]):
+        table.add_row(name, *(_rating(method["categories"].get(name)) for method in methods.values()))
+    for turn in dict.fromkeys(turn for method in methods.values() for turn in method["turns"]):
+        table.add_row(f"turn {turn}", *(_rating(method["turns"].get(turn)) for method in methods.values()))
+    table.add_row("all", *(_rating(method) for method in methods.values()), style="bold")
+    judge = scores["judge"]
+    how = {"local": "run here", "endpoint": f"at {judge['endpoint']}", "import": "imported"}[judge["kind"]]
+    said = f"Mean rating, 1 to 10, by {judge['id']} ({how}); in brackets the answers that have one."
+    return Group(table, Text(said, style="dim"))
+
+
+def _rating(score: Mapping[str, Any] | None) -> str:
+    if score is None:
+        return "–"
+    rated, asked = score["rated"], score["judged"]
+    return f"{number(score['score'], 2)} ({rated if rated == asked else f'{rated}/{asked}'})"
 
 
 def metrics(summary: Mapping[str, Any], headline: str) -> RenderableType:
@@ -77,23 +116,27 @@ def metrics(summary: Mapping[str, Any], headline: str) -> RenderableType:
 
 
 def groups(summary: Mapping[str, Any]) -> RenderableType:
-    """Tokens per forward and speedup of each group of categories; in brackets as Spec-Bench defines them."""
-    rows = [row for row in summary["rows"] if row.get("groups")]
-    table = _plain(["group", *(row["method"] for row in rows)])
-    for name in rows[0]["groups"]:
-        cells = []
+    """Figures of each group of categories, a line per method beside AR, with Spec-Bench's own figures in the end."""
+    rows = [row for row in summary["rows"] if row.get("groups") and row["method"] != BASELINE]
+    rows = rows or [row for row in summary["rows"] if row.get("groups")]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("group", overflow="fold")
+    table.add_column("method", overflow="fold")
+    for name in ("prompts", "TPF"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("speedup", no_wrap=True)
+    table.add_column("MAT*", justify="right", no_wrap=True)
+    table.add_column("speedup*", justify="right", no_wrap=True)
+    for name in dict.fromkeys(name for row in rows for name in row["groups"]):
+        shown = name
         for row in rows:
-            figures = row["groups"].get(name)
-            if figures is None:
-                cells.append("–")
-                continue
-            ours = [number(figures["tpf"], 2), number(figures["speedup"] and figures["speedup"]["value"], 2)]
-            theirs = [number(figures["specbench_mat"], 2), number(figures["specbench_speedup"], 2)]
-            cells.append(f"{ours[0]} ({theirs[0]})  {ours[1]} ({theirs[1]})")
-        table.add_row(name, *cells)
-    table.caption = "TPF (MAT) and speedup (speedup), in brackets as Spec-Bench defines them: prefill included, means."
-    table.caption_justify = "left"
-    return table
+            if figures := row["groups"].get(name):
+                ours = [str(figures["prompts"]), number(figures["tpf"], 2), speedup(figures["speedup"])]
+                theirs = [number(figures["specbench_mat"], 2), number(figures["specbench_speedup"], 2)]
+                table.add_row(shown, row["method"], *ours, *theirs)
+                shown = ""
+    said = "* as Spec-Bench defines them: prefill included, means of prompts' speeds, AR without stop tokens."
+    return Group(table, Text(said, style="dim"))
 
 
 def _plain(columns: Sequence[str]) -> Table:
@@ -130,13 +173,23 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
         found.append(f"{row['method']}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}.")
         if row["length_changed"]:
             found.append(f"{row['method']}: {row['length_changed']} answers have another length than AR's.")
+        if row.get("prompt_changed"):
+            found.append(f"{row['method']}: {row['prompt_changed']} later turns follow other answers than AR's.")
     truncated = sum(row["truncated"] for row in summary["rows"])
     total = sum(row["requests"] for row in summary["rows"])
     if total and truncated / total > 0.02:
         found.append(f"{truncated} of {total} answers were cut at the token budget (cut); raise --max-new-tokens.")
+    if settings := {k: v for k, v in run["task"]["options"].items() if v not in ("", None)}:
+        found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
     if not summary["complete"]:
         found.append("This run is not complete; repeat its command to go on.")
     return [*found, LEGEND]
+
+
+def _short(value: Any) -> str:
+    """An option's value; of a hash, as much as tells two apart."""
+    text = str(value)
+    return text[:12] if len(text) == 64 else text
 
 
 def number(value: float | None, digits: int) -> str:

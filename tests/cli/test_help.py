@@ -22,11 +22,15 @@ _SAMPLING = ["--top-k", "--top-p"]
 FLAGS = {
     "run": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
-        *("--repeats", "--concurrency", "--data-dir", "--out", "--trace", "--json"),
+        *("--repeats", "--concurrency", "--data-dir", "--data-file", "--out", "--trace", "--json"),
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
-        *("--concurrency", "--data-dir", "--json"),
+        *("--concurrency", "--data-dir", "--data-file", "--json"),
+    ],
+    "judge": [
+        *("RUN", "--judge", "--base-url", "--api-key-env", "--timeout", "--max-new-tokens", "--export", "--import"),
+        *(*_MODEL, "--data-dir", "--json"),
     ],
     "show": ["RUN", "--requests", "--json"],
     "list": ["kind", "--json"],

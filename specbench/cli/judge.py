@@ -1,0 +1,146 @@
+"""``specbench judge``: a model rates the answers of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from specbench.cli import common, output
+from specbench.errors import UsageError
+
+_TIMEOUT_S = 300.0
+
+if TYPE_CHECKING:
+    from specbench.judging.answers import Answer
+    from specbench.judging.judge import Judge
+
+
+def judge(
+    run: Path = typer.Argument(help="A folder that specbench run wrote.", metavar="RUN"),
+    model: str | None = typer.Option(None, "--judge", help="A model as for --model, or one of --base-url."),
+    base_url: str | None = typer.Option(None, "--base-url", help="OpenAI-compatible, as http://localhost:8000/v1."),
+    api_key_env: str | None = typer.Option(
+        None, "--api-key-env", help="Environment variable with the key.", metavar="VAR"
+    ),
+    timeout: float | None = typer.Option(
+        None, "--timeout", min=0.1, help="Seconds for one answer of an endpoint.", show_default="300"
+    ),
+    max_new_tokens: int = typer.Option(2048, "--max-new-tokens", min=1, help="Per judgment."),
+    export: Path | None = typer.Option(None, "--export", help="Write FastChat's model_answer files.", metavar="DIR"),
+    import_: Path | None = typer.Option(
+        None, "--import", help="Take FastChat's *_single.jsonl.", metavar="FILE", exists=True, dir_okay=False
+    ),
+    dtype: str = common.DTYPE,
+    device: str = common.DEVICE,
+    revision: str | None = common.REVISION,
+    data_dir: Path | None = common.DATA_DIR,
+    as_json: bool = common.JSON,
+) -> None:
+    """Rate a run's answers from 1 to 10 with FastChat's prompts; ratings are kept as they come.
+
+    Answers equal to AR's take its rating. Repeating an interrupted command goes on.
+    """
+    if model is None and (base_url or api_key_env):
+        raise UsageError("--base-url and --api-key-env go with --judge; name the endpoint's model")
+    if model is None and export is None and import_ is None:
+        raise UsageError("nothing to do; name a judge (--judge), or give --export DIR or --import FILE")
+    if base_url is not None and (dtype != "auto" or device != "auto" or revision):
+        raise UsageError(
+            "--dtype, --device and --revision are of a judge that runs here; leave them out for --base-url"
+        )
+    if base_url is None and timeout is not None:
+        raise UsageError("--timeout goes with --base-url; a judge that runs here takes as long as it takes")
+    key = _key(base_url, api_key_env)
+    from specbench.judging.answers import answers, questions
+    from specbench.judging.fastchat import export as export_answers
+    from specbench.judging.fastchat import import_judgments
+    from specbench.judging.judge import judge_all
+    from specbench.judging.prompts import JudgePrompts
+    from specbench.reading import read_run
+    from specbench.storage import RunFolder
+
+    notes = output.stderr()
+    writes = model is not None or import_ is not None
+    with RunFolder.reopen(run) if writes else nullcontext():
+        read = read_run(run)
+        asked = questions(read.config.task, data_dir)
+        made = answers(read.records, asked, JudgePrompts(data_dir))
+        if import_ is not None:
+            taken, other = import_judgments(run, import_, read.config, made)
+            notes.print(f"{taken} judgments taken" + (f", {other} of other answers left out" if other else ""))
+        if export is not None:
+            created = datetime.fromisoformat(read.run["created_utc"])
+            for path in export_answers(export, read.config, read.records, asked, created):
+                notes.print(f"wrote {path}", soft_wrap=True, markup=False)
+        if model is not None:
+            with _made(
+                model, base_url, key, timeout or _TIMEOUT_S, max_new_tokens, made, dtype, device, revision
+            ) as who:
+                judge_all(run, who, made, _tenths(lambda text: notes.print(f"{text} …", markup=False)))
+        read = read_run(run)
+    if as_json:
+        output.emit_json({"run": str(run), "judged": read.judged})
+    elif read.judged:
+        from specbench.reporting.table import judgments
+
+        for scores in read.judged:
+            output.stdout().print(judgments(scores))
+
+
+def _key(base_url: str | None, variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    if base_url is None:
+        raise UsageError("--api-key-env goes with --base-url; a judge that runs here needs no key")
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise UsageError(f"environment variable {variable} is not set; put the key of --base-url there")
+    if not key.isascii() or not key.isprintable():
+        raise UsageError(f"environment variable {variable} holds characters that no key has; set it again")
+    return key
+
+
+@contextmanager
+def _made(
+    model: str,
+    base_url: str | None,
+    key: str | None,
+    timeout: float,
+    max_tokens: int,
+    answers: list[Answer],
+    dtype: str,
+    device: str,
+    revision: str | None,
+) -> Iterator[Judge]:
+    """The judge, closed at the end."""
+    if base_url is not None:
+        from specbench.judging.endpoint import Endpoint
+
+        yield Endpoint(model, base_url, key, max_tokens=max_tokens, timeout_s=timeout)
+        return
+    output.stderr().print(f"loading {model} …", markup=False)
+    from specbench.judging.local import LocalJudge
+    from specbench.models import load
+
+    loaded = load(model, dtype=dtype, device=device, revision=revision)
+    with closing(LocalJudge(loaded, [answer.prompt for answer in answers], max_tokens=max_tokens)) as local:
+        yield local
+
+
+def _tenths(say: Callable[[str], None]) -> Callable[[int, int], None]:
+    """Says how far judging is, at the start and at every tenth."""
+    told = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal told
+        if (tenth := 10 * done // total if total else 10) > told:
+            told = tenth
+            say(f"judging answers, {done} of {total}")
+
+    return report

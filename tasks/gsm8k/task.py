@@ -1,0 +1,154 @@
+"""GSM8K (Cobbe et al. 2021, arXiv 2110.14168): word problems of grade-school arithmetic, one number each."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specbench import lmeval
+from specbench import options as opt
+from specbench.data import manifest, resolve
+from specbench.lmeval import Style
+from specbench.task import Prompt, Verdict
+from specbench.tasks.gsm8k.numbers import numeric
+
+NAME = "gsm8k"
+STRICT, FLEXIBLE = "strict-match", "flexible-extract"
+
+CHAT = (
+    "{{question}}\n\nReason step by step. End with one line of the form '#### N', "
+    "where N is the final answer as a plain number."
+)
+CLLM = "Question:\n{{question}}\nAnswer:\nLet's think step by step.\n"  # the prompt CLLM was trained and measured with
+JF = "Problem: {{question}}\nMark your solution with \\boxed\nAnswer:"  # eval_dev branch of JacobiForcing
+
+# lm-eval's two filters, with the box as the form that the prompt asks for
+_BOX_FILTERS = [
+    {
+        "name": STRICT,
+        "filter": [
+            {"function": "regex", "regex_pattern": r"\\boxed\{\s*\\?\$?(-?[0-9.,]+)\s*\}", "group_select": -1},
+            {"function": "take_first"},
+        ],
+    },
+    {
+        "name": FLEXIBLE,
+        "filter": [
+            {"function": "regex", "regex_pattern": "(-?[$0-9.,]{2,})|(-?[0-9]+)", "group_select": -1},
+            {"function": "take_first"},
+        ],
+    },
+]
+
+STYLES = {
+    "chat": Style("gsm8k/gsm8k.yaml", True, 0, 32, changes={"doc_to_text": CHAT}),
+    "completion": Style("gsm8k/gsm8k.yaml", False, 5, 32),
+    "cot": Style("gsm8k/gsm8k-cot.yaml", False, 8, 8),
+    "cllm": Style(
+        "gsm8k/gsm8k.yaml", False, changes={"doc_to_text": CLLM, "generation_kwargs": {"until": ["Question"]}}
+    ),
+    "jf": Style("gsm8k/gsm8k.yaml", True, changes={"doc_to_text": JF, "filter_list": _BOX_FILTERS}),
+}
+
+
+class Options(lmeval.Options):
+    """Options of the task."""
+
+    style: Literal["auto", "chat", "completion", "cot", "cllm", "jf"] = opt.option(
+        "auto",
+        help="chat: zero-shot through the chat template; completion: lm-eval's gsm8k; cot: its gsm8k_cot; cllm, jf: "
+        "the prompts of those papers; auto: chat when the model has a template, else completion",
+    )
+    shots: int | None = opt.option(
+        None, ge=0, help="few-shot examples, from the training data (cot: its own 8); default: 5, cot 8, chat 0"
+    )
+
+
+class Problem(BaseModel):
+    """A row of either file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    question: str
+    answer: str = Field(pattern=r"#### -?[0-9][0-9,.]*\s*$")
+
+
+class Task:
+    """The 1,319 test problems. Verdict: lm-eval's flexible-extract.
+
+    Attributes:
+        options: as given; ``prompts`` fills in what was left to be decided.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: folder that holds gsm8k_test.jsonl and, for few-shot prompts, gsm8k_train.jsonl.
+
+        Raises:
+            UsageError: a file is missing there, or is not the one of ``task.toml``, or has a bad row; or more
+                examples are asked for than the style has.
+            EnvironmentRefused: a file is nowhere on this machine, or lm-eval is not installed.
+        """
+        self.options = options
+        self.versions  # noqa: B018  it says what is not installed
+        lmeval.check(NAME, STYLES, options)
+        self._test, self._train = manifest(Path(__file__).with_name("task.toml"))
+        self._data_dir = data_dir
+        self._problems = lmeval.read_rows(resolve(self._test, data_dir), Problem)
+        self._lock = threading.Lock()
+        self._judge: lmeval.LmTask | None = None
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """All problems in data order.
+
+        Raises:
+            UsageError: a style of chat for a model without a chat template.
+        """
+        self.options = lmeval.settle(STYLES, self.options, chat)
+        assert self.options.shots is not None
+        style, shots = self.options.style, self.options.shots
+        return self._lm_task(style, shots).prompts(NAME, STYLES[style], shots, "question")
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Whether the number that the flexible filter finds is the reference's.
+
+        Raises:
+            UsageError: there is no such problem, or the style is still ``auto``.
+        """
+        number = lmeval.doc_id(prompt_id, NAME, len(self._problems))
+        style = lmeval.settled(NAME, self.options)
+        gold = self._problems[number].answer.split("####")[-1].strip()
+        if not text.strip():
+            return Verdict(False, "empty", "the model wrote nothing", {"strict": False, "numeric": False})
+        with self._lock:
+            judge = self._judge = self._judge or self._lm_task(style, 0)
+        found = judge.judge(number, text)
+        right = {name: bool(metrics["exact_match"]) for name, (_, metrics) in found.items()}
+        answer = found[FLEXIBLE][0]
+        also = {"strict": right[STRICT], "numeric": numeric(text, answer, gold)}
+        reason = "pass" if right[FLEXIBLE] else "fail"
+        return Verdict(right[FLEXIBLE], reason, f"found '{answer[:60]}', reference '{gold}'", also)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """lm-eval, whose filters decide."""
+        return lmeval.versions(NAME, "lm-eval")
+
+    @property
+    def isolation(self) -> list[str]:
+        """Nothing: no code of a model's is run."""
+        return []
+
+    def _lm_task(self, style: str, shots: int) -> lmeval.LmTask:
+        splits = {"test": resolve(self._test, self._data_dir)}
+        changes: dict[str, Any] = {}
+        if shots and style != "cot":
+            splits["train"] = resolve(self._train, self._data_dir)
+            lmeval.read_rows(splits["train"], Problem)
+        elif style != "cot":  # then nobody needs the file
+            changes = {"training_split": None, "fewshot_split": None, "num_fewshot": 0}
+        return lmeval.LmTask(STYLES[style], splits, changes)

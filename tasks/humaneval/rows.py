@@ -1,0 +1,71 @@
+"""The rows of the two data files."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from specbench.data import read_rows
+from specbench.errors import UsageError
+from specbench.scoring.evalplus_checks import Reference, pack_inputs
+
+
+class Problem(BaseModel):
+    """A row of HumanEval.jsonl."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    task_id: str
+    prompt: str
+    entry_point: str
+    canonical_solution: str
+    test: str
+
+
+class PlusProblem(Problem):
+    """A row of HumanEvalPlus.jsonl.
+
+    Attributes:
+        contract: EvalPlus's own check of inputs; not used here.
+        atol: absolute tolerance of a float, 0 for none of the problem's own.
+        base_input, plus_input: lists of argument lists.
+    """
+
+    contract: str
+    atol: float
+    base_input: list[list[Any]]
+    plus_input: list[list[Any]]
+
+    @functools.cached_property
+    def reference(self) -> Reference:
+        """The problem as ``evalplus_checks`` takes it."""
+        return Reference(
+            id=self.task_id,
+            entry_point=self.entry_point,
+            solution=self.prompt + self.canonical_solution,
+            base=pack_inputs(self.base_input),
+            plus=pack_inputs(self.plus_input),
+            atol=self.atol,
+            # Its roots are not unique. EvalPlus 0.3.1 means to do the same but fails every answer.
+            rule="polynomial" if self.entry_point == "find_zero" else "exact",
+        )
+
+
+Kind = TypeVar("Kind", bound=Problem)
+
+
+def load(path: Path, kind: type[Kind]) -> dict[str, Kind]:
+    """The problems of a data file by id.
+
+    Raises:
+        UsageError: names the line and the field that is missing or of a wrong type.
+    """
+    problems: dict[str, Kind] = {}
+    for number, problem in read_rows(path, kind):
+        if problem.task_id in problems:
+            raise UsageError(f"{path}: line {number}: field 'task_id': {problem.task_id} is there twice")
+        problems[problem.task_id] = problem
+    return problems

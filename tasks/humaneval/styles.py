@@ -1,0 +1,71 @@
+"""The ways to ask. Each is somebody's: a figure can only be compared with figures that were asked for in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specbench.scoring import evalplus_prompts
+from specbench.scoring.fences import fenced, first_block
+from specbench.task import Prompt
+
+INSTRUCTION = (
+    "Complete the following Python function. "
+    "Reply with one markdown code block that holds a self-contained solution: its imports and the whole function."
+)
+PREFILL = "```python\n"
+CHAT_STOPS = ("\n```",)
+COMPLETION_STOPS = ("\nclass ", "\ndef ", "\n#", "\nif", "\nprint")  # Chen et al. 2021, §3.1
+_EVALPLUS_STOPS = ("\ndef ", "\nclass ", "\nimport ", "\nfrom ", "\nassert ")  # its utility.py, beside the general ones
+
+# Jacobi Forcing's HumanEval scripts, which took it from DeepSeek-Coder's evaluation
+_JF_INSTRUCTION = (
+    "Please continue to complete the function. You are not allowed to modify the given code and do the completion only. "
+    "Please return all completed function in a codeblock. Here is the given code to do completion:"
+)
+
+
+@dataclass(frozen=True)
+class Style:
+    """A way to ask, and how the code is found in what comes back.
+
+    Attributes:
+        chat: through the model's chat template.
+        ask: (id, statement) -> prompt.
+        code: the code in the answer's text.
+        evalplus: EvalPlus's own way: its statements (HumanEval/115 is another) and its sanitiser.
+    """
+
+    chat: bool
+    ask: Callable[[str, str], Prompt]
+    code: Callable[[str], str]
+    evalplus: bool = False
+
+
+def _chat(id: str, statement: str) -> Prompt:
+    return Prompt(id, f"{INSTRUCTION}\n\n```python\n{statement.strip()}\n```\n", True, PREFILL, CHAT_STOPS)
+
+
+def _completion(id: str, statement: str) -> Prompt:
+    # As published, final newline included: every published figure has it. A tokenizer whose token for a newline
+    # takes in the indentation behind it (GPT-2's, SmolLM2's) would rather not, those of Llama 3 and Qwen end a
+    # token there. Stripping it would move the unfairness, not end it.
+    return Prompt(id, statement, False, "", COMPLETION_STOPS)
+
+
+def _evalplus_completion(id: str, statement: str) -> Prompt:
+    return evalplus_prompts.completion(id, statement, _EVALPLUS_STOPS)
+
+
+def _jf(fence: str) -> Callable[[str, str], Prompt]:
+    return lambda id, statement: Prompt(id, f"{_JF_INSTRUCTION}\n{fence}\n{statement.strip()}\n```", True)
+
+
+STYLES = {
+    "chat": Style(True, _chat, fenced),
+    "completion": Style(False, _completion, str),
+    "evalplus": Style(True, evalplus_prompts.chat, fenced, evalplus=True),
+    "evalplus-completion": Style(False, _evalplus_completion, str, evalplus=True),
+    "jf": Style(True, _jf("```"), first_block),
+    "jf-python": Style(True, _jf("```python"), first_block),
+}

@@ -1,0 +1,54 @@
+"""The prompts. Those of MBPP+ are EvalPlus's; the others follow lm-eval's ``mbpp`` and ``mbpp_instruct``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from specbench.scoring import evalplus_prompts
+from specbench.task import Prompt, Turn
+from specbench.tasks.mbpp.rows import Asserted, PlusProblem
+
+SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")  # Austin et al. 2021, §3.2; of the prompt split, ids 1 to 10
+TEST_SPLIT = [f"Mbpp/{number}" for number in range(11, 511)]
+_PLUS_STOPS = ('\n"""', "\nassert")  # EvalPlus's utility.py, beside the general ones
+_PREFILL = "```python\n"
+
+
+def plus(problem: PlusProblem, chat: bool) -> Prompt:
+    """The statement of MBPP+, which shows one assert, as EvalPlus asks it."""
+    if chat:
+        return evalplus_prompts.chat(problem.id, problem.prompt)
+    return evalplus_prompts.completion(problem.id, problem.prompt, _PLUS_STOPS)
+
+
+def few_shot(problem: Asserted, problems: Mapping[str, Asserted], chat: bool) -> Prompt:
+    """The paper's: three solved problems, then this one, each with all its asserts.
+
+    Args:
+        problems: where the solved ones are taken from.
+        chat: each solved problem is a user turn and its answer.
+    """
+    shots = [problems[id] for id in SHOTS]
+    if not chat:
+        solved = [f"{_statement(shot)}[BEGIN]\n{shot.code}\n[DONE]\n\n" for shot in shots]
+        return Prompt(problem.id, "".join(solved) + f"{_statement(problem)}[BEGIN]\n", False, "", ("[DONE]",))
+    history: list[Turn] = []
+    for shot in shots:
+        history += [("user", _turn(shot)), ("assistant", f"{_PREFILL}{shot.code}\n```")]
+    return Prompt(problem.id, _turn(problem), True, _PREFILL, ("\n```",), tuple(history))
+
+
+def _statement(problem: Asserted) -> str:
+    tests = "\n".join(problem.test_list)
+    return (
+        f"You are an expert Python programmer, and here is your task: {problem.statement} "
+        f"Your code should pass these tests:\n\n{tests}\n"
+    )
+
+
+def _turn(problem: Asserted) -> str:
+    tests = "\n".join(problem.test_list)
+    return (
+        f"You are an expert Python programmer, and here is your task:\n{problem.statement}\n"
+        f"Your code should pass these tests:\n{tests}"
+    )

@@ -1,0 +1,59 @@
+"""From an answer and MBPP's asserts to a program for the sandbox.
+
+The asserts run in the judge and call the answer by one name. They are our data, so they are parsed here; answers are
+not.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+
+from specbench.scoring.sandbox import Program
+from specbench.tasks.mbpp.rows import Asserted
+
+_PROBE = "specbench_probe"
+
+
+def program(problem: Asserted, answer: str, lenient: bool) -> Program:
+    """The answer beside its tests.
+
+    Args:
+        lenient: forgive an exception behind the function, in an example that a chat model adds.
+    """
+    entry_point, foreign = _names(problem)
+    if foreign:
+        return _probed(problem, answer)
+    return Program((answer,), entry_point, problem.setup, "\n".join(problem.test_list), lenient)
+
+
+def _names(problem: Asserted) -> tuple[str, bool]:
+    """(the function that the asserts call, whether they or their setup need more of the answer than that)."""
+    solution = ast.parse(problem.code)
+    defined = {node.name for node in solution.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    tests = _used("\n".join(problem.test_list)) & defined
+    (entry_point,) = {name for name in tests if not hasattr(builtins, name)} or tests  # Mbpp/126 tests its own sum
+    return entry_point, bool((_used(problem.setup) | tests) & defined - {entry_point})
+
+
+def _used(source: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+
+
+def _probed(problem: Asserted, answer: str) -> Program:
+    """For Mbpp/367, whose tests hand the answer trees of its own class, which cannot leave its process.
+
+    The left sides of the asserts are evaluated there, and compared with the right sides here.
+    """
+    sides = []
+    for test in problem.test_list:
+        (statement,) = ast.parse(test).body
+        assert isinstance(statement, ast.Assert), problem.id
+        compared = statement.test
+        assert isinstance(compared, ast.Compare), problem.id
+        assert isinstance(compared.ops[0], ast.Eq), problem.id
+        sides.append((ast.unparse(compared.left), ast.unparse(compared.comparators[0])))
+    cases = ", ".join(f"lambda: {left}" for left, _ in sides)
+    probe = f"{problem.setup}\ndef {_PROBE}(number): return [{cases}][number]()"
+    tests = "\n".join(f"assert {_PROBE}({number}) == ({right})" for number, (_, right) in enumerate(sides))
+    return Program((answer, probe), _PROBE, "", tests)

@@ -1,0 +1,192 @@
+"""The rows of the three data files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from specbench.data import read_rows
+from specbench.errors import UsageError
+
+_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class PlusProblem(BaseModel):
+    """A row of MbppPlus.jsonl.
+
+    Attributes:
+        contract, assertion: EvalPlus's check of inputs, and the original asserts; not used here.
+        atol: absolute tolerance of a float, 0 for none of the problem's own.
+        base_input, plus_input: lists of argument lists, before EvalPlus's type coercions. Mbpp/793 has {} for none.
+    """
+
+    model_config = _STRICT
+
+    task_id: str
+    prompt: str
+    entry_point: str
+    canonical_solution: str
+    base_input: list[list[Any]]
+    plus_input: list[list[Any]] | dict[Literal[""], Any]
+    atol: float
+    contract: str
+    assertion: str
+
+    @property
+    def id(self) -> str:
+        """Such as "Mbpp/2"."""
+        return self.task_id
+
+
+class Asserted(Protocol):
+    """A problem whose tests are asserts."""
+
+    @property
+    def task_id(self) -> int:
+        """1 to 974."""
+        ...
+
+    @property
+    def code(self) -> str:
+        """The reference solution."""
+        ...
+
+    @property
+    def test_list(self) -> list[str]:
+        """The asserts."""
+        ...
+
+    @property
+    def id(self) -> str:
+        """Such as "Mbpp/11"."""
+        ...
+
+    @property
+    def statement(self) -> str:
+        """What is asked for."""
+        ...
+
+    @property
+    def setup(self) -> str:
+        """What the asserts need before them."""
+        ...
+
+
+class Problem(BaseModel):
+    """A row of mbpp.jsonl."""
+
+    model_config = _STRICT
+
+    task_id: int
+    text: str
+    code: str
+    test_setup_code: str
+    test_list: list[str]
+    challenge_test_list: list[str]
+
+    @property
+    def id(self) -> str:
+        """Such as "Mbpp/11"."""
+        return f"Mbpp/{self.task_id}"
+
+    @property
+    def statement(self) -> str:
+        """What is asked for."""
+        return self.text
+
+    @property
+    def setup(self) -> str:
+        """What the asserts need before them."""
+        return self.test_setup_code
+
+
+class SanitizedProblem(BaseModel):
+    """An entry of sanitized-mbpp.json."""
+
+    model_config = _STRICT
+
+    source_file: str
+    task_id: int
+    prompt: str
+    code: str
+    test_imports: list[str]
+    test_list: list[str]
+
+    @property
+    def id(self) -> str:
+        """Such as "Mbpp/11"."""
+        return f"Mbpp/{self.task_id}"
+
+    @property
+    def statement(self) -> str:
+        """What is asked for."""
+        return self.prompt
+
+    @property
+    def setup(self) -> str:
+        """What the asserts need before them."""
+        return "\n".join(self.test_imports)
+
+
+class Identified(Protocol):
+    """A row with an id."""
+
+    @property
+    def id(self) -> str:
+        """Such as "Mbpp/11"."""
+        ...
+
+
+Kind = TypeVar("Kind", bound=Identified)
+
+
+def load_plus(path: Path) -> dict[str, PlusProblem]:
+    """MBPP+ by id.
+
+    Raises:
+        UsageError: names the line and the field that is missing or of a wrong type.
+    """
+    return _by_id(path, read_rows(path, PlusProblem))
+
+
+def load_full(path: Path) -> dict[str, Asserted]:
+    """mbpp.jsonl by id. Raises as :func:`load_plus`."""
+    return dict(_by_id(path, read_rows(path, Problem)))
+
+
+def load_sanitized(path: Path) -> dict[str, Asserted]:
+    """sanitized-mbpp.json by id: one JSON list, with entries for lines.
+
+    Raises:
+        UsageError: no such list, or a field of an entry that is missing or of a wrong type.
+    """
+    try:
+        entries = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(f"{path}: not JSON, or truncated; fetch it again") from None
+    if not isinstance(entries, list):
+        raise UsageError(f"{path}: not a JSON list")
+    rows: list[tuple[int, SanitizedProblem]] = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            rows.append((number, SanitizedProblem.model_validate(entry)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(f"{path}: entry {number}: field '{where}': {first['msg']}") from None
+    return dict(_by_id(path, rows))
+
+
+def _by_id(path: Path, rows: Iterable[tuple[int, Kind]]) -> dict[str, Kind]:
+    found: dict[str, Kind] = {}
+    for number, row in rows:
+        if row.id in found:
+            raise UsageError(f"{path}: line {number}: field 'task_id': {row.id} is there twice")
+        found[row.id] = row
+    return found

@@ -1,0 +1,147 @@
+"""MBPP (Austin et al. 2021, arXiv 2108.07732) and MBPP+ (Liu et al. 2023, arXiv 2305.01210).
+
+Write a short Python function from a sentence and a few asserts.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Literal
+
+from specbench import options as opt
+from specbench.data import manifest, resolve
+from specbench.errors import EnvironmentRefused, UsageError
+from specbench.scoring import evalplus_checks, evalplus_package
+from specbench.scoring.evalplus_checks import Checker, Reference
+from specbench.scoring.evalplus_package import EvalPlus
+from specbench.scoring.fences import fenced
+from specbench.scoring.sandbox import Sandbox
+from specbench.task import Prompt, Verdict
+from specbench.tasks.mbpp import asking, asserts
+from specbench.tasks.mbpp.rows import Asserted, PlusProblem, load_full, load_plus, load_sanitized
+
+
+class Options(opt.Options):
+    """Options of the task."""
+
+    variant: Literal["plus", "test", "sanitized"] = opt.option(
+        "plus",
+        help="plus: MBPP+, 378 problems, EvalPlus's inputs (extra eval); test: the paper's 500 problems and asserts; "
+        "sanitized: the 257 of those that people have checked, with their asserts",
+    )
+    style: Literal["auto", "chat", "completion"] = opt.option(
+        "auto", help="chat template, or continuation of text; auto: chat when the model has a template"
+    )
+
+
+class Task:
+    """MBPP in three variants. Verdict: pass@1.
+
+    Attributes:
+        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: folder that holds the variant's file (README); None looks in the places of DESIGN §7.
+
+        Raises:
+            UsageError: the file is missing there, or is not the one of ``task.toml``, or has a bad row.
+            EnvironmentRefused: the file is nowhere on this machine.
+        """
+        self.options = options
+        file = dict(zip(("plus", "test", "sanitized"), manifest(Path(__file__).with_name("task.toml")), strict=True))
+        path = resolve(file[options.variant], data_dir)
+        self._plus: dict[str, PlusProblem] = load_plus(path) if options.variant == "plus" else {}
+        self._rows: dict[str, Asserted] = {}
+        if options.variant != "plus":
+            self._rows = load_full(path) if options.variant == "test" else load_sanitized(path)
+        self._tested = {id: self._rows[id] for id in asking.TEST_SPLIT if id in self._rows}
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """All problems of the variant in data order.
+
+        Raises:
+            UsageError: style ``chat`` for a model without a chat template.
+        """
+        if self.options.style == "auto":
+            self.options = self.options.model_copy(update={"style": "chat" if chat else "completion"})
+        asked = self.options.style == "chat"
+        if asked and not chat:
+            raise UsageError(
+                "style=chat needs a model with a chat template; this one has none, so use style=completion"
+            )
+        if self.options.variant == "plus":
+            return [asking.plus(problem, asked) for problem in self._plus.values()]
+        return [asking.few_shot(problem, self._rows, asked) for problem in self._tested.values()]
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base" and "plus" of MBPP+.
+
+        Raises:
+            UsageError: there is no such problem, or the style is still ``auto``.
+            EnvironmentRefused: this machine cannot run hostile code safely, or evalplus is needed and missing.
+        """
+        if prompt_id not in self._plus and prompt_id not in self._tested:
+            raise UsageError(f"mbpp has no problem '{prompt_id}' in variant={self.options.variant}; set its variant")
+        if self.options.style == "auto":
+            raise UsageError("mbpp answers are scored by the style they were asked in; set style=chat or completion")
+        chat = self.options.style == "chat"
+        if self.options.variant != "plus":
+            if not text.strip():
+                return Verdict(False, "empty", "the model wrote nothing")
+            code = fenced(text) if chat else text
+            return self._sandbox.run(asserts.program(self._tested[prompt_id], code, lenient=chat))
+        if not text.strip():
+            return Verdict(False, "empty", "the model wrote nothing", {"base": False, "plus": False})
+        problem = self._plus[prompt_id]
+        code = fenced(text) if chat else asking.plus(problem, chat=False).text + text
+        code = self._evalplus.sanitise(code, problem.entry_point)
+        return self._checker.check(self._reference(prompt_id), (code,), lenient=False)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What decides a verdict beside this task, for MBPP+."""
+        if self.options.variant != "plus":
+            return {}
+        return {
+            "comparison": evalplus_checks.VERSION,
+            "evalplus": evalplus_package.version() or "not installed",
+        }
+
+    @property
+    def isolation(self) -> list[str]:
+        """What confines the programs that ``score`` runs, a line each.
+
+        Raises:
+            EnvironmentRefused: this machine cannot run them, or evalplus is needed and missing.
+        """
+        if self.options.variant != "plus":
+            return self._sandbox.isolation
+        self._evalplus  # noqa: B018  says what is not installed before a problem is scored
+        return self._checker.isolation()
+
+    @functools.cache  # noqa: B019  as long as the task, which is as long as the process
+    def _reference(self, id: str) -> Reference:
+        problem = self._plus[id]
+        given = problem.plus_input if isinstance(problem.plus_input, list) else []
+        base, plus, rule = self._evalplus.mbpp_inputs(id, problem.entry_point, problem.base_input, given)
+        solution = problem.prompt + problem.canonical_solution
+        return Reference(id, problem.entry_point, solution, base, plus, problem.atol, rule)
+
+    @functools.cached_property
+    def _sandbox(self) -> Sandbox:
+        return Sandbox()
+
+    @functools.cached_property
+    def _checker(self) -> Checker:
+        return Checker(self._sandbox)
+
+    @functools.cached_property
+    def _evalplus(self) -> EvalPlus:
+        try:
+            return EvalPlus("variant=plus of mbpp")
+        except EnvironmentRefused as error:
+            raise EnvironmentRefused(f"{error} (test and sanitized need no package)") from None

@@ -1,0 +1,165 @@
+"""MT-Bench (Zheng et al. 2023, arXiv 2306.05685): 80 questions, each with a second turn about the first answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specbench import options as opt
+from specbench.data import manifest, read_rows, resolve
+from specbench.dialogue import STYLE_HELP, Style, choose_style, dialogue
+from specbench.errors import UsageError
+from specbench.task import Prompt, Question, Verdict
+
+Category = Literal["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
+
+# FastChat, llm_judge/common.py; 0 for the categories that are not here.
+OFFICIAL_TEMPERATURES: dict[str, float] = {"writing": 0.7, "roleplay": 0.7, "stem": 0.1, "humanities": 0.1}
+NEED_REFERENCE = frozenset({"math", "reasoning", "coding"})
+
+
+class Options(opt.Options):
+    """Options of the task."""
+
+    style: Style = opt.option("auto", help=STYLE_HELP)
+    history: Literal["own", "ar"] = opt.option(
+        "own", help="answers that turn two follows: the method's own, or AR's, so that all methods are asked the same"
+    )
+    temperatures: Literal["zero", "official"] = opt.option(
+        "zero",
+        help="zero: the run's --temperature for all; official: 0.7 writing, roleplay, 0.1 stem, humanities, else 0",
+    )
+
+
+class Row(BaseModel):
+    """A row of FastChat's question.jsonl; its ``reference`` is for the reader, judges get GPT-4's answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    question_id: int
+    category: Category
+    turns: list[str] = Field(min_length=2, max_length=2)
+    reference: list[str] | None = None
+
+
+class Choice(BaseModel):
+    """An answer in FastChat's format."""
+
+    model_config = ConfigDict(strict=True)
+
+    index: int
+    turns: list[str]
+
+
+class Reference(BaseModel):
+    """A row of FastChat's reference_answer/gpt-4.jsonl."""
+
+    model_config = ConfigDict(strict=True)
+
+    question_id: int
+    choices: list[Choice] = Field(min_length=1)
+
+
+class Task:
+    """The 80 questions. No verdict: :mod:`specbench.judging` rates the answers.
+
+    Attributes:
+        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: folder that holds mt_bench_question.jsonl; None looks in the places of DESIGN §7.
+
+        Raises:
+            UsageError: the file is missing there, or is not the one of ``task.toml``, or has a bad row.
+            EnvironmentRefused: the file is nowhere on this machine.
+        """
+        self.options = options
+        self._data_dir = data_dir
+        questions, self._references = manifest(Path(__file__).with_name("task.toml"))
+        self._rows = load(resolve(questions, data_dir))
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """All questions in data order.
+
+        Raises:
+            UsageError: style ``chat`` for a model without a chat template.
+        """
+        style = choose_style(self.options.style, chat, "mt-bench")
+        self.options = self.options.model_copy(update={"style": style})
+        return [
+            dialogue(
+                str(row.question_id),
+                row.turns,
+                style,
+                forced=self.options.history == "ar",
+                category=row.category,
+                temperature=self._temperature(row.category),
+            )
+            for row in self._rows
+        ]
+
+    def _temperature(self, category: str) -> float | None:
+        return OFFICIAL_TEMPERATURES.get(category, 0.0) if self.options.temperatures == "official" else None
+
+    def questions(self) -> dict[str, Question]:
+        """What a judge is shown; GPT-4's answers for math, reasoning and coding.
+
+        Raises:
+            UsageError: mt_bench_reference_gpt4.jsonl is another file or lacks a question.
+            EnvironmentRefused: it is nowhere on this machine.
+        """
+        references = load_references(resolve(self._references, self._data_dir), self._rows)
+        forced = self.options.history == "ar"
+        return {
+            str(row.question_id): Question(tuple(row.turns), references.get(row.question_id), forced)
+            for row in self._rows
+        }
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Never asked for: the task has no metric."""
+        raise UsageError("mt-bench has no verdict; specbench judge rates its answers")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """There is no verdict to decide."""
+        return {}
+
+    @property
+    def isolation(self) -> list[str]:
+        """No program of a model is run."""
+        return []
+
+
+def load(path: Path) -> list[Row]:
+    """The questions in order.
+
+    Raises:
+        UsageError: names the line and what is wrong with it.
+    """
+    rows = read_rows(path, Row)
+    seen: set[int] = set()
+    for number, row in rows:
+        if row.question_id in seen:
+            raise UsageError(f"{path}: line {number}: field 'question_id': {row.question_id} is there twice")
+        seen.add(row.question_id)
+    return [row for _, row in rows]
+
+
+def load_references(path: Path, rows: Iterable[Row]) -> dict[int, tuple[str, ...]]:
+    """Reference answers by question, one a turn, of the questions whose category needs them.
+
+    Raises:
+        UsageError: names the line, or the question that has none.
+    """
+    found = {row.question_id: tuple(row.choices[0].turns) for _, row in read_rows(path, Reference)}
+    needed = [row for row in rows if row.category in NEED_REFERENCE]
+    for row in needed:
+        if len(found.get(row.question_id, ())) != len(row.turns):
+            raise UsageError(f"{path}: no reference answer to each turn of question {row.question_id} ({row.category})")
+    return {row.question_id: found[row.question_id] for row in needed}

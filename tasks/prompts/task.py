@@ -1,0 +1,153 @@
+"""Any user's prompts: a JSONL file of raw prompts, chats, and conversations to be answered turn by turn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from specbench import options as opt
+from specbench.data import read_rows
+from specbench.dialogue import STYLE_HELP, Style, choose_style, dialogue
+from specbench.errors import UsageError
+from specbench.task import Prompt, Turn, Verdict
+
+_FORMS = ("prompt", "messages", "turns")
+
+
+class Options(opt.Options):
+    """Options of the task."""
+
+    file: str = opt.option("", help="the .jsonl file, set by --data-file; recorded without its folder")
+    sha256: str = opt.option("", help="of the file; when set, another file is refused", pattern=r"^([0-9a-f]{64})?$")
+    style: Style = opt.option("auto", help=f"of chats: {STYLE_HELP}")
+    history: Literal["own", "ar"] = opt.option(
+        "own", help="answers that later turns follow: the method's own, or AR's, so that all methods are asked the same"
+    )
+
+
+class Message(BaseModel):
+    """A turn of a chat."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Row(BaseModel):
+    """A line of the file: one of ``prompt``, ``messages`` and ``turns``, and what goes with it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    prompt: str | None = Field(None, min_length=1)
+    messages: list[Message] | None = Field(None, min_length=1)
+    turns: list[str] | None = Field(None, min_length=1)
+    id: str | int | None = None
+    category: str = ""
+    system: str | None = None
+
+    @model_validator(mode="after")
+    def _is_one_of_the_forms(self) -> Row:
+        given = [name for name in _FORMS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"has {' and '.join(given) or 'none'} of {', '.join(_FORMS)}; write exactly one of them")
+        if self.prompt is not None and self.system is not None:
+            raise ValueError("'system' goes with messages or turns; write it into the raw prompt")
+        for text in _texts(self):
+            if not text.strip():
+                raise ValueError(f"an empty text in '{given[0]}'; leave it out or write it")
+        if self.messages is not None:
+            if self.messages[-1].role != "user":
+                raise ValueError(f"the last message is the {self.messages[-1].role}'s; it must be the user's")
+            if any(message.role == "system" for message in self.messages[self.system is None :]):
+                raise ValueError("one system message at most, and it comes first")
+        return self
+
+
+def _texts(row: Row) -> Iterator[str]:
+    yield from (text for text in (row.prompt, row.system) if text is not None)
+    yield from row.turns or ()
+    yield from (message.content for message in row.messages or ())
+
+
+class Task:
+    """The prompts of one file. No verdict.
+
+    Attributes:
+        options: as given; ``prompts`` puts the file's name without its folder, its hash and the style in their place.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: not looked at; the file is named by ``options.file``.
+
+        Raises:
+            UsageError: no file, an unreadable one, another one than ``options.sha256`` says, or a bad line.
+        """
+        if not options.file:
+            raise UsageError("task 'prompts' needs a file: --data-file my.jsonl")
+        path = Path(options.file)
+        try:
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror}); give the file with --data-file") from None
+        if options.sha256 not in ("", digest):
+            raise UsageError(f"{path} has sha256 {digest}, not {options.sha256}; give that file or leave sha256 out")
+        self.options = options.model_copy(update={"sha256": digest})
+        self._rows = load(path)
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """All lines in order.
+
+        Raises:
+            UsageError: style ``chat`` for a model without a chat template.
+        """
+        style = choose_style(self.options.style, chat, "prompts")
+        self.options = self.options.model_copy(update={"style": style, "file": Path(self.options.file).name})
+        return [self._prompt(name, row, style) for name, row in self._rows.items()]
+
+    def _prompt(self, name: str, row: Row, style: Style) -> Prompt:
+        if row.prompt is not None:
+            return Prompt(name, row.prompt, False, category=row.category)
+        history: list[Turn] = [("system", row.system)] if row.system is not None else []
+        history += [(message.role, message.content) for message in (row.messages or ())[:-1]]
+        turns = row.turns or [row.messages[-1].content for _ in (0,) if row.messages]
+        forced = self.options.history == "ar"
+        return dialogue(name, turns, style, history=history, forced=forced, category=row.category)
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Never asked for: the task has no metric."""
+        raise UsageError("prompts of your own have no verdict")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """There is no verdict to decide."""
+        return {}
+
+    @property
+    def isolation(self) -> list[str]:
+        """No program of a model is run."""
+        return []
+
+
+def load(path: Path) -> dict[str, Row]:
+    """The lines of the file by id; a line without one has its number.
+
+    Raises:
+        UsageError: names the line and what is wrong with it.
+    """
+    rows: dict[str, Row] = {}
+    lines: dict[str, int] = {}
+    for number, row in read_rows(path, Row):
+        name = str(number if row.id is None else row.id)
+        if name in rows:
+            raise UsageError(f"{path}: line {number}: its id '{name}' is that of line {lines[name]}; give it another")
+        rows[name], lines[name] = row, number
+    if not rows:
+        raise UsageError(f'{path} has no prompts; write lines such as {{"prompt": "Once upon a time"}}')
+    return rows

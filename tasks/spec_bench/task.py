@@ -1,0 +1,119 @@
+"""Spec-Bench (Xia et al. 2024, arXiv 2401.07851): 480 questions of six tasks, for the speed of decoding alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specbench import options as opt
+from specbench.data import manifest, read_rows, resolve
+from specbench.dialogue import STYLE_HELP, Style, choose_style, dialogue
+from specbench.errors import UsageError
+from specbench.task import Prompt, Verdict
+
+Group = Literal["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
+
+# evaluation/speed.py: these eight are its mt_bench, the other five are groups of their own.
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+Category = Literal[
+    "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",
+    "translation", "summarization", "qa", "math_reasoning", "rag",
+]  # fmt: skip
+
+
+class Options(opt.Options):
+    """Options of the task."""
+
+    style: Style = opt.option("auto", help=STYLE_HELP)
+    group: Literal["all", Group] = opt.option("all", help="one of the six tasks, or all")
+    history: Literal["own", "ar"] = opt.option(
+        "own", help="answers that turn two follows: the method's own, or AR's, so that all methods are asked the same"
+    )
+
+
+class Row(BaseModel):
+    """A row of Spec-Bench's question.jsonl. Nothing reads ``reference``: the benchmark scores no answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    question_id: int
+    category: Category
+    turns: list[str] = Field(min_length=1)
+    reference: list[object] | None = None
+
+    @property
+    def group(self) -> str:
+        """Row of the published table."""
+        return "mt_bench" if self.category in MT_BENCH else self.category
+
+
+class Task:
+    """The 480 questions. No verdict.
+
+    Attributes:
+        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: folder that holds spec_bench_question.jsonl; None looks in the places of DESIGN §7.
+
+        Raises:
+            UsageError: the file is missing there, or is not the one of ``task.toml``, or has a bad row.
+            EnvironmentRefused: the file is nowhere on this machine.
+        """
+        self.options = options
+        (file,) = manifest(Path(__file__).with_name("task.toml"))
+        self._rows = load(resolve(file, data_dir))
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """The questions of the chosen group in data order.
+
+        Raises:
+            UsageError: style ``chat`` for a model without a chat template.
+        """
+        style = choose_style(self.options.style, chat, "spec-bench")
+        self.options = self.options.model_copy(update={"style": style})
+        return [
+            dialogue(
+                str(row.question_id),
+                row.turns,
+                style,
+                forced=self.options.history == "ar",
+                category=row.group if row.group == row.category else f"{row.group}/{row.category}",
+            )
+            for row in self._rows
+            if self.options.group in ("all", row.group)
+        ]
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Never asked for: the task has no metric."""
+        raise UsageError("spec-bench has no verdict; it measures speed alone")
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """There is no verdict to decide."""
+        return {}
+
+    @property
+    def isolation(self) -> list[str]:
+        """No program of a model is run."""
+        return []
+
+
+def load(path: Path) -> list[Row]:
+    """The questions in order.
+
+    Raises:
+        UsageError: names the line and what is wrong with it.
+    """
+    rows = read_rows(path, Row)
+    seen: set[int] = set()
+    for number, row in rows:
+        if row.question_id in seen:
+            raise UsageError(f"{path}: line {number}: field 'question_id': {row.question_id} is there twice")
+        seen.add(row.question_id)
+    return [row for _, row in rows]

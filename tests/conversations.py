@@ -1,0 +1,79 @@
+"""A model that writes what it is asked into its token ids, and plans and answers for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from specbench.decoding import Method
+from specbench.models import LoadedModel
+from specbench.options import Options
+from specbench.plan import Plan, TaskPlan
+from specbench.prepare import Prepared, prepare
+from specbench.records import RequestRecord, SamplingSpec, request_key
+from specbench.registry import Card
+from specbench.runner import Request
+from specbench.task import Prompt
+
+
+class Model:
+    """Ids are the characters of "role: text|" for every turn; it knows no limit unless given a context."""
+
+    stop_ids: frozenset[int] = frozenset()
+    has_chat_template = True
+    spec = SimpleNamespace(name="toy")
+
+    def __init__(self, context: int | None = None) -> None:
+        self.context = context
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        if not prompt.chat:
+            return [ord(letter) for letter in prompt.text]
+        turns = (*prompt.history, ("user", prompt.text))
+        return [ord(letter) for role, said in turns for letter in f"{role}: {said}|"]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return text(ids)
+
+
+def text(ids: Sequence[int]) -> str:
+    """What a prompt says."""
+    return "".join(map(chr, ids))
+
+
+def plan(methods: Sequence[Method], **changes: Any) -> Plan:
+    """A plan of these methods, greedy, a prompt once, one at a time."""
+    values: dict[str, Any] = {
+        "methods": tuple(methods), "tasks": (), "model": "toy", "dtype": "auto", "device": "auto", "revision": None,
+        "sampling": SamplingSpec(temperature=0, top_k=0, top_p=1, seed=0), "max_new_tokens": 10, "limit": None,
+        "repeats": 1, "concurrency": 1, "data_dir": None, "out": Path("out"),
+    }  # fmt: skip
+    return Plan(**(values | changes))
+
+
+def prepared(prompts: Sequence[Prompt], model: Model | LoadedModel | None = None, **changes: Any) -> Prepared:
+    """A task of these prompts, prepared; ``changes`` are the plan's."""
+
+    class Task:
+        def __init__(self, options: Options, data_dir: Path | None) -> None:
+            self.options = options
+
+        def prompts(self, chat: bool) -> Sequence[Prompt]:
+            return prompts
+
+    card = Card("task", "toy-task", "toys", Path(), "tests", {"version": 3, "metric": "", "max_new_tokens": 7})
+    task = TaskPlan(card, Options(), SimpleNamespace(Task=Task))
+    return prepare(plan([], **changes), task, model or Model())  # type: ignore[arg-type]
+
+
+def said(label: str, request: Request) -> RequestRecord:
+    """An answer that names its method and its turn."""
+    return RequestRecord(
+        key=request_key(label, request.prompt_id, request.repeat, request.turn), method=label,
+        prompt_id=request.prompt_id, repeat=request.repeat, turn=request.turn, category=request.category,
+        n_prompt=len(request.ids), ids=[1], text=f"{label} {request.turn}", stop_reason="length",
+        n_out=1, n_overshoot=0, n_stop_tail=0, accepts=[], rows=0, forwards=0, draft_forwards=0,
+        start_s=0.0, segment=0, ttft_s=1.0, decode_s=0.0, e2e_s=1.0, busy_prefill_s=1.0, busy_decode_s=0.0,
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Runs of MT-Bench whose answers are written by hand, and judges that say what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import toys
+
+from specbench.judging.answers import Answer, answers
+from specbench.judging.prompts import JudgePrompt, JudgePrompts
+from specbench.judging.records import JudgeSpec
+from specbench.records import RequestRecord, RunConfig, TaskSpec, request_key
+from specbench.storage import RunFolder
+from specbench.task import Question
+
+FILES = ("mt_bench_question.jsonl", "mt_bench_reference_gpt4.jsonl", "mt_bench_judge_prompts.jsonl")
+
+CATEGORIES = {"81": "writing", "111": "math"}
+
+Texts = Mapping[str, Mapping[str, Sequence[str]]]  # method -> prompt id -> answer of each turn
+
+
+def record(method: str, prompt: str, turn: int, text: str, repeat: int = 0) -> RequestRecord:
+    """An answer, its times of no interest."""
+    return RequestRecord(
+        key=request_key(method, prompt, repeat, turn), method=method, prompt_id=prompt, repeat=repeat, turn=turn,
+        category=CATEGORIES[prompt], n_prompt=5, ids=[1, 2], text=text, stop_reason="stop",
+        n_out=2, n_overshoot=0, n_stop_tail=0, accepts=[1], rows=1, forwards=1, draft_forwards=0,
+        start_s=0.0, segment=0, ttft_s=1.0, decode_s=1.0, e2e_s=2.0, busy_prefill_s=1.0, busy_decode_s=1.0,
+    )  # fmt: skip
+
+
+def records(texts: Texts) -> list[RequestRecord]:
+    """All answers, the method named last first: nothing may hang on their order."""
+    return [
+        record(method, prompt, turn, text)
+        for method, prompts in reversed(list(texts.items()))
+        for prompt, said in prompts.items()
+        for turn, text in enumerate(said, 1)
+    ]
+
+
+def config(texts: Texts, **task: object) -> RunConfig:
+    """The configuration of a run of these answers."""
+    prompts = len(next(iter(texts.values())))
+    spec = TaskSpec(
+        name="mt-bench",
+        version=1,
+        options={"style": "chat", "history": "own", "temperatures": "zero", **task},
+        prompts=prompts,
+        requests=2 * prompts,
+        metric="",
+        judge=True,
+        prompts_sha256="0",
+    )
+    return toys.config(list(texts), prompts).model_copy(update={"task": spec})
+
+
+def folder(out: Path, texts: Texts) -> Path:
+    """A run folder with these answers, not finished."""
+    made = config(texts)
+    run = {
+        "created_utc": "2026-01-02T03:04:05+00:00",
+        **made.model_dump(mode="json"),
+        "environment": {"device": {"name": "cpu"}},
+    }
+    with RunFolder.create(out, "toy", made.digest(), run) as created:
+        for line in records(texts):
+            created.log.append(line.model_dump(mode="json"))
+    return created.path
+
+
+def rated(texts: Texts, questions: Mapping[str, Question], data: Path) -> list[Answer]:
+    """The answers with their judge prompts."""
+    return answers(records(texts), questions, JudgePrompts(data))
+
+
+class ToyJudge:
+    """Says what ``says`` makes of a prompt, and keeps what it was asked."""
+
+    def __init__(self, says: Callable[[JudgePrompt], str], name: str = "toy") -> None:
+        self.says, self.asked = says, list[JudgePrompt]()
+        self.spec = JudgeSpec(id=name, kind="local", max_tokens=8)
+
+    def ask(self, prompt: JudgePrompt) -> str:
+        self.asked.append(prompt)
+        return self.says(prompt)

@@ -1,0 +1,200 @@
+"""One question to an endpoint: what is sent, and what becomes of every way an answer can go wrong."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+from chat_server import Server, completion, replies, says, serving
+
+from specbench.errors import EnvironmentRefused, UsageError
+from specbench.judging.endpoint import Endpoint
+from specbench.judging.prompts import JudgePrompt
+from specbench.judging.unanswered import Unanswered
+
+PROMPT = JudgePrompt("single-v1", "Be fair.", "Rate “this”.")
+KEY = "sk-secret"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as made:
+        yield made
+
+
+def endpoint(server: Server, **changes: Any) -> Endpoint:
+    values: dict[str, Any] = {"max_tokens": 99, "timeout_s": 5.0, "sleep": lambda seconds: None, "key": KEY}
+    return Endpoint("gpt-4", server.url, **(values | changes))
+
+
+def refused(server: Server, kind: type[Exception], **changes: Any) -> str:
+    """The line that an error is; it never holds the key."""
+    with pytest.raises(kind) as error:
+        endpoint(server, **changes).ask(PROMPT)
+    assert "\n" not in str(error.value)
+    assert KEY not in str(error.value)
+    return str(error.value)
+
+
+def test_it_asks_greedily_with_both_prompts_and_the_key(server: Server) -> None:
+    made = endpoint(server)
+    assert made.ask(PROMPT) == "[[7]]"
+    assert server.asked == [
+        {
+            "model": "gpt-4",
+            "messages": [{"role": "system", "content": "Be fair."}, {"role": "user", "content": "Rate “this”."}],
+            "temperature": 0,
+            "max_tokens": 99,
+        }
+    ]
+    assert server.paths == ["/v1/chat/completions"]
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert KEY not in made.spec.model_dump_json()
+    assert (made.spec.id, made.spec.kind, made.spec.max_tokens) == ("gpt-4", "endpoint", 99)
+
+
+def test_without_a_key_none_is_sent_and_a_slash_at_the_end_does_no_harm(server: Server) -> None:
+    server.url += "/"
+    assert endpoint(server, key=None).ask(PROMPT) == "[[7]]"
+    assert "Authorization" not in server.headers[0]
+    assert server.paths == ["/v1/chat/completions"]
+
+
+def test_a_message_held_back_is_empty(server: Server) -> None:
+    server.answer = says(None)
+    assert endpoint(server).ask(PROMPT) == ""
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert endpoint(server).ask(PROMPT) == "[[7]]"
+
+
+@pytest.mark.parametrize("code", [429, 500, 502, 503])
+def test_a_busy_endpoint_is_asked_three_times_with_pauses(server: Server, code: int) -> None:
+    pauses: list[float] = []
+    server.answer = replies(code, b'{"error": {"message": "busy\\nnow"}}')
+    said = refused(server, EnvironmentRefused, sleep=pauses.append)
+    assert len(server.asked) == 3
+    assert pauses == [2, 4]
+    assert f"gave no answer in 3 tries (HTTP {code}: busy now)" in said
+    assert "repeat the command to go on" in said
+
+
+def test_the_second_try_may_succeed(server: Server) -> None:
+    def recovers(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+        (replies(503, b"") if len(server.asked) == 1 else says("[[9]]"))(handler, body)
+
+    server.answer = recovers
+    assert endpoint(server).ask(PROMPT) == "[[9]]"
+
+
+RUBBISH = [
+    (b"", "an answer that is no chat completion: ''"),
+    (b"<html>it works</html>", "'<html>it works</html>'"),
+    (b"\xff\xfe\x00", "no chat completion"),
+    (b"[]", "no chat completion"),
+    (b"null", "no chat completion"),
+    (b'{"choices": []}', "no chat completion"),
+    (b'{"choices": [{"text": "[[5]]"}]}', "no chat completion"),
+    (completion(7), "a message whose content is no text"),
+    (completion([{"type": "text"}]), "a message whose content is no text"),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), RUBBISH, ids=range(len(RUBBISH)))
+def test_rubbish_is_no_judgment(server: Server, body: bytes, expected: str) -> None:
+    server.answer = replies(200, body)
+    assert expected in refused(server, EnvironmentRefused)
+    assert len(server.asked) == 3
+
+
+def test_an_answer_without_end_is_cut_off(server: Server) -> None:
+    def endless(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while not server.over.is_set():
+            handler.wfile.write(b"x" * 65536)
+
+    server.answer = endless
+    assert "more than 4 MiB" in refused(server, EnvironmentRefused)
+
+
+@pytest.mark.parametrize("pace", [None, 0.05], ids=["silent", "dribbling"])
+def test_a_slow_answer_runs_out_of_time_also_when_bytes_keep_coming(server: Server, pace: float | None) -> None:
+    def slow(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+        if pace:
+            handler.send_response(200)
+            handler.end_headers()
+        while not server.over.wait(pace):
+            handler.wfile.write(b" ")
+
+    server.answer = slow
+    begun = time.monotonic()
+    assert "no answer within 0.3 s" in refused(server, EnvironmentRefused, timeout_s=0.3)
+    assert time.monotonic() - begun < 5
+    assert len(server.asked) == 3
+
+
+def test_a_connection_that_breaks_off_is_no_answer(server: Server) -> None:
+    def breaks(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+        whole = completion("[[7]]")
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(whole) + 100))
+        handler.end_headers()
+        handler.wfile.write(whole)
+
+    server.answer = breaks
+    assert "the connection broke off" in refused(server, EnvironmentRefused)
+
+
+def test_nobody_there_is_said_so() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = Server()
+        nobody.url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+        assert "connection refused" in refused(nobody, EnvironmentRefused)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(401, "refuses the key (HTTP 401: no)"), (403, "refuses the key"), (404, "knows no such model or path")],
+)
+def test_a_wrong_key_model_or_path_is_not_tried_again(server: Server, code: int, expected: str) -> None:
+    server.answer = replies(code, json.dumps({"error": {"message": "no"}}).encode())
+    assert expected in refused(server, UsageError)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("code", [400, 413, 422])
+def test_a_refused_prompt_is_no_reason_to_stop(server: Server, code: int) -> None:
+    server.answer = replies(code, b'{"error": "context length"}')
+    assert refused(server, Unanswered) == f"HTTP {code}: context length"
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 308])
+def test_the_key_does_not_follow_a_redirect(server: Server, code: int) -> None:
+    with serving() as elsewhere:
+        server.answer = replies(code, b"", Location=f"{elsewhere.url}/chat/completions")
+        assert f"redirects elsewhere (HTTP {code})" in refused(server, UsageError)
+        assert elsewhere.paths == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("localhost:8000", "ftp://localhost/v1", "http://", "http://user:pass@localhost/v1", "file:///etc/passwd"),
+        *("http://h:x/v1", "http://h/v1?a=b"),
+    ],
+)
+def test_what_is_no_web_address_is_refused_before_anything_is_sent(url: str) -> None:
+    with pytest.raises(UsageError, match="--base-url"):
+        Endpoint("gpt-4", url, None, max_tokens=1, timeout_s=1)

@@ -1,0 +1,76 @@
+"""lm-eval's own run on answers that are there already: what our verdicts and prompts are held against."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
+lm = pytest.importorskip("lm_eval.api.model")
+
+
+class Replay(lm.LM):  # type: ignore[misc,name-defined]
+    """A model whose answers are written beforehand, by document; keeps the requests it gets."""
+
+    def __init__(self, answer: Callable[[int], str]) -> None:
+        super().__init__()
+        self.answer = answer
+        self.requests: dict[int, tuple[str, dict[str, Any]]] = {}
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        self.requests = {request.doc_id: request.args for request in requests}
+        return [self.answer(request.doc_id) for request in requests]
+
+    def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> Any:
+        raise NotImplementedError
+
+    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> Any:
+        raise NotImplementedError
+
+
+def lm_eval_run(
+    config: str, data: dict[str, Path], folder: Path, answer: Callable[[int], str], limit: int | None, **options: Any
+) -> tuple[Replay, dict[str, dict[int, dict[str, Any]]]]:
+    """``simple_evaluate`` on one of lm-eval's tasks, with its data from files.
+
+    Args:
+        config: YAML file below its folder of tasks.
+        data: split -> file.
+        folder: for what it writes.
+        answer: document -> text.
+        limit: documents; None is all.
+        options: of ``simple_evaluate``.
+
+    Returns:
+        The model with its requests, and filter -> document -> sample.
+    """
+    import datasets
+    import lm_eval
+    import lm_eval.tasks
+
+    datasets.disable_progress_bars()
+    files = {split: str(path) for split, path in data.items()}
+    (folder / "replayed.yaml").write_text(
+        f"include: {Path(lm_eval.tasks.__file__).parent / config}\ntask: replayed\ndataset_path: json\n"
+        f"dataset_name: null\ndataset_kwargs: {{data_files: {files}, cache_dir: {folder / 'cache'}}}\n"
+    )
+    model = Replay(answer)
+    with contextlib.redirect_stderr(io.StringIO()):  # its progress bars
+        found = lm_eval.simple_evaluate(
+            model=model,
+            tasks=["replayed"],
+            task_manager=lm_eval.tasks.TaskManager(include_path=[str(folder)], include_defaults=False),
+            bootstrap_iters=0,
+            log_samples=True,
+            limit=limit,
+            **options,
+        )
+    samples: dict[str, dict[int, dict[str, Any]]] = {}
+    for sample in found["samples"]["replayed"]:
+        samples.setdefault(sample["filter"], {})[sample["doc_id"]] = sample
+    return model, samples

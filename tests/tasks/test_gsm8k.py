@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_files import data_folder
+
+pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
+
+from replay import lm_eval_run
+
+from specbench import lmeval, options
+from specbench.data import read_jsonl
+from specbench.errors import EnvironmentRefused, UsageError
+from specbench.tasks.gsm8k import task
+from specbench.tasks.gsm8k.numbers import boxed_number, numeric
+from specbench.tasks.gsm8k.task import Options, Task
+
+TEST, TRAIN = "gsm8k_test.jsonl", "gsm8k_train.jsonl"
+
+
+@pytest.fixture(scope="module")
+def data() -> Path:
+    return data_folder(TEST, TRAIN)
+
+
+@pytest.fixture(scope="module")
+def rows(data: Path) -> list[dict[str, Any]]:
+    return read_jsonl(data / TEST)
+
+
+@pytest.fixture(scope="module")
+def scorer(data: Path) -> Task:
+    return Task(Options(style="completion"), data)
+
+
+def styled(style: str, data: Path) -> Task:
+    return Task(options.parse(Options, {"style": style}, "gsm8k"), data)
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------
+
+
+def test_auto_follows_the_model_and_says_what_it_chose(data: Path) -> None:
+    made = Task(Options(), data)
+    assert {(p.chat, p.history, p.stops) for p in made.prompts(chat=True)} == {(True, (), ())}
+    assert made.options == Options(style="chat", shots=0)
+    made = Task(Options(), data)
+    assert {(p.chat, p.history, p.stops) for p in made.prompts(chat=False)} == {
+        (False, (), ("Question:", "</s>", "<|im_end|>"))
+    }
+    assert made.options == Options(style="completion", shots=5)
+
+
+def test_every_question_is_asked_once_under_its_document_id(data: Path, rows: list[dict[str, Any]]) -> None:
+    for style in task.STYLES:
+        prompts = styled(style, data).prompts(chat=True)
+        assert [p.id for p in prompts] == [f"gsm8k/{n}" for n in range(1319)]
+        assert all(row["question"] in p.text for p, row in zip(prompts, rows, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        ("cllm", "Question:\n{}\nAnswer:\nLet's think step by step.\n"),
+        ("jf", "Problem: {}\nMark your solution with \\boxed\nAnswer:"),
+    ],
+)
+def test_papers_prompts_are_the_question_in_their_words(
+    data: Path, rows: list[dict[str, Any]], style: str, text: str
+) -> None:
+    prompts = styled(style, data).prompts(chat=True)
+    assert [p.text for p in prompts] == [text.format(row["question"]) for row in rows]
+    assert {p.chat for p in prompts} == {style == "jf"}
+
+
+def test_shots_of_a_chat_are_turns_and_come_from_the_training_data(data: Path) -> None:
+    training = {(row["question"], row["answer"]) for row in read_jsonl(data / TRAIN)}
+    made = Task(Options(shots=3), data)
+    for prompt in made.prompts(chat=True)[:50]:
+        assert [role for role, _ in prompt.history] == ["user", "assistant"] * 3
+        asked = [(q.partition("\n\nReason step by step.")[0], a) for (_, q), (_, a) in _pairs(prompt.history)]
+        assert set(asked) <= training
+        assert len(set(asked)) == 3
+    assert made.options == Options(style="chat", shots=3)
+
+
+def _pairs(turns: Any) -> Any:
+    return zip(turns[::2], turns[1::2], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("style", "config", "shots"), [("completion", "gsm8k/gsm8k.yaml", 5), ("cot", "gsm8k/gsm8k-cot.yaml", 8)]
+)
+def test_completions_are_lm_evals_own_contexts(data: Path, tmp_path: Path, style: str, config: str, shots: int) -> None:
+    """Its examples are drawn at random: the first forty are only the same when all of its seeds and calls are."""
+    files = {"test": data / TEST, "train": data / TRAIN}
+    model, _ = lm_eval_run(config, files, tmp_path, lambda n: "", limit=40)
+    made = styled(style, data)
+    prompts = made.prompts(chat=False)[:40]
+    assert {n: p.text for n, p in enumerate(prompts)} == {n: text for n, (text, _) in model.requests.items()}
+    assert {p.stops for p in prompts} == {tuple(arguments["until"]) for _, arguments in model.requests.values()}
+    assert made.options.shots == shots
+    assert prompts[0].text.count("\nAnswer:" if style == "completion" else "\nA:") == shots + 1
+
+
+def test_no_question_of_the_test_is_an_example(data: Path, rows: list[dict[str, Any]]) -> None:
+    training = read_jsonl(data / TRAIN)
+    lmeval.disjoint(training, rows, "question")
+    planted = {"question": f"  {rows[700]['question'].upper()}\n", "answer": "#### 1"}
+    with pytest.raises(UsageError, match="also a question of the test"):
+        lmeval.disjoint([*training, planted], rows, "question")
+
+
+def test_an_example_that_is_asked_stops_the_prompts(data: Path, tmp_path: Path) -> None:
+    test = (data / TEST).read_text()
+    (tmp_path / "train.jsonl").write_text((data / TRAIN).read_text() + test.splitlines()[5] + "\n")
+    style = task.STYLES["completion"]
+    made = lmeval.LmTask(style, {"test": data / TEST, "train": tmp_path / "train.jsonl"})
+    with pytest.raises(UsageError, match="also a question of the test"):
+        made.prompts("gsm8k", style, 5, "question")
+
+
+@pytest.mark.parametrize("style", ["chat", "jf"])
+def test_chat_needs_a_template(data: Path, style: str) -> None:
+    with pytest.raises(UsageError, match="style=completion"):
+        styled(style, data).prompts(chat=False)
+
+
+@pytest.mark.parametrize(
+    ("style", "shots", "said"),
+    [("cllm", 1, "leave shots out"), ("jf", 5, "leave shots out"), ("cot", 9, "at most 8"), ("auto", 33, "at most 32")],
+)
+def test_more_shots_than_there_are_is_an_error(data: Path, style: str, shots: int, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Task(options.parse(Options, {"style": style, "shots": str(shots)}, "gsm8k"), data)
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def gold(row: dict[str, Any]) -> str:
+    return str(row["answer"].split("####")[1].strip())
+
+
+CORRUPTED: list[Callable[[dict[str, Any]], str]] = [
+    lambda row: row["answer"].replace(f"#### {gold(row)}", f"#### {gold(row)}1"),
+    lambda row: row["answer"].replace("#### ", "The answer is ") + ".",
+    lambda row: row["answer"].partition("####")[0] + f"He pays ${gold(row)}.00.",
+    lambda row: row["answer"].partition("####")[0] + f"So it is $\\boxed{{{gold(row)}}}$.",
+    lambda row: row["answer"][: len(row["answer"]) // 2],
+    lambda row: row["answer"] + "\n\nThen 7 apples are left..",
+    lambda row: f"#### {gold(row)} and then #### {int(gold(row).replace(',', '')) - 1}",
+    lambda row: f"The answer is -{gold(row)}. The answer is {gold(row)}.",
+    lambda row: f"{int(gold(row).replace(',', '')):,}",
+    lambda row: "I do not know.",
+]
+
+
+@pytest.mark.parametrize("style", ["completion", "cot"])
+@pytest.mark.parametrize("limit", [60, pytest.param(None, marks=pytest.mark.slow)])
+def test_verdicts_are_lm_evals(
+    data: Path, rows: list[dict[str, Any]], tmp_path: Path, style: str, limit: int | None
+) -> None:
+    """On every document's own solution, and on every document's solution spoilt in one of ten ways."""
+    config = task.STYLES[style].config
+    files = {"test": data / TEST, "train": data / TRAIN}
+    made = styled(style, data)
+    for answer in (lambda n: rows[n]["answer"], lambda n: CORRUPTED[n % 10](rows[n])):
+        _, theirs = lm_eval_run(config, files, tmp_path, answer, limit, num_fewshot=0)
+        assert len(theirs["strict-match"]) == (limit or 1319)
+        outcomes = set()
+        for n, sample in theirs["flexible-extract"].items():
+            ours = made.score(f"gsm8k/{n}", answer(n))
+            assert ours.passed == bool(sample["exact_match"]), (n, answer(n))
+            assert ours.also["strict"] == bool(theirs["strict-match"][n]["exact_match"]), (n, answer(n))
+            outcomes.add((ours.passed, ours.also["strict"]))
+        if answer(0) == rows[0]["answer"]:
+            assert outcomes == {(True, style == "completion")}
+        else:
+            assert len(outcomes) >= 3
+
+
+@pytest.mark.parametrize("style", task.STYLES)
+def test_reference_solutions_pass_in_every_style(data: Path, rows: list[dict[str, Any]], style: str) -> None:
+    made = styled(style, data)
+    form = {"cot": "The answer is {}.", "jf": "$\\boxed{{{}}}$"}.get(style, "#### {}")
+    for n, row in enumerate(rows):
+        verdict = made.score(f"gsm8k/{n}", row["answer"].partition("####")[0] + form.format(gold(row)))
+        assert (verdict.passed, verdict.reason, verdict.also) == (True, "pass", {"strict": True, "numeric": True}), n
+
+
+# The reference is 18. numeric is the verdict of a careful human, unless a comment says otherwise; flexible and strict
+# are lm-eval's filters, whose blind spots are the reason for numeric.
+HAND_WRITTEN = [
+    # text, flexible, strict, numeric
+    ("16 - 3 - 4 = 9 and 9 * 2 = 18\n#### 18", True, True, True),
+    ("The answer is 18 dollars.", True, False, True),
+    ("She makes $18.00.", False, False, True),  # flexible keeps the point of "18.00."
+    ("She makes $18.", True, False, True),
+    ("#### $18", True, False, True),  # strict wants a digit behind the hashes
+    ("#### 18.0", False, False, True),
+    ("#### 18.00 dollars", False, False, True),
+    ("She makes 18 dollars a day..", False, False, True),  # flexible takes ".." for a number
+    ("She makes 18 dollars, from 9 eggs at $2", False, False, False),  # a human knows: trailing text misleads all three
+    ("9 eggs are left and 9 * 2 = 18%", True, False, True),
+    ("\\boxed{18}", True, False, True),
+    ("The answer is $\\boxed{18}$.", False, False, True),  # flexible takes "$." for a number
+    ("\\boxed{\\$18.00}", False, False, True),
+    ("\\boxed{18 \\text{ dollars}}", True, False, True),
+    ("\\boxed{\\text{Janet makes } \\$18}", True, False, True),
+    ("\\boxed{18\\%}", True, False, True),
+    ("\\boxed{x = 18}", True, False, True),
+    ("\\boxed{\\frac{36}{2}}", False, False, True),
+    ("\\boxed{\\boxed{18}}", True, False, True),
+    ("Maybe \\boxed{16}. No, she sells 9: \\boxed{18}", True, False, True),
+    ("\\boxed{18}, which is 9 eggs at 2 dollars.", False, False, True),
+    ("It is \\boxed{20}, not 18", True, False, False),  # what is boxed is the answer
+    ("\\boxed{1/18}", True, False, False),
+    ("\\boxed{9 \\text{ eggs}, 18 \\text{ dollars}}", True, False, False),  # two values are no answer
+    ("\\boxed{-18}", False, False, False),
+    ("She has 16 - 3 - 4 = 9 eggs left and sells them for", False, False, False),  # cut off
+    ("9 * 2 = \\boxed{1", False, False, False),  # cut off within the box
+    ("eighteen", False, False, False),  # a human knows: no filter reads words
+    ("#### 18\n\nQuestion: Tom has 7 apples", False, True, False),  # why completions stop at "Question:"
+    ("#### 180", False, False, False),
+    ("#### 17.9999999", False, False, True),  # within 1e-6
+    ("#### 17.99", False, False, False),
+]
+
+
+@pytest.mark.parametrize(("text", "flexible", "strict", "number"), HAND_WRITTEN)
+def test_hand_written_answers(scorer: Task, text: str, flexible: bool, strict: bool, number: bool) -> None:
+    verdict = scorer.score("gsm8k/0", text)
+    assert (verdict.passed, verdict.also) == (flexible, {"strict": strict, "numeric": number}), verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "flexible", "number"),
+    [
+        ("$1,450,000", True, True),
+        ("1450000", True, True),
+        ("1,450,000.00", False, True),
+        ("\\boxed{1{,}450{,}000}", False, True),  # flexible sees the last group alone
+        ("\\boxed{1\\,450\\,000}", False, True),
+        ("\\boxed{1 450 000}", False, True),
+        ("1 450 000", False, False),  # a human knows: without a box the filter's answer is all there is
+        ("1.45 million", False, False),  # a human knows
+        ("\\boxed{1,450}", False, False),
+    ],
+)
+def test_thousands_separators(scorer: Task, text: str, flexible: bool, number: bool) -> None:
+    verdict = scorer.score("gsm8k/611", text)
+    assert (verdict.passed, verdict.also["numeric"]) == (flexible, number), verdict.detail
+
+
+def test_a_boxed_style_is_strict_about_the_box(data: Path) -> None:
+    made = Task(Options(style="jf"), data)
+    assert made.score("gsm8k/0", "\\boxed{17} or \\boxed{18}").also["strict"]
+    assert not made.score("gsm8k/0", "#### 18").also["strict"]
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+def test_nothing_is_empty(scorer: Task, text: str) -> None:
+    verdict = scorer.score("gsm8k/0", text)
+    assert (verdict.reason, verdict.also) == ("empty", {"strict": False, "numeric": False})
+
+
+@pytest.mark.parametrize("prompt_id", ["gsm8k/1319", "gsm8k/-1", "gsm8k/x", "HumanEval/0", "0"])
+def test_an_unknown_problem_is_an_error(scorer: Task, prompt_id: str) -> None:
+    with pytest.raises(UsageError, match=prompt_id):
+        scorer.score(prompt_id, "18")
+
+
+def test_the_style_must_be_known_to_score(data: Path) -> None:
+    with pytest.raises(UsageError, match="style"):
+        Task(Options(), data).score("gsm8k/0", "#### 18")
+
+
+def test_numbers_of_any_length_are_compared() -> None:
+    assert not numeric("9" * 9999, "9" * 9999, "18")
+    assert boxed_number("\\frac{1}{0}") is None
+
+
+def test_verdicts_name_the_version_that_decided(scorer: Task) -> None:
+    import lm_eval
+
+    assert scorer.versions == {"lm-eval": lm_eval.__version__}
+    assert scorer.isolation == []
+
+
+# -- data and installation ---------------------------------------------------------------------------------------------
+
+ROW = {"question": "How many?", "answer": "Two.\n#### 2"}
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [(field, bad) for field in ROW for bad in (None, 3, "missing")] + [("answer", "Two."), ("answer", "#### two")],
+)
+def test_a_bad_row_is_named(tmp_path: Path, field: str, bad: Any) -> None:
+    row = {name: value for name, value in ROW.items() if (name, bad) != (field, "missing")}
+    if bad != "missing":
+        row[field] = bad
+    path = tmp_path / "x.jsonl"
+    path.write_text(f"{json.dumps(ROW)}\n{json.dumps(row)}\n")
+    with pytest.raises(UsageError, match=f"row 2: field '{field}'") as error:
+        lmeval.read_rows(path, task.Problem)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_another_data_file_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no file gsm8k_test\.jsonl"):
+        Task(Options(), tmp_path)
+    (tmp_path / TEST).write_text(json.dumps(ROW))
+    with pytest.raises(UsageError, match="expected 3730d312f6e34405"):
+        Task(Options(), tmp_path)
+
+
+def test_the_training_data_are_needed_for_shots_alone(data: Path, tmp_path: Path) -> None:
+    (tmp_path / TEST).write_bytes((data / TEST).read_bytes())
+    made = Task(Options(style="chat"), tmp_path)
+    assert len(made.prompts(chat=True)) == 1319
+    assert made.score("gsm8k/0", "#### 18").passed
+    with pytest.raises(UsageError, match=r"no file gsm8k_train\.jsonl"):
+        Task(Options(style="completion"), tmp_path).prompts(chat=False)
+    assert Task(Options(style="completion"), tmp_path).score("gsm8k/0", "#### 18").passed
+
+
+def test_without_the_extra_it_says_what_to_install(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.metadata
+
+    def nothing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", nothing)
+    with pytest.raises(EnvironmentRefused) as error:
+        Task(Options(), data)
+    assert str(error.value) == "gsm8k needs lm-eval, which is not installed: pip install 'specbench-llm[eval]'"
+
+
+def test_a_package_that_is_half_installed_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(EnvironmentRefused, match=r"gsm8k needs datasets, .*pip install 'specbench-llm\[eval\]'"):
+        Task(Options(style="chat"), data).prompts(chat=True)
+
+
+def test_neither_prompts_nor_verdicts_import_torch(data: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom specbench.tasks.gsm8k.task import Options, Task\n"
+        "assert 'lm_eval' not in sys.modules, 'listing the tasks must stay quick'\n"
+        f"made = Task(Options(style='completion'), Path({str(data)!r}))\n"
+        "made.prompts(False)\nassert made.score('gsm8k/0', '#### 18').passed\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.errors import UsageError
+from specbench.task import Prompt
+from specbench.tasks.prompts.task import Options, Task
+
+RAW = {"prompt": "Once upon a time"}
+CHAT = [("user", "Hi"), ("assistant", "Hello"), ("user", "How are you?")]
+MESSAGES = {"messages": [{"role": role, "content": text} for role, text in CHAT]}
+SYSTEM = {"role": "system", "content": "Be long."}
+TURNS = {"turns": ["Name a colour.", "And another."]}
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def made(path: Path, **more: Any) -> Task:
+    return Task(Options(file=str(path), **more))
+
+
+def prompts(path: Path, chat: bool = True, **more: Any) -> list[Prompt]:
+    return made(path, **more).prompts(chat)
+
+
+def test_the_three_forms_of_a_line(tmp_path: Path) -> None:
+    raw, chat, turns = prompts(write(tmp_path / "x.jsonl", RAW, MESSAGES, TURNS))
+    assert raw == Prompt("1", "Once upon a time", chat=False)
+    assert chat == Prompt("2", "How are you?", chat=True, history=(("user", "Hi"), ("assistant", "Hello")))
+    assert turns == Prompt("3", "Name a colour.", chat=True, follow_ups=("And another.",))
+
+
+def test_what_may_go_with_a_line(tmp_path: Path) -> None:
+    more = {"id": "mine", "category": "a/b", "system": "Be brief."}
+    messages = {"messages": [SYSTEM, *MESSAGES["messages"]], "id": 7}
+    first, second = prompts(write(tmp_path / "x.jsonl", TURNS | more, messages), history="ar")
+    assert (first.id, first.category, first.history) == ("mine", "a/b", (("system", "Be brief."),))
+    assert (second.id, second.history[0], second.category) == ("7", ("system", "Be long."), "")
+    assert first.forced
+
+
+def test_the_number_of_a_line_counts_blank_ones(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(f"\n{json.dumps(RAW)}\n\n{json.dumps(TURNS)}\n")
+    assert [prompt.id for prompt in prompts(path)] == ["2", "4"]
+
+
+def test_chats_are_plain_text_for_a_model_without_a_template(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", RAW, MESSAGES, TURNS | {"system": "Be brief."})
+    raw, chat, turns = prompts(path, chat=False)
+    assert (raw.text, raw.stops) == ("Once upon a time", ())
+    assert chat.text == "USER: Hi\nASSISTANT: Hello\nUSER: How are you?\nASSISTANT:"
+    assert turns.text == "Be brief.\n\nUSER: Name a colour.\nASSISTANT:"
+    assert turns.after([" Red."]).text == f"{turns.text} Red.\nUSER: And another.\nASSISTANT:"
+    with pytest.raises(UsageError, match=r"--task-set prompts\.style=plain"):
+        prompts(path, chat=False, style="chat")
+
+
+def test_the_file_is_recorded_by_name_and_hash_without_its_folder(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.jsonl", RAW)
+    task = made(path)
+    task.prompts(chat=True)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert task.options.model_dump() == {"file": "mine.jsonl", "sha256": digest, "style": "chat", "history": "own"}
+
+
+def test_another_file_than_the_hash_says_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", RAW)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert len(prompts(path, sha256=digest)) == 1
+    write(path, TURNS)
+    with pytest.raises(UsageError, match=f"not {digest}"):
+        made(path, sha256=digest)
+
+
+def test_a_compressed_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(RAW).encode()))
+    assert prompts(path)[0].text == "Once upon a time"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({}, "has none of prompt, messages, turns"),
+        ({"id": "a"}, "has none of prompt, messages, turns"),
+        (RAW | TURNS, "has prompt and turns of prompt, messages, turns"),
+        ({"prompt": ""}, "field 'prompt'"),
+        ({"prompt": " \n"}, "an empty text in 'prompt'"),
+        ({"prompt": 3}, "field 'prompt'"),
+        ({"prompt": "\ud800"}, "field 'prompt'.*unicode"),
+        ({"turns": []}, "field 'turns'"),
+        ({"turns": ["a", ""]}, "an empty text in 'turns'"),
+        ({"turns": "a"}, "field 'turns'"),
+        ({"messages": []}, "field 'messages'"),
+        ({"messages": [{"role": "user"}]}, r"field 'messages\.0\.content'"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, r"field 'messages\.0\.role'"),
+        ({"messages": MESSAGES["messages"][:2]}, "the last message is the assistant's; it must be the user's"),
+        ({"messages": [SYSTEM, *MESSAGES["messages"]], "system": "Be brief."}, "one system message at most"),
+        ({"messages": [*MESSAGES["messages"], SYSTEM, MESSAGES["messages"][0]]}, "one system message at most"),
+        (RAW | {"system": "Be brief."}, "'system' goes with messages or turns"),
+        (RAW | {"promt": "x"}, "field 'promt'"),
+        (RAW | {"id": 1.5}, "field 'id"),
+        (RAW | {"category": 1}, "field 'category'"),
+        (RAW | {"id": "1"}, "its id '1' is that of line 1"),
+        ([1], "is not a JSON object"),
+    ],
+)
+def test_a_bad_line_is_named_in_one_line(tmp_path: Path, row: Any, message: str) -> None:
+    path = write(tmp_path / "x.jsonl", RAW, row)
+    with pytest.raises(UsageError, match=message) as error:
+        made(path)
+    assert "\n" not in str(error.value)
+    assert f"{path}: line 2" in str(error.value)
+
+
+def test_no_file_an_empty_one_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"needs a file: --data-file"):
+        Task(Options())
+    with pytest.raises(UsageError, match="has no prompts"):
+        made(write(tmp_path / "x.jsonl"))
+    with pytest.raises(UsageError, match=r"cannot be read \(No such file"):
+        made(tmp_path / "y.jsonl")
+    with pytest.raises(UsageError, match=r"cannot be read \(Is a directory"):
+        made(tmp_path)
