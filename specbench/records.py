@@ -54,7 +54,7 @@ class ModelSpec(Record):
     parameters: int
     weight_bytes: int
     dummy: bool
-    template: str | None = Field(None, description="chat template of the alias; None: the model's own, if any")
+    template: str | None = Field(default=None, description="chat template of the alias; None: the model's own, if any")
 
 
 class TaskSpec(Record):
@@ -80,7 +80,7 @@ class RunConfig(Record):
     attention: str
     linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
     order_seed: int
-    trace: bool = Field(False, description="steps were split into phases, which waits for the device between them")
+    trace: bool = Field(default=False, description="steps were split into phases, with a wait for the device at each")
     identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
 
     def digest(self) -> str:
@@ -119,7 +119,7 @@ class RequestRecord(Record):
     busy_prefill_s: float
     busy_decode_s: float
     phases_s: dict[str, list[float]] | None = Field(
-        None, description="with --trace: seconds of each step by phase, shared out like busy_decode_s"
+        default=None, description="with --trace: seconds of each step by phase, shared out like busy_decode_s"
     )
     measures: dict[str, float] = Field(default_factory=dict, description="the method's own figures, see method.toml")
 
