@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Literal
 
 from specbench import decoding
@@ -119,7 +119,7 @@ class Decoder(decoding.Decoder):
             return
         heads = [self._text.seen[-1], *self._window[0]]
         if self._options.lru == "used":  # before the inserts, which may drop what has just been of use
-            agreed = [len(commonprefix([ngram, tuple(result.emitted)])) for ngram in self._guesses]
+            agreed = [_agreement(ngram, result.emitted) for ngram in self._guesses]
             for ngram, length in zip(self._guesses, agreed, strict=True):
                 if length and length == max(agreed):
                     self._pool.touch(heads[0], ngram)
@@ -133,6 +133,11 @@ class Decoder(decoding.Decoder):
     def _pool_text(self, ngram: Sequence[int]) -> None:
         if len(ngram) == self._options.ngram_size:
             self._pool.insert(ngram[0], tuple(ngram[1:]))
+
+
+def _agreement(ngram: Sequence[int], emitted: Sequence[int]) -> int:
+    """Tokens at the beginning that are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ngram, emitted, strict=False)))
 
 
 @cache
