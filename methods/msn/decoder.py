@@ -115,7 +115,7 @@ class _Tree:
             sources = sources + [0] * (self._shape.depth + 1 - len(result.path) - len(sources))
         best = result.top[1]
         for position, row in enumerate(sources):
-            self._table[position][:RETRIEVED] = best[row].tolist()
+            self._table[position][:RETRIEVED] = best[row, :RETRIEVED].tolist()
         for position, token in enumerate(self._retrieve()):
             self._table[position][RETRIEVED] = token
 

@@ -369,7 +369,7 @@ def test_any_budget(languages: dict[str, Language], method: Method) -> None:
 
 
 def test_the_languages_bring_out_what_methods_count(languages: dict[str, Language]) -> None:
-    """Whatever a method is proud of happens under these stops and budgets, in the published form of a method as well."""
+    """Whatever a method counts happens under these stops and budgets, in the published form of a method as well."""
     found: dict[str, set[str]] = {}
     for method in method_sets.LOSSLESS.values():
         if method.measures:
