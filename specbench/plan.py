@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench import registry
-from specbench.decoding import Method
+from specbench.decoding import Decoder, Method
 from specbench.errors import UsageError, unknown
 from specbench.options import names as option_names
 from specbench.options import parse
@@ -195,6 +195,10 @@ def _method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
     card = registry.method(name)
     module = card.load()
     options = parse(module.Options, _with_preset(card, raw, option_names(module.Options)), name)
+    missing: frozenset[str] = getattr(module.Decoder, "__abstractmethods__", frozenset())
+    if not issubclass(module.Decoder, Decoder) or missing:
+        wanted = f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.Decoder"
+        raise UsageError(f"method '{name}' (from {card.origin}): its class Decoder has to {wanted}")
     lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
     method = Method(name, label, options, lossless, module.Decoder, measures)
     if method.max_rows > ROW_LIMIT:

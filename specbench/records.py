@@ -85,9 +85,7 @@ class RunConfig(Record):
     attention: str
     linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
     order_seed: int
-    trace: bool = Field(
-        default=False, description="steps were split into phases, which waits for the device between them"
-    )
+    trace: bool = Field(default=False, description="steps were split into phases, with a wait for the device at each")
     identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
 
     def digest(self) -> str:

@@ -135,9 +135,8 @@ class Runner:
                 for sequence in ended:
                     active.remove(sequence)
                     self._engine.free(sequence.slot)
-                    record = _record(method.label, sequence, origin, number)
                     handed_over = self._clock()
-                    yield record
+                    yield _record(method.label, sequence, origin, number)
                     self._away += self._clock() - handed_over
         finally:  # the consumer stopped early or a forward failed: leave no slot occupied
             for sequence in active:

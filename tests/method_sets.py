@@ -60,6 +60,7 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"preset": "M", "n": 6, "r": 0.5, "init": "pad", "prefill_draft": False},
         {"preset": "R", "n": 6, "init": "uniform"},
         {"preset": "released", "n": 6, "K": 2, "r": 0.5, "pool": 4},
+        {"preset": "released", "n": 10, "K": 2, "r": 0.3, "pool": 6},  # where recycled guesses are accepted
         {"preset": "released", "n": 5, "multiblock": False, "init": "uniform", "prefill_draft": False},
         {"preset": "released", "n": 4, "r": 0.0, "recycling": False, "init": "pad"},
         {"preset": "released", "n": 1},

@@ -72,15 +72,15 @@ def test_every_template_is_used_and_no_hub_id_is_named_twice() -> None:
         (("cllm-sharegpt-7b", "cllm-codesearchnet-7b"), "cllm: block_size=32"),
         (("msn-llama3-8b", "msn-deepseek-coder-7b"), "msn:"),
         (
-            ("llama-2-7b-chat", "codellama-7b-instruct", "vicuna-7b-v1.3"),
+            ("llama-2-7b-chat", "codellama-7b-instruct"),
             "lookahead: window_size=15 ngram_size=5 guess_set_size=15",
         ),
         (
-            ("codellama-13b-instruct", "vicuna-13b-v1.3"),
+            ("codellama-13b-instruct",),
             "lookahead: window_size=10 ngram_size=5 guess_set_size=10",
         ),
         (
-            ("codellama-34b-instruct", "vicuna-33b-v1.3", "llama-2-70b-chat"),
+            ("codellama-34b-instruct", "llama-2-70b-chat", "vicuna-7b-v1.3", "vicuna-13b-v1.3", "vicuna-33b-v1.3"),
             "lookahead: window_size=7 ngram_size=5 guess_set_size=7",
         ),
         (

@@ -74,6 +74,62 @@ def test_a_wrong_method_or_setting_is_one_line(names: list[str], settings: list[
     assert "\n" not in text
 
 
+def options(name: str, *settings: str) -> dict[str, Any]:
+    return plan_methods([name], settings)[1].options.model_dump()
+
+
+def test_a_preset_stands_for_its_options() -> None:
+    found = options("lookahead", "lookahead.preset=15/5/15")
+    assert found == options("lookahead", "W=15", "N=5", "G=15")
+    assert found != options("lookahead")
+
+
+@pytest.mark.parametrize("window", ["W", "w", "window_size", "window-size"])
+@pytest.mark.parametrize("first", [True, False], ids=["preset first", "preset last"])
+def test_what_is_set_beside_a_preset_wins_by_whatever_name_and_order(window: str, first: bool) -> None:
+    settings = ["lookahead.preset=10/5/10", f"lookahead.{window}=3"]
+    found = options("lookahead", *(settings if first else reversed(settings)))
+    assert (found["window_size"], found["ngram_size"], found["guess_set_size"]) == (3, 5, 10)
+
+
+def test_a_preset_takes_the_same_short_form_and_label_as_an_option() -> None:
+    assert options("jf", "preset=vanilla") == options("jf", "jf.multiblock=false", "jf.recycling=false")
+    _, first, second = plan_methods(["jf", "jf"], ["jf#2.preset=released", "jf#2.n=8"])
+    assert (first.options.variant, second.options.variant) == ("paper", "released")  # type: ignore[attr-defined]
+    assert (first.options.block_size, second.options.block_size) == (64, 8)  # type: ignore[attr-defined]
+
+
+def test_a_spec_records_what_a_preset_stood_for() -> None:
+    (_, method) = plan_methods(["cllm"], ["preset=sharegpt"])
+    assert method.options.model_dump()["block_size"] == 32
+    assert "preset" not in method.options.model_dump()
+    assert set(method.measures) == {"fast_forwarded", "stationary"}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "parts"),
+    [
+        ("jacobi", ["preset=fast"], ["jacobi has no presets"]),
+        ("jf", ["preset=relesed"], ["preset of jf 'relesed'", "did you mean released"]),
+        ("jf", ["preset=M", "preset=R"], ["'preset' of jf", "twice"]),
+        ("jf", ["preset=M", "n=4", "block_size=5"], ["block_size", "twice"]),
+        ("jf", ["preset=released", "num_blocks=3"], ["variant=released", "num_blocks 1 or 2"]),
+        ("jf", ["preset=M", "blocksize=5"], ["option of jf 'blocksize'", "block_size"]),
+        ("jf", ["n=512", "preset=MR"], ["jf", "rows", "512"]),
+    ],
+)
+def test_a_wrong_preset_is_one_line(name: str, settings: list[str], parts: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan_methods([name], settings)
+    text = str(caught.value)
+    assert all(part in text for part in parts), text
+    assert "\n" not in text
+
+
+def test_a_method_brings_how_many_best_tokens_it_wants() -> None:
+    assert [method.top_k for method in plan_methods(["msn", "msn"], ["msn#2.tree=chain"])] == [0, 10, 0]
+
+
 @pytest.mark.parametrize(
     ("names", "settings", "parts"),
     [

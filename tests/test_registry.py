@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,17 @@ from specbench import registry
 from specbench.errors import UsageError
 
 DECODER = """
+from specbench import decoding
 from specbench.engine.tree import TokenTree
 from specbench.options import Options as Base, option
 
 class Options(Base):
-    rows: int = option(3, help="rows")
+    rows: int = option(3, "r", help="rows")
 
-class Decoder:
-    draft_forwards = 0
+class Decoder(decoding.Decoder):
     def __init__(self, options, context): self.last = -1
     @staticmethod
     def max_rows(options): return options.rows
-    def begin(self, prompt): return None
     def observe(self, result): self.last = result.emitted[-1]
     def draft(self): return TokenTree.chain([self.last])
 """
@@ -39,10 +39,11 @@ from specbench.plan import plan_methods
 try:
     card = registry.method("guess")
     imported = "guess_pkg.decoder" in sys.modules
-    method = plan_methods(["guess"], ["guess.rows=5"])[1]
+    method = plan_methods(["guess"], sys.argv[1:] or ["guess.rows=5"])[1]
     print(json.dumps({
         "names": sorted(registry.methods()), "origin": card.origin, "title": card.info["title"],
         "folder": str(card.folder), "imported": imported, "rows": method.max_rows,
+        "measures": method.measures, "top_k": method.top_k,
     }))
 except UsageError as error:
     print(json.dumps({"error": str(error)}))
@@ -72,15 +73,16 @@ def install(
     (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
 
 
-def python(site: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Python with ``site`` on its path besides the packages that are installed."""
+def python(site: Path, *args: str, settings: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Python with ``site`` on its path besides the packages that are installed: the command line, or :data:`USE`."""
     cli = f"sys.argv = {['specbench', *args]!r}; from specbench.cli.main import entry; entry()"
-    code = f"import sys; sys.path.insert(0, {str(site)!r})\n" + (cli if args else USE)
+    use = f"sys.argv = {['-c', *settings]!r}\n" + USE
+    code = f"import sys; sys.path.insert(0, {str(site)!r})\n" + (cli if args else use)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
 
 
-def used(site: Path) -> dict[str, Any]:
-    done = python(site)
+def used(site: Path, *settings: str) -> dict[str, Any]:
+    done = python(site, settings=settings)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -94,6 +96,36 @@ def test_a_method_of_another_package_is_found_and_used_like_our_own(tmp_path: Pa
     assert Path(found["folder"]) == tmp_path / "guess_pkg"
     assert found["rows"] == 5
     assert found["imported"] is False  # naming a method must not run its code
+
+
+PRESETS = """
+title = "Guessing"
+lossless = true
+[measures]
+luck = "guesses that were right"
+[presets."7/7"]
+rows = 7
+[presets.broken]
+row = 7
+"""
+
+
+def test_it_brings_presets_and_figures_of_its_own(tmp_path: Path) -> None:
+    install(tmp_path, toml=PRESETS)
+    found = used(tmp_path, "guess.preset=7/7")
+    assert (found["rows"], found["measures"]) == (7, {"luck": "guesses that were right"})
+    assert used(tmp_path, "guess.preset=7/7", "guess.r=4")["rows"] == 4
+
+
+def test_a_preset_of_an_option_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    install(tmp_path, toml=PRESETS)
+    error = used(tmp_path, "guess.preset=broken")["error"]
+    assert "option of guess 'row'; did you mean rows" in error
+
+
+def test_a_decoder_says_only_what_differs_from_the_usual(tmp_path: Path) -> None:
+    install(tmp_path)
+    assert (used(tmp_path)["top_k"], used(tmp_path)["measures"]) == (0, {})
 
 
 def test_it_is_listed_with_where_it_comes_from(tmp_path: Path) -> None:
@@ -133,6 +165,7 @@ def test_two_packages_cannot_bring_the_same_name(tmp_path: Path) -> None:
         pytest.param({"decoder": "def broken("}, ["cannot be imported"], id="syntax error"),
         pytest.param({"decoder": "Options = 1"}, ["Options"], id="no such class"),
         pytest.param({"decoder": DECODER.replace("class Decoder", "class Coder")}, ["Decoder"], id="other name"),
+        pytest.param({"decoder": DECODER.replace("(decoding.Decoder)", "")}, ["Decoder"], id="another base"),
     ],
 )
 def test_what_is_wrong_with_a_package_is_one_line_that_names_it(

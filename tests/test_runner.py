@@ -279,6 +279,84 @@ def test_a_consumer_that_stops_early_leaves_no_slot_occupied(taken: int) -> None
     assert engine.occupied == 0
 
 
+# ------------------------------------------------------------------ what a decoder asks for and tells
+
+
+class Watcher(toys.Decoder):
+    """Looks at three best tokens of each row."""
+
+    @staticmethod
+    def top_k(options: Any) -> int:
+        return 3
+
+    def observe(self, result: Any) -> None:
+        super().observe(result)
+        assert result.top is not None
+        assert [tuple(part.shape) for part in result.top] == [(len(result.next_tokens), 3)] * 2
+
+
+def test_a_decoder_sees_the_best_tokens_it_asks_for_from_the_prefill_on() -> None:
+    seen = []
+
+    class Counting(Watcher):
+        def observe(self, result: Any) -> None:
+            super().observe(result)
+            seen.append(len(result.next_tokens))
+
+    list(runner(Engine(Clock(), slots=2), 2).segment(toy(4, (1,), decoder=Counting), [request(1, 5), request(2, 3)]))
+    assert seen == [1, 1, 4, 4, 4]  # two prefills, a step of both, and one of the first alone
+
+
+def test_who_asks_for_no_best_tokens_gets_none() -> None:
+    class Blind(toys.Decoder):
+        def observe(self, result: Any) -> None:
+            super().observe(result)
+            assert result.top is None
+
+    (record,) = runner(Engine(Clock())).segment(toy(4, (1,), decoder=Blind), [request(1, 5)])
+    assert record.n_out == 5
+
+
+def telling(clock: Clock, cost: int = 0) -> type[toys.Decoder]:
+    """A decoder that tells what it was told, at a cost."""
+
+    class Telling(toys.Decoder):
+        def measures(self, kept: int, stopped: bool) -> dict[str, float]:
+            clock.now += cost
+            return {"kept": kept, "stopped": float(stopped), "emitted": len(self.emitted)}
+
+    return Telling
+
+
+@pytest.mark.parametrize(
+    ("budget", "stop", "kept", "stopped", "emitted"),
+    [(6, None, 6, 0, 9), (100, 5, 6, 1, 9), (6, 5, 6, 1, 9), (1, None, 1, 0, 1), (9, 0, 1, 1, 1)],
+    ids=["budget", "stop", "stop as the last of the budget", "budget of one", "stop at once"],
+)
+def test_a_decoder_is_told_what_was_kept_of_its_tokens(
+    budget: int, stop: int | None, kept: int, stopped: int, emitted: int
+) -> None:
+    clock = Clock()
+    (record,) = runner(Engine(clock)).segment(toy(4, (3,), decoder=telling(clock)), [request(1, budget, stop)])
+    assert record.measures == {"kept": kept, "stopped": stopped, "emitted": emitted}
+    assert record.n_out == kept
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_the_time_a_decoder_takes_for_its_figures_is_on_no_clock(concurrency: int) -> None:
+    def run(cost: int) -> list[RequestRecord]:
+        clock = Clock()
+        engine = Engine(clock, slots=concurrency, fixed=S)
+        return list(runner(engine, concurrency).segment(toy(5, (0, 3, 1), decoder=telling(clock, cost)), requests()))
+
+    assert run(1000 * S) == run(0)
+
+
+def test_a_method_without_figures_has_none() -> None:
+    (record,) = runner(Engine(Clock())).segment(toy(), [request(1, 3)])
+    assert record.measures == {}
+
+
 # ------------------------------------------------------------------ A/A: a method against itself
 
 

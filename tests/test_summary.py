@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import toys
 
+from specbench.engine.phases import PHASES
 from specbench.records import RequestRecord, request_key
 from specbench.summary import summarise
 
@@ -238,5 +239,43 @@ def test_later_turns_that_followed_another_answer_are_counted() -> None:
     assert row(records, "mine", prompts=2)["prompt_changed"] == 1
 
 
+def traced(number: int, *steps: Sequence[float]) -> RequestRecord:
+    """A request whose steps spent this much in each phase."""
+    split = {phase: list(spent) for phase, spent in zip(PHASES, zip(*steps, strict=True), strict=True)}
+    return record("mine", number, [2] * len(steps), 1.0, phases_s=split)
+
+
+def test_phases_are_medians_over_all_steps_and_host_is_a_median_of_sums() -> None:
+    # Two requests of unlike lengths; a step's numbers are those of PHASES: draft, build, forward, accept, commit,
+    # observe. The medians of the columns add up to 24; the steps beside their forward to 7, 11 and 30.
+    mine = [traced(0, (1, 2, 10, 1, 2, 1), (9, 0, 12, 2, 0, 0)), traced(1, (0, 3, 50, 7, 10, 10))]
+    found = row([record("ar", 0, [1], 1.0), *mine], "mine", prompts=2)["phases"]
+    assert found == {
+        "draft_s": 1, "build_s": 2, "forward_s": 12, "accept_s": 2, "commit_s": 2, "observe_s": 1, "host_s": 11,
+    }  # fmt: skip
+
+
+def test_without_a_trace_there_are_no_phases() -> None:
+    assert row(both(), "mine")["phases"] is None
+    assert row([*both(), record("ended in its prefill", 0, [], 1.0)], "ended in its prefill")["phases"] is None
+
+
+def test_a_request_without_a_step_adds_nothing_to_the_phases() -> None:
+    mine = [traced(0, (1, 2, 3, 4, 5, 6)), record("mine", 1, [], 1.0)]
+    found = row(mine, "mine", prompts=2)["phases"]
+    assert (found["draft_s"], found["observe_s"], found["host_s"]) == (1, 6, 18)
+
+
+def test_measures_are_means_over_the_requests_that_have_them() -> None:
+    mine = [
+        record("mine", 0, [2], 1.0, measures={"often": 1.0, "seldom": 7.0}),
+        record("mine", 1, [2] * 9, 1.0, measures={"often": 4.0}),
+        record("mine", 2, [2], 1.0),
+    ]
+    rows = summary([record("ar", 0, [1], 1.0), *mine], 3)["rows"]
+    assert [r["measures"] for r in rows] == [{}, {"often": 2.5, "seldom": 7}]
+
+
 def test_the_summary_is_json() -> None:
-    json.dumps(summary(both(), 8, verdicts={}), allow_nan=False)
+    more = [traced(8, (1, 2, 3, 4, 5, 6)), record("mine", 9, [2], 1.0, measures={"figure": 0.5})]
+    json.dumps(summary([*both(), *more], 8, verdicts={}), allow_nan=False)

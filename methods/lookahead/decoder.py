@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import takewhile
 from typing import Literal
 
 from specbench import decoding
@@ -16,7 +17,7 @@ from specbench.decoding import Context
 from specbench.drafting.branches import Branches
 from specbench.drafting.noise import Noise
 from specbench.engine.tree import StepResult, TokenTree
-from specbench.methods.lookahead.pool import Pool
+from specbench.methods.lookahead.pool import Ngram, Pool
 from specbench.options import Options as BaseOptions
 from specbench.options import option
 
@@ -59,7 +60,7 @@ class Decoder(decoding.Decoder):
         self._text = Noise("context", context)
         self._pool = Pool(options.guess_set_size)
         self._window: list[list[int]] = []
-        self._guesses: list[tuple[tuple[int, ...], list[int]]] = []  # pooled n-grams of the last tree, and their rows
+        self._guesses: list[Ngram] = []  # the pooled n-grams of the last tree
         self._prefilled = False
 
     @staticmethod
@@ -101,10 +102,11 @@ class Decoder(decoding.Decoder):
         tree.tokens += [token for row in self._window for token in row]
         tree.parents += _window_parents(len(self._window), len(self._window[0]) + 1)
         accept = [True] + [self._options.accept_window] * (len(tree) - 1)
-        self._guesses = [(ngram, tree.add(ngram, share=self._options.share_prefixes)) for ngram in self._pool.of(last)]
+        self._guesses = self._pool.of(last)
+        branches = [tree.add(ngram, share=self._options.share_prefixes) for ngram in self._guesses]
         accept += [True] * (len(tree) - len(accept))
         if not self._options.full_accept_bonus:  # the last token of a full n-gram is computed, but never emitted
-            for _, rows in self._guesses:
+            for rows in branches:
                 accept[rows[-1]] = False
         return tree.tree(accept)
 
@@ -116,12 +118,13 @@ class Decoder(decoding.Decoder):
             self._window = [row[1:] for row in self._window] + [new[1:]]
             return
         heads = [self._text.seen[-1], *self._window[0]]
+        if self._options.lru == "used":  # before the inserts, which may drop what has just been of use
+            agreed = [_agreement(ngram, result.emitted) for ngram in self._guesses]
+            for ngram, length in zip(self._guesses, agreed, strict=True):
+                if length and length == max(agreed):
+                    self._pool.touch(heads[0], ngram)
         for head, *rest in zip(heads, *self._window[1:], new, strict=True):
             self._pool.insert(head, tuple(rest))
-        if self._options.lru == "used" and accepted:
-            for ngram, guess in self._guesses:
-                if guess[: len(result.path) - 1] == list(result.path[1:]):
-                    self._pool.touch(heads[0], ngram)
         self._window = [*self._window[1:], list(new)]
         self._window[0] = self._window[0][1:]
         if self._options.shift == "accepted" and accepted:
@@ -130,6 +133,11 @@ class Decoder(decoding.Decoder):
     def _pool_text(self, ngram: Sequence[int]) -> None:
         if len(ngram) == self._options.ngram_size:
             self._pool.insert(ngram[0], tuple(ngram[1:]))
+
+
+def _agreement(ngram: Sequence[int], emitted: Sequence[int]) -> int:
+    """Tokens at the beginning that are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ngram, emitted, strict=False)))
 
 
 @cache

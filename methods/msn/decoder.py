@@ -96,6 +96,7 @@ class _Tree:
         self._shape = _shape(options.tree, options.retrieval)
         self._text = NgramIndex(_RETRIEVE_BY)
         self._table: list[list[int | None]] = []
+        self._drafted: list[int] = []  # token of each row of the last tree
 
     def begin(self, prompt: Sequence[int]) -> TokenTree:
         self._see(prompt)
@@ -109,19 +110,27 @@ class _Tree:
         self._table = self._empty()
         # The first row behind the accepted ones stands where the next root will: what the target says after it is the
         # next guess for the position behind the root, and so on down the path. This is the Jacobi update.
-        sources = self._shape.onward[self._options.tie == "longest"][result.path[-1]]
+        sources = self._onward(result.emitted[:-1])
         if self._options.fill == "stale_root":
             sources = sources + [0] * (self._shape.depth + 1 - len(result.path) - len(sources))
         best = result.top[1]
         for position, row in enumerate(sources):
-            self._table[position][:RETRIEVED] = best[row].tolist()
+            self._table[position][:RETRIEVED] = best[row, :RETRIEVED].tolist()
         for position, token in enumerate(self._retrieve()):
             self._table[position][RETRIEVED] = token
 
     def draft(self) -> TokenTree:
         table = [self._filled(position) for position in self._table]
-        tokens = [self._text.tokens[-1]] + [table[position][rank] for position, rank in self._shape.cells]
-        return TokenTree(tokens, self._shape.parents)
+        self._drafted = [self._text.tokens[-1]] + [table[position][rank] for position, rank in self._shape.cells]
+        return TokenTree(self._drafted, self._shape.parents)
+
+    def _onward(self, accepted: Sequence[int]) -> list[int]:
+        """Rows behind the accepted tokens, on the first or the longest of the paths that begin with them."""
+        depth = len(accepted) + 1
+        paths = [
+            path[depth:] for path in self._shape.paths if [self._drafted[row] for row in path[1:depth]] == accepted
+        ]
+        return max(paths, key=len) if self._options.tie == "longest" else paths[0]
 
     def _filled(self, position: list[int | None]) -> list[int]:
         noise = iter(self._noise.draw(position.count(None)))

@@ -33,8 +33,7 @@ class Shape:
         parents: parent row of each row, shape [rows].
         cells: (depth - 1, rank) of each row but the root: where its token is in a table of guesses.
         depth: rows of that table.
-        onward: for each row the rows behind it, down the first path through it and (index 1) down the longest; the
-            first of several that are equally long.
+        paths: rows of each path from the root to a leaf, root included, in the order of the leaves, as released.
     """
 
     def __init__(self, nodes: list[Node], retrieved: int) -> None:
@@ -45,16 +44,7 @@ class Shape:
         self.depth = max(map(len, self.nodes))
         inner = {node[:-1] for node in self.nodes if node}
         leaves = [node for node in self.nodes if node not in inner]
-        # Paths in the order of their leaves, as released.
-        onward = [
-            [
-                [rows[leaf[:depth]] for depth in range(len(node) + 1, len(leaf) + 1)]
-                for leaf in leaves
-                if leaf[: len(node)] == node
-            ]
-            for node in self.nodes
-        ]
-        self.onward = ([paths[0] for paths in onward], [max(paths, key=len) for paths in onward])
+        self.paths = [[rows[leaf[:depth]] for depth in range(len(leaf) + 1)] for leaf in leaves]
 
     def __len__(self) -> int:
         return len(self.nodes)

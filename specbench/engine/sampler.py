@@ -123,7 +123,7 @@ def scores(logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
     kept = _filter(logits.float() / sampling.temperature, sampling)
     vocab = logits.shape[-1]
     if logits.device.type == "cpu":
-        for row, position in zip(kept.flatten(0, 1), positions.flatten().tolist(), strict=True):
+        for row, position in zip(kept.view(-1, vocab), positions.flatten().tolist(), strict=True):
             row += _cpu_row(sampling.seed, position, vocab)
         return kept
     return kept.add_(gumbel(torch.full_like(positions[:, :1], sampling.seed), positions, vocab))

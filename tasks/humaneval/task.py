@@ -76,7 +76,9 @@ class Task:
         name, style = self.options.style, STYLES[self.options.style]
         if style.chat and not chat:
             other = "evalplus-completion" if style.evalplus else "completion"
-            raise UsageError(f"style={name} needs a model with a chat template; this one has none, so use style={other}")
+            raise UsageError(
+                f"style={name} needs a model with a chat template; this one has none, so use style={other}"
+            )
         self.options = self.options.model_copy(update={"extract": self._extract(style)})
         return [style.ask(id, self._statement(style, id)) for id in self._problems]
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from specbench import registry
 from specbench.cli.progress import RunProgress
+from specbench.engine.phases import PHASES
 from specbench.records import RequestRecord
 
 TINY = ("--model", "config:tiny", "--max-new-tokens", 12)
@@ -178,6 +180,81 @@ def test_doctor_on_this_machine(cli: Any, tmp_path: Path) -> None:
     assert {"python", "torch", "transformers", "device", "sandbox", "disk"} <= {
         line.split("  ")[0] for line in said.out.splitlines()
     }
+
+
+# ------------------------------------------------------------------------------------------- where a step's time goes
+
+
+@pytest.fixture(scope="module")
+def traced(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    out = tmp_path_factory.mktemp("traced")
+    methods = ("--method", "jacobi,cllm", "--set", "jacobi.n=4", "--set", "cllm.n=4")
+    said = cli("run", *TINY, *methods, "--limit", 2, "--trace", "--out", out)
+    assert said.code == 0, said.err
+    (folder,) = out.iterdir()
+    return Finished(said, folder)
+
+
+def phase_table(text: str) -> list[list[str]]:
+    """Rows of the table of phases, its header first; nothing where there is none."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    if "ms a step" not in lines:
+        return []
+    below = lines[lines.index("ms a step") + 1 :]
+    rows = [line.split() for line in below[: below.index("")]]
+    return [row for row in rows if not row[0].startswith("─")]
+
+
+def test_a_trace_splits_every_step_and_adds_up(traced: Finished) -> None:
+    assert json.loads((traced.folder / "run.json").read_text())["trace"] is True
+    for line in traced.requests:
+        split = line["phases_s"]
+        assert list(split) == list(PHASES)
+        assert {len(steps) for steps in split.values()} == {line["forwards"]}
+        assert all(spent >= 0 for steps in split.values() for spent in steps)
+        # The toy clock's tests ask for equality; here the machine may have turned away between two readings.
+        assert 0.5 * line["busy_decode_s"] <= sum(map(sum, split.values())) <= line["busy_decode_s"] + 1e-5
+
+
+def test_a_trace_is_a_table_of_its_own(cli: Any, traced: Finished) -> None:
+    header, *rows = phase_table(traced.said.out)
+    assert header == ["method", *PHASES, "host"]
+    assert [row[0] for row in rows] == ["ar", "jacobi", "cllm"]
+    for row, figures in zip(rows, traced.summary["rows"], strict=True):
+        assert row[1:] == [f"{1e3 * figures['phases'][f'{name}_s']:.2f}" for name in (*PHASES, "host")]
+    for columns in (80, 140):
+        shown = cli("show", traced.folder, columns=columns)
+        assert phase_table(shown.out) == [header, *rows]
+        assert max(map(len, shown.out.splitlines())) <= columns
+
+
+def test_without_trace_nothing_is_split(finished: Finished) -> None:
+    assert json.loads((finished.folder / "run.json").read_text())["trace"] is False
+    assert {line["phases_s"] for line in finished.requests} == {None}
+    assert [row["phases"] for row in finished.summary["rows"]] == [None] * 3
+    assert phase_table(finished.said.out) == []
+
+
+def test_a_run_with_trace_does_not_go_on_in_one_without(cli: Any, tmp_path: Path, traced: Finished) -> None:
+    # The marks cost time: the requests of the two are not comparable.
+    digests = {json.loads((traced.folder / "run.json").read_text())["digest"]}
+    said = cli("run", *TINY, "--method", "jacobi,cllm", "--set", "jacobi.n=4", "--set", "cllm.n=4", "--limit", 2,
+               "--out", tmp_path)  # fmt: skip
+    assert said.code == 0
+    (folder,) = tmp_path.iterdir()
+    digests.add(json.loads((folder / "run.json").read_text())["digest"])
+    assert len(digests) == 2
+
+
+def test_a_methods_own_figures_are_told_in_the_words_of_its_card(traced: Finished) -> None:
+    by_method = {row["method"]: row["measures"] for row in traced.summary["rows"]}
+    assert by_method["ar"] == by_method["jacobi"] == {}
+    described = registry.method("cllm").info["measures"]
+    assert set(by_method["cllm"]) <= set(described)
+    told = " ".join(traced.said.out.split())
+    for name, value in by_method["cllm"].items():
+        assert f"cllm: {value:.2f} {described[name]}." in told
+    assert by_method["cllm"], "no block was finished; give it more tokens"
 
 
 # ------------------------------------------------------------------------------------------------------ losslessness

@@ -80,14 +80,14 @@ def test_presets(card: registry.Card) -> None:
 
 
 @every_card
-def test_measures_are_described(card: registry.Card) -> None:
+def test_measures_are_described(engine: Watching, card: registry.Card) -> None:
     described = card.info.get("measures", {})
     assert all(isinstance(text, str) and text and "\n" not in text for text in described.values())
     found: set[str] = set()
     for label, method in method_sets.ALL.items():
         if method.name == card.name:
             assert method.measures == described, label
-            for record in watch(method, Sampling(), stops=[3, 50, 77])[0]:
+            for record in watch(engine, method, Sampling(), stops=[3, 50, 77])[0]:
                 found |= record.measures.keys()
                 assert all(math.isfinite(value) for value in record.measures.values()), label
     assert found == set(described)  # each of them is had from some setting, and none is without a description
@@ -139,21 +139,17 @@ class Watching(Engine):
         return results
 
 
-@pytest.fixture(scope="module", autouse=True)
-def watching() -> Iterator[None]:
-    """One engine for all; what a method may send is checked against its own limit, not against the engine's."""
-    global engine
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Watching]:
+    """One for all; what a method sends is held against its own limit, not against the engine's."""
     rows = max(method.max_rows for method in method_sets.ALL.values())
-    engine = Watching(models_tiny.supported("llama"), slots=3, capacity=96, max_rows=rows)
-    yield
-    engine.close()
-
-
-engine: Watching
+    made = Watching(models_tiny.supported("llama"), slots=3, capacity=96, max_rows=rows)
+    yield made
+    made.close()
 
 
 def watch(
-    method: Method, sampling: Sampling, stops: Sequence[int] = (), seed: int = 0
+    engine: Watching, method: Method, sampling: Sampling, stops: Sequence[int] = ()
 ) -> tuple[list[RequestRecord], list[TokenTree]]:
     """Decodes prompts of several lengths; the records, and every tree in order."""
     engine.sampling = sampling
@@ -162,26 +158,26 @@ def watch(
     requests = [Request(f"p{n}", 0, models_tiny.prompt(n, 97, seed=n), rule) for n in (1, 2, 7, 33)]
 
     def context(label: str, request: Request) -> Context:
-        return Context(97, 96, random.Random(f"{seed}/{request.prompt_id}"))
+        return Context(97, 96, random.Random(request.prompt_id))
 
     return list(Runner(engine, context, 3).segment(method, requests)), engine.seen.trees
 
 
 @every_method
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=1)], ids=["greedy", "sampled"])
-def test_trees_keep_to_the_protocol(method: Method, sampling: Sampling) -> None:
+def test_trees_keep_to_the_protocol(engine: Watching, method: Method, sampling: Sampling) -> None:
     assert 1 <= method.max_rows <= 512
-    records, trees = watch(method, sampling)
+    records, trees = watch(engine, method, sampling)
     assert len(trees) >= sum(record.forwards for record in records) > 0  # all of them were checked
     assert all(record.draft_forwards >= 0 for record in records)
 
 
 @every_method
-def test_a_run_repeats_exactly(method: Method) -> None:
+def test_a_run_repeats_exactly(engine: Watching, method: Method) -> None:
     # Drafts come from the context's generator and from nothing else, so acceptance repeats with the seed as well.
     random.seed(1)
-    records, first = watch(method, Sampling())
+    records, first = watch(engine, method, Sampling())
     random.seed(2)
-    others, again = watch(method, Sampling())
+    others, again = watch(engine, method, Sampling())
     assert again == first
     assert [record.measures for record in others] == [record.measures for record in records]

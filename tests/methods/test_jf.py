@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from toys import Target, Walk, greedy, language, walk
 
 from specbench import registry
@@ -240,6 +242,13 @@ def test_a_rejected_draft_is_tried_again_where_it_meets_the_last_token() -> None
     assert made.measures(4, False) == {"recycled": 1, "carried": 0}
 
 
+def test_the_output_is_a_source_of_candidates() -> None:
+    made = started(1, block_size=2, num_blocks=1)
+    for said in ([2, 30], [3], [1, 30], [2]):  # blocks 1 2, 3 1, and the first token of the next
+        made.observe(result(said))
+    assert shape(made.draft()) == ([2, PAD, 3], [-1, 0, 0])  # 1 2 went on with 3
+
+
 def test_row_0_wins_ties() -> None:
     # Draft and candidate begin alike, and nothing but their common beginning is right.
     made = started(1, block_size=6, num_blocks=1)
@@ -281,6 +290,38 @@ def test_candidates_come_from_the_output_first_and_its_longest_match() -> None:
     assert pool(output).candidates(1, [0, 0]) == [[7, 2], [8, 3]]
     assert pool(output, [6, 1, 4, 4]).candidates(1, [0, 0]) == [[7, 2], [8, 3], [4, 4]]
     assert pool(output, [6, 1, 4, 4], candidates=2).candidates(1, [0, 0]) == [[7, 2], [8, 3]]
+
+
+def test_the_latest_of_equally_long_matches_comes_first() -> None:
+    assert pool([1, 7, 2, 1, 8, 3, 1, 9, 4, 1]).candidates(1, [0]) == [[9], [8], [7]]
+
+
+def naive_candidates(output: Sequence[int], rejected: Sequence[Sequence[int]], draft: Sequence[int]) -> list[list[int]]:
+    """What followed the last 3, 2, 1 tokens of the output, latest first; then what followed the last in the drafts."""
+    found = []
+    for size in (3, 2, 1):
+        for start in range(len(output) - size - 1, -1, -1):
+            if output[start : start + size] == output[len(output) - size :]:
+                found.append(output[start + size :])
+    for old in reversed(rejected):
+        found += [old[at + 1 :] for at in range(1, len(old)) if old[at] == output[-1]]
+    distinct: list[list[int]] = []
+    for continuation in found:
+        candidate = [*continuation, *draft[len(continuation) :]][: len(draft)]
+        if candidate != list(draft) and candidate not in distinct:
+            distinct.append(candidate)
+    return distinct
+
+
+_ids = st.lists(st.integers(0, 3), min_size=1, max_size=14)
+
+
+@given(_ids, st.lists(_ids, max_size=4), _ids, st.integers(1, 6))
+def test_candidates_are_those_of_a_plain_search(
+    output: list[int], rejected: list[list[int]], draft: list[int], most: int
+) -> None:
+    found = pool(output, *rejected, candidates=most).candidates(output[-1], draft)
+    assert found == naive_candidates(output, rejected[-most:], draft)[:most]
 
 
 def test_candidates_are_different_from_the_draft_and_from_each_other() -> None:

@@ -32,7 +32,9 @@ from specbench.tasks.mbpp.task import Options as MbppOptions
 from specbench.tasks.mbpp.task import Task as Mbpp
 
 TASKS = Path(__file__).parents[2] / "tasks"
-HAVE_DATA = all(data.present(file) for name in ("humaneval", "mbpp") for file in data.manifest(TASKS / name / "task.toml"))
+HAVE_DATA = all(
+    data.present(file) for name in ("humaneval", "mbpp") for file in data.manifest(TASKS / name / "task.toml")
+)
 needs_data = pytest.mark.skipif(not HAVE_DATA, reason="EvalPlus's data are not here; set SPECBENCH_DATA")
 needs_evalplus = pytest.mark.skipif(evalplus_package.version() is None, reason="evalplus is not installed")
 
@@ -42,7 +44,9 @@ def checker() -> Checker:
     return Checker(Sandbox())
 
 
-def reference(solution: str, inputs: list[list[Any]], rule: str = "exact", atol: float = 0.0, base: int = 1) -> Reference:
+def reference(
+    solution: str, inputs: list[list[Any]], rule: str = "exact", atol: float = 0.0, base: int = 1
+) -> Reference:
     """A problem of our own: ``f``, the first ``base`` inputs in the base."""
     packed = pack_inputs(inputs)
     return Reference(f"own {hash((solution, str(inputs)))}", "f", solution, packed[:base], packed[base:], atol, rule)
@@ -111,7 +115,7 @@ HOSTILE = {
     "socket": "import socket\ndef f(x):\n    socket.socket()\n    return x * x",
     "kills its parent": "import os\ndef f(x):\n    os.kill(os.getppid(), 9)\n    return x * x",
     "prints 1 GB": "def f(x):\n    for _ in range(1 << 10): print('pass' * (1 << 18))\n    return x",
-    "prints a verdict": "import sys\nsys.stdout.write('{\"reason\": \"pass\", \"right\": 5}')\ndef f(x): return x",
+    "prints a verdict": 'import sys\nsys.stdout.write(\'{"reason": "pass", "right": 5}\')\ndef f(x): return x',
     "exits well": "import os\ndef f(x): os._exit(0)",
     "equals everything": "class All(int):\n    def __eq__(self, other): return True\ndef f(x): return All(7)",
     "writes into its channel": (
@@ -254,7 +258,16 @@ def test_equal_large_values_have_one_fingerprint(a: Any, b: Any) -> None:
 
 def test_other_large_values_have_other_fingerprints() -> None:
     many = [1] * BOUND
-    values: list[Any] = [many, tuple(many), [*many[:-1], 2], many[:-1], ["1"] * BOUND, [many], [tuple(many)], [[1]] * BOUND]
+    values: list[Any] = [
+        many,
+        tuple(many),
+        [*many[:-1], 2],
+        many[:-1],
+        ["1"] * BOUND,
+        [many],
+        [tuple(many)],
+        [[1]] * BOUND,
+    ]
     values += [[(1,)] * BOUND, [[1, None]] * BOUND, [0.5] * BOUND, dict.fromkeys(range(BOUND), 1), set(range(BOUND))]
     assert len({fingerprint(value) for value in values}) == len(values)
 
@@ -348,7 +361,9 @@ def variations(problem: dict[str, Any], conversions: Iterable[str]) -> list[str]
 
 def disagreements(dataset: str, task: Any, ids: Iterable[str], conversions: Iterable[str]) -> tuple[list[Any], int]:
     """([id, solution, theirs, ours] where EvalPlus and we differ, programs compared)."""
-    rows = {row["task_id"]: row for row in data.read_jsonl(plus_file("humaneval" if dataset == "humaneval" else "mbpp"))}
+    rows = {
+        row["task_id"]: row for row in data.read_jsonl(plus_file("humaneval" if dataset == "humaneval" else "mbpp"))
+    }
     jobs = [(dataset, rows[id], variations(rows[id], conversions)) for id in ids]
     lines = "".join(json.dumps(job) + "\n" for job in jobs)
     done = subprocess.run([sys.executable, "-c", EVALPLUS], input=lines, capture_output=True, text=True, check=True)
@@ -497,7 +512,15 @@ def test_sanitised_code_is_evalpluss() -> None:
 def test_hostile_text_is_sanitised_in_bounded_time() -> None:
     cleaner = EvalPlus("this test")
     prose = "\n".join(f"Line {number} of a text that is no code, (unclosed" for number in range(5000))
-    texts = ["(" * 10**6, "-" * 10**5 + "1", "a" + ".b" * 10**5, "\0", "def f():\n" * 10**5, prose, "[" * 90 + "\n" * 10**5]
+    texts = [
+        "(" * 10**6,
+        "-" * 10**5 + "1",
+        "a" + ".b" * 10**5,
+        "\0",
+        "def f():\n" * 10**5,
+        prose,
+        "[" * 90 + "\n" * 10**5,
+    ]
     for text in texts:
         started = time.monotonic()
         cleaner.sanitise(text, "f")
