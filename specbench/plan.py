@@ -47,7 +47,7 @@ class Plan:
         out: folder that receives run folders.
         attention: attention backend.
         trace: split each step's time into phases.
-        alias_sets: what the model's alias set of all this, in a line for the user; empty when nothing.
+        said: what an alias and a preset set of all this, a line each for the user.
     """
 
     methods: tuple[Method, ...]
@@ -65,7 +65,7 @@ class Plan:
     out: Path
     attention: str = "reference"
     trace: bool = False
-    alias_sets: str = ""
+    said: tuple[str, ...] = ()
 
     @property
     def max_rows(self) -> int:

@@ -14,7 +14,7 @@ pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
 lm = pytest.importorskip("lm_eval.api.model")
 
 
-class Replay(lm.LM):  # type: ignore[misc,name-defined]
+class Replay(lm.LM):  # type: ignore[name-defined]
     """A model whose answers are written beforehand, by document; keeps the requests it gets."""
 
     def __init__(self, answer: Callable[[int], str]) -> None:

@@ -13,7 +13,7 @@ from specbench.errors import LosslessFailed, UsageError
 
 def check_lossless(
     method: str | None = common.METHOD,
-    task: str = common.TASK,
+    task: str | None = common.TASK,
     model: str = common.MODEL,
     temperatures: str = typer.Option("0,0.7,1", "--temperatures", help="Comma-separated; 0 is greedy."),
     seeds: str = typer.Option("0,1,2", "--seeds", help="Comma-separated; greedy needs one only."),

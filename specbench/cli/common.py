@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -25,7 +25,9 @@ METHOD = typer.Option(
     help="Methods, comma-separated; ar is always added.",
     show_default=f"{DEFAULT_METHODS}, or the alias's",
 )
-TASK = typer.Option("humaneval", "--task", help="Tasks, comma-separated.")
+DEFAULT_TASK = "humaneval"
+TASK = typer.Option(None, "--task", help="Tasks, comma-separated.", show_default=f"{DEFAULT_TASK}, or the preset's")
+PRESET = typer.Option(None, "--preset", help="A published protocol: task, prompt, budget; see list presets.")
 MODEL = typer.Option(DEFAULT_MODEL, "--model", help="Alias, hub id, folder, .gguf file or config:NAME.")
 SET = typer.Option([], "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="METHOD.OPT=VALUE")
 TASK_SET = typer.Option([], "--task-set", help="A task's option; repeatable.", metavar="TASK.OPT=VALUE")
@@ -45,11 +47,11 @@ JSON = typer.Option(False, "--json", help="JSON to stdout.")
 def make_plan(
     *,
     method: str | None,
-    task: str,
+    task: str | None,
     model: str,
     settings: Sequence[str],
     task_settings: Sequence[str],
-    temperature: float,
+    temperature: float | None,
     top_k: int,
     top_p: float,
     seed: int,
@@ -64,6 +66,7 @@ def make_plan(
     out: Path,
     data_file: Path | None = None,
     trace: bool = False,
+    preset: str | None = None,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
 
@@ -73,7 +76,17 @@ def make_plan(
     from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks
 
     chosen, more, said = _by_alias(model, method, settings)
-    tasks = _some("--task", task)
+    lines = [said] if said else []
+    if preset is not None:
+        chosen_preset, task_settings, line = _by_preset(
+            preset,
+            {"task": task, "max_new_tokens": max_new_tokens, "temperature": temperature, "limit": limit},
+            task_settings,
+        )
+        task, max_new_tokens = chosen_preset["task"], chosen_preset["max_new_tokens"]
+        temperature, limit = chosen_preset["temperature"], chosen_preset["limit"]
+        lines.append(line)
+    tasks = _some("--task", task or DEFAULT_TASK)
     return Plan(
         methods=plan_methods(chosen, [*settings, *more]),
         tasks=plan_tasks(tasks, [*task_settings, *_by_data_file(tasks, task_settings, data_file)]),
@@ -81,7 +94,7 @@ def make_plan(
         dtype=dtype,
         device=device,
         revision=revision,
-        sampling=plan_sampling(temperature, top_k, top_p, seed),
+        sampling=plan_sampling(temperature or 0.0, top_k, top_p, seed),
         max_new_tokens=max_new_tokens,
         limit=limit,
         repeats=repeats,
@@ -89,7 +102,7 @@ def make_plan(
         data_dir=data_dir,
         out=out,
         trace=trace,
-        alias_sets=said,
+        said=tuple(lines),
     )
 
 
@@ -117,6 +130,30 @@ def _by_alias(model: str, method: str | None, settings: Sequence[str]) -> tuple[
     parts += [f"chat template {source.template}"] if source.template else []
     parts += [f"tokenizer of {source.tokenizer}"] if source.tokenizer else []
     return methods, more, f"{model} sets {', '.join(parts)}" if parts else ""
+
+
+def _by_preset(name: str, given: dict[str, Any], settings: Sequence[str]) -> tuple[dict[str, Any], list[str], str]:
+    """What ``--preset`` decides where the user did not.
+
+    Args:
+        name: of the preset.
+        given: task, max_new_tokens, temperature and limit as the user gave them; None where he did not.
+        settings: the user's ``--task-set``.
+
+    Returns:
+        ``given`` and ``settings`` with the preset's beside them, and the line that says what it set.
+    """
+    from specbench.presets import preset
+
+    chosen = preset(name)
+    if given["task"] not in (None, chosen.task):
+        raise UsageError(f"--preset {name} is of task {chosen.task}, not {given['task']}; leave --task out")
+    mine = {field: getattr(chosen, field) for field in given if given[field] is None and getattr(chosen, field)}
+    taken = {setting.partition("=")[0] for setting in settings}
+    more = [f"{chosen.task}.{k}={v}" for k, v in chosen.options.items() if f"{chosen.task}.{k}" not in taken]
+    flags = [f"--{field.replace('_', '-')} {value}" for field, value in mine.items()]
+    said = " ".join([*flags, *(f"--task-set {setting}" for setting in more)])
+    return {**given, **mine}, [*settings, *more], f"{name} sets {said}"
 
 
 def _by_data_file(tasks: Sequence[str], settings: Sequence[str], file: Path | None) -> list[str]:
@@ -147,8 +184,8 @@ def _some(flag: str, names: str) -> list[str]:
 
 def load_model(plan: Plan, notes: Console) -> LoadedModel:
     """Says what the model's alias set, imports torch and loads the model."""
-    if plan.alias_sets:
-        notes.print(plan.alias_sets, soft_wrap=True, markup=False)
+    for line in plan.said:
+        notes.print(line, soft_wrap=True, markup=False)
     notes.print(f"loading {plan.model} …")
     from specbench.models import load
 

@@ -10,17 +10,18 @@ from specbench import registry
 from specbench.cli import output
 
 # What would make a table wider than a terminal.
-_ONLY_JSON = {"options", "hub id", "base", "tokenizer", "template"}
+_ONLY_JSON = {"options", "hub id", "base", "tokenizer", "template", "paper"}
 
-Kind = Literal["methods", "tasks", "models", "gpus"]
+Kind = Literal["methods", "tasks", "presets", "models", "gpus"]
 
 
 def list_(
-    kind: Kind = typer.Argument(help="methods, tasks, models or gpus"),
+    kind: Kind = typer.Argument(help="methods, tasks, presets, models or gpus"),
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout, with every option of every method and task."),
 ) -> None:
-    """List methods, tasks, models or GPUs."""
-    rows = {"methods": _methods, "tasks": _tasks, "models": _models, "gpus": _gpus}[kind](as_json)
+    """List methods, tasks, presets, models or GPUs."""
+    listings = {"methods": _methods, "tasks": _tasks, "presets": _presets, "models": _models, "gpus": _gpus}
+    rows = listings[kind](as_json)
     if as_json:
         output.emit_json(rows)
         return
@@ -60,6 +61,23 @@ def _tasks(full: bool) -> list[dict[str, Any]]:
             "options": _options(card) if full else None,
         }
         for card in registry.tasks().values()
+    ]
+
+
+def _presets(full: bool) -> list[dict[str, Any]]:
+    from specbench.presets import presets
+
+    return [
+        {
+            "preset": name,
+            "task": preset.task,
+            "budget": preset.max_new_tokens,
+            "prompts": preset.limit,
+            "options": preset.options,
+            "paper": preset.paper,
+            "what it is": preset.title,
+        }
+        for name, preset in presets().items()
     ]
 
 

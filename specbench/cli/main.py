@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from specbench import __version__
-from specbench.cli import check_lossless, doctor, judge, listing, new_method, run, show
+from specbench.cli import check_lossless, doctor, judge, listing, new_method, run, score, show
 from specbench.errors import SpecbenchError
 
 INTERRUPTED = 130
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("check-lossless")(check_lossless.check_lossless)
 app.command("judge")(judge.judge)
+app.command("score")(score.score)
 app.command("show")(show.show)
 app.command("list")(listing.list_)
 app.command("doctor")(doctor.doctor)

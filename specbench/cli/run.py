@@ -11,15 +11,18 @@ from specbench.cli import common, output
 
 def run(
     method: str | None = common.METHOD,
-    task: str = common.TASK,
+    task: str | None = common.TASK,
     model: str = common.MODEL,
     gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
     limit: int | None = common.LIMIT,
     max_new_tokens: int | None = common.BUDGET,
-    temperature: float = typer.Option(0.0, "--temperature", min=0.0, help="0 is greedy."),
+    temperature: float | None = typer.Option(
+        None, "--temperature", min=0.0, help="0 is greedy.", show_default="0, or the preset's"
+    ),
     top_k: int = common.TOP_K,
     top_p: float = common.TOP_P,
     seed: int = common.SEED,
+    preset: str | None = common.PRESET,
     settings: list[str] = common.SET,
     task_settings: list[str] = common.TASK_SET,
     repeats: int = typer.Option(1, "--repeats", min=1, help="Times each prompt is decoded by each method."),
@@ -59,6 +62,7 @@ def run(
         data_file=data_file,
         out=out,
         trace=trace,
+        preset=preset,
     )
     from specbench.cli.progress import RunProgress
     from specbench.reporting.table import headline

@@ -35,11 +35,12 @@ def headline(
     title = Text()
     title.append(f"{task['name']} v{task['version']}", style="bold")
     title.append(f" · {model['name']} {model['dtype']}{' (dummy weights)' if model['dummy'] else ''} · {device}\n")
-    title.append(f"{how} · at most {run['max_new_tokens']} new tokens · concurrency {run['concurrency']}", style="dim")
+    asked = f"{task['prompts']} prompts · at most {run['max_new_tokens']} new tokens"
+    title.append(f"{how} · {asked} · concurrency {run['concurrency']}", style="dim")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     # Where a terminal is too narrow the words wrap; a figure is never cut or broken.
     table.add_column("method", min_width=6, overflow="fold")
-    for name in ("prompts", "tokens", "TPF", "tok/s"):
+    for name in ("tokens", "TPF", "tok/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("speedup", no_wrap=True)
     table.add_column("cut", justify="right", no_wrap=True)
@@ -50,7 +51,6 @@ def headline(
         right = [accuracy(row["accuracy"])] if task.get("metric", "pass@1") else []
         table.add_row(
             row["method"],
-            str(row["prompts"]),
             str(row["tokens"]),
             number(row["tpf"], 2),
             number(row["tok_s"], 1),

@@ -1,4 +1,4 @@
-"""EvalPlus's way of testing, on the judge's side of ``child.py``: the same inputs, the reference's outputs, equal or not.
+"""EvalPlus's way of testing, on the judge's side of ``child.py``: the same inputs must give the reference's outputs.
 
 The comparison is that of ``evalplus/eval/__init__.py`` (0.3.1), with four differences: ``find_zero`` is judged by the
 value of the polynomial, as EvalPlus means to (0.3.1 fails every answer to it); time is the program's CPU time and not
@@ -214,7 +214,8 @@ def _each_close(out: Any, exp: Any, depth: int, atol: float) -> bool:
             raise ValueError("shapes do not match")
         width = len(exp) if len(out) == 1 else len(out)
         pairs = zip(out * width if len(out) == 1 else out, exp * width if len(exp) == 1 else exp, strict=True)
-        return all([_each_close(x, y, depth - 1, atol) for x, y in pairs])  # all of them: any may be no number
+        found = [_each_close(x, y, depth - 1, atol) for x, y in pairs]  # all of them: any may be no number
+        return all(found)
     for number in (out, exp):
         if not isinstance(number, (int, float, complex)) or (isinstance(number, int) and number.bit_length() > 63):
             raise TypeError("not a number of numpy's")

@@ -48,11 +48,11 @@ def score_run(
     """
     name, raw = _task_of(folder)
     card = registry.task(name)
+    if not card.info["metric"]:
+        raise UsageError(f"task '{name}' has no verdict; there is nothing to score in {folder}")
     module = card.load()
     task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
     requests = [_fields(row, folder, number) for number, row in enumerate(read_requests(folder / "requests.jsonl"), 1)]
-    if not card.info["metric"]:
-        raise UsageError(f"task '{name}' has no verdict; there is nothing to score in {folder}")
     scorer = {"task": name, "task_version": card.info["version"], "versions": dict(task.versions)}
     scorer["isolation"] = list(task.isolation)
 

@@ -1,4 +1,4 @@
-"""The ways to ask. Each is somebody's: a figure can only be compared with figures that were asked for in the same way."""
+"""The ways to ask. A published figure can only be compared with one that was asked for in the same way."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _EVALPLUS_STOPS = ("\ndef ", "\nclass ", "\nimport ", "\nfrom ", "\nassert ")  #
 
 # Jacobi Forcing's HumanEval scripts, which took it from DeepSeek-Coder's evaluation
 _JF_INSTRUCTION = (
-    "Please continue to complete the function. You are not allowed to modify the given code and do the completion only. "
-    "Please return all completed function in a codeblock. Here is the given code to do completion:"
+    "Please continue to complete the function. You are not allowed to modify the given code and do the completion "
+    "only. Please return all completed function in a codeblock. Here is the given code to do completion:"
 )
 
 

@@ -43,16 +43,16 @@ def test_it_sets_the_method_and_its_options(entry: dict[str, Any]) -> None:
     made = plan()
     assert [method.label for method in made.methods] == ["ar", "jf"]
     assert options(made, "jf") == JF
-    assert made.alias_sets == (
+    assert made.said[0] == (
         "toy sets --method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false"
     )
 
 
 def test_the_line_can_be_typed_instead(entry: dict[str, Any]) -> None:
-    words = plan().alias_sets.removeprefix("toy sets ").split()
+    words = plan().said[0].removeprefix("toy sets ").split()
     typed = plan("config:tiny", words[1], *(word for word in words[2:] if word != "--set"))
     assert typed.methods == plan().methods
-    assert typed.alias_sets == ""
+    assert typed.said == ()
 
 
 def test_every_row_of_the_method_gets_the_options(entry: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ def test_every_row_of_the_method_gets_the_options(entry: dict[str, Any]) -> None
     assert options(made, "jf") == JF
     assert options(made, "jf#2") == {**JF, "num_blocks": 2}
     assert [method.label for method in made.methods] == ["ar", "jf", "jacobi", "jf#2"]
-    assert made.alias_sets == (
+    assert made.said[0] == (
         "toy sets --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false "
         "--set jf#2.block_size=8 --set jf#2.recycling=false"
     )
@@ -70,22 +70,22 @@ def test_every_row_of_the_method_gets_the_options(entry: dict[str, Any]) -> None
 def test_a_setting_wins_by_any_of_its_names(entry: dict[str, Any], setting: str) -> None:
     made = plan("toy", None, setting)
     assert options(made, "jf") == {**JF, "block_size": 4}
-    assert made.alias_sets == "toy sets --method ar,jf --set jf.num_blocks=1 --set jf.recycling=false"
+    assert made.said == ("toy sets --method ar,jf --set jf.num_blocks=1 --set jf.recycling=false",)
 
 
 def test_a_preset_of_the_user_replaces_the_options(entry: dict[str, Any]) -> None:
     made = plan("toy", "jf,jf", "jf.preset=MR", "jf.K=3")
     assert options(made, "jf") == {"block_size": 64, "num_blocks": 3, "recycling": True}
     assert options(made, "jf#2") == JF
-    assert "jf." not in made.alias_sets
+    assert "jf." not in "".join(made.said)
 
 
 def test_a_preset_of_the_alias_is_told_by_its_options(entry: dict[str, Any]) -> None:
     entry.update(method="cllm", options={"preset": "sharegpt", "init": "pad"})
     made = plan()
-    assert made.alias_sets == "toy sets --method ar,cllm --set cllm.block_size=32 --set cllm.init=pad"
+    assert made.said == ("toy sets --method ar,cllm --set cllm.block_size=32 --set cllm.init=pad",)
     assert made.methods[1].max_rows == 32
-    assert plan("toy", None, "n=8").alias_sets == "toy sets --method ar,cllm --set cllm.init=pad"
+    assert plan("toy", None, "n=8").said[0] == "toy sets --method ar,cllm --set cllm.init=pad"
 
 
 def test_an_option_of_the_alias_wins_over_its_preset(entry: dict[str, Any]) -> None:
@@ -96,21 +96,21 @@ def test_an_option_of_the_alias_wins_over_its_preset(entry: dict[str, Any]) -> N
 def test_another_method_is_left_alone(entry: dict[str, Any]) -> None:
     made = plan("toy", "jacobi")
     assert [method.label for method in made.methods] == ["ar", "jacobi"]
-    assert made.alias_sets == ""
+    assert made.said == ()
 
 
 def test_an_alias_without_a_method_gets_the_usual_ones() -> None:
     for model in ("smollm2-135m", "config:tiny"):
         made = plan(model)
         assert [method.label for method in made.methods] == ["ar", "jacobi"]
-        assert made.alias_sets == ""
+        assert made.said == ()
 
 
 def test_template_and_tokenizer_are_told(entry: dict[str, Any]) -> None:
     entry.update(template="vicuna", tokenizer="someone/target")
-    assert plan("toy", "jacobi").alias_sets == "toy sets chat template vicuna, tokenizer of someone/target"
-    assert plan("toy", "jf", "jf.preset=M").alias_sets == plan("toy", "jacobi").alias_sets
-    assert plan().alias_sets.endswith("jf.recycling=false, chat template vicuna, tokenizer of someone/target")
+    assert plan("toy", "jacobi").said == ("toy sets chat template vicuna, tokenizer of someone/target",)
+    assert plan("toy", "jf", "jf.preset=M").said == plan("toy", "jacobi").said
+    assert plan().said[0].endswith("jf.recycling=false, chat template vicuna, tokenizer of someone/target")
 
 
 @pytest.mark.parametrize(

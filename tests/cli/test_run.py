@@ -17,7 +17,7 @@ from specbench.records import RequestRecord
 TINY = ("--model", "config:tiny", "--max-new-tokens", 12)
 PROMPTS = 7  # from six on there is an interval
 FILES = {"run.json", "requests.jsonl", "verdicts.jsonl", "summary.json", "DONE"}
-COLUMNS = ["method", "prompts", "tokens", "TPF", "tok/s", "speedup", "pass@1", "lossless"]
+COLUMNS = ["method", "tokens", "TPF", "tok/s", "speedup", "cut", "pass@1", "lossless"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def table(text: str) -> list[list[str]]:
     lines = text.splitlines()
     rule = next(at for at, line in enumerate(lines) if line.startswith("───"))
     below = lines[rule + 1 :]
-    rows = below[: next(at for at, line in enumerate(below) if ":" in line)]
+    rows = below[: next(at for at, line in enumerate(below) if ":" in line or not line.strip())]
     return [[cell for cell in line.split("  ") if cell.strip()] for line in (lines[rule - 1], *rows)]
 
 
@@ -59,12 +59,13 @@ def test_the_table_has_its_columns_and_a_row_for_each_method_with_ar_first(finis
     assert header == COLUMNS
     assert [row[0] for row in rows] == ["ar", "jacobi", "jacobi#2"]
     for row, figures in zip(rows, finished.summary["rows"], strict=True):
-        assert row[1:3] == [str(PROMPTS), str(figures["tokens"])]
-        assert row[3:5] == [f"{figures['tpf']:.2f}", f"{figures['tok_s']:.1f}"]
+        assert row[1] == str(figures["tokens"])
+        assert row[2:4] == [f"{figures['tpf']:.2f}", f"{figures['tok_s']:.1f}"]
+        assert row[5] == f"{figures['truncated'] / figures['requests']:.0%}"
         assert row[6:] == [f"{figures['accuracy']['passed']}/{PROMPTS}", "exact"]
     speedup = finished.summary["rows"][1]["speedup"]
-    assert rows[0][5] == "1"
-    assert rows[1][5] == f"{speedup['value']:.2f} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
+    assert rows[0][4] == "1"
+    assert rows[1][4] == f"{speedup['value']:.2f} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
 
 
 def test_stdout_ends_with_the_folder_and_stderr_has_the_progress(finished: Finished) -> None:

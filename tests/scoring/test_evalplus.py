@@ -331,14 +331,14 @@ class _Flip(ast.NodeTransformer):
         self.left -= 1
         return self.left == -1
 
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:  # noqa: N802  ast's name
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
         flipped = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq}
         self.generic_visit(node)
         if type(node.ops[0]) in flipped and self._now():
             node.ops[0] = flipped[type(node.ops[0])]()
         return node
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:  # noqa: N802
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.op, (ast.Add, ast.Sub)) and self._now():
             node.op = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
@@ -414,10 +414,10 @@ def test_verdicts_agree_with_evalplus_on_many(dataset: str) -> None:
     task: Any = HumanEval(HumanEvalOptions(style="completion", tests="plus"))
     if dataset == "mbpp":
         task = Mbpp(MbppOptions(variant="plus"))
-    ids = [id for id in list(task._plus)[::7] if id != "HumanEval/32"]
+    ids = [id for id in list(task._plus)[:: 7 if dataset == "humaneval" else 17] if id != "HumanEval/32"]
     differ, count = disagreements(dataset, task, ids, CONVERSIONS)
     assert differ == []
-    assert count > 400
+    assert count > 300
 
 
 @needs_data
@@ -425,7 +425,8 @@ def test_verdicts_agree_with_evalplus_on_many(dataset: str) -> None:
 def test_find_zero_is_where_we_differ() -> None:
     """When this fails, EvalPlus has mended its oracle: say so in the README."""
     differ, count = disagreements("humaneval", HumanEval(HumanEvalOptions(tests="plus")), ["HumanEval/32"], ("None",))
-    assert [(id, theirs, ours) for id, _, theirs, ours in differ][0] == ("HumanEval/32", [False, False], [True, True])
+    id, _, theirs, ours = differ[0]
+    assert (id, theirs, ours) == ("HumanEval/32", [False, False], [True, True])
     assert len(differ) < count
 
 
@@ -479,7 +480,7 @@ def parses(code: str) -> bool:
 
 TEXTS = (
     "def f(x):\n    return x\n",
-    "Here is the code:\n\nimport math\n\ndef f(x):\n    return math.sqrt(x)\n\nIt takes the root.\nf(3) is the root of 3.",
+    "Here is the code:\n\nimport math\n\ndef f(x):\n    return math.sqrt(x)\n\nIt takes the root.\nf(3) is that of 3.",
     "def f(x):\n    return (x\n\ndef g(x):\n    return x\n",
     "no code\nat all here, I fear\n(",
     "x = 1\ny = 2\nnot code here\na = 1\nb = 2",

@@ -223,6 +223,8 @@ HAND_WRITTEN = [
     ("It is \\boxed{20}, not 18", True, False, False),  # what is boxed is the answer
     ("\\boxed{1/18}", True, False, False),
     ("\\boxed{9 \\text{ eggs}, 18 \\text{ dollars}}", True, False, False),  # two values are no answer
+    ("\\boxed{18 \\text{ dollars}, 9 \\text{ eggs}}", False, False, False),
+    ("#### 18\n\\boxed{unknown}", True, True, False),
     ("\\boxed{-18}", False, False, False),
     ("She has 16 - 3 - 4 = 9 eggs left and sells them for", False, False, False),  # cut off
     ("9 * 2 = \\boxed{1", False, False, False),  # cut off within the box
@@ -230,7 +232,7 @@ HAND_WRITTEN = [
     ("#### 18\n\nQuestion: Tom has 7 apples", False, True, False),  # why completions stop at "Question:"
     ("#### 180", False, False, False),
     ("#### 17.9999999", False, False, True),  # within 1e-6
-    ("#### 17.99", False, False, False),
+    ("#### 17.9999", False, False, False),
 ]
 
 

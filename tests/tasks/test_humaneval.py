@@ -13,19 +13,25 @@ from typing import Any
 import pytest
 
 from specbench import data, options
-from specbench.errors import UsageError
-from specbench.tasks.humaneval import extract, task
+from specbench.errors import EnvironmentRefused, UsageError
+from specbench.scoring import evalplus_package
+from specbench.scoring.fences import fenced
+from specbench.tasks.humaneval import extract, rows, task
 from specbench.tasks.humaneval.task import Options, Task
+
+BASE, PLUS = data.manifest(Path(task.__file__).with_name("task.toml"))
+needs_plus = pytest.mark.skipif(not data.present(PLUS), reason=f"{PLUS.name} is not here; set {data.DATA_DIR}")
+needs_evalplus = pytest.mark.skipif(evalplus_package.version() is None, reason="evalplus is not installed")
 
 
 @pytest.fixture(scope="module")
 def completion() -> Task:
-    return Task(Options(style="completion"))
+    return Task(Options(style="completion", tests="base"))
 
 
 @pytest.fixture(scope="module")
 def chat() -> Task:
-    return Task(Options(style="chat"))
+    return Task(Options(style="chat", tests="base"))
 
 
 def answers(made: Task, text: Any) -> dict[str, str]:
@@ -55,9 +61,9 @@ def test_chat_needs_a_template(chat: Task, completion: Task) -> None:
 
 
 def test_completion_prompts_are_the_published_ones(completion: Task) -> None:
-    rows = data.read_jsonl(data.resolve(data.manifest(Path(task.__file__).with_name("task.toml"))[0]))
+    published = data.read_jsonl(data.resolve(BASE))
     prompts = completion.prompts(chat=False)
-    assert [(p.id, p.text) for p in prompts] == [(row["task_id"], row["prompt"]) for row in rows]
+    assert [(p.id, p.text) for p in prompts] == [(row["task_id"], row["prompt"]) for row in published]
     assert {(p.prefill, p.stops) for p in prompts} == {("", ("\nclass ", "\ndef ", "\n#", "\nif", "\nprint"))}
 
 
@@ -70,11 +76,63 @@ def test_chat_prompts_hold_the_problem_in_a_fence(chat: Task) -> None:
         assert (prompt.prefill, prompt.stops) == ("```python\n", ("\n```",))
 
 
-@pytest.mark.parametrize(("chat_style", "digest"), [(False, "a621c22f0651c0e0"), (True, "094056299e3fbec7")])
-def test_prompts_change_only_with_the_version(chat_style: bool, digest: str) -> None:
+@pytest.mark.parametrize(
+    ("style", "digest"),
+    [
+        ("completion", "a621c22f0651c0e0"),
+        ("chat", "094056299e3fbec7"),
+        pytest.param("evalplus", "0520eca3bdc1def5", marks=needs_plus),
+        pytest.param("evalplus-completion", "434c2e1b61d768b1", marks=needs_plus),
+        ("jf", "86a90ecfdc5b70c6"),
+        ("jf-python", "71921968d71d6baf"),
+    ],
+)
+def test_prompts_change_only_with_the_version(style: Any, digest: str) -> None:
     """When this fails, raise ``version`` in task.toml and then renew the digest."""
-    prompts = [(p.id, p.text, p.prefill, p.stops) for p in Task(Options()).prompts(chat_style)]
+    prompts = [(p.id, p.text, p.prefill, p.stops) for p in Task(Options(style=style)).prompts(chat=True)]
     assert hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16] == digest
+
+
+@needs_plus
+@needs_evalplus
+def test_the_evalplus_prompt_is_evalpluss() -> None:
+    from evalplus.provider.utility import EOS, extra_eos_for_direct_completion, make_raw_chat_prompt
+
+    class Tokenizer:
+        chat_template = "{}"
+
+        def apply_chat_template(self, turns: list[dict[str, str]], tokenize: bool) -> str:
+            return "".join(f"<{turn['role']}>{turn['content']}" for turn in turns)
+
+    prefix = "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
+    response = "Below is a Python script with a self-contained function that solves the problem and passes "
+    response += "corresponding tests:"
+    problems = data.read_jsonl(data.resolve(PLUS))
+    for row, prompt in zip(problems, Task(Options(style="evalplus")).prompts(chat=True), strict=True):
+        asked = make_raw_chat_prompt(row["prompt"].strip() + "\n", prefix, response, Tokenizer())
+        assert f"<user>{prompt.text}<assistant>{prompt.prefill}" == asked
+    for row, prompt in zip(problems, Task(Options(style="evalplus-completion")).prompts(chat=False), strict=True):
+        assert prompt.text == row["prompt"].strip() + "\n"
+        theirs = {stop for stop in [*EOS, *extra_eos_for_direct_completion("humaneval")] if stop.startswith("\n")}
+        assert set(prompt.stops) == theirs  # the others are special tokens, which end an answer anyway
+
+
+def test_the_jf_prompt_is_that_of_its_script() -> None:
+    prompt = Task(Options(style="jf")).prompts(chat=True)[53]
+    assert prompt.text.startswith(
+        "Please continue to complete the function. You are not allowed to modify the given code and do the completion "
+        "only. Please return all completed function in a codeblock. Here is the given code to do completion:\n```\ndef "
+    )
+    assert prompt.text.endswith('    """\n```')
+    assert (prompt.prefill, prompt.stops) == ("", ())
+    other = Task(Options(style="jf-python")).prompts(chat=True)[53]
+    assert other.text == prompt.text.replace("```\ndef", "```python\ndef")
+
+
+@pytest.mark.parametrize("style", ["evalplus", "jf", "jf-python"])
+def test_every_chat_style_needs_a_template(style: Any) -> None:
+    with pytest.raises(UsageError, match=f"style={style} needs a model with a chat template.*completion"):
+        Task(Options(style=style)).prompts(chat=False)
 
 
 def test_a_misspelt_option_is_an_error() -> None:
@@ -177,6 +235,92 @@ def test_nothing_is_empty(completion: Task, chat: Task, text: str) -> None:
     assert completion.score(ADD, text).reason == chat.score(ADD, text).reason == "empty"
 
 
+@needs_plus
+def test_after_prompts_nothing_is_left_to_be_decided() -> None:
+    made = Task(Options())
+    made.prompts(chat=True)
+    assert made.options.model_dump() == {"style": "chat", "tests": "plus", "extract": "own"}
+    again = Task(Options(**made.options.model_dump()))
+    assert again.options == made.options
+
+
+def test_auto_scores_the_base_tests_where_there_is_no_more(tmp_path: Path) -> None:
+    (tmp_path / BASE.name).write_bytes(data.resolve(BASE).read_bytes())
+    made = Task(Options(style="completion"), tmp_path)
+    assert made.options.tests == "base"
+    verdict = made.score(ADD, "    return x + y")
+    assert (verdict.passed, verdict.also, made.versions) == (True, {"base": True}, {})
+    with pytest.raises(UsageError, match="has no file HumanEvalPlus"):
+        Task(Options(style="completion", tests="plus"), tmp_path)
+
+
+def test_auto_does_not_go_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any, **options: Any) -> None:
+        raise AssertionError("went online")
+
+    monkeypatch.setattr(data.urllib.request, "urlopen", refused)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(data.DATA_DIR, raising=False)
+    assert Task(Options()).options.tests == "base"
+
+
+RARE = "HumanEval/0"  # has_close_elements: right on all base inputs when "<" is "<="
+CLOSE = "    return any(abs(a - b) {} threshold for i, a in enumerate(numbers) for b in numbers[:i])\n"
+
+
+@needs_plus
+def test_plus_is_harder_than_base() -> None:
+    made = Task(Options(style="completion", tests="plus"))
+    right, slip, wrong = (made.score(RARE, CLOSE.format(sign)) for sign in ("<", "<=", ">"))
+    assert (right.passed, right.also) == (True, {"base": True, "plus": True})
+    assert (slip.passed, slip.also) == (False, {"base": True, "plus": False})
+    assert (wrong.passed, wrong.also) == (False, {"base": False, "plus": False})
+    assert made.score(RARE, " ").also == {"base": False, "plus": False}
+    assert made.versions["comparison"].startswith("1 ")
+    assert any("2048 MiB" in line for line in made.isolation)
+
+
+@needs_plus
+@needs_evalplus
+@pytest.mark.parametrize(
+    ("style", "text", "passed"),
+    [
+        ("evalplus", "def add(x, y):\n    return x + y\n", True),
+        ("evalplus", "def add(x, y):\n    return x + y\nassert add(1, 1) == 3\n```\nIt adds.", True),
+        ("evalplus", "    return x + y\n", False),  # EvalPlus wants a self-contained script
+        ("evalplus-completion", "    return x + y\n\nx = 1 +", True),  # what was cut off is dropped
+        ("evalplus-completion", "    return x - y\n", False),
+    ],
+)
+def test_evalplus_styles_are_sanitised(style: Any, text: str, passed: bool) -> None:
+    made = Task(Options(style=style, tests="plus"))
+    verdict = made.score(ADD, text)
+    assert (verdict.passed, set(verdict.also)) == (passed, {"base", "plus"})
+    assert made.versions["evalplus"] == evalplus_package.version()
+
+
+@pytest.mark.parametrize(
+    ("text", "passed"),
+    [
+        ("Sure!\n```python\ndef add(x, y):\n    return x + y\n```\nDone.", True),
+        ("```python\n    return x + y\n```", True),
+        ("def add(x, y):\n    return x + y", True),
+        ("```bash\nls\n```\n```python\ndef add(x, y):\n    return x - y\n```", False),
+    ],
+)
+def test_jf_answers_open_their_own_fence(text: str, passed: bool) -> None:
+    assert Task(Options(style="jf", tests="base")).score(ADD, text).passed == passed
+
+
+def test_without_the_package_own_extraction_goes_on(monkeypatch: pytest.MonkeyPatch, chat: Task) -> None:
+    monkeypatch.setattr(evalplus_package, "version", lambda: None)
+    assert Task(Options(style="chat", tests="base")).score(ADD, "def add(x, y):\n    return x + y").passed
+    made = Task(Options(style="chat", tests="base", extract="evalplus"))
+    for attempt in (lambda: made.isolation, lambda: made.score(ADD, "def add(x, y):\n    return x + y")):
+        with pytest.raises(EnvironmentRefused, match=r"extract=evalplus of humaneval needs the evalplus package"):
+            attempt()
+
+
 def test_the_style_must_be_known_to_score() -> None:
     with pytest.raises(UsageError, match="style"):
         Task(Options()).score(ADD, "    return x + y")
@@ -208,7 +352,7 @@ def test_an_unknown_problem_is_an_error(completion: Task) -> None:
     ],
 )
 def test_fences(text: str, code: str) -> None:
-    assert extract.fenced(text) == code
+    assert fenced(text) == code
 
 
 @pytest.mark.parametrize(
@@ -230,10 +374,11 @@ def test_whole_function_or_body(answer: str, parts: int) -> None:
 
 def test_extraction_of_hostile_text_is_quick() -> None:
     code = (
+        "from specbench.scoring.fences import fenced, first_block\n"
         "from specbench.tasks.humaneval import extract\n"
         "texts = '(' * 10**6, 'f\\n' * 10**5, '`' * 10**6, 'f' + '\\n' * 10**6, '    ' * 10**6, 'def f' * 10**5\n"
         "for text in texts:\n"
-        "    extract.sources('def f():\\n', 'f', extract.fenced(text))\n"
+        "    extract.sources('def f():\\n', 'f', fenced(first_block(text)))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=10)
 
@@ -241,28 +386,38 @@ def test_extraction_of_hostile_text_is_quick() -> None:
 # -- data --------------------------------------------------------------------------------------------------------------
 
 ROW = {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "", "test": "pass"}
+PLUS_ROW = ROW | {"contract": "", "atol": 0, "base_input": [[1]], "plus_input": [[2], []]}
 
 
-@pytest.mark.parametrize("field", list(ROW))
-@pytest.mark.parametrize("bad", [None, 3, "missing"])
+@pytest.mark.parametrize("field", list(PLUS_ROW))
+@pytest.mark.parametrize("bad", [None, {}, "missing"])
 def test_a_bad_row_is_named(tmp_path: Path, field: str, bad: Any) -> None:
-    row: dict[str, Any] = dict(ROW)
+    kind, good = (rows.Problem, ROW) if field in ROW else (rows.PlusProblem, PLUS_ROW)
+    row: dict[str, Any] = dict(good)
     if bad == "missing":
         del row[field]
     else:
         row[field] = bad
     path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(gzip.compress(f"{json.dumps(ROW)}\n{json.dumps(row)}\n".encode()))
-    with pytest.raises(UsageError, match=f"row 2: field '{field}'") as error:
-        task.load(path)
+    path.write_bytes(gzip.compress(f"{json.dumps(good)}\n{json.dumps(row)}\n".encode()))
+    with pytest.raises(UsageError, match=f"line 2: field '{field}'") as error:
+        rows.load(path, kind)
     assert str(path) in str(error.value)
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(ROW).encode() * 100)[:-20])
+    with pytest.raises(UsageError, match="compressed file is truncated") as error:
+        rows.load(path, rows.PlusProblem)
+    assert "\n" not in str(error.value)
 
 
 def test_a_problem_given_twice_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f"{json.dumps(ROW)}\n{json.dumps(ROW)}\n")
-    with pytest.raises(UsageError, match=r"row 2.*twice"):
-        task.load(path)
+    with pytest.raises(UsageError, match=r"line 2.*twice"):
+        rows.load(path, rows.Problem)
 
 
 def test_another_data_file_is_refused(tmp_path: Path) -> None:
@@ -271,6 +426,10 @@ def test_another_data_file_is_refused(tmp_path: Path) -> None:
         Task(Options(), tmp_path)
     with pytest.raises(UsageError, match=r"no file HumanEval\.jsonl\.gz"):
         Task(Options(), tmp_path.parent)
+    (tmp_path / BASE.name).write_bytes(data.resolve(BASE).read_bytes())
+    (tmp_path / PLUS.name).write_bytes(gzip.compress(json.dumps(PLUS_ROW).encode()))
+    with pytest.raises(UsageError, match="expected 272720b90ac37550"):
+        Task(Options(), tmp_path)
 
 
 def test_the_short_name_is_refused() -> None:

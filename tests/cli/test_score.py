@@ -1,0 +1,82 @@
+"""``score``: verdicts anew, from the texts that are there; nothing else of a run changes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = ["--model", "config:tiny", "--max-new-tokens", "4"]
+
+
+@pytest.fixture(scope="module")
+def run(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    said = cli("run", *TINY, "--method", "jacobi", "--limit", 2, "--out", out)
+    assert said.code == 0, said.err
+    (folder,) = out.iterdir()
+    return Path(folder)
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "run"))
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "summary.json").read_text()))
+
+
+def test_scoring_again_changes_nothing(cli: Any, copy: Path) -> None:
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    said = cli("score", copy)
+    assert said.code == 0, said.err
+    assert "scoring answers" in said.err
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+
+
+def test_a_text_that_is_right_now_counts_and_what_was_measured_stays(cli: Any, copy: Path) -> None:
+    lines = [json.loads(line) for line in (copy / "requests.jsonl").read_text().splitlines()]
+    right = "    " + "\n    ".join(
+        [
+            "for i, a in enumerate(numbers):",
+            "    for b in numbers[i + 1:]:",
+            "        if abs(a - b) < threshold:",
+            "            return True",
+            "return False",
+        ]
+    )
+    for line in lines:
+        if (line["method"], line["prompt_id"]) == ("jacobi", "HumanEval/0"):
+            line["text"] = right
+    (copy / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    old = summary(copy)
+    said = cli("score", copy, "--json")
+    assert said.code == 0, said.err
+    new = summary(copy)
+    assert json.loads(said.out)["summary"] == new
+    assert [row["accuracy"]["passed"] for row in new["rows"]] == [0, 1]
+    for before, after in zip(old["rows"], new["rows"], strict=True):
+        assert {k: v for k, v in before.items() if k not in ("accuracy", "metrics")} == {
+            k: v for k, v in after.items() if k not in ("accuracy", "metrics")
+        }
+
+
+def test_a_task_without_a_verdict_cannot_be_scored(cli: Any, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "Once upon a time"}\n')
+    said = cli("run", *TINY, "--method", "ar", "--task", "prompts", "--data-file", file, "--out", tmp_path / "runs")
+    assert said.code == 0, said.err
+    (folder,) = (tmp_path / "runs").iterdir()
+    said = cli("score", folder)
+    assert said.code == 2
+    assert "no verdict" in said.err
+
+
+def test_no_run_is_one_line(cli: Any, tmp_path: Path) -> None:
+    said = cli("score", tmp_path)
+    assert said.code == 2
+    assert len(said.err.strip().splitlines()) == 1
