@@ -129,7 +129,7 @@ def test_the_jf_prompt_is_that_of_its_script() -> None:
     assert other.text == prompt.text.replace("```\ndef", "```python\ndef")
 
 
-@pytest.mark.parametrize("style", ["evalplus", "jf", "jf-python"])
+@pytest.mark.parametrize("style", [pytest.param("evalplus", marks=needs_plus), "jf", "jf-python"])
 def test_every_chat_style_needs_a_template(style: Any) -> None:
     with pytest.raises(UsageError, match=f"style={style} needs a model with a chat template.*completion"):
         Task(Options(style=style)).prompts(chat=False)
