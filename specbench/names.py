@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,6 +58,8 @@ def templates() -> dict[str, Path]:
 
 def wheel_file(entry: dict[str, Any]) -> Path | None:
     """The file that an alias's wheel brings; None when the wheel is not installed. Imports nothing of the wheel."""
+    from importlib.metadata import PackageNotFoundError, distribution  # here: it would slow every --help down
+
     wheel = entry.get("wheel")
     if wheel is None:
         return None

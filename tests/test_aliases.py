@@ -14,10 +14,10 @@ from specbench import models, names, registry
 from specbench.errors import EnvironmentRefused
 from specbench.models import load
 from specbench.options import names as option_names
-from specbench.plan import default_settings, plan_methods
+from specbench.plan import default_settings, plan_methods, plan_tasks
 from specbench.task import Prompt
 
-FIELDS = {"title", "hub", "base", "method", "options", "tokenizer", "template", "wheel", "licence"}
+FIELDS = {"title", "hub", "base", "method", "options", "asks", "tokenizer", "template", "wheel", "licence"}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 ALIASES = names.aliases()
 
@@ -35,6 +35,13 @@ def test_an_entry_is_well_formed(alias: str) -> None:
         assert HUB_ID.fullmatch(entry.get(field, "owner/name")), field
     assert entry.get("base") != entry["hub"]
     assert entry.get("template") in {None, *names.templates()}
+
+
+@pytest.mark.parametrize("alias", [alias for alias, entry in ALIASES.items() if "asks" in entry])
+def test_what_an_entry_asks_is_what_the_tasks_take(alias: str) -> None:
+    for task, options in ALIASES[alias]["asks"].items():
+        (planned,) = plan_tasks([task], [f"{task}.{option}={value}" for option, value in options.items()])
+        assert options.items() <= planned.options.model_dump().items()
 
 
 @pytest.mark.parametrize("alias", [alias for alias, entry in ALIASES.items() if "method" in entry])

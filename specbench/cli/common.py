@@ -87,6 +87,10 @@ def make_plan(
         temperature, limit = chosen_preset["temperature"], chosen_preset["limit"]
         lines.append(line)
     tasks = _some("--task", task or DEFAULT_TASK)
+    asks = _by_prompt_style(model, tasks, task_settings)
+    if asks:
+        lines.append(f"{model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
+    task_settings = [*task_settings, *asks]
     return Plan(
         methods=plan_methods(chosen, [*settings, *more]),
         tasks=plan_tasks(tasks, [*task_settings, *_by_data_file(tasks, task_settings, data_file)]),
@@ -130,6 +134,19 @@ def _by_alias(model: str, method: str | None, settings: Sequence[str]) -> tuple[
     parts += [f"chat template {source.template}"] if source.template else []
     parts += [f"tokenizer of {source.tokenizer}"] if source.tokenizer else []
     return methods, more, f"{model} sets {', '.join(parts)}" if parts else ""
+
+
+def _by_prompt_style(model: str, tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """The options with which a checkpoint's tasks are asked as it was trained, as ``--task-set`` would take them.
+
+    What the user or a preset has set, of a task, stays.
+    """
+    from specbench import names
+
+    taken = {setting.partition("=")[0] for setting in settings}
+    asks = names.aliases().get(model, {}).get("asks", {})
+    wanted = [f"{task}.{option}={value}" for task in tasks for option, value in asks.get(task, {}).items()]
+    return [setting for setting in wanted if setting.partition("=")[0] not in taken]
 
 
 def _by_preset(name: str, given: dict[str, Any], settings: Sequence[str]) -> tuple[dict[str, Any], list[str], str]:

@@ -81,7 +81,7 @@ def test_a_mistake_in_the_command(cli: Any, tmp_path: Path, argv: str, expected:
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        (["list", "method"], "'method' is not one of 'methods', 'tasks', 'models', 'gpus'"),
+        (["list", "method"], "'method' is not one of 'methods', 'tasks', 'presets', 'models', 'gpus'"),
         (["list"], "Missing argument 'kind'"),
         (["show"], "Missing argument 'RUN'. See specbench show --help."),
         (["show", "nowhere"], "nowhere is not a run folder"),
