@@ -22,7 +22,7 @@ _SAMPLING = ["--top-k", "--top-p"]
 FLAGS = {
     "run": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
-        *("--repeats", "--concurrency", "--data-dir", "--data-file", "--out", "--trace", "--json"),
+        *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
@@ -32,6 +32,7 @@ FLAGS = {
         *("RUN", "--judge", "--base-url", "--api-key-env", "--timeout", "--max-new-tokens", "--export", "--import"),
         *(*_MODEL, "--data-dir", "--json"),
     ],
+    "score": ["RUN", "--workers", "--data-dir", "--json"],
     "show": ["RUN", "--requests", "--json"],
     "list": ["kind", "--json"],
     "doctor": ["--out", "--json"],
