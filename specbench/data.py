@@ -9,9 +9,8 @@ import json
 import os
 import sys
 import tempfile
-import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -140,6 +139,8 @@ def _kept(file: DataFile) -> Path:
 
 def _from_url(file: DataFile) -> Path:
     """Fetches ``file.url`` into the cache, whole or not at all."""
+    import urllib.request  # here: a tenth of a second that nobody pays who has the file
+
     assert file.url is not None
     path = _kept(file)
     kept = path.parent
@@ -242,6 +243,21 @@ def read_rows(path: Path, kind: type[Row]) -> list[tuple[int, Row]]:
             said = first["msg"].removeprefix("Value error, ")
             raise UsageError(f"{path}: line {number}: {where}{said}") from None
     return rows
+
+
+def by_field(path: Path, rows: Iterable[tuple[int, Row]], field: str) -> dict[Any, Row]:
+    """Rows of :func:`read_rows` by the value of a field, in their order.
+
+    Raises:
+        UsageError: two rows have the same value; names the line.
+    """
+    found: dict[Any, Row] = {}
+    for number, row in rows:
+        value = getattr(row, field)
+        if value in found:
+            raise UsageError(f"{path}: line {number}: field '{field}': {value} is there twice")
+        found[value] = row
+    return found
 
 
 def _numbered(path: Path) -> list[tuple[int, dict[str, Any]]]:

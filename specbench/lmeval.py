@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
 from specbench import options as opt
 from specbench.data import read_jsonl
 from specbench.errors import EnvironmentRefused, UsageError
@@ -170,25 +168,6 @@ def settled(name: str, options: Options) -> str:
     if options.style == "auto":
         raise UsageError(f"{name} answers are scored by the style they were asked in; set style=chat or completion")
     return options.style
-
-
-RowT = TypeVar("RowT", bound=BaseModel)
-
-
-def read_rows(path: Path, row: type[RowT]) -> list[RowT]:
-    """The rows of a data file.
-
-    Raises:
-        UsageError: names the row and the field that is missing or wrong.
-    """
-    rows = []
-    for number, raw in enumerate(read_jsonl(path), 1):
-        try:
-            rows.append(row.model_validate(raw))
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UsageError(f"{path}: row {number}: field '{first['loc'][0]}': {first['msg']}") from None
-    return rows
 
 
 def doc_id(prompt_id: str, task: str, count: int) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from specbench.errors import UsageError
+
 Turn = tuple[Literal["system", "user", "assistant"], str]
 
 
@@ -92,6 +94,24 @@ class Verdict:
     reason: str
     detail: str = ""
     also: Mapping[str, bool] = field(default_factory=dict)
+
+
+class Unscored:
+    """Base of a task with ``metric = ""``: what a scorer would ask for, were there a verdict."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """There is no verdict to decide."""
+        return {}
+
+    @property
+    def isolation(self) -> Sequence[str]:
+        """No program of a model is run."""
+        return []
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Never asked for: ``specbench score`` refuses a task without a metric."""
+        raise UsageError("this task has no verdict; there is nothing to score")
 
 
 class Task(Protocol):

@@ -99,8 +99,8 @@ class Decoder(decoding.Decoder):
         last = self._text.seen[-1]
         # The window first, each row under the one above it: column i of the lower rows hangs under row 0, column i.
         tree = Branches(last)
-        tree.tokens += [token for row in self._window for token in row]
-        tree.parents += _window_parents(len(self._window), len(self._window[0]) + 1)
+        parents = _window_parents(len(self._window), len(self._window[0]) + 1)
+        tree.graft([token for row in self._window for token in row], parents)
         accept = [True] + [self._options.accept_window] * (len(tree) - 1)
         self._guesses = self._pool.of(last)
         branches = [tree.add(ngram, share=self._options.share_prefixes) for ngram in self._guesses]

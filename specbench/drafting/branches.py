@@ -19,6 +19,11 @@ class Branches:
         self.parents = [-1]
         self._children: dict[tuple[int, int], int] = {}  # (parent row, token) -> row
 
+    def graft(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
+        """Appends rows whose shape is known, none of which is ever shared; parents are rows of the whole tree."""
+        self.tokens += tokens
+        self.parents += parents
+
     def add(self, path: Sequence[int], under: int = 0, *, share: bool = True) -> list[int]:
         """Hangs a chain of tokens under a row.
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specbench import lmeval
 from specbench import options as opt
-from specbench.data import manifest, resolve
+from specbench.data import manifest, read_rows, resolve
 from specbench.lmeval import Style
 from specbench.task import Prompt, Verdict
 from specbench.tasks.gsm8k.numbers import numeric
@@ -98,7 +98,7 @@ class Task:
         lmeval.check(NAME, STYLES, options)
         self._test, self._train = manifest(Path(__file__).with_name("task.toml"))
         self._data_dir = data_dir
-        self._problems = lmeval.read_rows(resolve(self._test, data_dir), Problem)
+        self._problems = [row for _, row in read_rows(resolve(self._test, data_dir), Problem)]
         self._lock = threading.Lock()
         self._judge: lmeval.LmTask | None = None
 
@@ -148,7 +148,7 @@ class Task:
         changes: dict[str, Any] = {}
         if shots and style != "cot":
             splits["train"] = resolve(self._train, self._data_dir)
-            lmeval.read_rows(splits["train"], Problem)
+            read_rows(splits["train"], Problem)
         elif style != "cot":  # then nobody needs the file
             changes = {"training_split": None, "fewshot_split": None, "num_fewshot": 0}
         return lmeval.LmTask(STYLES[style], splits, changes)

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from specbench.data import read_rows
-from specbench.errors import UsageError
+from specbench.data import by_field, read_rows
 from specbench.scoring.evalplus_checks import Reference, pack_inputs
 
 
@@ -63,9 +62,4 @@ def load(path: Path, kind: type[Kind]) -> dict[str, Kind]:
     Raises:
         UsageError: names the line and the field that is missing or of a wrong type.
     """
-    problems: dict[str, Kind] = {}
-    for number, problem in read_rows(path, kind):
-        if problem.task_id in problems:
-            raise UsageError(f"{path}: line {number}: field 'task_id': {problem.task_id} is there twice")
-        problems[problem.task_id] = problem
-    return problems
+    return by_field(path, read_rows(path, kind), "task_id")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specbench import lmeval
 from specbench import options as opt
-from specbench.data import manifest, resolve
+from specbench.data import manifest, read_rows, resolve
 from specbench.lmeval import Style
 from specbench.scoring.boxed import last_box
 from specbench.scoring.workers import DiedError, Job, TimedOutError, Workers
@@ -81,7 +81,7 @@ class Task:
         lmeval.check(NAME, STYLES, options)
         (file,) = manifest(Path(__file__).with_name("task.toml"))
         self._path = resolve(file, data_dir)
-        self._problems = lmeval.read_rows(self._path, Problem)
+        self._problems = [row for _, row in read_rows(self._path, Problem)]
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """All problems in data order, each with its subject as category.

@@ -65,6 +65,7 @@ class Task:
 
         Raises:
             UsageError: style ``chat`` for a model without a chat template.
+            EnvironmentRefused: evalplus, which the verdict needs, is not installed.
         """
         if self.options.style == "auto":
             self.options = self.options.model_copy(update={"style": "chat" if chat else "completion"})
@@ -74,6 +75,7 @@ class Task:
                 "style=chat needs a model with a chat template; this one has none, so use style=completion"
             )
         if self.options.variant == "plus":
+            self._evalplus  # noqa: B018  says that it is not installed now, and not when everything has been decoded
             return [asking.plus(problem, asked) for problem in self._plus.values()]
         return [asking.few_shot(problem, self._rows, asked) for problem in self._tested.values()]
 

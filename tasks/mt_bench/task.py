@@ -9,10 +9,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench import options as opt
-from specbench.data import manifest, read_rows, resolve
+from specbench.data import by_field, manifest, read_rows, resolve
 from specbench.dialogue import STYLE_HELP, Style, choose_style, dialogue
 from specbench.errors import UsageError
-from specbench.task import Prompt, Question, Verdict
+from specbench.task import Prompt, Question, Unscored
 
 Category = Literal["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
 
@@ -63,7 +63,7 @@ class Reference(BaseModel):
     choices: list[Choice] = Field(min_length=1)
 
 
-class Task:
+class Task(Unscored):
     """The 80 questions. No verdict: :mod:`specbench.judging` rates the answers.
 
     Attributes:
@@ -121,20 +121,6 @@ class Task:
             for row in self._rows
         }
 
-    def score(self, prompt_id: str, text: str) -> Verdict:
-        """Never asked for: the task has no metric."""
-        raise UsageError("mt-bench has no verdict; specbench judge rates its answers")
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """There is no verdict to decide."""
-        return {}
-
-    @property
-    def isolation(self) -> list[str]:
-        """No program of a model is run."""
-        return []
-
 
 def load(path: Path) -> list[Row]:
     """The questions in order.
@@ -142,13 +128,7 @@ def load(path: Path) -> list[Row]:
     Raises:
         UsageError: names the line and what is wrong with it.
     """
-    rows = read_rows(path, Row)
-    seen: set[int] = set()
-    for number, row in rows:
-        if row.question_id in seen:
-            raise UsageError(f"{path}: line {number}: field 'question_id': {row.question_id} is there twice")
-        seen.add(row.question_id)
-    return [row for _, row in rows]
+    return list(by_field(path, read_rows(path, Row), "question_id").values())
 
 
 def load_references(path: Path, rows: Iterable[Row]) -> dict[int, tuple[str, ...]]:

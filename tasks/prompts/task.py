@@ -13,7 +13,7 @@ from specbench import options as opt
 from specbench.data import read_rows
 from specbench.dialogue import STYLE_HELP, Style, choose_style, dialogue
 from specbench.errors import UsageError
-from specbench.task import Prompt, Turn, Verdict
+from specbench.task import Prompt, Turn, Unscored
 
 _FORMS = ("prompt", "messages", "turns")
 
@@ -74,7 +74,7 @@ def _texts(row: Row) -> Iterator[str]:
     yield from (message.content for message in row.messages or ())
 
 
-class Task:
+class Task(Unscored):
     """The prompts of one file. No verdict.
 
     Attributes:
@@ -119,20 +119,6 @@ class Task:
         turns = row.turns or [row.messages[-1].content for _ in (0,) if row.messages]
         forced = self.options.history == "ar"
         return dialogue(name, turns, style, history=history, forced=forced, category=row.category)
-
-    def score(self, prompt_id: str, text: str) -> Verdict:
-        """Never asked for: the task has no metric."""
-        raise UsageError("prompts of your own have no verdict")
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """There is no verdict to decide."""
-        return {}
-
-    @property
-    def isolation(self) -> list[str]:
-        """No program of a model is run."""
-        return []
 
 
 def load(path: Path) -> dict[str, Row]:

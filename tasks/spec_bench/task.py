@@ -8,10 +8,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench import options as opt
-from specbench.data import manifest, read_rows, resolve
+from specbench.data import by_field, manifest, read_rows, resolve
 from specbench.dialogue import STYLE_HELP, Style, choose_style, dialogue
-from specbench.errors import UsageError
-from specbench.task import Prompt, Verdict
+from specbench.task import Prompt, Unscored
 
 Group = Literal["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
 
@@ -49,7 +48,7 @@ class Row(BaseModel):
         return "mt_bench" if self.category in MT_BENCH else self.category
 
 
-class Task:
+class Task(Unscored):
     """The 480 questions. No verdict.
 
     Attributes:
@@ -89,20 +88,6 @@ class Task:
             if self.options.group in ("all", row.group)
         ]
 
-    def score(self, prompt_id: str, text: str) -> Verdict:
-        """Never asked for: the task has no metric."""
-        raise UsageError("spec-bench has no verdict; it measures speed alone")
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """There is no verdict to decide."""
-        return {}
-
-    @property
-    def isolation(self) -> list[str]:
-        """No program of a model is run."""
-        return []
-
 
 def load(path: Path) -> list[Row]:
     """The questions in order.
@@ -110,10 +95,4 @@ def load(path: Path) -> list[Row]:
     Raises:
         UsageError: names the line and what is wrong with it.
     """
-    rows = read_rows(path, Row)
-    seen: set[int] = set()
-    for number, row in rows:
-        if row.question_id in seen:
-            raise UsageError(f"{path}: line {number}: field 'question_id': {row.question_id} is there twice")
-        seen.add(row.question_id)
-    return [row for _, row in rows]
+    return list(by_field(path, read_rows(path, Row), "question_id").values())

@@ -15,7 +15,7 @@ pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
 from replay import lm_eval_run
 
 from specbench import lmeval, options
-from specbench.data import read_jsonl
+from specbench.data import read_jsonl, read_rows
 from specbench.errors import EnvironmentRefused, UsageError
 from specbench.tasks.gsm8k import task
 from specbench.tasks.gsm8k.numbers import boxed_number, numeric
@@ -311,8 +311,8 @@ def test_a_bad_row_is_named(tmp_path: Path, field: str, bad: Any) -> None:
         row[field] = bad
     path = tmp_path / "x.jsonl"
     path.write_text(f"{json.dumps(ROW)}\n{json.dumps(row)}\n")
-    with pytest.raises(UsageError, match=f"row 2: field '{field}'") as error:
-        lmeval.read_rows(path, task.Problem)
+    with pytest.raises(UsageError, match=f"line 2: field '{field}'") as error:
+        read_rows(path, task.Problem)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 

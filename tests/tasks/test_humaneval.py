@@ -258,7 +258,7 @@ def test_auto_does_not_go_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def refused(*args: Any, **options: Any) -> None:
         raise AssertionError("went online")
 
-    monkeypatch.setattr(data.urllib.request, "urlopen", refused)
+    monkeypatch.setattr("urllib.request.urlopen", refused)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(data.DATA_DIR, raising=False)
     assert Task(Options()).options.tests == "base"

@@ -18,7 +18,7 @@ pytest.importorskip("math_verify", reason="needs pip install 'specbench-llm[eval
 from replay import lm_eval_run
 
 from specbench import lmeval, options
-from specbench.data import read_jsonl
+from specbench.data import read_jsonl, read_rows
 from specbench.errors import EnvironmentRefused, UsageError
 from specbench.task import Verdict
 from specbench.tasks.math500 import task
@@ -363,8 +363,8 @@ def test_a_bad_row_is_named(tmp_path: Path, field: str, bad: Any) -> None:
         row[field] = bad
     path = tmp_path / "x.jsonl"
     path.write_text(f"{json.dumps(ROW)}\n{json.dumps(row)}\n")
-    with pytest.raises(UsageError, match=f"row 2: field '{field}'") as error:
-        lmeval.read_rows(path, task.Problem)
+    with pytest.raises(UsageError, match=f"line 2: field '{field}'") as error:
+        read_rows(path, task.Problem)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -231,12 +231,14 @@ def test_inputs_are_those_that_evalplus_makes() -> None:
 
 
 def test_without_the_package_the_asserts_still_work(monkeypatch: pytest.MonkeyPatch, full: Task) -> None:
+    assert len(Task(Options(style="chat")).prompts(chat=True)) == 378
     monkeypatch.setattr(evalplus_package, "version", lambda: None)
     assert full.score("Mbpp/11", full._tested["Mbpp/11"].code).passed
     made = Task(Options(style="chat"))
-    assert len(made.prompts(chat=True)) == 378
     assert made.versions["evalplus"] == "not installed"
-    for attempt in (lambda: made.isolation, lambda: made.score("Mbpp/2", "def f(): pass")):
+    # Asking is refused too: else everything would be decoded before anybody learns that it cannot be scored.
+    score = lambda: made.score("Mbpp/2", "def f(): pass")  # noqa: E731
+    for attempt in (lambda: made.prompts(chat=True), lambda: made.isolation, score):
         with pytest.raises(EnvironmentRefused, match=r"variant=plus of mbpp needs the evalplus package") as error:
             attempt()
         assert "\n" not in str(error.value)
