@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.engine.ops import Ops
+
 LayerShape = tuple[int, int, int]  # KV heads, key head size, value head size
 
 
@@ -16,6 +18,8 @@ class ShapeRecorder:
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
+
+    def aim(self, *_: Any) -> None: ...
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         self.shapes[layer_idx] = (key.shape[1], key.shape[3], value.shape[3])
@@ -57,40 +61,43 @@ class StaticCache:
             self._buffers += [keys, values]
             self._layers.update({layer: (keys[i], values[i]) for i, layer in enumerate(layers)})
         self._slots = slice(0, slots)
-        self._extent = 0
-        self._cells = torch.empty(0)
+        self._extent: int | None = None
+        self._lengths = torch.empty(0)
+        self._ops: Ops | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
         return sum(buffer.nbytes for buffer in self._buffers)
 
-    def aim(self, slots: slice, cells: Tensor, extent: int) -> None:
+    def aim(self, slots: slice, lengths: Tensor, extent: int | None, ops: Ops) -> None:
         """Says where the next forward writes and how far it reads.
 
         Args:
             slots: the contiguous slots of the forward's batch.
-            cells: int64 [S, Q], the cell of each row.
-            extent: cells visible to attention, from 0.
+            lengths: integer [S], the cell of each slot's first row.
+            extent: cells visible to attention, from 0; None is all.
+            ops: what writes them.
         """
-        self._slots, self._cells, self._extent = slots, cells, extent
+        self._slots, self._lengths, self._extent, self._ops = slots, lengths, extent, ops
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Stores a layer's new keys and values [S, heads, Q, size]; returns all visible [S, heads, extent, size]."""
-        visible = []
-        for buffer, new in zip(self._layers[layer_idx], (key, value), strict=True):
-            mine = buffer[self._slots]
-            index = self._cells[:, None, :, None].expand(-1, new.shape[1], -1, new.shape[3])
-            mine.scatter_(2, index, new)
-            visible.append(mine[:, :, : self._extent])
-        return visible[0], visible[1]
+        assert self._ops is not None
+        keys, values = (buffer[self._slots] for buffer in self._layers[layer_idx])
+        self._ops.write(key, value, keys, values, self._lengths)
+        return keys[:, :, : self._extent], values[:, :, : self._extent]
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         """Asked by models that make their own position ids; ours always come with the call."""
         return 0
 
+    def of(self, slots: slice) -> list[Tensor]:
+        """The buffers [layers, S, heads, L, size] of some slots, as views."""
+        return [buffer[:, slots] for buffer in self._buffers]
+
     def commit(self, slot: int, start: int, rows: Tensor) -> None:
-        """Moves scratch rows to the front of the scratch area.
+        """Moves scratch rows to the front of the scratch area; what :meth:`Ops.commit` does, for a path known here.
 
         Args:
             slot: which sequence.

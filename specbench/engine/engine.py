@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.engine import checks, linears
+from specbench.engine import checks, graphs, linears, pack
 from specbench.engine.attention import interface
-from specbench.engine.attention.interface import Calls, Visibility
-from specbench.engine.attention.reference import ReferenceAttention
+from specbench.engine.attention.choice import Attentions
+from specbench.engine.attention.interface import Calls
 from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
+from specbench.engine.graphs import ROW_BUCKETS, StepGraphs
+from specbench.engine.ops import TorchOps
+from specbench.engine.pack import Outcome
 from specbench.engine.phases import Phases
-from specbench.engine.sampler import Sampling, scores
+from specbench.engine.program import Kind, Mark, Program, unmarked
+from specbench.engine.sampler import Sampling
 from specbench.engine.tree import StepResult, TokenTree
-from specbench.engine.verify import accept_path, ancestors
 from specbench.errors import EnvironmentRefused, UsageError
 
-BACKENDS = {"reference": ReferenceAttention}
-# Row counts that a step is padded to where shapes are dear (one CUDA graph each); a CPU pays per row and pads to none.
-ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 MAX_ROWS = ROW_BUCKETS[-1]
 PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
 
-
-def _unmarked(phase: str) -> None:
-    """The stop-watch of a step that is not traced."""
+Forced = Mapping[int, Sequence[int]]
 
 
 class Engine:
@@ -41,12 +38,14 @@ class Engine:
         capacity: tokens a sequence may reach, prompt and output together.
         max_rows: largest tree.
         sampling: how next tokens are chosen; the same for all slots.
-        backend: attention backend by name.
-        pad_rows: pad steps to :data:`ROW_BUCKETS`; default is on for CUDA.
+        backend: attention backend, one of :data:`specbench.engine.attention.choice.NAMES`.
+        graphs: capture steps in CUDA graphs; default is on for CUDA, where a model that cannot be captured is then
+            stepped eagerly.
+        pad_rows: pad eager steps to :data:`~specbench.engine.graphs.ROW_BUCKETS`; default is on for CUDA.
 
     Raises:
         UsageError: an argument outside its range, or an attention feature the engine does not express.
-        EnvironmentRefused: the cache does not fit in memory.
+        EnvironmentRefused: the cache does not fit in memory, or the device has not what was asked for.
     """
 
     def __init__(
@@ -57,7 +56,8 @@ class Engine:
         capacity: int,
         max_rows: int = MAX_ROWS,
         sampling: Sampling | None = None,
-        backend: str = "reference",
+        backend: str = "auto",
+        graphs: bool | None = None,
         pad_rows: bool | None = None,
     ) -> None:
         if not 1 <= max_rows <= MAX_ROWS:
@@ -66,16 +66,19 @@ class Engine:
             raise UsageError(f"slots and capacity must be 1 or more, not {slots} and {capacity}")
         self.model = model.eval()
         self.device: torch.device = model.device
-        self.sampling = sampling or Sampling()
         self.capacity = capacity
-        self._backend = BACKENDS[backend]
-        self._buckets = ROW_BUCKETS if (self.device.type == "cuda" if pad_rows is None else pad_rows) else None
+        self._padded = self.device.type == "cuda" if pad_rows is None else pad_rows
         self._lengths: list[int | None] = [None] * slots  # cached tokens of each slot; None is a free slot
         # Two at least: the lossless check steps two rows where no method steps more than one.
         self._max_rows = max(2, max_rows)
         self.native_attention: str = model.config._attn_implementation
         if self.native_attention == interface.NAME:
             raise ValueError("this model already serves an engine; close() that one first")
+        self.attentions = Attentions(backend, model)
+        self._plain = Program(model, TorchOps())  # of prefills, and the oracle
+        self._program = self._plain  # until it is known whether the kernels take this model's heads
+        self.sampling = sampling or Sampling()
+        self._graphs = self._make_graphs(graphs)
         reach = capacity + max_rows  # positions a forward may use: a last tree that starts at the capacity
         checks.check_declared(model, reach)
         self.linears = linears.kind_for(model)
@@ -84,8 +87,12 @@ class Engine:
         try:
             shapes, calls = self._layer_shapes()
             checks.check_windows(model, calls.windows, reach)
+            self.attentions.check_shapes(shapes)
+            self._program = Program(model, self.attentions.ops())
+            self.sampling = self._sampling
             # Twice the largest tree: an idle slot may have ended up to a tree beyond the capacity, and steps along.
-            scratch = max(2 * self._bucket(self._max_rows), checks.PROBE_CELLS)
+            largest = next(bucket for bucket in ROW_BUCKETS if bucket >= self._max_rows)
+            scratch = max(2 * largest, checks.PROBE_CELLS)
             self.cache = StaticCache(shapes, slots, capacity + scratch, model.dtype, self.device)
             checks.check_forward(model, self._probe, self.native_attention)
         except BaseException as error:
@@ -97,6 +104,15 @@ class Engine:
                 f"no memory for a KV cache of {slots} × {capacity} tokens; lower --max-new-tokens or --concurrency"
             ) from error
 
+    def _make_graphs(self, wanted: bool | None) -> StepGraphs | None:
+        """None where steps are eager; ``_why_eager`` says why."""
+        self._graphs_asked = wanted is True
+        self._why_eager = "not asked for" if wanted is False else "graphs are for CUDA devices"
+        if wanted is False or (wanted is None and self.device.type != "cuda"):
+            return None
+        capture = graphs.cuda_capture(self.device)
+        return StepGraphs(self._captured_step, self.slots, self._max_rows, self.device, capture)
+
     def attach(self) -> None:
         """Gives the model's layers the engine's attention and linears; :meth:`close` takes them back."""
         self.model.set_attn_implementation(interface.NAME)
@@ -106,6 +122,16 @@ class Engine:
         """Gives the model back its own attention and linears."""
         self._linears.detach()
         self.model.set_attn_implementation(self.native_attention)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How next tokens are chosen."""
+        return self._sampling
+
+    @sampling.setter
+    def sampling(self, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self._program.ops.set_sampling(sampling)
 
     # ------------------------------------------------------------------ slots
 
@@ -166,12 +192,16 @@ class Engine:
         while head and len(head) + len(tree) > PREFILL_CHUNK:
             *chunk, last = head[:PREFILL_CHUNK]
             head = head[PREFILL_CHUNK:]
-            self._forward(slice(slot, slot + 1), [TokenTree.chain([last])], chunk)
-            self._lengths[slot] = self.length(slot) + len(chunk) + 1
-        return self._step(slice(slot, slot + 1), {slot: tree}, head, top_k)[slot]
+            self._prefill(slot, chunk, TokenTree.chain([last]), 0)
+        return self._prefill(slot, head, tree, top_k)
 
     def step(
-        self, trees: Mapping[int, TokenTree], *, top_k: int = 0, phases: Phases | None = None
+        self,
+        trees: Mapping[int, TokenTree],
+        *,
+        top_k: int = 0,
+        phases: Phases | None = None,
+        forced: Forced | None = None,
     ) -> dict[int, StepResult]:
         """One target forward over the trees of several slots: verify, accept, commit.
 
@@ -179,6 +209,8 @@ class Engine:
             trees: tree of each slot to step; each root is that slot's last emitted token.
             top_k: return the k highest scores of each row.
             phases: stop-watch that is told where the time goes.
+            forced: per slot, a next token for each row of its tree that takes the place of the computed one, or
+                :data:`~specbench.engine.pack.COMPUTED`. For simulated acceptance: all the work is done all the same.
 
         Returns:
             A result for each slot of ``trees``.
@@ -192,160 +224,186 @@ class Engine:
                 raise UsageError(
                     f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity"
                 )
-        # The batch is the contiguous range that spans them: slots are views of the cache then, never copies.
-        # A slot inside it without a tree takes part as one dead row.
-        return self._step(slice(min(trees), max(trees) + 1), trees, [], top_k, phases)
+        mark = phases.mark if phases else unmarked
+        attention = self.attentions.of(trees.values())
+        if self._graphs is not None:
+            return self._replayed(self._graphs, trees, self._kind(attention, top_k, forced is not None), forced, mark)
+        return self._eager(trees, Kind(self.sampling, top_k, forced is not None, attention), forced, mark)
 
     def settle(self) -> None:
         """Returns when the device has nothing left to do."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        graphs.settle(self.device)
 
-    def _step(
-        self,
-        slots: slice,
-        trees: Mapping[int, TokenTree],
-        head: list[int],
-        top_k: int,
-        phases: Phases | None = None,
+    def prepare(self, max_rows: int, *, top_k: int = 0, forced: bool = False, context: int = 0) -> None:
+        """Captures and times every graph that trees of up to ``max_rows`` rows can need, so that no request pays.
+
+        Args:
+            max_rows: rows of the largest tree.
+            top_k, forced: as the steps will be asked for.
+            context: cached tokens that step times are taken at.
+        """
+        if self._graphs is None:
+            return
+        assert all(length is None for length in self._lengths), "timing writes into every slot"
+        self._graphs.warm = False
+        try:
+            self.attentions.settle(lambda name: self._one_row_seconds(name, context))
+            for attention in self.attentions.kinds(max_rows):
+                kind = self._kind(attention, top_k, forced)
+                for slots in sorted({self._graphs.slot_bucket(count + 1) for count in range(self.slots)}):
+                    self._graphs.tune(slots, max_rows, kind, min(context, self.capacity))
+        except graphs.CaptureFailed as error:
+            if self._graphs_asked:
+                raise
+            self._graphs, self._why_eager = None, str(error)
+        else:
+            self._graphs.warm = True
+
+    def report(self) -> dict[str, Any]:
+        """What the engine chose and what its captures cost, for the summary of a run."""
+        found: dict[str, Any] = {"attention": self.attentions.report(), "linears": self.linears}
+        if self._graphs is None:
+            return {**found, "graphs": None, "why_eager": self._why_eager}
+        captures = self._graphs.captures
+        return {**found, "graphs": {**vars(captures), "step_s": self._graphs.curves()}}
+
+    # ------------------------------------------------------------------ inside a step
+
+    def _prefill(self, slot: int, head: list[int], tree: TokenTree, top_k: int) -> StepResult:
+        """Feeds ``head`` and ``tree`` in one forward and commits both."""
+        kind = Kind(self.sampling, top_k)
+        start = self.length(slot)
+        before = torch.tensor([head], device=self.device) if head else None
+        packed = self._packed([tree], len(tree), [start], None)
+        out = self._plain.run(
+            packed, len(tree), kind, self.cache, self.attentions.backend("reference"), commit=False, head=before,
+            slots=slice(slot, slot + 1), extent=start + len(head) + len(tree),
+        )  # fmt: skip
+        return self._commit(slot, start + len(head), tree, Outcome(out.cpu().numpy(), len(tree), top_k), 0)
+
+    def _eager(
+        self, trees: Mapping[int, TokenTree], kind: Kind, forced: Forced | None, mark: Mark
     ) -> dict[int, StepResult]:
-        """Steps ``trees``; ``head`` is prompt that precedes the root of the only tree in the same forward."""
-        mark = phases.mark if phases else _unmarked
-        batch = [trees.get(slot) for slot in range(slots.start, slots.stop)]
-        logits, inputs = self._forward(slots, batch, head, mark)
-        positions = inputs.positions[:, len(head) :]
-        chosen = scores(logits, positions + 1, self.sampling)
-        next_token = chosen.argmax(-1)
-        top = chosen.topk(top_k, dim=-1) if top_k else None
-        mark("forward")
-        path, bonus = accept_path(
-            inputs.tokens[:, len(head) :], inputs.parents, inputs.accept, inputs.tree_reach, next_token
-        )
-        # The one host read of a step.
-        packed = torch.cat([next_token, path.long(), bonus[:, None]], dim=1).tolist()
+        """A step on exact shapes, as far as rows are not padded."""
+        # The batch is the contiguous range that spans them: slots are views of the cache then, never copies.
+        # A slot inside it without a tree takes part as one dead row.
+        slots = slice(min(trees), max(trees) + 1)
+        batch, lengths = self._batch(trees, slots)
+        rows = max(len(tree) if tree else 1 for tree in batch)
+        if self._padded:
+            rows = next(bucket for bucket in ROW_BUCKETS if bucket >= rows)
+        packed = self._packed(batch, rows, lengths, _of(forced, slots))
+        out = self._program.run(
+            packed, rows, kind, self.cache, self.attentions.backend(kind.attention),
+            slots=slots, extent=max(lengths) + rows, commit=False, mark=mark,
+        )  # fmt: skip
+        outcome = Outcome(out.cpu().numpy(), rows, kind.top_k)  # the one host read of a step
         mark("accept")
-        width = next_token.shape[1]
-        results: dict[int, StepResult] = {}
-        for slot, tree in trees.items():
-            at = slot - slots.start
-            rows = [row for row, taken in enumerate(packed[at][width : width + len(tree)]) if taken]
-            start = self.length(slot) + len(head)
-            if rows[-1] != len(rows) - 1:  # a path that is not already the first rows
-                self.cache.commit(slot, start, torch.tensor(rows, device=self.device))
-            self._lengths[slot] = start + len(rows)
-            results[slot] = StepResult(
-                emitted=[tree.tokens[row] for row in rows[1:]] + [packed[at][-1]],
-                path=rows,
-                next_tokens=packed[at][: len(tree)],
-                top=None if top is None else (top.values[at, : len(tree)].cpu(), top.indices[at, : len(tree)].cpu()),
-            )
+        results = {
+            slot: self._commit(slot, self.length(slot), tree, outcome, slot - slots.start)
+            for slot, tree in trees.items()
+        }
         mark("commit")
         return results
+
+    def _replayed(
+        self, captured: StepGraphs, trees: Mapping[int, TokenTree], kind: Kind, forced: Forced | None, mark: Mark
+    ) -> dict[int, StepResult]:
+        """The same step as a graph, its commit included."""
+        slots = slice(0, captured.slot_bucket(max(trees) + 1))
+        batch, lengths = self._batch(trees, slots)
+        graph = captured.step(batch, lengths, kind, _of(forced, slots))
+        mark("build")
+        graph.run()
+        mark("forward")
+        results = {slot: graph.outcome.result(slot, tree) for slot, tree in trees.items()}
+        mark("accept")
+        for slot, result in results.items():
+            self._lengths[slot] = self.length(slot) + len(result.path)
+        mark("commit")
+        return results
+
+    def _captured_step(self, slots: int, rows: int, kind: Kind) -> Any:
+        """The device work of a step of the first ``slots`` slots, for capture."""
+
+        def run(packed: Tensor) -> Tensor:
+            backend = self.attentions.backend(kind.attention)
+            return self._program.run(packed, rows, kind, self.cache, backend, slots=slice(0, slots), extent=None)
+
+        return run
+
+    def _one_row_seconds(self, attention: str, context: int) -> float:
+        assert self._graphs is not None
+        kind = self._kind(attention, 0, False)
+        self._graphs.tune(1, 1, kind, min(context, self.capacity))
+        return self._graphs.step_seconds(1, 1, kind)
+
+    def _kind(self, attention: str, top_k: int, forced: bool) -> Kind:
+        # With top-k the scores are made by torch, which bakes the sampling in.
+        sampling = self.sampling if top_k else self._program.ops.same_graph(self.sampling)
+        return Kind(sampling, top_k, forced, attention)
+
+    def _batch(self, trees: Mapping[int, TokenTree], slots: slice) -> tuple[list[TokenTree | None], list[int]]:
+        """(tree, cached tokens) of each slot of a range."""
+        wanted = range(slots.start, slots.stop)
+        return [trees.get(slot) for slot in wanted], [self._lengths[slot] or 0 for slot in wanted]
+
+    def _packed(
+        self,
+        batch: Sequence[TokenTree | None],
+        rows: int,
+        lengths: Sequence[int],
+        forced: Sequence[Sequence[int] | None] | None,
+    ) -> Tensor:
+        packed = np.empty((len(batch), pack.width_in(rows)), dtype=np.int32)
+        pack.fill(packed, rows, batch, lengths, forced)
+        return torch.from_numpy(packed).to(self.device)
+
+    def _commit(self, slot: int, start: int, tree: TokenTree, outcome: Outcome, at: int) -> StepResult:
+        """Keeps the KV of the accepted rows of an eager step; ``start`` is the cell of the root."""
+        result = outcome.result(at, tree)
+        rows = result.path
+        if rows[-1] != len(rows) - 1:  # a path that is not already the first rows
+            self.cache.commit(slot, start, torch.tensor(rows, device=self.device))
+        self._lengths[slot] = start + len(rows)
+        return result
 
     def _check_rows(self, tree: TokenTree) -> None:
         if len(tree) > self._max_rows:
             raise UsageError(f"a tree of {len(tree)} rows exceeds the row limit of {self._max_rows}; raise max_rows")
 
-    def _forward(
-        self,
-        slots: slice,
-        batch: Sequence[TokenTree | None],
-        head: Sequence[int] = (),
-        mark: Callable[[str], None] = _unmarked,
-    ) -> tuple[Tensor, _Inputs]:
-        """Logits [S, Q, V] of the tree rows; KV of head and tree written to the scratch cells."""
-        rows = self._bucket(max(len(tree) if tree else 1 for tree in batch))
-        lengths = [self._lengths[slot] or 0 for slot in range(slots.start, slots.stop)]
-        inputs = _Inputs.build(batch, rows, head, lengths, self.device)
-        extent = max(lengths) + len(head) + rows
-        self.cache.aim(slots, inputs.cells, extent)
-        step = self._backend(Visibility(inputs.lengths, inputs.positions, inputs.reach, extent))
-        mark("build")
-        output = self._call(inputs, rows, self.cache, step)
-        return output, inputs
-
-    @torch.inference_mode()
-    def _call(
-        self, inputs: _Inputs, keep_logits: int, cache: Any, step: interface.Backend, calls: Calls | None = None
-    ) -> Tensor:
-        return self.model(
-            input_ids=inputs.tokens,
-            position_ids=inputs.positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=keep_logits,
-            step=step,
-            calls=calls,
-        ).logits
-
-    def _bucket(self, rows: int) -> int:
-        """The number of rows that a step of ``rows`` is padded to."""
-        return next(bucket for bucket in self._buckets if bucket >= rows) if self._buckets else rows
+    # ------------------------------------------------------------------ checks at load time
 
     def _layer_shapes(self) -> tuple[dict[int, LayerShape], Calls]:
         """What each layer stores and asks of attention, learnt from one row."""
         recorder, calls = ShapeRecorder(), Calls()
-        inputs = _Inputs.build([TokenTree.chain([0])], 1, (), [0], self.device)
-        step = self._backend(Visibility(inputs.lengths, inputs.positions, inputs.reach, 1))
+        packed = self._packed([TokenTree.chain([0])], 1, [0], None)
+        backend = self.attentions.backend("reference")
         with checks.refusing():
-            self._call(inputs, 1, recorder, step, calls)
+            self._plain.logits(packed, 1, recorder, backend, slots=slice(0, 1), extent=1, calls=calls)
         if not recorder.shapes:
             raise UsageError("this model keeps no KV cache that the engine can manage; it is not supported yet")
         return recorder.shapes, calls
 
     def _probe(self, prefix: Sequence[int], tree: TokenTree) -> Tensor:
-        """Logits [rows, V] of ``tree`` over a cached ``prefix``; for the checks, before slots are in use."""
-        *head, last = prefix
+        """Logits [rows, V] of ``tree`` over a cached ``prefix``, as a step of it runs."""
+        slot = self.alloc()
         try:
-            self._forward(slice(0, 1), [TokenTree.chain([last])], head)
-            self._lengths[0] = len(prefix)
-            return self._forward(slice(0, 1), [tree])[0][0, : len(tree)]
+            # Past the checks of a user's prompt: the scratch cells have room for it.
+            self._prefill(slot, list(prefix[:-1]), TokenTree.chain([prefix[-1]]), 0)
+            rows, length = len(tree), self.length(slot)
+            if self._padded:
+                rows = next(bucket for bucket in ROW_BUCKETS if bucket >= rows)
+            packed = self._packed([tree], rows, [length], None)
+            backend = self.attentions.backend(self.attentions.tree)
+            found = self._program.logits(
+                packed, rows, self.cache, backend, slots=slice(slot, slot + 1), extent=length + rows
+            )
         finally:
-            self._lengths[0] = None
+            self.free(slot)
+        return found[0, : len(tree)]
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """Device tensors of one forward over S slots. ``R`` is head + Q rows, with a head only in a prefill."""
-
-    tokens: Tensor  # [S, R]
-    parents: Tensor  # [S, Q], within the tree; root and padding name themselves
-    accept: Tensor  # bool [S, Q]
-    lengths: Tensor  # [S]
-    positions: Tensor  # [S, R]
-    cells: Tensor  # [S, R]
-    tree_reach: Tensor  # bool [S, Q, Q]
-    reach: Tensor  # bool [S, R, R]
-
-    @classmethod
-    def build(
-        cls,
-        batch: Sequence[TokenTree | None],
-        rows: int,
-        head: Sequence[int],
-        lengths: Sequence[int],
-        device: torch.device,
-    ) -> _Inputs:
-        # One host array and one copy: [S, 3, Q] tokens, parents, accept.
-        packed = np.zeros((len(batch), 3, rows), dtype=np.int64)
-        packed[:, 1] = np.arange(rows)
-        for at, tree in enumerate(batch):
-            if tree is not None:
-                count = len(tree)
-                packed[at, 0, :count] = tree.tokens
-                packed[at, 1, 1:count] = tree.parents[1:]
-                packed[at, 2, :count] = True if tree.accept is None else tree.accept
-        tokens, parents, accept = torch.from_numpy(packed).to(device).unbind(1)
-        start = torch.tensor(lengths, dtype=torch.int64, device=device)
-        tree_reach = ancestors(parents)
-        positions = start[:, None] + len(head) + tree_reach.sum(-1) - 1
-        reach = tree_reach
-        if head:
-            tokens = torch.cat([torch.tensor([list(head)], device=device), tokens], dim=1)
-            before = torch.arange(len(head), device=device)
-            positions = torch.cat([start[:, None] + before, positions], dim=1)
-            total = len(head) + rows
-            reach = torch.ones(1, total, total, dtype=torch.bool, device=device).tril_()
-            reach[:, len(head) :, len(head) :] = tree_reach
-        cells = start[:, None] + torch.arange(tokens.shape[1], device=device)
-        return cls(tokens, parents, accept.bool(), start, positions, cells, tree_reach, reach)
+def _of(forced: Forced | None, slots: slice) -> list[Sequence[int] | None] | None:
+    """The forced tokens of each slot of a range."""
+    return None if forced is None else [forced.get(slot) for slot in range(slots.start, slots.stop)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import models_tiny
@@ -10,9 +11,10 @@ import torch
 from models_tiny import REFUSED, attached, autoregressive, build, prompt, tiny_llama
 
 from specbench.engine import checks
+from specbench.engine.attention import choice
 from specbench.engine.attention.interface import UnsupportedAttention
 from specbench.engine.attention.reference import ReferenceAttention
-from specbench.engine.engine import BACKENDS, Engine
+from specbench.engine.engine import Engine
 
 
 @pytest.mark.parametrize("feature", list(REFUSED))
@@ -76,21 +78,19 @@ class _SeesSiblings(ReferenceAttention):
 
     def __init__(self, visibility: Any) -> None:
         super().__init__(visibility)
-        rows = visibility.reach.shape[-1]
-        self._see = type(visibility)(
-            visibility.lengths, visibility.positions, torch.ones(rows, rows).tril().bool()[None], visibility.extent
-        )
+        rows = visibility.depth.shape[-1]
+        self._see = replace(visibility, rows=torch.ones(rows, rows).tril().bool()[None])
 
 
 @pytest.mark.parametrize("wrong", [_WrongScale, _SeesSiblings])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_wrong_forward_is_found(wrong: type, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BACKENDS, "wrong", wrong)
     model = tiny_llama(97).to(dtype)
     with attached(model, capacity=64, max_rows=4):
         pass
+    monkeypatch.setattr(choice, "ReferenceAttention", wrong)
     with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
-        Engine(model, capacity=64, max_rows=4, backend="wrong")
+        Engine(model, capacity=64, max_rows=4)
 
 
 def test_the_checks_leave_no_state_behind() -> None:

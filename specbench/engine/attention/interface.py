@@ -28,19 +28,19 @@ class UnsupportedAttention(UsageError):
 class Visibility:
     """Which cells each row of a step may read, in the terms every backend builds its own mask from.
 
-    S slots, Q rows, L visible cells.
+    S slots, Q rows, L cells.
 
     Attributes:
-        lengths: int64 [S], cached tokens of each slot.
-        positions: int64 [S, Q], absolute position of each row.
-        reach: bool [S, Q, Q], row i may attend to row j.
-        extent: L; the rows of slot s sit in cells ``lengths[s] .. lengths[s] + Q - 1``.
+        lengths: integer [S], cached tokens of each slot; row j of slot s sits in cell ``lengths[s] + j``.
+        depth: integer [S, Q], ancestors of each row; its position is ``lengths[s] + depth``.
+        rows: which rows each row may attend to, as :class:`specbench.engine.ops.Ancestry` has it.
+        extent: cells that can be visible, from 0; None is all, and the mask hides those behind the step's rows.
     """
 
     lengths: Tensor
-    positions: Tensor
-    reach: Tensor
-    extent: int
+    depth: Tensor
+    rows: Tensor
+    extent: int | None
 
 
 class Backend(Protocol):

@@ -17,24 +17,26 @@ class ReferenceAttention:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         if window not in self._masks:
-            self._masks[window] = self._mask(window, query.dtype)
+            self._masks[window] = self._mask(window, query.dtype, key.shape[2])
         attended = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=self._masks[window], scale=scale, enable_gqa=query.shape[1] != key.shape[1]
         )
         return attended.transpose(1, 2)
 
-    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+    def _mask(self, window: int | None, dtype: torch.dtype, cells: int) -> Tensor | None:
         """Additive mask [S, 1, Q, L], or None when a single row sees every visible cell."""
         see = self._see
-        slots, rows = see.positions.shape
-        if slots == rows == 1 and (window is None or see.extent <= window):
+        slots, rows = see.depth.shape
+        if slots == rows == 1 and see.extent is not None and (window is None or see.extent <= window):
             return None
-        cell = torch.arange(see.extent, device=see.lengths.device)
-        own = see.lengths[:, None] + torch.arange(rows, device=cell.device)
-        visible = (cell < see.lengths[:, None, None]).expand(slots, rows, see.extent)
-        visible = visible.scatter(2, own[:, None, :].expand(-1, rows, -1), see.reach)
+        cell = torch.arange(cells, device=see.lengths.device)
+        lengths = see.lengths.long()
+        own = lengths[:, None] + torch.arange(rows, device=cell.device)
+        visible = (cell < lengths[:, None, None]).expand(slots, rows, cells)
+        visible = visible.scatter(2, own[:, None, :].expand(-1, rows, -1), see.rows)
         if window is not None:
-            key_position = cell.expand(slots, -1).scatter(1, own, see.positions)
-            visible = visible & (key_position[:, None, :] > see.positions[:, :, None] - window)
+            position = lengths[:, None] + see.depth
+            key_position = cell.expand(slots, -1).scatter(1, own, position)
+            visible = visible & (key_position[:, None, :] > position[:, :, None] - window)
         hidden = torch.finfo(dtype).min
         return torch.zeros(visible.shape, dtype=dtype, device=cell.device).masked_fill_(~visible, hidden).unsqueeze(1)

@@ -1,0 +1,146 @@
+"""Which attention backend a step gets: what was asked for, or what this device and model can have and is fastest."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from specbench.engine.attention.interface import Backend, Visibility
+from specbench.engine.attention.reference import ReferenceAttention
+from specbench.engine.cache import LayerShape
+from specbench.engine.ops import Ops, TorchOps
+from specbench.engine.tree import TokenTree
+from specbench.errors import EnvironmentRefused, unknown
+
+NAMES = ("auto", "reference", "triton", "flash")
+_HALVES = (torch.bfloat16, torch.float16)
+_LARGEST_HEAD = 256
+
+
+class Attentions:
+    """The backends of an engine: one for chains, one for trees. ``flash`` knows no trees, so they may differ.
+
+    Args:
+        asked: one of :data:`NAMES`. "flash" is flash-attn for chains and the best other for trees.
+        model: whose device and dtype decide what can be had.
+
+    Raises:
+        UsageError: no such backend.
+        EnvironmentRefused: one that this device, this dtype or these packages do not have.
+    """
+
+    def __init__(self, asked: str, model: Any) -> None:
+        if asked not in NAMES:
+            raise unknown("attention backend", asked, NAMES)
+        self._asked = asked
+        self._device: torch.device = model.device
+        reasons = {"triton": _no_triton(model), "flash": _no_flash(model)}
+        if reasons.get(asked):
+            raise EnvironmentRefused(f"attention '{asked}' {reasons[asked]}; use --attention auto")
+        wanted = asked in ("triton", "flash") or (asked == "auto" and model.device.type == "cuda")
+        kernels = wanted and reasons["triton"] is None
+        self.tree = "triton" if kernels else "reference"
+        self.chain = "flash" if asked == "flash" else self.tree
+        # What auto chooses between for chains, once a step of each can be timed.
+        self._rivals = ["flash"] if asked == "auto" and kernels and reasons["flash"] is None else []
+        self._why = "" if asked != "auto" else reasons["triton"] or "the only one for trees on this device"
+        self._seconds: dict[str, float] = {}
+
+    def check_shapes(self, shapes: dict[int, LayerShape]) -> None:
+        """Falls back where a head is larger than the kernels take.
+
+        Raises:
+            EnvironmentRefused: such a backend was asked for by name.
+        """
+        largest = max(max(key, value) for _, key, value in shapes.values())
+        if largest <= _LARGEST_HEAD or self.tree == self.chain == "reference":
+            return
+        if self._asked != "auto":
+            raise EnvironmentRefused(
+                f"attention '{self._asked}' takes heads of up to {_LARGEST_HEAD}, this model's have {largest}; "
+                "use --attention auto"
+            )
+        self.tree = self.chain = "reference"
+        self._rivals, self._why = [], f"heads of {largest} are larger than the kernels take"
+
+    def ops(self) -> Ops:
+        """The device work that goes with the backend of trees; its masks have that form."""
+        if self.tree == "reference":
+            return TorchOps()
+        from specbench.engine.kernels.ops import TritonOps
+
+        return TritonOps(self._device)
+
+    def of(self, trees: Iterable[TokenTree]) -> str:
+        """The backend for a step over ``trees``."""
+        return self.tree if self.chain == self.tree or not all(map(is_chain, trees)) else self.chain
+
+    def kinds(self, max_rows: int) -> list[str]:
+        """The backends that trees of up to ``max_rows`` rows may get."""
+        return sorted({self.chain} if max_rows == 1 else {self.chain, self.tree})
+
+    def settle(self, seconds: Callable[[str], float]) -> None:
+        """Lets measured time decide where more than one backend serves chains.
+
+        Args:
+            seconds: time of a one-row step with the backend of that name.
+        """
+        if not self._rivals:
+            return
+        self._seconds = {name: seconds(name) for name in (self.tree, *self._rivals)}
+        self.chain = min(self._seconds, key=lambda name: self._seconds[name])
+        others = [f"{self._seconds[name] / self._seconds[self.chain]:.2f} × {name}" for name in self._seconds]
+        self._why = f"a one-row step takes {', '.join(others)}"
+        self._rivals = []
+
+    def backend(self, name: str) -> Callable[[Visibility], Backend]:
+        """What makes the attention of a forward."""
+        if name == "triton":
+            from specbench.engine.attention.triton import TritonAttention
+
+            return TritonAttention
+        if name == "flash":
+            from specbench.engine.attention.flash import FlashAttention
+
+            return FlashAttention
+        return ReferenceAttention
+
+    def report(self) -> dict[str, Any]:
+        """What was chosen, for the records."""
+        return {"chains": self.chain, "trees": self.tree, "why": self._why, "one_row_s": self._seconds or None}
+
+
+def is_chain(tree: TokenTree) -> bool:
+    """Whether each row hangs under the one before it."""
+    return all(parent == row - 1 for row, parent in enumerate(tree.parents))
+
+
+def _no_triton(model: Any) -> str | None:
+    """Why the Triton kernels cannot serve a model; None when they can."""
+    if importlib.util.find_spec("triton") is None:
+        return "needs triton, which is not installed"
+    if model.device.type != "cuda" and not _interpreted():
+        return "needs a CUDA device"
+    if model.dtype not in (*_HALVES, torch.float32):
+        return f"has no {str(model.dtype).removeprefix('torch.')}"
+    return None
+
+
+def _interpreted() -> bool:
+    """Whether Triton runs its kernels in its interpreter: the tests do, on a machine without a GPU."""
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
+
+
+def _no_flash(model: Any) -> str | None:
+    if importlib.util.find_spec("flash_attn") is None:
+        return "needs flash-attn, which is not installed"
+    if model.device.type != "cuda":
+        return "needs a CUDA device"
+    if model.dtype not in _HALVES:
+        return f"has no {str(model.dtype).removeprefix('torch.')}"
+    return None

@@ -1,0 +1,168 @@
+"""The device side of a step: from the packed trees to the packed outcome, without a host read in between.
+
+The same code runs eagerly, on exact shapes, and under capture, on the shapes of a bucket (DESIGN §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.engine import pack
+from specbench.engine.attention.interface import Backend, Calls, Visibility
+from specbench.engine.cache import StaticCache
+from specbench.engine.ops import Ancestry, Ops
+from specbench.engine.sampler import Sampling, scores
+
+MakeBackend = Callable[[Visibility], Backend]
+Mark = Callable[[str], None]
+
+
+def unmarked(phase: str) -> None:
+    """The stop-watch of a step that is not traced."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a step computes beside its shape; every kind has graphs of its own.
+
+    Attributes:
+        sampling: how next tokens are chosen.
+        top_k: highest scores of each row to return.
+        forced: whether next tokens may be put in place of the computed ones.
+        attention: name of the backend.
+    """
+
+    sampling: Sampling
+    top_k: int = 0
+    forced: bool = False
+    attention: str = "reference"
+
+
+class Program:
+    """Runs a model over the rows of token trees.
+
+    Args:
+        model: a transformers causal LM whose attention is the engine's.
+        ops: device work beside its layers.
+    """
+
+    def __init__(self, model: Any, ops: Ops) -> None:
+        self._model = model
+        self.ops = ops
+
+    @torch.inference_mode()
+    def run(
+        self,
+        packed: Tensor,
+        rows: int,
+        kind: Kind,
+        cache: StaticCache,
+        backend: MakeBackend,
+        *,
+        slots: slice,
+        extent: int | None,
+        head: Tensor | None = None,
+        commit: bool = True,
+        mark: Mark = unmarked,
+    ) -> Tensor:
+        """One forward over the trees of S slots.
+
+        Args:
+            packed: int32 [S, pack.width_in(rows)] on the device.
+            rows: Q.
+            kind: what to compute.
+            cache: holds the slots.
+            backend: makes the attention of this forward.
+            slots: the S slots, contiguous.
+            extent: cells visible to attention, from 0; None is all, as capture needs it.
+            head: int64 [1, H] prompt tokens before the root, in a prefill.
+            commit: move the accepted rows' KV; without it the caller does.
+            mark: told where the time goes.
+
+        Returns:
+            int32 [S, pack.width_out(rows, kind.top_k)].
+        """
+        fields = pack.split(packed, rows)
+        ancestry = self.ops.ancestry(fields.parents)
+        logits, lengths = self._logits(fields, ancestry, cache, backend, slots, extent, head, mark)
+        positions = lengths[:, None] + ancestry.depth
+        next_token, top = self._choose(logits, positions + 1, kind)
+        if kind.forced:
+            next_token = torch.where(fields.forced == pack.COMPUTED, next_token, fields.forced)
+        mark("forward")
+        count, path, bonus = self.ops.accept(fields.tokens, fields.parents, fields.accept, ancestry, next_token)
+        if commit:
+            self.ops.commit(cache.of(slots), lengths, count, path)
+        return pack.join(next_token, path, count, bonus, top)
+
+    def logits(
+        self,
+        packed: Tensor,
+        rows: int,
+        cache: Any,
+        backend: MakeBackend,
+        *,
+        slots: slice,
+        extent: int | None,
+        head: Tensor | None = None,
+        calls: Calls | None = None,
+    ) -> Tensor:
+        """Logits [S, Q, V] of the tree rows; nothing chosen and nothing committed. For the checks at load time."""
+        fields = pack.split(packed, rows)
+        ancestry = self.ops.ancestry(fields.parents)
+        return self._logits(fields, ancestry, cache, backend, slots, extent, head, unmarked, calls)[0]
+
+    @torch.inference_mode()
+    def _logits(
+        self,
+        fields: pack.Fields,
+        ancestry: Ancestry,
+        cache: Any,
+        backend: MakeBackend,
+        slots: slice,
+        extent: int | None,
+        head: Tensor | None,
+        mark: Mark,
+        calls: Calls | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """(logits [S, Q, V], cache lengths [S] before the root)."""
+        tokens, lengths, start = fields.tokens.long(), fields.lengths, fields.lengths
+        if head is not None:
+            tokens, ancestry, lengths = _behind(head, tokens, ancestry, lengths)
+        positions = start[:, None] + ancestry.depth
+        cache.aim(slots, start, extent, self.ops)
+        step = backend(Visibility(start, ancestry.depth, ancestry.rows, extent))
+        mark("build")
+        logits: Tensor = self._model(
+            input_ids=tokens,
+            position_ids=positions.long(),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=fields.tokens.shape[1],
+            step=step,
+            calls=calls,
+        ).logits
+        return logits, lengths
+
+    def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """Next token [S, Q] of every row, and (scores, ids) [S, Q, k] where they are wanted."""
+        if not kind.top_k:
+            return self.ops.choose(logits, positions, kind.sampling), None
+        chosen = scores(logits, positions, kind.sampling)
+        best, ids = chosen.topk(kind.top_k, dim=-1)
+        return chosen.argmax(-1), (best, ids)
+
+
+def _behind(head: Tensor, tokens: Tensor, ancestry: Ancestry, lengths: Tensor) -> tuple[Tensor, Ancestry, Tensor]:
+    """A prompt's rows before those of the tree that hangs under its end; (tokens, ancestry, length at the root)."""
+    before, rows = head.shape[1], tokens.shape[1]
+    # Not by pointer jumping over a thousand rows: a prompt is a chain, and all of it is before the tree.
+    reach = torch.ones(1, before + rows, before + rows, dtype=torch.bool, device=head.device).tril_()
+    reach[:, before:, before:] = ancestry.rows
+    depth = torch.cat([torch.arange(before, device=head.device)[None], before + ancestry.depth], dim=1)
+    return torch.cat([head, tokens], dim=1), Ancestry(depth, reach), lengths + before

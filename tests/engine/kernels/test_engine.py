@@ -1,0 +1,70 @@
+"""The engine on the Triton kernels says what it says on the oracle; here in Triton's interpreter, or on a GPU."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from models_tiny import attached, autoregressive, decode, prompt, supported
+from random_trees import hiding_tree
+
+from specbench.engine.sampler import Sampling
+from specbench.engine.tree import TokenTree
+from specbench.errors import EnvironmentRefused
+
+TOKENS = 6
+
+
+def trees(seed: int, truth: list[int], vocab: int) -> Any:
+    rng = random.Random(seed)
+
+    def draft(out: list[int]) -> TokenTree:
+        hidden = truth[len(out) : len(out) + rng.randrange(4)]
+        return hiding_tree(rng, out[-1], hidden, vocab, rng.randrange(len(hidden), 8), apart=True)
+
+    return draft
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, seed=3)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3"])  # grouped heads, a window in some layers, head norms
+def test_the_kernels_decode_what_the_oracle_decodes(family: str, sampling: Sampling) -> None:
+    model = supported(family)
+    vocab = model.get_input_embeddings().num_embeddings
+    prompts = [prompt(length, vocab, seed) for seed, length in enumerate((11, 3))]
+    options: dict[str, Any] = {"slots": 2, "capacity": 40, "max_rows": 16, "sampling": sampling}
+    with attached(model, backend="reference", **options) as engine:
+        expected = [autoregressive(engine, ids, TOKENS) for ids in prompts]
+    with attached(model, backend="triton", **options) as engine:
+        assert engine.report()["attention"]["trees"] == "triton"
+        assert autoregressive(engine, prompts[0], TOKENS) == expected[0]
+        engine.alloc()  # the other slot, with a dead one before it
+        assert decode(engine, prompts[1], TOKENS, trees(1, expected[1], vocab)) == expected[1]
+
+
+def test_filters_and_top_scores_go_with_the_kernels() -> None:
+    model = supported("llama")
+    vocab = model.get_input_embeddings().num_embeddings
+    ids = prompt(9, vocab)
+    found = []
+    for backend in ("reference", "triton"):
+        sampling = Sampling(temperature=0.8, top_k=9, top_p=0.9, seed=4)
+        with attached(model, capacity=40, max_rows=4, sampling=sampling, backend=backend) as engine:
+            slot = engine.alloc()
+            out = engine.prefill(slot, ids).emitted
+            result = engine.step({slot: TokenTree([out[-1], 5, 6], [-1, 0, 0])}, top_k=2)[slot]
+            assert result.top is not None
+            plain = engine.step({slot: TokenTree.chain([result.emitted[-1]])})[slot]
+            found.append((out, result.next_tokens, result.top[1].tolist(), plain.next_tokens))
+    assert found[0] == found[1]
+
+
+def test_a_double_precision_model_has_no_kernels() -> None:
+    model = supported("llama").double()
+    try:
+        with pytest.raises(EnvironmentRefused, match="has no float64; use --attention auto"), attached(
+            model, capacity=20, backend="triton"
+        ):
+            pass
+    finally:
+        model.float()

@@ -1,0 +1,165 @@
+"""Captured steps say what eager steps say: nothing of the step they were captured on is baked in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from models_tiny import attached, autoregressive, decode, prompt, supported
+from random_trees import hiding_tree, random_tree
+from recorded import recorded_capture
+
+from specbench.engine import graphs
+from specbench.engine.engine import Engine
+from specbench.engine.graphs import ROW_BUCKETS, CaptureFailed
+from specbench.engine.pack import COMPUTED
+from specbench.engine.tree import TokenTree
+from specbench.errors import EnvironmentRefused
+
+VOCAB = 97
+TOKENS = 12
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3", "gpt2", "mixtral")
+
+
+@pytest.fixture(autouse=True)
+def _captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+
+
+def trees(seed: int, truth: list[int], vocab: int) -> Any:
+    """Drafts of any shape, some of which are right."""
+    rng = random.Random(seed)
+
+    def draft(out: list[int]) -> TokenTree:
+        hidden = truth[len(out) : len(out) + rng.randrange(5)]
+        return hiding_tree(rng, out[-1], hidden, vocab, rng.randrange(len(hidden), 12))
+
+    return draft
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_captured_step_serves_all_prompts_and_trees(family: str) -> None:
+    model = supported(family)
+    vocab = model.get_input_embeddings().num_embeddings
+    prompts = [prompt(length, vocab, seed) for seed, length in enumerate((1, 19, 7))]
+    with attached(model, slots=2, capacity=48, max_rows=16) as engine:
+        expected = [autoregressive(engine, ids, TOKENS) for ids in prompts]
+    with attached(model, slots=2, capacity=48, max_rows=16, graphs=True) as engine:
+        for seed, (ids, truth) in enumerate(zip(prompts, expected, strict=True)):
+            assert autoregressive(engine, ids, TOKENS) == truth
+            assert decode(engine, ids, TOKENS, trees(seed, truth, vocab)) == truth
+        engine.alloc()  # and in another slot, with a dead one before it
+        assert autoregressive(engine, prompts[1], TOKENS) == expected[1]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return supported("llama")
+
+
+@pytest.fixture
+def captured(model: Any) -> Iterator[Engine]:
+    with attached(model, slots=3, capacity=60, max_rows=20, graphs=True) as engine:
+        yield engine
+
+
+def test_every_graph_is_captured_before_the_first_request(model: Any, captured: Engine) -> None:
+    captured.prepare(20, context=30)
+    graphs_of = captured.report()["graphs"]
+    buckets = [rows for rows in ROW_BUCKETS if rows <= 32]
+    assert graphs_of["count"] == len(buckets) * 3  # one, two and three slots
+    assert graphs_of["late"] == 0
+    vocab = model.get_input_embeddings().num_embeddings
+    rng = random.Random(0)
+    for _ in range(3):
+        slot = captured.alloc()
+        root = captured.prefill(slot, prompt(5, vocab)).emitted[-1]
+        for rows in (1, 3, 20):
+            root = captured.step({slot: random_tree(rng, root, vocab, rows)})[slot].emitted[-1]
+    assert captured.report()["graphs"]["count"] == graphs_of["count"]
+    # what nobody prepared is captured when it comes, and counted as late
+    captured.step({0: TokenTree.chain([1])}, top_k=2)
+    assert captured.report()["graphs"]["late"] == 1
+
+
+def test_a_bucket_that_costs_more_than_a_larger_one_is_not_used(
+    captured: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library's slow path for few rows, as one row of a plain matrix product can be."""
+    seconds = {1: 9.0, 2: 3.0, 4: 4.0, 8: 5.0, 16: 4.5, 32: 6.0}
+    steps = captured._graphs
+    assert steps is not None
+
+    def slow(slots: int, rows: int, kind: Any, context: int) -> float:
+        steps._step_s[slots, rows, kind] = seconds[rows]
+        return seconds[rows]
+
+    monkeypatch.setattr(steps, "_time", slow)
+    captured.prepare(20)
+    (one, *_) = steps.curves()
+    assert one["padded_to"] == {1: 2, 2: 2, 4: 4, 8: 16, 16: 16, 32: 32}
+    monkeypatch.undo()
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+    slot = captured.alloc()
+    captured.prefill(slot, [5, 6, 7])
+    captured.step({slot: TokenTree.chain([5])})
+    assert [(s, rows) for s, rows, _ in steps._graphs] == [(1, 2)]
+
+
+def test_one_row_is_tried_in_larger_buckets_even_if_no_tree_is_larger(model: Any) -> None:
+    with attached(model, capacity=60, max_rows=16, graphs=True) as engine:
+        engine.prepare(1)
+        assert list(engine.report()["graphs"]["step_s"][0]["step_s"]) == [1, 2, 4, 8, 16]
+
+
+def test_top_scores_come_out_of_a_graph(model: Any) -> None:
+    tops = []
+    for wanted in (True, False):
+        with attached(model, capacity=40, max_rows=16, graphs=wanted) as engine:
+            slot = engine.alloc()
+            engine.prefill(slot, prompt(9, VOCAB))
+            for tree in (TokenTree.chain([1]), TokenTree([4, 5, 6], [-1, 0, 0])):
+                found = engine.step({slot: tree}, top_k=3)[slot]
+            assert found.top is not None
+            assert found.top[1][:, 0].tolist() == found.next_tokens
+            tops.append(found.top)
+    torch.testing.assert_close(tops[0], tops[1])
+
+
+def test_forced_tokens_decide_what_is_accepted_and_cost_the_same_work(captured: Engine) -> None:
+    """Simulated acceptance: row 2 under row 1 is accepted, row 3 beside it is not."""
+    tree = TokenTree([4, 5, 6, 7], [-1, 0, 1, 1])
+    slot = captured.alloc()
+    captured.prefill(slot, [1, 2, 3])
+    result = captured.step({slot: tree}, forced={slot: [5, 6, 90, COMPUTED]})[slot]
+    assert (result.path, result.emitted) == ([0, 1, 2], [5, 6, 90])
+    free = captured.step({slot: TokenTree([90, 5], [-1, 0])}, forced={slot: [COMPUTED, COMPUTED]})[slot]
+    assert free.emitted == free.next_tokens[: len(free.emitted)]
+
+
+def test_a_model_that_cannot_be_captured_is_stepped_eagerly_unless_graphs_were_asked_for() -> None:
+    model = supported("mixtral")
+    implementation = model.config._experts_implementation
+    model.set_experts_implementation("eager")  # a loop over the experts that were hit, known on the host
+    with attached(model, capacity=40, max_rows=16) as engine:
+        expected = autoregressive(engine, [3, 4], 5)
+    with attached(model, capacity=40, max_rows=16, graphs=True) as engine:
+        with pytest.raises(CaptureFailed, match="--graphs off"):
+            engine.prepare(1)
+        engine._graphs_asked = False  # as by default on CUDA
+        engine.prepare(1)
+        report = engine.report()
+        assert report["graphs"] is None
+        assert "reads the device" in report["why_eager"]
+        assert autoregressive(engine, [3, 4], 5) == expected
+    model.set_experts_implementation(implementation)
+
+
+def test_graphs_need_a_cuda_device(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    with pytest.raises(EnvironmentRefused, match="--graphs auto"):
+        Engine(model, capacity=20, graphs=True)
+    assert model.config._attn_implementation != "specbench"
