@@ -1,0 +1,213 @@
+"""The step of a large model, on dummy weights of its real shapes: plain decoding, wide trees, drafting, concurrency."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from specbench.simulate import Acceptance
+
+from benchmarks.gpu_check.bandwidth import step_bytes
+from benchmarks.gpu_check.records import Figure
+from benchmarks.vs_generate import by_generate
+from specbench.decoding import Context, Method
+from specbench.engine.engine import Engine
+from specbench.engine.phases import HOST_PHASES
+from specbench.engine.tree import TokenTree
+from specbench.models import LoadedModel, load
+from specbench.plan import plan_methods
+from specbench.records import RequestRecord, SimulatedAcceptance
+from specbench.runner import Request, Runner
+from specbench.stopping import StopRule
+
+#: Step time over a one-row step that a step of so many rows may take.
+ROW_AIMS = {16: 1.05, 64: 1.15, 128: 1.3, 256: 1.9}
+ACCEPTANCE = 4.0  # tokens a forward, where acceptance is simulated
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        context: prompt tokens.
+        steps: timed steps of each kind.
+        concurrency: numbers of sequences.
+        rows: row counts, one first.
+    """
+
+    context: int = 1024
+    steps: int = 50
+    concurrency: Sequence[int] = (1, 4, 16, 64)
+    rows: Sequence[int] = (1, *ROW_AIMS)
+
+
+def baseline(spec: str, bandwidth: float, size: Size, dtype: str) -> Iterator[Figure]:
+    """Plain decoding against the bus and against ``generate``, and the step time of wide trees.
+
+    Args:
+        spec: a ``config:`` model.
+        bandwidth: measured bytes per second of a copy.
+        size: how much.
+        dtype: of the weights.
+    """
+    loaded = load(spec, dtype=dtype)
+    model = loaded.model
+    room = size.steps * (len(size.rows) + 1)
+    engine = Engine(model, capacity=size.context + room, max_rows=max(size.rows))
+    try:
+        engine.prepare(max(size.rows), context=size.context)
+        yield from _captures(spec, engine)
+        taken = _row_times(engine, loaded, size)
+    finally:
+        engine.close()
+    note = f"median of {size.steps} steps, {dtype}, context {size.context}"
+    step = median(taken[1])
+    read = step_bytes(model, size.context)
+    yield Figure(f"{spec}: AR step", 1e3 * step, "ms", note=note)
+    yield Figure(f"{spec}: AR, share of the copy bandwidth", read / step / bandwidth, "share", ">= 0.8", note)
+    for rows in size.rows[1:]:
+        # pairs of neighbouring steps: the ratio does not see a clock that drifts
+        ratio = median(many / one for many, one in zip(taken[rows], taken[1], strict=True))
+        aim = f"<= {ROW_AIMS[rows]}" if rows in ROW_AIMS else ""
+        yield Figure(f"{spec}: step of {rows} rows over one row", ratio, "ratio", aim, note)
+    prompt = _prompt(loaded, size.context)
+    theirs = [by_generate(model, prompt, size.steps) for _ in range(3)][1:]  # the first is warm-up
+    each = min(one.seconds / one.tokens for one in theirs)
+    how = f"{size.steps} tokens, best of two, {model.config._attn_implementation} attention"
+    yield Figure(f"{spec}: generate, per token", 1e3 * each, "ms", note=how)
+    yield Figure(f"{spec}: AR over transformers generate", each / step, "ratio", ">= 4", how)
+
+
+def drafting(spec: str, size: Size, dtype: str, settings: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Figure]:
+    """What methods add to the target's forward, at a simulated acceptance.
+
+    Args:
+        spec, size, dtype: as for :func:`baseline`.
+        settings: (method, its ``--set`` options).
+    """
+    loaded = load(spec, dtype=dtype)
+    for name, options in settings:
+        (method,) = [one for one in plan_methods([name], options) if one.name == name]
+        engine = Engine(loaded.model, capacity=size.context + _tokens(size), max_rows=method.max_rows)
+        try:
+            engine.prepare(method.max_rows, top_k=method.top_k, forced=True, context=size.context)
+            (record,) = _decode(engine, loaded, method, 1, size, trace=True)
+            late = _late(engine)
+        finally:
+            engine.close()
+        assert record.phases_s is not None
+        steps = [sum(parts) for parts in zip(*record.phases_s.values(), strict=True)]
+        host = [sum(parts) for parts in zip(*(record.phases_s[phase] for phase in HOST_PHASES), strict=True)]
+        share = median(h / step for h, step in zip(host, steps, strict=True))
+        label = " ".join([name, *options])
+        note = f"median of {len(steps)} steps, {record.rows / record.forwards:.0f} rows a step, {late} late captures"
+        yield Figure(f"{spec}: {label}, host share of a step", share, "share", "<= 0.1", note)
+        yield Figure(f"{spec}: {label}, step", 1e3 * median(steps), "ms", note=note)
+
+
+def concurrency(spec: str, size: Size, dtype: str, settings: Sequence[str]) -> Iterator[Figure]:
+    """Throughput of AR and of ``jf`` at a simulated acceptance, as more sequences are stepped together.
+
+    Args:
+        spec, size, dtype: as for :func:`baseline`.
+        settings: ``--set`` options of jf.
+    """
+    loaded = load(spec, dtype=dtype)
+    ar, jf = plan_methods(["jf"], settings)
+    for count in size.concurrency:
+        engine = Engine(loaded.model, slots=count, capacity=size.context + _tokens(size), max_rows=jf.max_rows)
+        try:
+            speeds = []
+            for method in (ar, jf):
+                _decode(engine, loaded, method, count, size)  # captures what it needs
+                before = _late(engine)
+                records = _decode(engine, loaded, method, count, size)
+                seconds = sum(record.busy_decode_s for record in records)
+                speeds.append(sum(record.n_out - 1 for record in records) / seconds)
+                note = f"{count} × {_tokens(size)} tokens, {_late(engine) - before} captures while timed"
+                yield Figure(f"{spec}: {method.name} at concurrency {count}", speeds[-1], "tok/s", note=note)
+            yield Figure(f"{spec}: jf (acceptance {ACCEPTANCE:g}) over AR, concurrency {count}", speeds[1] / speeds[0])
+        finally:
+            engine.close()
+
+
+def _row_times(engine: Engine, loaded: LoadedModel, size: Size) -> dict[int, list[float]]:
+    """Rows -> seconds of each step, host included; the row counts take turns."""
+    slot = engine.alloc()
+    root = engine.prefill(slot, _prompt(loaded, size.context)).emitted[-1]
+    taken: dict[int, list[float]] = {rows: [] for rows in size.rows}
+    for _ in range(size.steps):
+        for rows in size.rows:
+            tree = TokenTree.chain([root, *range(1, rows)])
+            started = time.perf_counter()
+            root = engine.step({slot: tree})[slot].emitted[-1]
+            taken[rows].append(time.perf_counter() - started)
+            if engine.capacity - engine.length(slot) < max(size.rows):  # guesses were right by chance
+                engine.free(slot)
+                slot = engine.alloc()
+                root = engine.prefill(slot, _prompt(loaded, size.context)).emitted[-1]
+    engine.free(slot)
+    return taken
+
+
+def _decode(
+    engine: Engine, loaded: LoadedModel, method: Method, count: int, size: Size, trace: bool = False
+) -> list[RequestRecord]:
+    """``count`` requests at once; acceptance simulated where the method drafts."""
+    vocab = loaded.vocab_size
+    asked = SimulatedAcceptance(mean=ACCEPTANCE, spread=0.0)
+
+    def acceptance(label: str, request: Request) -> Acceptance | None:
+        return None if label == "ar" else Acceptance.of(asked, request.prompt_id, vocab, ())
+
+    runner = Runner(
+        engine,
+        lambda label, request: Context(vocab, loaded.pad_id, random.Random(request.prompt_id)),
+        count,
+        trace=trace,
+        simulate=acceptance,
+    )
+    rule = StopRule(frozenset(), (), _tokens(size), str)
+    requests = [Request(f"dummy/{at}", 0, _prompt(loaded, size.context, at), rule) for at in range(count)]
+    return list(runner.segment(method, requests))
+
+
+def _tokens(size: Size) -> int:
+    return int(ACCEPTANCE * size.steps)
+
+
+def _prompt(loaded: LoadedModel, length: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(min(loaded.vocab_size, 1000)) for _ in range(length)]
+
+
+def _captures(spec: str, engine: Engine) -> Iterator[Figure]:
+    report: dict[str, Any] = engine.report()
+    found = report["graphs"]
+    if found is None:
+        yield Figure(f"{spec}: graphs captured", 0, "graphs", note=report["why_eager"])
+        return
+    note = f"attention: {report['attention']}"
+    yield Figure(f"{spec}: graphs captured", found["count"], "graphs", note=note)
+    yield Figure(f"{spec}: time to capture them", found["seconds"], "s")
+    yield Figure(f"{spec}: memory they hold", found["bytes"] / 2**20, "MiB")
+
+
+def _late(engine: Engine) -> int:
+    found = engine.report()["graphs"]
+    return found["late"] if found else 0
+
+
+def free_memory() -> None:
+    """Between models."""
+    import gc
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

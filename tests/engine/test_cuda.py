@@ -1,0 +1,84 @@
+"""The whole engine on a CUDA device: graphs and kernels against eager steps on the oracle, token for token in fp32."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import torch
+from models_tiny import attached, autoregressive, decode, prompt, supported
+from random_trees import hiding_tree
+
+from specbench.engine.sampler import Sampling
+from specbench.engine.tree import TokenTree
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+TOKENS = 24
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3", "gpt2", "mixtral")
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "sampled": Sampling(temperature=0.9, seed=3),
+    "filtered": Sampling(temperature=0.9, top_k=30, top_p=0.95, seed=3),
+}
+
+
+def on_device(family: str) -> Any:
+    return copy.deepcopy(supported(family)).to("cuda")
+
+
+def trees(seed: int, truth: list[int], vocab: int) -> Any:
+    rng = random.Random(seed)
+
+    def draft(out: list[int]) -> TokenTree:
+        hidden = truth[len(out) : len(out) + rng.randrange(7)]
+        return hiding_tree(rng, out[-1], hidden, vocab, rng.randrange(len(hidden), 40), apart=True)
+
+    return draft
+
+
+@pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
+@pytest.mark.parametrize("backend", ["triton", "reference"])
+@pytest.mark.parametrize("sampling", list(SAMPLINGS))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_way_to_run_a_step_says_the_same(family: str, sampling: str, backend: str, graphs: bool) -> None:
+    model = on_device(family)
+    vocab = model.get_input_embeddings().num_embeddings
+    prompts = [prompt(length, vocab, seed) for seed, length in enumerate((1, 30, 9))]
+    options: dict[str, Any] = {"slots": 2, "capacity": 90, "max_rows": 64, "sampling": SAMPLINGS[sampling]}
+    with attached(model, backend="reference", graphs=False, **options) as engine:
+        expected = [autoregressive(engine, ids, TOKENS) for ids in prompts]
+    with attached(model, backend=backend, graphs=graphs, **options) as engine:
+        for seed, (ids, truth) in enumerate(zip(prompts, expected, strict=True)):
+            assert autoregressive(engine, ids, TOKENS) == truth
+            assert decode(engine, ids, TOKENS, trees(seed, truth, vocab)) == truth
+        engine.alloc()
+        assert decode(engine, prompts[1], TOKENS, trees(9, expected[1], vocab)) == expected[1]
+
+
+def test_a_seed_and_a_temperature_are_not_baked_into_a_graph() -> None:
+    model = on_device("llama")
+    ids = prompt(9, 97)
+    said = {}
+    for graphs in (False, True):
+        with attached(model, capacity=60, max_rows=8, graphs=graphs) as engine:
+            for seed, temperature in ((1, 0.7), (2, 0.7), (1, 1.4)):
+                engine.sampling = Sampling(temperature=temperature, seed=seed)
+                said[graphs, seed, temperature] = autoregressive(engine, ids, TOKENS)
+    assert len({str(ids) for ids in said.values()}) == 3
+    assert all(said[True, *key] == said[False, *key] for _, *key in list(said))
+
+
+def test_captures_are_made_beforehand_and_reported() -> None:
+    with attached(on_device("llama"), capacity=60, max_rows=16) as engine:
+        engine.prepare(16, context=30)
+        found = engine.report()["graphs"]
+        assert (found["count"], found["late"]) == (5, 0)
+        assert found["seconds"] > 0
+        assert all(seconds > 0 for seconds in found["step_s"][0]["step_s"].values())
+        autoregressive(engine, [3, 4], 5)
+        assert engine.report()["graphs"]["late"] == 0
