@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from specbench import registry
 from specbench.decoding import Decoder, Method
@@ -15,6 +15,12 @@ from specbench.errors import UsageError, unknown
 from specbench.options import names as option_names
 from specbench.options import parse
 from specbench.records import BASELINE, MethodSpec, SamplingSpec
+
+#: Attention backends that a plan may name; auto leaves the choice to the engine, which knows the device.
+ATTENTION = ("auto", "reference", "triton", "flash")
+
+#: ``--graphs`` values, as the engine takes them: None is on for CUDA and off elsewhere.
+GRAPHS: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
 #: The widest tree the engine takes; a plan that drafts more is refused before a model is loaded.
 ROW_LIMIT = 512
@@ -45,7 +51,9 @@ class Plan:
         concurrency: sequences stepped together.
         data_dir: where task data are, before the other places.
         out: folder that receives run folders.
-        attention: attention backend.
+        attention: one of :data:`ATTENTION`.
+        graphs: one of :data:`GRAPHS`.
+        compile: run the model's layers through torch.compile.
         trace: split each step's time into phases.
         said: what an alias and a preset set of all this, a line each for the user.
     """
@@ -63,7 +71,9 @@ class Plan:
     concurrency: int
     data_dir: Path | None
     out: Path
-    attention: str = "reference"
+    attention: str = "auto"
+    graphs: Literal["auto", "on", "off"] = "auto"
+    compile: bool = False
     trace: bool = False
     said: tuple[str, ...] = ()
 
@@ -101,6 +111,20 @@ def plan_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> Sa
         if not right:
             raise UsageError(f"{name} must be {takes}, not {value:g}")
     return SamplingSpec(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+
+
+def plan_attention(name: str) -> str:
+    """An attention backend by name; raises a UsageError with the nearest names."""
+    if name not in ATTENTION:
+        raise unknown("attention backend", name, ATTENTION)
+    return name
+
+
+def plan_graphs(value: str) -> Literal["auto", "on", "off"]:
+    """A ``--graphs`` value; raises a UsageError with the nearest ones."""
+    if value not in GRAPHS:
+        raise unknown("--graphs value", value, GRAPHS)
+    return cast(Literal["auto", "on", "off"], value)
 
 
 def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:

@@ -82,7 +82,9 @@ class RunConfig(Record):
     max_new_tokens: int
     repeats: int
     concurrency: int
-    attention: str
+    attention: str = Field(description="backend as asked for; summary.json says under engine what auto chose")
+    graphs: Literal["auto", "on", "off"] = Field(default="off", description="CUDA graphs; auto is on for CUDA")
+    compile: bool = Field(default=False, description="torch.compile on the layers' elementwise work")
     linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
     order_seed: int
     trace: bool = Field(default=False, description="steps were split into phases, with a wait for the device at each")

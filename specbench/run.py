@@ -16,7 +16,7 @@ from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
 from specbench.models import LoadedModel
 from specbench.order import Order
-from specbench.plan import Plan, TaskPlan
+from specbench.plan import GRAPHS, Plan, TaskPlan
 from specbench.prepare import Prepared, prepare
 from specbench.records import BASELINE, RequestRecord, RunConfig, request_key
 from specbench.runner import Request, Runner
@@ -38,6 +38,7 @@ class Progress(Protocol):
 
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None: ...
     def phase(self, text: str) -> None: ...
+    def ready(self, engine: Mapping[str, Any]) -> None: ...
     def request(self, record: RequestRecord) -> None: ...
 
 
@@ -46,6 +47,7 @@ class Silent:
 
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None: ...
     def phase(self, text: str) -> None: ...
+    def ready(self, engine: Mapping[str, Any]) -> None: ...
     def request(self, record: RequestRecord) -> None: ...
 
 
@@ -70,8 +72,25 @@ def make_engine(plan: Plan, model: LoadedModel, longest: int) -> Engine:
         capacity=longest,
         max_rows=plan.max_rows,
         sampling=sampling_of(plan),
-        backend=plan.attention,
+        **_understood(engine_options(plan)),
     )
+
+
+def engine_report(engine: Any) -> dict[str, Any]:
+    """What an engine says of its kernels, JSON-ready: the attention it chose and why, graphs, times; or nothing."""
+    report = getattr(engine, "report", None)
+    return dict(report()) if report else {}
+
+
+def engine_options(plan: Plan) -> dict[str, Any]:
+    """What a plan says of kernels, as arguments of the engine."""
+    return {"backend": plan.attention, "graphs": GRAPHS[plan.graphs], "compile": plan.compile}
+
+
+def _understood(options: dict[str, Any]) -> dict[str, Any]:
+    """``options`` without what today's engine has no argument for, as long as it is not asked for."""
+    backend = "reference" if options["backend"] == "auto" else options["backend"]
+    return {"backend": backend, **{k: v for k, v in options.items() if k != "backend" and v not in (None, False)}}
 
 
 def make_runner(plan: Plan, model: LoadedModel, engine: Engine) -> Runner:
@@ -101,6 +120,8 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
         repeats=plan.repeats,
         concurrency=plan.concurrency,
         attention=plan.attention,
+        graphs=plan.graphs,
+        compile=plan.compile,
         linears=linears.kind_for(model.model),
         order_seed=plan.sampling.seed,
         trace=plan.trace,
@@ -116,7 +137,8 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
             graded = _grade(plan, engine, prepared, records)
             judged = config.task.metric
             verdicts = score_in_child(folder.path, plan.data_dir, Tenths(progress.phase)) if judged else None
-            folder.finish(summarise(config, records, verdicts, graded, read_metrics(folder.path)))
+            metrics = read_metrics(folder.path)
+            folder.finish(summarise(config, records, verdicts, graded, metrics, engine_report(engine)))
     finally:
         engine.close()
     return folder
@@ -155,6 +177,7 @@ def _decode(
     if len(records) < order.total:
         progress.phase("warming up")
         _warm_up(plan, model, prepared, runner)
+        progress.ready(engine_report(engine))
     first = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
         engine.sampling = sampling_of(plan, requests[0].temperature)

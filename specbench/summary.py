@@ -29,6 +29,7 @@ def summarise(
     verdicts: Mapping[str, bool] | None = None,
     lossless: Mapping[str, Mapping[str, Any]] | None = None,
     metrics: Mapping[str, Mapping[str, bool]] | None = None,
+    engine: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of ``summary.json``.
 
@@ -38,6 +39,7 @@ def summarise(
         verdicts: request key -> whether its answer is right; None when not scored.
         lossless: method label -> verdict counts, see :mod:`specbench.lossless`.
         metrics: further metrics, name -> request key -> right or wrong.
+        engine: what the engine reported of its kernels; kept as it is.
 
     Returns:
         JSON-ready: ``{"rows": [one per method, AR first], ...}``. Figures that do not exist are None.
@@ -63,6 +65,7 @@ def summarise(
         "complete": all(row["requests"] == expected for row in rows),
         "bootstrap_seed": _BOOTSTRAP_SEED,
         "rows": rows,
+        **({"engine": dict(engine)} if engine else {}),
     }
 
 

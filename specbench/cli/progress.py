@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from specbench.records import RequestRecord
+from specbench.reporting.engine import engine_line
 from specbench.storage import RunFolder
 
 
@@ -55,6 +57,11 @@ class RunProgress:
     def phase(self, text: str) -> None:
         """What is being done besides requests."""
         self._say(text)
+
+    def ready(self, engine: Mapping[str, Any]) -> None:
+        """Everything is warm; the engine says what it runs on."""
+        if line := engine_line(engine):
+            self._console.print(line, soft_wrap=True, markup=False)
 
     def request(self, record: RequestRecord) -> None:
         """A request is finished."""

@@ -67,6 +67,9 @@ def refused(cli: Any, out: Path, code: int, *argv: object) -> str:
         ("--top-p nan", "top-p must be above 0 and at most 1 (off), not nan"),
         ("--seed 9223372036854775808", "seed must be 0 or more and below 2^63"),
         ("--dtype float31", "unknown dtype 'float31'; known: auto, float32"),
+        ("--attention flahs", "unknown attention backend 'flahs'; did you mean flash?"),
+        ("--attention sdpa", "unknown attention backend 'sdpa'; known: auto, flash, reference, triton"),
+        ("--graphs maybe", "unknown --graphs value 'maybe'; known: auto, off, on"),
         ("--revision main", "--revision goes with a hub id"),
         ("--gpu b2000", "unknown GPU 'b2000'; did you mean b200"),
         ("--data-dir nowhere", "dir 'nowhere' does not exist. See specbench run --help."),
@@ -88,6 +91,7 @@ def test_a_mistake_in_the_command(cli: Any, tmp_path: Path, argv: str, expected:
         (["chek-lossless"], "No such command 'chek-lossless'. Did you mean 'check-lossless'?"),
         ([*CHECK, "--temperatures", "hot"], "'hot' is no list of numbers; write them as 0,0.7,1"),
         ([*CHECK, "--temperatures", "-1"], "temperature must be 0 (greedy) or more, not -1"),
+        ([*CHECK, "--attention", "tritn"], "unknown attention backend 'tritn'; did you mean triton?"),
         ([*CHECK, "--method", "jacoby"], "unknown method 'jacoby'"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
@@ -104,6 +108,8 @@ def test_a_mistake_in_the_other_commands(cli: Any, argv: list[object], expected:
     [
         ("--gpu b200", "--gpu b200 but this machine has "),
         ("--device cuda:99", "device 'cuda:99' is not available here"),
+        ("--graphs on", "CUDA graphs need a CUDA device; use --graphs auto"),
+        ("--graphs on --device cpu --model nobody/nothing", "CUDA graphs need a CUDA device; use --graphs auto"),
         ("--model nobody/nothing", "nobody/nothing cannot be had from the hub"),
     ],
 )
