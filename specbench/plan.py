@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -14,7 +14,8 @@ from specbench.decoding import Decoder, Method
 from specbench.errors import UsageError, unknown
 from specbench.options import names as option_names
 from specbench.options import parse
-from specbench.records import BASELINE, MethodSpec, SamplingSpec
+from specbench.records import BASELINE, MethodSpec, SamplingSpec, SimulatedAcceptance
+from specbench.simulate import parse as parse_simulated
 
 #: Attention backends that a plan may name; auto leaves the choice to the engine, which knows the device.
 ATTENTION = ("auto", "reference", "triton", "flash")
@@ -55,6 +56,7 @@ class Plan:
         graphs: one of :data:`GRAPHS`.
         compile: run the model's layers through torch.compile.
         trace: split each step's time into phases.
+        simulated: method label -> acceptance that is decided by lot; of the others it is the target's.
         said: what an alias and a preset set of all this, a line each for the user.
     """
 
@@ -75,6 +77,7 @@ class Plan:
     graphs: Literal["auto", "on", "off"] = "auto"
     compile: bool = False
     trace: bool = False
+    simulated: Mapping[str, SimulatedAcceptance] = field(default_factory=dict)
     said: tuple[str, ...] = ()
 
     @property
@@ -143,6 +146,12 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
     labels = _labels(names)
     raw = _given(labels, settings)
     return tuple(_method(label, name, raw[label]) for label, name in labels.items())
+
+
+def plan_simulated(methods: Sequence[Method], specs: Sequence[str]) -> dict[str, SimulatedAcceptance]:
+    """Whose acceptance is simulated, see :func:`specbench.simulate.parse`; of plain decoding it never is."""
+    rows = {method.label: method.max_rows for method in methods}
+    return parse_simulated(specs, rows, {method.label for method in methods if method.name == BASELINE})
 
 
 def default_settings(

@@ -72,6 +72,16 @@ class TaskSpec(Record):
     prompts_sha256: str
 
 
+class SimulatedAcceptance(Record):
+    """Tokens that a method's forwards are made to emit: mean over steps and standard deviation."""
+
+    mean: float
+    spread: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:g} ± {float(f'{self.spread:.2g}'):g}"
+
+
 class RunConfig(Record):
     """Everything that decides what a run measures; its hash names the run."""
 
@@ -86,6 +96,9 @@ class RunConfig(Record):
     graphs: Literal["auto", "on", "off"] = Field(default="off", description="CUDA graphs; auto is on for CUDA")
     compile: bool = Field(default=False, description="torch.compile on the layers' elementwise work")
     linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
+    simulated: dict[str, SimulatedAcceptance] = Field(
+        default_factory=dict, description="methods whose acceptance was decided by lot: their text means nothing"
+    )
     order_seed: int
     trace: bool = Field(default=False, description="steps were split into phases, with a wait for the device at each")
     identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")

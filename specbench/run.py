@@ -21,6 +21,7 @@ from specbench.prepare import Prepared, prepare
 from specbench.records import BASELINE, RequestRecord, RunConfig, request_key
 from specbench.runner import Request, Runner
 from specbench.scoring.launch import Tenths, read_metrics, score_in_child
+from specbench.simulate import Acceptance
 from specbench.stopping import StopRule
 from specbench.storage import RunFolder
 from specbench.summary import summarise
@@ -101,7 +102,12 @@ def make_runner(plan: Plan, model: LoadedModel, engine: Engine) -> Runner:
         rng = random.Random(f"{plan.sampling.seed}/{request.prompt_id}/{request.repeat}{turn}")
         return Context(model.vocab_size, model.pad_id, rng)
 
-    return Runner(engine, context, plan.concurrency, trace=plan.trace)
+    def simulate(label: str, request: Request) -> Acceptance | None:
+        asked = plan.simulated.get(label)
+        seed = f"{plan.sampling.seed}/{label}/{request.prompt_id}/{request.repeat}/{request.turn}"
+        return Acceptance.of(asked, seed, model.vocab_size, model.stop_ids) if asked else None
+
+    return Runner(engine, context, plan.concurrency, trace=plan.trace, simulate=simulate)
 
 
 def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progress) -> RunFolder:
@@ -123,6 +129,7 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
         graphs=plan.graphs,
         compile=plan.compile,
         linears=linears.kind_for(model.model),
+        simulated=dict(plan.simulated),
         order_seed=plan.sampling.seed,
         trace=plan.trace,
         identity=environment.fingerprint(captured),
@@ -133,10 +140,12 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
         folder, resumed = _open_folder(plan, prepared, config, captured)
         with folder:
             records = _decode(plan, model, engine, prepared, folder, progress, resumed)
-            progress.phase("checking losslessness")
-            graded = _grade(plan, engine, prepared, records)
-            judged = config.task.metric
-            verdicts = score_in_child(folder.path, plan.data_dir, Tenths(progress.phase)) if judged else None
+            graded, verdicts = None, None
+            if not plan.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
+                progress.phase("checking losslessness")
+                graded = _grade(plan, engine, prepared, records)
+                if config.task.metric:
+                    verdicts = score_in_child(folder.path, plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
             folder.finish(summarise(config, records, verdicts, graded, metrics, engine_report(engine)))
     finally:

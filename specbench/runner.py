@@ -4,7 +4,8 @@ Clock: ``perf_counter_ns``. t0 is taken when the prompt's ids are handed to the 
 id is on the host, t_last when the last kept id is. Every forward ends with a read of its tokens, so no device work is
 pending when the clock is read. The clock stands still while the consumer of the records has control: sequences that
 are still in their slots do not pay for what it writes. The engine's time is shared out over the sequences it serves;
-what the runner does between two steps (stop strings) is in nobody's share.
+what the runner does between two steps (stop strings) is in nobody's share, and what it does only to simulate acceptance
+is on no clock.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from specbench.decoding import Context, Decoder, Method
 from specbench.engine.phases import Phases
 from specbench.engine.tree import StepResult, TokenTree
 from specbench.records import RequestRecord, request_key
+from specbench.simulate import Acceptance
 from specbench.stopping import Output, StopRule
 
 Clock = Callable[[], int]  # nanoseconds
@@ -34,7 +36,12 @@ class SteppingEngine(Protocol):
         self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0
     ) -> StepResult: ...
     def step(
-        self, trees: Mapping[int, TokenTree], *, top_k: int = 0, phases: Phases | None = None
+        self,
+        trees: Mapping[int, TokenTree],
+        *,
+        top_k: int = 0,
+        phases: Phases | None = None,
+        forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]: ...
 
 
@@ -69,6 +76,7 @@ class _Sequence:
     decoder: Decoder
     slot: int
     output: Output
+    acceptance: Acceptance | None
     started: int
     first: int = 0
     last: int = 0
@@ -88,6 +96,7 @@ class Runner:
         concurrency: sequences stepped together; slots refill as sequences end.
         clock: replaced by a fake one in the tests of this file.
         trace: split each step's time into phases; this waits for the device at every mark.
+        simulate: what decides the acceptance of a request by (method label, request); None is the target.
     """
 
     def __init__(
@@ -97,12 +106,14 @@ class Runner:
         concurrency: int = 1,
         clock: Clock = time.perf_counter_ns,
         trace: bool = False,
+        simulate: Callable[[str, Request], Acceptance | None] = lambda label, request: None,
     ) -> None:
         self._engine = engine
         self._context = context
         self._concurrency = concurrency
         self._clock = clock
         self._trace = trace
+        self._simulate = simulate
         self._away = 0
 
     def segment(
@@ -149,13 +160,14 @@ class Runner:
         decoder = method.new(self._context(method.label, request))
         slot = self._engine.alloc()
         try:
+            acceptance = self._simulate(method.label, request)
             started = self._now()
             result = self._engine.prefill(slot, request.ids, decoder.begin(request.ids), top_k=method.top_k)
             decoder.observe(result)
             now = self._now()
             if len(result.emitted) != 1:
                 raise ValueError(f"{method.name}: guesses sent along with the prompt must be draft-only rows")
-            sequence = _Sequence(request, decoder, slot, Output(request.rule), started, first=now, last=now)
+            sequence = _Sequence(request, decoder, slot, Output(request.rule), acceptance, started, first=now, last=now)
             sequence.busy_prefill = now - started
             sequence.output.extend(result.emitted)
         except BaseException:
@@ -169,7 +181,7 @@ class Runner:
         trees = {sequence.slot: sequence.decoder.draft() for sequence in active}
         if phases:
             phases.mark("draft")
-        results = self._engine.step(trees, top_k=top_k, phases=phases)
+        results = self._engine.step(trees, top_k=top_k, phases=phases, **self._forced(active, trees))
         for sequence in active:
             sequence.decoder.observe(results[sequence.slot])
         if phases:
@@ -184,6 +196,19 @@ class Runner:
             sequence.busy_decode += share
             sequence.accepts.append(sequence.output.extend(results[sequence.slot].emitted))
             sequence.rows += len(trees[sequence.slot])
+
+    def _forced(self, active: Sequence[_Sequence], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
+        """The ``forced`` of a step where acceptance is simulated; nothing else is passed to the engine then.
+
+        Off the clock: no decoder and no engine does this work. All that the device may have left to do here is what
+        the commit before it has not finished, a few microseconds, and on the clock these would be the lottery's ten.
+        """
+        before = self._clock()
+        forced = {one.slot: one.acceptance.forced(trees[one.slot]) for one in active if one.acceptance}
+        if not forced:
+            return {}
+        self._away += self._clock() - before
+        return {"forced": forced}
 
 
 def _record(label: str, sequence: _Sequence, origin: int, number: int) -> RequestRecord:

@@ -54,6 +54,8 @@ def summarise(
         mine = by_method.get(spec.label, {})
         row = method_figures(list(mine.values()), shared=shared)
         row = {"method": spec.label, "options": spec.options, "lossless_claimed": spec.lossless, **row}
+        asked = config.simulated.get(spec.label)
+        row["simulated"] = asked and asked.model_dump()
         row |= _against(baseline, mine, shared)
         row["accuracy"] = _accuracy(list(mine.values()), verdicts)
         row["metrics"] = {name: _accuracy(list(mine.values()), marks) for name, marks in (metrics or {}).items()}

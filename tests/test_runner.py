@@ -15,8 +15,9 @@ from specbench.engine import engine as real
 from specbench.engine.tree import TokenTree
 from specbench.models import load
 from specbench.plan import plan_methods
-from specbench.records import RequestRecord
+from specbench.records import RequestRecord, SimulatedAcceptance
 from specbench.runner import Runner
+from specbench.simulate import Acceptance
 from specbench.stopping import StopRule
 from specbench.summary import summarise
 
@@ -355,6 +356,63 @@ def test_the_time_a_decoder_takes_for_its_figures_is_on_no_clock(concurrency: in
 def test_a_method_without_figures_has_none() -> None:
     (record,) = runner(Engine(Clock())).segment(toy(), [request(1, 3)])
     assert record.measures == {}
+
+
+# ------------------------------------------------------------------ simulated acceptance
+
+
+class Guessing(toys.Decoder):
+    """Drafts a chain of tokens that no answer has."""
+
+    def draft(self) -> TokenTree:
+        self.steps += 1
+        return TokenTree.chain([self.emitted[-1], *range(501, 500 + self.options.rows)])
+
+
+def simulating(mean: float, clock: Clock | None = None, cost: int = 0) -> dict[str, Any]:
+    """What makes a runner simulate ``mean`` tokens a forward of every method but AR, at ``cost`` nanoseconds a step."""
+
+    class Dear(Acceptance):
+        def forced(self, tree: TokenTree) -> list[int]:
+            if clock:
+                clock.now += cost
+            return super().forced(tree)
+
+    def simulate(label: str, request: toys.Request) -> Acceptance | None:
+        asked = SimulatedAcceptance(mean=mean, spread=0)
+        return None if label == "ar" else Dear.of(asked, f"{label}/{request.prompt_id}", 400, frozenset())
+
+    return {"simulate": simulate}
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize(("mean", "tpf"), [(1, 1), (3, 3), (5, 5), (9, 5)])  # five rows emit five tokens at most
+def test_a_simulated_method_emits_as_many_tokens_a_forward_as_asked(concurrency: int, mean: float, tpf: int) -> None:
+    engine = Engine(Clock(), slots=concurrency)
+    method, asked = toy(5, (0,), decoder=Guessing), [request(number, 31) for number in range(1, 5)]
+    records = list(runner(engine, concurrency, **simulating(mean)).segment(method, asked))
+    assert {record.n_out for record in records} == {31}
+    assert {tuple(record.accepts) for record in records} == {(tpf,) * (30 // tpf)}
+    assert [set(forced) for forced in engine.forced] == [set(trees) for trees in engine.trees]
+
+
+def test_nothing_is_forced_on_a_method_that_is_not_simulated() -> None:
+    engine = Engine(Clock())
+    (ar,) = runner(engine, **simulating(3)).segment(toy(label="ar"), [request(1, 5)])
+    assert ar.ids == [answer([1], at) for at in range(5)]
+    assert engine.forced == [{}] * 4
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_the_lottery_is_on_no_clock(trace: bool) -> None:
+    def run(cost: int) -> list[RequestRecord]:
+        clock = Clock()
+        engine = Engine(clock, slots=2, fixed=S)
+        engine.costs = dict.fromkeys(("build", "forward", "accept", "commit"), S)
+        made = runner(engine, 2, trace, **simulating(3, clock, cost))
+        return list(made.segment(toy(5, (0,), decoder=Guessing), [request(number, 10) for number in (1, 2, 3)]))
+
+    assert run(1000 * S) == run(0)
 
 
 # ------------------------------------------------------------------ A/A: a method against itself

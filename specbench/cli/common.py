@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ DTYPE = typer.Option("auto", "--dtype", help="float32, bfloat16, float16; auto: 
 DEVICE = typer.Option("auto", "--device", help="cpu, cuda, cuda:N or auto.")
 ATTENTION = typer.Option("auto", "--attention", help="auto, reference, triton or flash.")
 GRAPHS = typer.Option("auto", "--graphs", help="CUDA graphs: on, off; auto: on for CUDA.")
-COMPILE = typer.Option(False, "--compile/--no-compile", help="torch.compile on the model's layers.")
+COMPILE = typer.Option(False, "--compile", help="torch.compile on the model's layers.")
 REVISION = typer.Option(None, "--revision", help="Hub revision of the model.")
 DATA_DIR = typer.Option(None, "--data-dir", help="Folder with task data files.", exists=True, file_okay=False)
 DATA_FILE = typer.Option(None, "--data-file", help="Your prompts, for --task prompts.", exists=True, dir_okay=False)
@@ -72,6 +72,7 @@ def make_plan(
     attention: str = "auto",
     graphs: str = "auto",
     compile: bool = False,
+    simulate: Sequence[str] = (),
     preset: str | None = None,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
@@ -79,7 +80,15 @@ def make_plan(
     Raises:
         UsageError: an unknown name or a bad option.
     """
-    from specbench.plan import Plan, plan_attention, plan_graphs, plan_methods, plan_sampling, plan_tasks
+    from specbench.plan import (
+        Plan,
+        plan_attention,
+        plan_graphs,
+        plan_methods,
+        plan_sampling,
+        plan_simulated,
+        plan_tasks,
+    )
 
     chosen, more, said = _by_alias(model, method, settings)
     lines = [said] if said else []
@@ -97,8 +106,9 @@ def make_plan(
     if asks:
         lines.append(f"{model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
     task_settings = [*task_settings, *asks]
+    methods = plan_methods(chosen, [*settings, *more])
     return Plan(
-        methods=plan_methods(chosen, [*settings, *more]),
+        methods=methods,
         tasks=plan_tasks(tasks, [*task_settings, *_by_data_file(tasks, task_settings, data_file)]),
         model=model,
         dtype=dtype,
@@ -115,6 +125,7 @@ def make_plan(
         graphs=plan_graphs(graphs),
         compile=compile,
         trace=trace,
+        simulated=plan_simulated(methods, simulate),
         said=tuple(lines),
     )
 
@@ -231,6 +242,12 @@ def _assert_graphs(plan: Plan) -> None:
 
     if plan.device == "cpu" or not torch.cuda.is_available():
         raise EnvironmentRefused("CUDA graphs need a CUDA device; use --graphs auto")
+
+
+def assert_answers(run: Mapping[str, Any]) -> None:
+    """Refuses to judge what a lottery wrote; ``run`` is the content of ``run.json``."""
+    if run.get("simulated"):
+        raise UsageError("acceptance was simulated in this run, so its text answers nothing; run it without")
 
 
 def assert_gpu(wanted: str) -> None:

@@ -37,6 +37,12 @@ def run(
     data_file: Path | None = common.DATA_FILE,
     out: Path = typer.Option(Path("runs"), "--out", help="Folder that receives the run's folder."),
     trace: bool = typer.Option(False, "--trace", help="Split each step's time into phases (slows steps down a bit)."),
+    simulate: list[str] = typer.Option(
+        [],
+        "--simulate-acceptance",
+        help="Tokens per forward, drawn at random: MEAN[:SPREAD] or METHOD=MEAN[:SPREAD]. The text means nothing.",
+        metavar="SPEC",
+    ),
     as_json: bool = common.JSON,
 ) -> None:
     """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
@@ -68,6 +74,7 @@ def run(
         data_file=data_file,
         out=out,
         trace=trace,
+        simulate=simulate,
         preset=preset,
     )
     from specbench.cli.progress import RunProgress

@@ -22,6 +22,7 @@ def score(
     from specbench.summary import summarise
 
     folder = RunFolder.load(run)
+    common.assert_answers(folder.run)
     notes = output.stderr()
     verdicts = score_in_child(run, data_dir, Tenths(lambda text: notes.print(f"{text} …")), workers)
     read = read_run(run)

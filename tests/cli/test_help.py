@@ -25,6 +25,7 @@ FLAGS = {
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
+        "--simulate-acceptance",
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
