@@ -108,6 +108,17 @@ class RunConfig(Record):
         return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
 
 
+class GpuTrace(Record):
+    """The GPU over one request, through NVML; None is what it does not tell."""
+
+    sm_clock_mhz: int | None = Field(description="when the request ended, as the memory's")
+    memory_clock_mhz: int | None
+    temperature_c: int | None = Field(description="the higher one of start and end")
+    energy_j: float | None = Field(description="its even share of what the GPU consumed while it was in its slot")
+    power_w: float | None = Field(description="mean of the whole GPU from its start to its end")
+    throttled: list[str] | None = Field(description="what held the clocks down at its start, its end or between")
+
+
 class RequestRecord(Record):
     """One prompt decoded once by one method.
 
@@ -144,6 +155,7 @@ class RequestRecord(Record):
         default=None, description="with --trace: seconds of each step by phase, shared out like busy_decode_s"
     )
     measures: dict[str, float] = Field(default_factory=dict, description="the method's own figures, see method.toml")
+    gpu: GpuTrace | None = Field(default=None, description="where NVML answers")
 
 
 def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:

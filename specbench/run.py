@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
+import torch
+
 from specbench import environment, lossless
 from specbench.decoding import Context
 from specbench.engine import linears
@@ -25,6 +27,7 @@ from specbench.simulate import Acceptance
 from specbench.stopping import StopRule
 from specbench.storage import RunFolder
 from specbench.summary import summarise
+from specbench.telemetry import GpuMeter, Nvml
 
 # Warm-up text of the tool's own: never a prompt of any task, so no timed prompt has been seen before.
 _WARM_UP = (
@@ -94,7 +97,7 @@ def _understood(options: dict[str, Any]) -> dict[str, Any]:
     return {"backend": backend, **{k: v for k, v in options.items() if k != "backend" and v not in (None, False)}}
 
 
-def make_runner(plan: Plan, model: LoadedModel, engine: Engine) -> Runner:
+def make_runner(plan: Plan, model: LoadedModel, engine: Engine, gpu: GpuMeter | None = None) -> Runner:
     """A runner whose decoders draw drafts from (seed, prompt, repeat): repeatable, and alike for equal methods."""
 
     def context(label: str, request: Request) -> Context:
@@ -107,7 +110,7 @@ def make_runner(plan: Plan, model: LoadedModel, engine: Engine) -> Runner:
         seed = f"{plan.sampling.seed}/{label}/{request.prompt_id}/{request.repeat}/{request.turn}"
         return Acceptance.of(asked, seed, model.vocab_size, model.stop_ids) if asked else None
 
-    return Runner(engine, context, plan.concurrency, trace=plan.trace, simulate=simulate)
+    return Runner(engine, context, plan.concurrency, trace=plan.trace, gpu=gpu, simulate=simulate)
 
 
 def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progress) -> RunFolder:
@@ -136,10 +139,12 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
     )
     # Before the folder: what the engine refuses must leave nothing behind.
     engine = make_engine(plan, model, prepared.longest + prepared.budget)
+    gpu = open_gpu(model.model.device)
     try:
         folder, resumed = _open_folder(plan, prepared, config, captured)
         with folder:
-            records = _decode(plan, model, engine, prepared, folder, progress, resumed)
+            runner = make_runner(plan, model, engine, GpuMeter(gpu.look) if gpu else None)
+            records = _decode(plan, model, engine, runner, prepared, folder, progress, resumed)
             graded, verdicts = None, None
             if not plan.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
@@ -150,7 +155,16 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
             folder.finish(summarise(config, records, verdicts, graded, metrics, engine_report(engine)))
     finally:
         engine.close()
+        if gpu:
+            gpu.close()
     return folder
+
+
+def open_gpu(device: torch.device) -> Nvml | None:
+    """The GPU to look at while requests run; None for a CPU, and where NVML has no such GPU."""
+    if device.type != "cuda":
+        return None
+    return Nvml.open(str(getattr(torch.cuda.get_device_properties(device), "uuid", "")))
 
 
 def _open_folder(
@@ -174,6 +188,7 @@ def _decode(
     plan: Plan,
     model: LoadedModel,
     engine: Engine,
+    runner: Runner,
     prepared: Prepared,
     folder: RunFolder,
     progress: Progress,
@@ -182,7 +197,6 @@ def _decode(
     records = [RequestRecord.model_validate(line) for line in folder.requests()]
     order = Order(plan, prepared, records)
     progress.start(folder, len(records), order.total, resumed)
-    runner = make_runner(plan, model, engine)
     if len(records) < order.total:
         progress.phase("warming up")
         _warm_up(plan, model, prepared, runner)

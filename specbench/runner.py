@@ -14,16 +14,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from specbench.decoding import Context, Decoder, Method
 from specbench.engine.phases import Phases
 from specbench.engine.tree import StepResult, TokenTree
-from specbench.records import RequestRecord, request_key
+from specbench.records import GpuTrace, RequestRecord, request_key
 from specbench.simulate import Acceptance
 from specbench.stopping import Output, StopRule
+from specbench.telemetry import GpuMeter
 
 Clock = Callable[[], int]  # nanoseconds
+T = TypeVar("T")
 
 
 class SteppingEngine(Protocol):
@@ -78,6 +81,7 @@ class _Sequence:
     output: Output
     acceptance: Acceptance | None
     started: int
+    gpu: GpuTrace | None = None
     first: int = 0
     last: int = 0
     busy_prefill: int = 0
@@ -96,6 +100,7 @@ class Runner:
         concurrency: sequences stepped together; slots refill as sequences end.
         clock: replaced by a fake one in the tests of this file.
         trace: split each step's time into phases; this waits for the device at every mark.
+        gpu: told when a request begins and ends, off the clock; None is no GPU that tells anything.
         simulate: what decides the acceptance of a request by (method label, request); None is the target.
     """
 
@@ -106,6 +111,7 @@ class Runner:
         concurrency: int = 1,
         clock: Clock = time.perf_counter_ns,
         trace: bool = False,
+        gpu: GpuMeter | None = None,
         simulate: Callable[[str, Request], Acceptance | None] = lambda label, request: None,
     ) -> None:
         self._engine = engine
@@ -113,6 +119,7 @@ class Runner:
         self._concurrency = concurrency
         self._clock = clock
         self._trace = trace
+        self._gpu = gpu
         self._simulate = simulate
         self._away = 0
 
@@ -129,6 +136,8 @@ class Runner:
         Raises:
             ValueError: a decoder let the prefill emit more than the one token that every method gets from it.
         """
+        if self._gpu:
+            self._gpu.reset()
         waiting = deque(requests)
         active: list[_Sequence] = []
         origin = self._now()
@@ -143,6 +152,9 @@ class Runner:
                 if not ended:
                     self._step(active, method.top_k)
                     ended = [sequence for sequence in active if sequence.output.reason]
+                if self._gpu:  # of all of them before the consumer has control: the GPU rests then
+                    for sequence in ended:
+                        sequence.gpu = self._aside(partial(self._gpu.end, sequence.slot))
                 for sequence in ended:
                     active.remove(sequence)
                     self._engine.free(sequence.slot)
@@ -156,11 +168,20 @@ class Runner:
     def _now(self) -> int:
         return self._clock() - self._away
 
+    def _aside(self, work: Callable[[], T]) -> T:
+        """Does what belongs to no measurement while the clock stands still."""
+        before = self._clock()
+        done = work()
+        self._away += self._clock() - before
+        return done
+
     def _start(self, method: Method, request: Request) -> _Sequence:
         decoder = method.new(self._context(method.label, request))
         slot = self._engine.alloc()
         try:
             acceptance = self._simulate(method.label, request)
+            if self._gpu:
+                self._aside(partial(self._gpu.begin, slot))
             started = self._now()
             result = self._engine.prefill(slot, request.ids, decoder.begin(request.ids), top_k=method.top_k)
             decoder.observe(result)
@@ -203,12 +224,10 @@ class Runner:
         Off the clock: no decoder and no engine does this work. All that the device may have left to do here is what
         the commit before it has not finished, a few microseconds, and on the clock these would be the lottery's ten.
         """
-        before = self._clock()
-        forced = {one.slot: one.acceptance.forced(trees[one.slot]) for one in active if one.acceptance}
-        if not forced:
+        simulated = [(one.slot, one.acceptance) for one in active if one.acceptance]
+        if not simulated:
             return {}
-        self._away += self._clock() - before
-        return {"forced": forced}
+        return {"forced": self._aside(lambda: {slot: lots.forced(trees[slot]) for slot, lots in simulated})}
 
 
 def _record(label: str, sequence: _Sequence, origin: int, number: int) -> RequestRecord:
@@ -244,4 +263,5 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int) -> Reques
         phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
         or None,
         measures=dict(sequence.decoder.measures(len(output.ids), output.reason != "length")),
+        gpu=sequence.gpu,
     )

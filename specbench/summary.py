@@ -101,6 +101,32 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
         "truncated": sum(r.stop_reason == "length" for r in records),
         "phases": _phases(records),
         "measures": _measures(records),
+        "gpu": _gpu(records),
+    }
+
+
+def _gpu(records: Sequence[RequestRecord]) -> dict[str, Any] | None:
+    """What the GPU did over the requests: medians of clock and power, the highest temperature, the energy of a token.
+
+    None without a trace. ``energy_per_token_j`` counts what the prefills took too, over all kept tokens.
+    """
+    traced = [(r, r.gpu) for r in records if r.gpu]
+    if not traced:
+        return None
+
+    def known(name: str) -> list[float]:
+        return [value for _, gpu in traced if (value := getattr(gpu, name)) is not None]
+
+    clocks, powers = known("sm_clock_mhz"), known("power_w")
+    throttled = [gpu.throttled for _, gpu in traced if gpu.throttled]
+    tokens = sum(r.n_out for r, gpu in traced if gpu.energy_j is not None)
+    return {
+        "sm_clock_mhz": median(clocks) if clocks else None,
+        "power_w": median(powers) if powers else None,
+        "temperature_c": max(known("temperature_c"), default=None),
+        "energy_per_token_j": _ratio(sum(known("energy_j")), tokens),
+        "throttled": len(throttled),
+        "throttle_reasons": list(dict.fromkeys(reason for reasons in throttled for reason in reasons)),
     }
 
 

@@ -40,6 +40,8 @@ def show(
 def _row(record: Any, verdicts: dict[str, bool], simulated: bool) -> list[str]:
     tpf = f"{(record.n_out - 1) / record.forwards:.2f}" if record.forwards else "–"
     verdict = "simulated" if simulated else {True: "right", False: "wrong", None: "–"}[verdicts.get(record.key)]
+    if record.gpu and record.gpu.throttled:
+        verdict += f", throttled: {', '.join(record.gpu.throttled)}"
     name = record.prompt_id if record.repeat == 0 else f"{record.prompt_id}#{record.repeat}"
     counts = [str(record.n_out), str(record.forwards), tpf, f"{record.decode_s:.2f}"]
     return [name, record.method, *counts, record.stop_reason, verdict]

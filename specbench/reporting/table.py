@@ -71,6 +71,8 @@ def headline(
         further.append(groups(summary))
     if any(row.get("phases") for row in summary["rows"]):
         further.append(phases(summary))
+    if any(row.get("gpu") for row in summary["rows"]):
+        further.append(gpu(summary))
     parts: list[RenderableType] = [title, Text(), table]
     for part in further:
         parts += [Text(), part]
@@ -183,6 +185,28 @@ def phases(summary: Mapping[str, Any]) -> RenderableType:
     return table
 
 
+def gpu(summary: Mapping[str, Any]) -> RenderableType:
+    """What the GPU did under each method."""
+    table = _plain(["GPU", "SM MHz", "W", "max °C", "J/token", "throttled"])
+    for row in summary["rows"]:
+        if seen := row.get("gpu"):
+            figures = [number(seen["sm_clock_mhz"], 0), number(seen["power_w"], 0), number(seen["temperature_c"], 0)]
+            throttled = f"{seen['throttled']}/{row['requests']}"
+            table.add_row(name(row), *figures, number(seen["energy_per_token_j"], 3), throttled)
+    return table
+
+
+def _throttled(summary: Mapping[str, Any]) -> list[str]:
+    """The warning that some times are not those of the GPU at its clocks, in one line."""
+    seen = [row["gpu"] for row in summary["rows"] if row.get("gpu")]
+    count = sum(gpu["throttled"] for gpu in seen)
+    if not count:
+        return []
+    reasons = ", ".join(dict.fromkeys(reason for gpu in seen for reason in gpu["throttle_reasons"]))
+    total = sum(row["requests"] for row in summary["rows"])
+    return [f"{count} of {total} requests ran on a throttled GPU ({reasons}); show --requests marks them."]
+
+
 def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     """Sentences that qualify the table, the legend last."""
     found = []
@@ -212,6 +236,7 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
         found.append(f"{truncated} of {total} answers were cut at the token budget (cut); raise --max-new-tokens.")
     if settings := {k: v for k, v in run["task"]["options"].items() if v not in ("", None)}:
         found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
+    found += _throttled(summary)
     if not summary["complete"]:
         found.append("This run is not complete; repeat its command to go on.")
     return [*found, LEGEND]
