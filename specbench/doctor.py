@@ -12,7 +12,6 @@ from typing import Literal
 
 from specbench.environment import (
     DISTRIBUTION,
-    HARMLESS,
     installed_version,
     kernel_driver,
     nvml_state,
@@ -188,7 +187,7 @@ def _check_gpu() -> list[Check]:
                 f"pip install '{DISTRIBUTION}[gpu]'",
             )
         ]
-    faults = [reason for reason in gpu.throttle_reasons or [] if reason not in HARMLESS.values()]
+    faults = gpu.throttle_faults
     clocks = f"SM {gpu.sm_clock_mhz} MHz, memory {gpu.memory_clock_mhz} MHz, {gpu.temperature_c} °C"
     users = f"{gpu.other_processes} other processes, {gpu.busy_percent} % busy"
     return [

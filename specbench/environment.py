@@ -32,9 +32,9 @@ _VARIABLES = (
 _SOURCES = ("specbench", "methods", "tasks", "pyproject.toml")
 
 # nvmlClocksEventReason bits (nvml.h). The first two are the resting state and a user's own setting: no fault.
-HARMLESS = {0x1: "idle", 0x2: "application clocks"}
+_HARMLESS = {0x1: "idle", 0x2: "application clocks"}
 _THROTTLE = {
-    **HARMLESS,
+    **_HARMLESS,
     0x4: "power cap",
     0x8: "hardware slowdown",
     0x10: "sync boost",
@@ -233,6 +233,11 @@ def _device(device: str) -> Device:
     )
 
 
+def throttle_faults(reasons: int) -> list[str]:
+    """What of NVML's clock event reasons, a bit mask, holds the clocks down against the user's wish."""
+    return [name for bit, name in _THROTTLE.items() if reasons & bit and bit not in _HARMLESS]
+
+
 def kernel_driver() -> str | None:
     try:
         return Path("/sys/module/nvidia/version").read_text().strip()
@@ -242,7 +247,10 @@ def kernel_driver() -> str | None:
 
 @dataclass(frozen=True)
 class _Nvml:
-    """One look at a GPU through NVML; None for what this GPU or driver does not tell."""
+    """One look at a GPU through NVML; None for what this GPU or driver does not tell.
+
+    ``throttle_faults`` are those of ``throttle_reasons`` that are no resting state and no user's setting.
+    """
 
     driver: str | None
     sm_clock_mhz: int | None
@@ -250,6 +258,7 @@ class _Nvml:
     power_limit_w: float | None
     temperature_c: int | None
     throttle_reasons: list[str] | None
+    throttle_faults: list[str] | None
     other_processes: int | None
     busy_percent: int | None
 
@@ -287,6 +296,7 @@ def nvml_state(uuid: str) -> _Nvml | None:
             power_limit_w=None if power_mw is None else power_mw / 1000,
             temperature_c=ask(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
             throttle_reasons=None if reasons is None else [name for bit, name in _THROTTLE.items() if reasons & bit],
+            throttle_faults=None if reasons is None else throttle_faults(reasons),
             other_processes=None if processes is None else sum(one.pid != os.getpid() for one in processes),
             busy_percent=None if use is None else use.gpu,
         )

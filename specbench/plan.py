@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from specbench import registry
 from specbench.decoding import Decoder, Method
 from specbench.errors import UsageError, unknown
 from specbench.options import names as option_names
 from specbench.options import parse
-from specbench.records import BASELINE, MethodSpec, SamplingSpec
+from specbench.records import BASELINE, MethodSpec, SamplingSpec, SimulatedAcceptance
+from specbench.simulate import parse as parse_simulated
+
+#: Attention backends that a plan may name; auto leaves the choice to the engine, which knows the device.
+ATTENTION = ("auto", "reference", "triton", "flash")
+
+#: ``--graphs`` values, as the engine takes them: None is on for CUDA and off elsewhere.
+GRAPHS: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
 #: The widest tree the engine takes; a plan that drafts more is refused before a model is loaded.
 ROW_LIMIT = 512
@@ -45,8 +52,11 @@ class Plan:
         concurrency: sequences stepped together.
         data_dir: where task data are, before the other places.
         out: folder that receives run folders.
-        attention: attention backend.
+        attention: one of :data:`ATTENTION`.
+        graphs: one of :data:`GRAPHS`.
+        compile: run the model's layers through torch.compile.
         trace: split each step's time into phases.
+        simulated: method label -> acceptance that is decided by lot; of the others it is the target's.
         said: what an alias and a preset set of all this, a line each for the user.
     """
 
@@ -63,8 +73,11 @@ class Plan:
     concurrency: int
     data_dir: Path | None
     out: Path
-    attention: str = "reference"
+    attention: str = "auto"
+    graphs: Literal["auto", "on", "off"] = "auto"
+    compile: bool = False
     trace: bool = False
+    simulated: Mapping[str, SimulatedAcceptance] = field(default_factory=dict)
     said: tuple[str, ...] = ()
 
     @property
@@ -103,6 +116,20 @@ def plan_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> Sa
     return SamplingSpec(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
 
 
+def plan_attention(name: str) -> str:
+    """An attention backend by name; raises a UsageError with the nearest names."""
+    if name not in ATTENTION:
+        raise unknown("attention backend", name, ATTENTION)
+    return name
+
+
+def plan_graphs(value: str) -> Literal["auto", "on", "off"]:
+    """A ``--graphs`` value; raises a UsageError with the nearest ones."""
+    if value not in GRAPHS:
+        raise unknown("--graphs value", value, GRAPHS)
+    return cast(Literal["auto", "on", "off"], value)
+
+
 def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
     """Methods with options; AR is put first, and added when it was not named.
 
@@ -119,6 +146,12 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
     labels = _labels(names)
     raw = _given(labels, settings)
     return tuple(_method(label, name, raw[label]) for label, name in labels.items())
+
+
+def plan_simulated(methods: Sequence[Method], specs: Sequence[str]) -> dict[str, SimulatedAcceptance]:
+    """Whose acceptance is simulated, see :func:`specbench.simulate.parse`; of plain decoding it never is."""
+    rows = {method.label: method.max_rows for method in methods}
+    return parse_simulated(specs, rows, {method.label for method in methods if method.name == BASELINE})
 
 
 def default_settings(

@@ -72,6 +72,16 @@ class TaskSpec(Record):
     prompts_sha256: str
 
 
+class SimulatedAcceptance(Record):
+    """Tokens that a method's forwards are made to emit: mean over steps and standard deviation."""
+
+    mean: float
+    spread: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:g} ± {float(f'{self.spread:.2g}'):g}"
+
+
 class RunConfig(Record):
     """Everything that decides what a run measures; its hash names the run."""
 
@@ -82,8 +92,13 @@ class RunConfig(Record):
     max_new_tokens: int
     repeats: int
     concurrency: int
-    attention: str
+    attention: str = Field(description="backend as asked for; summary.json says under engine what auto chose")
+    graphs: Literal["auto", "on", "off"] = Field(default="off", description="CUDA graphs; auto is on for CUDA")
+    compile: bool = Field(default=False, description="torch.compile on the layers' elementwise work")
     linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
+    simulated: dict[str, SimulatedAcceptance] = Field(
+        default_factory=dict, description="methods whose acceptance was decided by lot: their text means nothing"
+    )
     order_seed: int
     trace: bool = Field(default=False, description="steps were split into phases, with a wait for the device at each")
     identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
@@ -91,6 +106,17 @@ class RunConfig(Record):
     def digest(self) -> str:
         """sha256 of the canonical JSON."""
         return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+
+
+class GpuTrace(Record):
+    """The GPU over one request, through NVML; None is what it does not tell."""
+
+    sm_clock_mhz: int | None = Field(description="when the request ended, as the memory's")
+    memory_clock_mhz: int | None
+    temperature_c: int | None = Field(description="the higher one of start and end")
+    energy_j: float | None = Field(description="its even share of what the GPU consumed while it was in its slot")
+    power_w: float | None = Field(description="mean of the whole GPU from its start to its end")
+    throttled: list[str] | None = Field(description="what held the clocks down at its start, its end or between")
 
 
 class RequestRecord(Record):
@@ -129,6 +155,7 @@ class RequestRecord(Record):
         default=None, description="with --trace: seconds of each step by phase, shared out like busy_decode_s"
     )
     measures: dict[str, float] = Field(default_factory=dict, description="the method's own figures, see method.toml")
+    gpu: GpuTrace | None = Field(default=None, description="where NVML answers")
 
 
 def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
+import torch
+
 from specbench import environment, lossless
 from specbench.decoding import Context
 from specbench.engine import linears
@@ -16,14 +18,16 @@ from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
 from specbench.models import LoadedModel
 from specbench.order import Order
-from specbench.plan import Plan, TaskPlan
+from specbench.plan import GRAPHS, Plan, TaskPlan
 from specbench.prepare import Prepared, prepare
 from specbench.records import BASELINE, RequestRecord, RunConfig, request_key
 from specbench.runner import Request, Runner
 from specbench.scoring.launch import Tenths, read_metrics, score_in_child
+from specbench.simulate import Acceptance
 from specbench.stopping import StopRule
 from specbench.storage import RunFolder
 from specbench.summary import summarise
+from specbench.telemetry import GpuMeter, Nvml
 
 # Warm-up text of the tool's own: never a prompt of any task, so no timed prompt has been seen before.
 _WARM_UP = (
@@ -38,6 +42,7 @@ class Progress(Protocol):
 
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None: ...
     def phase(self, text: str) -> None: ...
+    def ready(self, engine: Mapping[str, Any]) -> None: ...
     def request(self, record: RequestRecord) -> None: ...
 
 
@@ -46,6 +51,7 @@ class Silent:
 
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None: ...
     def phase(self, text: str) -> None: ...
+    def ready(self, engine: Mapping[str, Any]) -> None: ...
     def request(self, record: RequestRecord) -> None: ...
 
 
@@ -70,11 +76,28 @@ def make_engine(plan: Plan, model: LoadedModel, longest: int) -> Engine:
         capacity=longest,
         max_rows=plan.max_rows,
         sampling=sampling_of(plan),
-        backend=plan.attention,
+        **_understood(engine_options(plan)),
     )
 
 
-def make_runner(plan: Plan, model: LoadedModel, engine: Engine) -> Runner:
+def engine_report(engine: Any) -> dict[str, Any]:
+    """What an engine says of its kernels, JSON-ready: the attention it chose and why, graphs, times; or nothing."""
+    report = getattr(engine, "report", None)
+    return dict(report()) if report else {}
+
+
+def engine_options(plan: Plan) -> dict[str, Any]:
+    """What a plan says of kernels, as arguments of the engine."""
+    return {"backend": plan.attention, "graphs": GRAPHS[plan.graphs], "compile": plan.compile}
+
+
+def _understood(options: dict[str, Any]) -> dict[str, Any]:
+    """``options`` without what today's engine has no argument for, as long as it is not asked for."""
+    backend = "reference" if options["backend"] == "auto" else options["backend"]
+    return {"backend": backend, **{k: v for k, v in options.items() if k != "backend" and v not in (None, False)}}
+
+
+def make_runner(plan: Plan, model: LoadedModel, engine: Engine, gpu: GpuMeter | None = None) -> Runner:
     """A runner whose decoders draw drafts from (seed, prompt, repeat): repeatable, and alike for equal methods."""
 
     def context(label: str, request: Request) -> Context:
@@ -82,7 +105,12 @@ def make_runner(plan: Plan, model: LoadedModel, engine: Engine) -> Runner:
         rng = random.Random(f"{plan.sampling.seed}/{request.prompt_id}/{request.repeat}{turn}")
         return Context(model.vocab_size, model.pad_id, rng)
 
-    return Runner(engine, context, plan.concurrency, trace=plan.trace)
+    def simulate(label: str, request: Request) -> Acceptance | None:
+        asked = plan.simulated.get(label)
+        seed = f"{plan.sampling.seed}/{label}/{request.prompt_id}/{request.repeat}/{request.turn}"
+        return Acceptance.of(asked, seed, model.vocab_size, model.stop_ids) if asked else None
+
+    return Runner(engine, context, plan.concurrency, trace=plan.trace, gpu=gpu, simulate=simulate)
 
 
 def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progress) -> RunFolder:
@@ -101,25 +129,42 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
         repeats=plan.repeats,
         concurrency=plan.concurrency,
         attention=plan.attention,
+        graphs=plan.graphs,
+        compile=plan.compile,
         linears=linears.kind_for(model.model),
+        simulated=dict(plan.simulated),
         order_seed=plan.sampling.seed,
         trace=plan.trace,
         identity=environment.fingerprint(captured),
     )
     # Before the folder: what the engine refuses must leave nothing behind.
     engine = make_engine(plan, model, prepared.longest + prepared.budget)
+    gpu = open_gpu(model.model.device)
     try:
         folder, resumed = _open_folder(plan, prepared, config, captured)
         with folder:
-            records = _decode(plan, model, engine, prepared, folder, progress, resumed)
-            progress.phase("checking losslessness")
-            graded = _grade(plan, engine, prepared, records)
-            judged = config.task.metric
-            verdicts = score_in_child(folder.path, plan.data_dir, Tenths(progress.phase)) if judged else None
-            folder.finish(summarise(config, records, verdicts, graded, read_metrics(folder.path)))
+            runner = make_runner(plan, model, engine, GpuMeter(gpu.look) if gpu else None)
+            records = _decode(plan, model, engine, runner, prepared, folder, progress, resumed)
+            graded, verdicts = None, None
+            if not plan.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
+                progress.phase("checking losslessness")
+                graded = _grade(plan, engine, prepared, records)
+                if config.task.metric:
+                    verdicts = score_in_child(folder.path, plan.data_dir, Tenths(progress.phase))
+            metrics = read_metrics(folder.path)
+            folder.finish(summarise(config, records, verdicts, graded, metrics, engine_report(engine)))
     finally:
         engine.close()
+        if gpu:
+            gpu.close()
     return folder
+
+
+def open_gpu(device: torch.device) -> Nvml | None:
+    """The GPU to look at while requests run; None for a CPU, and where NVML has no such GPU."""
+    if device.type != "cuda":
+        return None
+    return Nvml.open(str(getattr(torch.cuda.get_device_properties(device), "uuid", "")))
 
 
 def _open_folder(
@@ -143,6 +188,7 @@ def _decode(
     plan: Plan,
     model: LoadedModel,
     engine: Engine,
+    runner: Runner,
     prepared: Prepared,
     folder: RunFolder,
     progress: Progress,
@@ -151,10 +197,10 @@ def _decode(
     records = [RequestRecord.model_validate(line) for line in folder.requests()]
     order = Order(plan, prepared, records)
     progress.start(folder, len(records), order.total, resumed)
-    runner = make_runner(plan, model, engine)
     if len(records) < order.total:
         progress.phase("warming up")
         _warm_up(plan, model, prepared, runner)
+        progress.ready(engine_report(engine))
     first = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
         engine.sampling = sampling_of(plan, requests[0].temperature)

@@ -4,7 +4,8 @@ Clock: ``perf_counter_ns``. t0 is taken when the prompt's ids are handed to the 
 id is on the host, t_last when the last kept id is. Every forward ends with a read of its tokens, so no device work is
 pending when the clock is read. The clock stands still while the consumer of the records has control: sequences that
 are still in their slots do not pay for what it writes. The engine's time is shared out over the sequences it serves;
-what the runner does between two steps (stop strings) is in nobody's share.
+what the runner does between two steps (stop strings) is in nobody's share, and what it does only to simulate acceptance
+is on no clock.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from specbench.decoding import Context, Decoder, Method
 from specbench.engine.phases import Phases
 from specbench.engine.tree import StepResult, TokenTree
-from specbench.records import RequestRecord, request_key
+from specbench.records import GpuTrace, RequestRecord, request_key
+from specbench.simulate import Acceptance
 from specbench.stopping import Output, StopRule
+from specbench.telemetry import GpuMeter
 
 Clock = Callable[[], int]  # nanoseconds
+T = TypeVar("T")
 
 
 class SteppingEngine(Protocol):
@@ -34,7 +39,12 @@ class SteppingEngine(Protocol):
         self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0
     ) -> StepResult: ...
     def step(
-        self, trees: Mapping[int, TokenTree], *, top_k: int = 0, phases: Phases | None = None
+        self,
+        trees: Mapping[int, TokenTree],
+        *,
+        top_k: int = 0,
+        phases: Phases | None = None,
+        forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]: ...
 
 
@@ -69,7 +79,9 @@ class _Sequence:
     decoder: Decoder
     slot: int
     output: Output
+    acceptance: Acceptance | None
     started: int
+    gpu: GpuTrace | None = None
     first: int = 0
     last: int = 0
     busy_prefill: int = 0
@@ -88,6 +100,8 @@ class Runner:
         concurrency: sequences stepped together; slots refill as sequences end.
         clock: replaced by a fake one in the tests of this file.
         trace: split each step's time into phases; this waits for the device at every mark.
+        gpu: told when a request begins and ends, off the clock; None is no GPU that tells anything.
+        simulate: what decides the acceptance of a request by (method label, request); None is the target.
     """
 
     def __init__(
@@ -97,12 +111,16 @@ class Runner:
         concurrency: int = 1,
         clock: Clock = time.perf_counter_ns,
         trace: bool = False,
+        gpu: GpuMeter | None = None,
+        simulate: Callable[[str, Request], Acceptance | None] = lambda label, request: None,
     ) -> None:
         self._engine = engine
         self._context = context
         self._concurrency = concurrency
         self._clock = clock
         self._trace = trace
+        self._gpu = gpu
+        self._simulate = simulate
         self._away = 0
 
     def segment(
@@ -118,6 +136,8 @@ class Runner:
         Raises:
             ValueError: a decoder let the prefill emit more than the one token that every method gets from it.
         """
+        if self._gpu:
+            self._gpu.reset()
         waiting = deque(requests)
         active: list[_Sequence] = []
         origin = self._now()
@@ -132,6 +152,9 @@ class Runner:
                 if not ended:
                     self._step(active, method.top_k)
                     ended = [sequence for sequence in active if sequence.output.reason]
+                if self._gpu:  # of all of them before the consumer has control: the GPU rests then
+                    for sequence in ended:
+                        sequence.gpu = self._aside(partial(self._gpu.end, sequence.slot))
                 for sequence in ended:
                     active.remove(sequence)
                     self._engine.free(sequence.slot)
@@ -145,17 +168,27 @@ class Runner:
     def _now(self) -> int:
         return self._clock() - self._away
 
+    def _aside(self, work: Callable[[], T]) -> T:
+        """Does what belongs to no measurement while the clock stands still."""
+        before = self._clock()
+        done = work()
+        self._away += self._clock() - before
+        return done
+
     def _start(self, method: Method, request: Request) -> _Sequence:
         decoder = method.new(self._context(method.label, request))
         slot = self._engine.alloc()
         try:
+            acceptance = self._simulate(method.label, request)
+            if self._gpu:
+                self._aside(partial(self._gpu.begin, slot))
             started = self._now()
             result = self._engine.prefill(slot, request.ids, decoder.begin(request.ids), top_k=method.top_k)
             decoder.observe(result)
             now = self._now()
             if len(result.emitted) != 1:
                 raise ValueError(f"{method.name}: guesses sent along with the prompt must be draft-only rows")
-            sequence = _Sequence(request, decoder, slot, Output(request.rule), started, first=now, last=now)
+            sequence = _Sequence(request, decoder, slot, Output(request.rule), acceptance, started, first=now, last=now)
             sequence.busy_prefill = now - started
             sequence.output.extend(result.emitted)
         except BaseException:
@@ -169,7 +202,7 @@ class Runner:
         trees = {sequence.slot: sequence.decoder.draft() for sequence in active}
         if phases:
             phases.mark("draft")
-        results = self._engine.step(trees, top_k=top_k, phases=phases)
+        results = self._engine.step(trees, top_k=top_k, phases=phases, **self._forced(active, trees))
         for sequence in active:
             sequence.decoder.observe(results[sequence.slot])
         if phases:
@@ -184,6 +217,17 @@ class Runner:
             sequence.busy_decode += share
             sequence.accepts.append(sequence.output.extend(results[sequence.slot].emitted))
             sequence.rows += len(trees[sequence.slot])
+
+    def _forced(self, active: Sequence[_Sequence], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
+        """The ``forced`` of a step where acceptance is simulated; nothing else is passed to the engine then.
+
+        Off the clock: no decoder and no engine does this work. All that the device may have left to do here is what
+        the commit before it has not finished, a few microseconds, and on the clock these would be the lottery's ten.
+        """
+        simulated = [(one.slot, one.acceptance) for one in active if one.acceptance]
+        if not simulated:
+            return {}
+        return {"forced": self._aside(lambda: {slot: lots.forced(trees[slot]) for slot, lots in simulated})}
 
 
 def _record(label: str, sequence: _Sequence, origin: int, number: int) -> RequestRecord:
@@ -219,4 +263,5 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int) -> Reques
         phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
         or None,
         measures=dict(sequence.decoder.measures(len(output.ids), output.reason != "length")),
+        gpu=sequence.gpu,
     )

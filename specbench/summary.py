@@ -29,6 +29,7 @@ def summarise(
     verdicts: Mapping[str, bool] | None = None,
     lossless: Mapping[str, Mapping[str, Any]] | None = None,
     metrics: Mapping[str, Mapping[str, bool]] | None = None,
+    engine: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of ``summary.json``.
 
@@ -38,6 +39,7 @@ def summarise(
         verdicts: request key -> whether its answer is right; None when not scored.
         lossless: method label -> verdict counts, see :mod:`specbench.lossless`.
         metrics: further metrics, name -> request key -> right or wrong.
+        engine: what the engine reported of its kernels; kept as it is.
 
     Returns:
         JSON-ready: ``{"rows": [one per method, AR first], ...}``. Figures that do not exist are None.
@@ -52,6 +54,8 @@ def summarise(
         mine = by_method.get(spec.label, {})
         row = method_figures(list(mine.values()), shared=shared)
         row = {"method": spec.label, "options": spec.options, "lossless_claimed": spec.lossless, **row}
+        asked = config.simulated.get(spec.label)
+        row["simulated"] = asked and asked.model_dump()
         row |= _against(baseline, mine, shared)
         row["accuracy"] = _accuracy(list(mine.values()), verdicts)
         row["metrics"] = {name: _accuracy(list(mine.values()), marks) for name, marks in (metrics or {}).items()}
@@ -63,6 +67,7 @@ def summarise(
         "complete": all(row["requests"] == expected for row in rows),
         "bootstrap_seed": _BOOTSTRAP_SEED,
         "rows": rows,
+        **({"engine": dict(engine)} if engine else {}),
     }
 
 
@@ -96,6 +101,32 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
         "truncated": sum(r.stop_reason == "length" for r in records),
         "phases": _phases(records),
         "measures": _measures(records),
+        "gpu": _gpu(records),
+    }
+
+
+def _gpu(records: Sequence[RequestRecord]) -> dict[str, Any] | None:
+    """What the GPU did over the requests: medians of clock and power, the highest temperature, the energy of a token.
+
+    None without a trace. ``energy_per_token_j`` counts what the prefills took too, over all kept tokens.
+    """
+    traced = [(r, r.gpu) for r in records if r.gpu]
+    if not traced:
+        return None
+
+    def known(name: str) -> list[float]:
+        return [value for _, gpu in traced if (value := getattr(gpu, name)) is not None]
+
+    clocks, powers = known("sm_clock_mhz"), known("power_w")
+    throttled = [gpu.throttled for _, gpu in traced if gpu.throttled]
+    tokens = sum(r.n_out for r, gpu in traced if gpu.energy_j is not None)
+    return {
+        "sm_clock_mhz": median(clocks) if clocks else None,
+        "power_w": median(powers) if powers else None,
+        "temperature_c": max(known("temperature_c"), default=None),
+        "energy_per_token_j": _ratio(sum(known("energy_j")), tokens),
+        "throttled": len(throttled),
+        "throttle_reasons": list(dict.fromkeys(reason for reasons in throttled for reason in reasons)),
     }
 
 

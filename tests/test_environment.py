@@ -222,6 +222,14 @@ def test_importing_needs_no_heavy_library() -> None:
     assert not {"torch", "transformers", "pandas", "matplotlib", "pynvml"} & set(loaded)
 
 
+@pytest.mark.parametrize(
+    ("reasons", "faults"),
+    [(0x0, []), (0x3, []), (REASONS, ["power cap", "hardware thermal slowdown"]), (0x9, ["hardware slowdown"])],
+)
+def test_a_resting_gpu_and_the_users_own_clocks_are_no_faults(reasons: int, faults: list[str]) -> None:
+    assert environment.throttle_faults(reasons) == faults
+
+
 # Git
 
 

@@ -15,10 +15,12 @@ from specbench.engine import engine as real
 from specbench.engine.tree import TokenTree
 from specbench.models import load
 from specbench.plan import plan_methods
-from specbench.records import RequestRecord
+from specbench.records import RequestRecord, SimulatedAcceptance
 from specbench.runner import Runner
+from specbench.simulate import Acceptance
 from specbench.stopping import StopRule
 from specbench.summary import summarise
+from specbench.telemetry import GpuMeter, Snapshot
 
 S = 1_000_000_000  # one second, so that costs below read as seconds
 
@@ -355,6 +357,135 @@ def test_the_time_a_decoder_takes_for_its_figures_is_on_no_clock(concurrency: in
 def test_a_method_without_figures_has_none() -> None:
     (record,) = runner(Engine(Clock())).segment(toy(), [request(1, 3)])
     assert record.measures == {}
+
+
+# ------------------------------------------------------------------ simulated acceptance
+
+
+class Guessing(toys.Decoder):
+    """Drafts a chain of tokens that no answer has."""
+
+    def draft(self) -> TokenTree:
+        self.steps += 1
+        return TokenTree.chain([self.emitted[-1], *range(501, 500 + self.options.rows)])
+
+
+def simulating(mean: float, clock: Clock | None = None, cost: int = 0) -> dict[str, Any]:
+    """What makes a runner simulate ``mean`` tokens a forward of every method but AR, at ``cost`` nanoseconds a step."""
+
+    class Dear(Acceptance):
+        def forced(self, tree: TokenTree) -> list[int]:
+            if clock:
+                clock.now += cost
+            return super().forced(tree)
+
+    def simulate(label: str, request: toys.Request) -> Acceptance | None:
+        asked = SimulatedAcceptance(mean=mean, spread=0)
+        return None if label == "ar" else Dear.of(asked, f"{label}/{request.prompt_id}", 400, frozenset())
+
+    return {"simulate": simulate}
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize(("mean", "tpf"), [(1, 1), (3, 3), (5, 5), (9, 5)])  # five rows emit five tokens at most
+def test_a_simulated_method_emits_as_many_tokens_a_forward_as_asked(concurrency: int, mean: float, tpf: int) -> None:
+    engine = Engine(Clock(), slots=concurrency)
+    method, asked = toy(5, (0,), decoder=Guessing), [request(number, 31) for number in range(1, 5)]
+    records = list(runner(engine, concurrency, **simulating(mean)).segment(method, asked))
+    assert {record.n_out for record in records} == {31}
+    assert {tuple(record.accepts) for record in records} == {(tpf,) * (30 // tpf)}
+    assert [set(forced) for forced in engine.forced] == [set(trees) for trees in engine.trees]
+
+
+def test_nothing_is_forced_on_a_method_that_is_not_simulated() -> None:
+    engine = Engine(Clock())
+    (ar,) = runner(engine, **simulating(3)).segment(toy(label="ar"), [request(1, 5)])
+    assert ar.ids == [answer([1], at) for at in range(5)]
+    assert engine.forced == [{}] * 4
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_the_lottery_is_on_no_clock(trace: bool) -> None:
+    def run(cost: int) -> list[RequestRecord]:
+        clock = Clock()
+        engine = Engine(clock, slots=2, fixed=S)
+        engine.costs = dict.fromkeys(("build", "forward", "accept", "commit"), S)
+        made = runner(engine, 2, trace, **simulating(3, clock, cost))
+        return list(made.segment(toy(5, (0,), decoder=Guessing), [request(number, 10) for number in (1, 2, 3)]))
+
+    assert run(1000 * S) == run(0)
+
+
+# ------------------------------------------------------------------ the GPU
+
+
+def metered(clock: Clock, watts: float, cost: int = 0) -> GpuMeter:
+    """A meter on a GPU that always draws ``watts``; a look takes ``cost`` nanoseconds in which it draws nothing."""
+    looks = [0]
+
+    def look() -> Snapshot:
+        at = clock.now - looks[0] * cost
+        looks[0] += 1
+        clock.now += cost
+        return Snapshot(at_ns=at, sm_clock_mhz=1980, energy_mj=round(watts * at / 1e6), faults=())
+
+    return GpuMeter(look)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 3, 20])
+def test_energy_is_shared_out_as_the_time_is(concurrency: int) -> None:
+    clock = Clock()
+    engine = Engine(clock, slots=concurrency, fixed=4 * S, per_row=S)
+    before = clock.now
+    made = runner(engine, concurrency, gpu=metered(clock, 500))
+    records = list(made.segment(toy(5, (0, 3, 1)), requests()))
+    traces = [record.gpu for record in records if record.gpu]
+    assert len(traces) == len(records)
+    assert sum(trace.energy_j or 0 for trace in traces) == pytest.approx(500 * (clock.now - before) / S)
+    assert [trace.power_w for trace in traces] == pytest.approx([500] * len(records))
+    assert {(trace.sm_clock_mhz, trace.temperature_c) for trace in traces} == {(1980, None)}
+    if concurrency == 1:
+        assert [t.energy_j for t in traces] == pytest.approx([500 * record.e2e_s for record in records])
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_looking_at_the_gpu_is_on_no_clock(concurrency: int) -> None:
+    def run(cost: int) -> list[RequestRecord]:
+        clock = Clock()
+        engine = Engine(clock, slots=concurrency, fixed=S)
+        made = runner(engine, concurrency, gpu=metered(clock, 500, cost))
+        return list(made.segment(toy(5, (0, 3, 1)), requests()))
+
+    assert run(1000 * S) == run(0)
+
+
+def test_the_consumers_time_costs_nobody_energy() -> None:
+    clock = Clock()
+    made = runner(Engine(clock, slots=2, fixed=S), 2, gpu=metered(clock, 500))
+    joules = []
+    for record in made.segment(toy(), [request(1, 3), request(2, 3)]):  # they end in the same step
+        assert record.gpu is not None
+        joules.append(record.gpu.energy_j)
+        clock.now += 1000 * S
+    # Two prefills of 1 s, the second of which both were in their slots, and two steps of both.
+    assert joules == pytest.approx([500 * (1 + 0.5 + 1), 500 * (0.5 + 1)])
+
+
+def test_a_segment_that_failed_leaves_nothing_that_shares_in_the_next() -> None:
+    clock = Clock()
+    engine = Engine(clock, slots=3, fixed=S)
+    made = runner(engine, 3, gpu=metered(clock, 500))
+    engine.fail_at = 5
+    with pytest.raises(RuntimeError, match="bus"):
+        list(made.segment(toy(), [request(n, 3) for n in (1, 2, 3)]))
+    (record,) = made.segment(toy(), [request(1, 3)])
+    assert record.gpu is not None
+    assert record.gpu.energy_j == pytest.approx(500 * record.e2e_s)
+
+
+def test_without_a_gpu_there_is_no_trace() -> None:
+    (record,) = runner(Engine(Clock())).segment(toy(), [request(1, 3)])
+    assert record.gpu is None
 
 
 # ------------------------------------------------------------------ A/A: a method against itself

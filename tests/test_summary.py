@@ -10,7 +10,7 @@ import pytest
 import toys
 
 from specbench.engine.phases import PHASES
-from specbench.records import RequestRecord, request_key
+from specbench.records import GpuTrace, RequestRecord, request_key
 from specbench.summary import summarise
 
 
@@ -276,6 +276,43 @@ def test_measures_are_means_over_the_requests_that_have_them() -> None:
     assert [r["measures"] for r in rows] == [{}, {"often": 2.5, "seldom": 7}]
 
 
+def looked(number: int, watts: float | None, joules: float | None, **changes: Any) -> RequestRecord:
+    """A request of 9 tokens with what the GPU told."""
+    trace: dict[str, Any] = {
+        "sm_clock_mhz": 1980 - 30 * number, "memory_clock_mhz": 3201, "temperature_c": 50 + number,
+        "energy_j": joules, "power_w": watts, "throttled": [],
+    }  # fmt: skip
+    return record("mine", number, [4, 4], 1.0, gpu=GpuTrace.model_validate(trace | changes))
+
+
+def test_the_gpu_of_a_method_is_medians_the_highest_temperature_and_the_energy_of_a_token() -> None:
+    mine = [
+        looked(0, 400.0, 90.0, throttled=["power cap"]),
+        looked(1, 600.0, 45.0, temperature_c=None, throttled=["thermal slowdown", "power cap"]),
+        looked(2, 410.0, None),  # no energy: its tokens do not count for the energy of one
+        record("mine", 3, [4, 4], 1.0),
+    ]
+    rows = summary([record("ar", 0, [1], 1.0), *mine], 4)["rows"]
+    assert rows[0]["gpu"] is None
+    assert rows[1]["gpu"] == {
+        "sm_clock_mhz": 1950, "power_w": 410, "temperature_c": 52, "energy_per_token_j": pytest.approx(135 / 18),
+        "throttled": 2, "throttle_reasons": ["power cap", "thermal slowdown"],
+    }  # fmt: skip
+
+
+def test_a_gpu_that_tells_nothing_has_no_figures() -> None:
+    nothing = {"sm_clock_mhz": None, "temperature_c": None, "throttled": None}
+    found = row([looked(0, None, None, **nothing)], "mine", prompts=1)["gpu"]
+    assert found == {
+        "sm_clock_mhz": None, "power_w": None, "temperature_c": None, "energy_per_token_j": None,
+        "throttled": 0, "throttle_reasons": [],
+    }  # fmt: skip
+
+
 def test_the_summary_is_json() -> None:
-    more = [traced(8, (1, 2, 3, 4, 5, 6)), record("mine", 9, [2], 1.0, measures={"figure": 0.5})]
+    more = [
+        looked(7, 400.0, None),
+        traced(8, (1, 2, 3, 4, 5, 6)),
+        record("mine", 9, [2], 1.0, measures={"figure": 0.5}),
+    ]
     json.dumps(summary([*both(), *more], 8, verdicts={}), allow_nan=False)

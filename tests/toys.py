@@ -24,6 +24,7 @@ from specbench.records import (
     TaskSpec,
 )
 from specbench.runner import Request, Runner
+from specbench.simulate import COMPUTED
 from specbench.stopping import StopRule
 
 WRONG = -1  # no token of any answer
@@ -94,6 +95,7 @@ class Engine:
         target: what the model says after an output so far. A row of a tree sees the output and its own ancestors.
         vocab: ``top`` lists what the model says first, then the ids above it, modulo this.
         trees: trees of each step, in order.
+        forced: what each step was told to say, by slot.
         fail_at: forward (prefills included) that raises.
         costs: nanoseconds of each phase of a step beside the forward.
     """
@@ -105,6 +107,7 @@ class Engine:
         self.target: Target = lambda prompt, out: answer(prompt, len(out))
         self.vocab = 50
         self.trees: list[dict[int, TokenTree]] = []
+        self.forced: list[dict[int, Sequence[int]]] = []
         self.forwards = 0
         self.fail_at: int | None = None
         self.noise: Callable[[], float] = lambda: 1.0
@@ -146,8 +149,14 @@ class Engine:
         return self._verify(slot, tree, top_k)
 
     def step(
-        self, trees: Mapping[int, TokenTree], *, top_k: int = 0, phases: Phases | None = None
+        self,
+        trees: Mapping[int, TokenTree],
+        *,
+        top_k: int = 0,
+        phases: Phases | None = None,
+        forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]:
+        self.forced.append(dict(forced or {}))
         self._spend("build", phases)
         self._forward(sum(map(len, trees.values())))
         self._spend("forward", phases)
@@ -155,16 +164,16 @@ class Engine:
         results = {}
         for slot, tree in trees.items():
             assert tree.tokens[0] == self.outputs[slot][-1], "the root is the last emitted token"
-            results[slot] = self._verify(slot, tree, top_k)
+            results[slot] = self._verify(slot, tree, top_k, (forced or {}).get(slot))
         self._spend("accept", phases)
         self._spend("commit", phases)
         return results
 
-    def _verify(self, slot: int, tree: TokenTree, top_k: int) -> StepResult:
+    def _verify(self, slot: int, tree: TokenTree, top_k: int, forced: Sequence[int] | None = None) -> StepResult:
         prompt, output = self.prompts[slot], self.outputs[slot]
         assert prompt
         allowed = tree.accept or [True] * len(tree)
-        # Row by row: what it sees below the root, what the model says after it, and whether the model says the path.
+        # Row by row: what it sees below the root and what is said after it, then whether that is the path.
         seen: list[list[int]] = [[]]
         said = [self.target(prompt, output)]
         right = [True]
@@ -172,6 +181,10 @@ class Engine:
             parent, token = tree.parents[row], tree.tokens[row]
             seen.append([*seen[parent], token])
             said.append(self.target(prompt, output + seen[row]))
+        for row, token in enumerate(forced or ()):
+            said[row] = said[row] if token == COMPUTED else token
+        for row in range(1, len(tree)):
+            parent, token = tree.parents[row], tree.tokens[row]
             right.append(right[parent] and allowed[row] and token == said[parent])
         # The deepest, of equally deep ones the lowest.
         last = max(range(len(tree)), key=lambda row: (right[row], len(seen[row]), -row))
@@ -263,9 +276,10 @@ def greedy(target: Target, prompt: Sequence[int], tokens: int) -> list[int]:
     return output
 
 
-def runner(engine: Engine, concurrency: int = 1, trace: bool = False) -> Runner:
+def runner(engine: Engine, concurrency: int = 1, trace: bool = False, **more: Any) -> Runner:
     """A runner on the engine's clock."""
-    return Runner(engine, lambda label, request: Context(10, 0, random.Random(0)), concurrency, engine.clock, trace)
+    context = Context(10, 0, random.Random(0))
+    return Runner(engine, lambda label, request: context, concurrency, engine.clock, trace, **more)
 
 
 def request(number: int, budget: int, stop: int | None = None, length: int = 3) -> Request:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,9 @@ TOP_K = typer.Option(0, "--top-k", min=0, help="Keep the k most probable tokens;
 TOP_P = typer.Option(1.0, "--top-p", help="Keep the most probable mass; 1 is off.")
 DTYPE = typer.Option("auto", "--dtype", help="float32, bfloat16, float16; auto: fp32 on CPU, else bf16.")
 DEVICE = typer.Option("auto", "--device", help="cpu, cuda, cuda:N or auto.")
+ATTENTION = typer.Option("auto", "--attention", help="auto, reference, triton or flash.")
+GRAPHS = typer.Option("auto", "--graphs", help="CUDA graphs: on, off; auto: on for CUDA.")
+COMPILE = typer.Option(False, "--compile", help="torch.compile on the model's layers.")
 REVISION = typer.Option(None, "--revision", help="Hub revision of the model.")
 DATA_DIR = typer.Option(None, "--data-dir", help="Folder with task data files.", exists=True, file_okay=False)
 DATA_FILE = typer.Option(None, "--data-file", help="Your prompts, for --task prompts.", exists=True, dir_okay=False)
@@ -66,6 +69,10 @@ def make_plan(
     out: Path,
     data_file: Path | None = None,
     trace: bool = False,
+    attention: str = "auto",
+    graphs: str = "auto",
+    compile: bool = False,
+    simulate: Sequence[str] = (),
     preset: str | None = None,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
@@ -73,7 +80,15 @@ def make_plan(
     Raises:
         UsageError: an unknown name or a bad option.
     """
-    from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks
+    from specbench.plan import (
+        Plan,
+        plan_attention,
+        plan_graphs,
+        plan_methods,
+        plan_sampling,
+        plan_simulated,
+        plan_tasks,
+    )
 
     chosen, more, said = _by_alias(model, method, settings)
     lines = [said] if said else []
@@ -91,8 +106,9 @@ def make_plan(
     if asks:
         lines.append(f"{model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
     task_settings = [*task_settings, *asks]
+    methods = plan_methods(chosen, [*settings, *more])
     return Plan(
-        methods=plan_methods(chosen, [*settings, *more]),
+        methods=methods,
         tasks=plan_tasks(tasks, [*task_settings, *_by_data_file(tasks, task_settings, data_file)]),
         model=model,
         dtype=dtype,
@@ -105,7 +121,11 @@ def make_plan(
         concurrency=concurrency,
         data_dir=data_dir,
         out=out,
+        attention=plan_attention(attention),
+        graphs=plan_graphs(graphs),
+        compile=compile,
         trace=trace,
+        simulated=plan_simulated(methods, simulate),
         said=tuple(lines),
     )
 
@@ -200,13 +220,34 @@ def _some(flag: str, names: str) -> list[str]:
 
 
 def load_model(plan: Plan, notes: Console) -> LoadedModel:
-    """Says what the model's alias set, imports torch and loads the model."""
+    """Says what the model's alias set, imports torch and loads the model.
+
+    Raises:
+        EnvironmentRefused: ``--graphs on`` without a CUDA device.
+    """
+    _assert_graphs(plan)
     for line in plan.said:
         notes.print(line, soft_wrap=True, markup=False)
     notes.print(f"loading {plan.model} …")
     from specbench.models import load
 
     return load(plan.model, dtype=plan.dtype, device=plan.device, revision=plan.revision)
+
+
+def _assert_graphs(plan: Plan) -> None:
+    """``--graphs on`` is refused on a CPU before minutes are spent on loading a model."""
+    if plan.graphs != "on":
+        return
+    import torch
+
+    if plan.device == "cpu" or not torch.cuda.is_available():
+        raise EnvironmentRefused("CUDA graphs need a CUDA device; use --graphs auto")
+
+
+def assert_answers(run: Mapping[str, Any]) -> None:
+    """Refuses to judge what a lottery wrote; ``run`` is the content of ``run.json``."""
+    if run.get("simulated"):
+        raise UsageError("acceptance was simulated in this run, so its text answers nothing; run it without")
 
 
 def assert_gpu(wanted: str) -> None:

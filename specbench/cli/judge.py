@@ -65,6 +65,7 @@ def judge(
     from specbench.reading import read_run
     from specbench.storage import RunFolder
 
+    common.assert_answers(RunFolder.load(run).run)
     notes = output.stderr()
     writes = model is not None or import_ is not None
     with RunFolder.reopen(run) if writes else nullcontext():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from specbench.records import RequestRecord
+from specbench.reporting.engine import engine_line
 from specbench.storage import RunFolder
 
 
@@ -23,6 +25,7 @@ class RunProgress:
         self._done = self._total = 0
         self._begun = time.monotonic()
         self._fresh = 0
+        self._simulated: set[str] = set()
         self._tokens: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
 
@@ -36,6 +39,7 @@ class RunProgress:
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None:
         """A run begins, or goes on where ``done`` requests are finished already."""
         self._done, self._total, self._begun = done, total, time.monotonic()
+        self._simulated = set(folder.run.get("simulated", ()))
         if resumed:
             self._console.print(f"going on in {folder.path} ({done} of {total} requests are done)")
         if self._console.is_terminal:
@@ -56,12 +60,18 @@ class RunProgress:
         """What is being done besides requests."""
         self._say(text)
 
+    def ready(self, engine: Mapping[str, Any]) -> None:
+        """Everything is warm; the engine says what it runs on."""
+        if line := engine_line(engine):
+            self._console.print(line, soft_wrap=True, markup=False)
+
     def request(self, record: RequestRecord) -> None:
         """A request is finished."""
         self._done += 1
         self._fresh += 1
-        self._tokens[record.method] += record.n_out - 1
-        self._seconds[record.method] += record.busy_decode_s
+        label = f"{record.method} (simulated)" if record.method in self._simulated else record.method
+        self._tokens[label] += record.n_out - 1
+        self._seconds[label] += record.busy_decode_s
         speeds = " · ".join(f"{m} {self._tokens[m] / s:.1f}" for m, s in sorted(self._seconds.items()) if s)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self._done, description=f"{speeds} tok/s")

@@ -29,11 +29,20 @@ def run(
     concurrency: int = typer.Option(1, "--concurrency", min=1, help="Sequences stepped together."),
     dtype: str = common.DTYPE,
     device: str = common.DEVICE,
+    attention: str = common.ATTENTION,
+    graphs: str = common.GRAPHS,
+    compile: bool = common.COMPILE,
     revision: str | None = common.REVISION,
     data_dir: Path | None = common.DATA_DIR,
     data_file: Path | None = common.DATA_FILE,
     out: Path = typer.Option(Path("runs"), "--out", help="Folder that receives the run's folder."),
     trace: bool = typer.Option(False, "--trace", help="Split each step's time into phases (slows steps down a bit)."),
+    simulate: list[str] = typer.Option(
+        [],
+        "--simulate-acceptance",
+        help="Tokens per forward, drawn at random: MEAN[:SPREAD] or METHOD=MEAN[:SPREAD]. The text means nothing.",
+        metavar="SPEC",
+    ),
     as_json: bool = common.JSON,
 ) -> None:
     """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
@@ -57,11 +66,15 @@ def run(
         concurrency=concurrency,
         dtype=dtype,
         device=device,
+        attention=attention,
+        graphs=graphs,
+        compile=compile,
         revision=revision,
         data_dir=data_dir,
         data_file=data_file,
         out=out,
         trace=trace,
+        simulate=simulate,
         preset=preset,
     )
     from specbench.cli.progress import RunProgress

@@ -22,12 +22,13 @@ def score(
     from specbench.summary import summarise
 
     folder = RunFolder.load(run)
+    common.assert_answers(folder.run)
     notes = output.stderr()
     verdicts = score_in_child(run, data_dir, Tenths(lambda text: notes.print(f"{text} …")), workers)
     read = read_run(run)
     # What was measured and graded stays as it is; only what the verdicts decide is written anew.
     graded = {row["method"]: row["lossless"] for row in read.summary["rows"] if row["lossless"]}
-    summary = summarise(read.config, read.records, verdicts, graded, read_metrics(run))
+    summary = summarise(read.config, read.records, verdicts, graded, read_metrics(run), read.summary.get("engine"))
     if folder.finished:
         write_json_atomic(run / "summary.json", summary)
     if as_json:

@@ -29,16 +29,19 @@ def show(
     console = output.stdout()
     if requests:
         columns = ["prompt", "method", "tokens", "forwards", "TPF", "decode s", "ends by", "answer"]
-        console.print(output.table(columns, [_row(record, read.verdicts) for record in read.records]))
+        rows = [_row(record, read.verdicts, record.method in read.config.simulated) for record in read.records]
+        console.print(output.table(columns, rows))
         return
     from specbench.reporting.table import headline
 
     console.print(headline(read.run, read.summary, read.judged))
 
 
-def _row(record: Any, verdicts: dict[str, bool]) -> list[str]:
+def _row(record: Any, verdicts: dict[str, bool], simulated: bool) -> list[str]:
     tpf = f"{(record.n_out - 1) / record.forwards:.2f}" if record.forwards else "–"
-    verdict = {True: "right", False: "wrong", None: "–"}[verdicts.get(record.key)]
+    verdict = "simulated" if simulated else {True: "right", False: "wrong", None: "–"}[verdicts.get(record.key)]
+    if record.gpu and record.gpu.throttled:
+        verdict += f", throttled: {', '.join(record.gpu.throttled)}"
     name = record.prompt_id if record.repeat == 0 else f"{record.prompt_id}#{record.repeat}"
     counts = [str(record.n_out), str(record.forwards), tpf, f"{record.decode_s:.2f}"]
     return [name, record.method, *counts, record.stop_reason, verdict]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.engine.phases import PHASES
-from specbench.records import BASELINE
+from specbench.records import BASELINE, SimulatedAcceptance
 
 LEGEND = (
     "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
@@ -37,18 +37,23 @@ def headline(
     title.append(f" · {model['name']} {model['dtype']}{' (dummy weights)' if model['dummy'] else ''} · {device}\n")
     asked = f"{task['prompts']} prompts · at most {run['max_new_tokens']} new tokens"
     title.append(f"{how} · {asked} · concurrency {run['concurrency']}", style="dim")
+    simulated = run.get("simulated", {})
+    if simulated:
+        title.append(f"\n{simulated_title(simulated)}", style="bold red")
+    # Of a lottery's text there is nothing to say, neither right nor AR's.
+    metric = "" if simulated else task.get("metric", "pass@1")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     # Where a terminal is too narrow the words wrap; a figure is never cut or broken.
     table.add_column("method", min_width=6, overflow="fold")
-    for name in ("tokens", "TPF", "tok/s"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for column in ("tokens", "TPF", "tok/s"):
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("speedup", no_wrap=True)
     table.add_column("cut", justify="right", no_wrap=True)
-    if task.get("metric", "pass@1"):
-        table.add_column(task.get("metric", "pass@1"), justify="right", min_width=6, overflow="fold")
-    table.add_column("lossless", min_width=11, overflow="fold")
+    if metric:
+        table.add_column(metric, justify="right", min_width=6, overflow="fold")
+    table.add_column("acceptance" if simulated else "lossless", min_width=11, overflow="fold")
     for row in summary["rows"]:
-        right = [accuracy(row["accuracy"])] if task.get("metric", "pass@1") else []
+        right = [accuracy(row["accuracy"])] if metric else []
         table.add_row(
             row["method"],
             str(row["tokens"]),
@@ -57,7 +62,7 @@ def headline(
             speedup(row["speedup"]) if row["method"] != BASELINE else "1",
             f"{row['truncated'] / row['requests']:.0%}" if row["requests"] else "–",
             *right,
-            lossless(row["lossless"]),
+            acceptance(row) if simulated else lossless(row["lossless"]),
         )
     further: list[RenderableType] = [judgments(scores) for scores in judged]
     if any(row.get("metrics") for row in summary["rows"]):
@@ -66,12 +71,33 @@ def headline(
         further.append(groups(summary))
     if any(row.get("phases") for row in summary["rows"]):
         further.append(phases(summary))
+    if any(row.get("gpu") for row in summary["rows"]):
+        further.append(gpu(summary))
     parts: list[RenderableType] = [title, Text(), table]
     for part in further:
         parts += [Text(), part]
     parts += [Text()] if further else []
-    said = notes(run, summary) if judged else [*_not_judged(run["task"]), *notes(run, summary)]
+    said = notes(run, summary) if judged or simulated else [*_not_judged(run["task"]), *notes(run, summary)]
     return Group(*parts, *(Text(note, style="dim") for note in said))
+
+
+def simulated_title(simulated: Mapping[str, Mapping[str, float]]) -> str:
+    """What stands above every figure of a run whose acceptance was decided by lot."""
+    asked = {label: str(SimulatedAcceptance.model_validate(figures)) for label, figures in simulated.items()}
+    of = set(asked.values())
+    figures = of.pop() if len(of) == 1 else ", ".join(f"{label} {figures}" for label, figures in asked.items())
+    return f"simulated acceptance {figures}: drafts are accepted by lot, the text means nothing"
+
+
+def acceptance(row: Mapping[str, Any]) -> str:
+    """Whether the target decided what a row accepted."""
+    asked = row.get("simulated")
+    return f"simulated {SimulatedAcceptance.model_validate(asked)}" if asked else "the target's"
+
+
+def name(row: Mapping[str, Any]) -> str:
+    """A row's method, marked where its acceptance was simulated: no figure of it may pass for a real one."""
+    return f"{row['method']} (simulated)" if row.get("simulated") else str(row["method"])
 
 
 def _not_judged(task: Mapping[str, Any]) -> list[str]:
@@ -87,8 +113,8 @@ def judgments(scores: Mapping[str, Any]) -> RenderableType:
     """Mean ratings of one judge by category and method, with how many answers have one."""
     methods = scores["methods"]
     table = _plain(["score", *methods])
-    for name in dict.fromkeys(name for method in methods.values() for name in method["categories"]):
-        table.add_row(name, *(_rating(method["categories"].get(name)) for method in methods.values()))
+    for category in dict.fromkeys(c for method in methods.values() for c in method["categories"]):
+        table.add_row(category, *(_rating(method["categories"].get(category)) for method in methods.values()))
     for turn in dict.fromkeys(turn for method in methods.values() for turn in method["turns"]):
         table.add_row(f"turn {turn}", *(_rating(method["turns"].get(turn)) for method in methods.values()))
     table.add_row("all", *(_rating(method) for method in methods.values()), style="bold")
@@ -107,11 +133,11 @@ def _rating(score: Mapping[str, Any] | None) -> str:
 
 def metrics(summary: Mapping[str, Any], headline: str) -> RenderableType:
     """Right answers by every metric of the task, the headline first."""
-    names = list(next(row["metrics"] for row in summary["rows"] if row.get("metrics")))
+    further = list(next(row["metrics"] for row in summary["rows"] if row.get("metrics")))
     table = _plain(["metric", *(row["method"] for row in summary["rows"])])
     table.add_row(headline, *(accuracy(row["accuracy"]) for row in summary["rows"]))
-    for name in names:
-        table.add_row(name, *(accuracy(row.get("metrics", {}).get(name)) for row in summary["rows"]))
+    for metric in further:
+        table.add_row(metric, *(accuracy(row.get("metrics", {}).get(metric)) for row in summary["rows"]))
     return table
 
 
@@ -122,18 +148,18 @@ def groups(summary: Mapping[str, Any]) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("group", overflow="fold")
     table.add_column("method", overflow="fold")
-    for name in ("prompts", "TPF"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for column in ("prompts", "TPF"):
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("speedup", no_wrap=True)
     table.add_column("MAT*", justify="right", no_wrap=True)
     table.add_column("speedup*", justify="right", no_wrap=True)
-    for name in dict.fromkeys(name for row in rows for name in row["groups"]):
-        shown = name
+    for group in dict.fromkeys(group for row in rows for group in row["groups"]):
+        shown = group
         for row in rows:
-            if figures := row["groups"].get(name):
+            if figures := row["groups"].get(group):
                 ours = [str(figures["prompts"]), number(figures["tpf"], 2), speedup(figures["speedup"])]
                 theirs = [number(figures["specbench_mat"], 2), number(figures["specbench_speedup"], 2)]
-                table.add_row(shown, row["method"], *ours, *theirs)
+                table.add_row(shown, name(row), *ours, *theirs)
                 shown = ""
     said = "* as Spec-Bench defines them: prefill included, means of prompts' speeds, AR without stop tokens."
     return Group(table, Text(said, style="dim"))
@@ -151,12 +177,34 @@ def phases(summary: Mapping[str, Any]) -> RenderableType:
     """Where a step's time goes: medians over steps, in milliseconds; host is everything but the forward."""
     table = Table(title="ms a step", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("method", min_width=6, overflow="fold")
-    for name in (*PHASES, "host"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for phase in (*PHASES, "host"):
+        table.add_column(phase, justify="right", no_wrap=True)
     for row in summary["rows"]:
         if row.get("phases"):
-            table.add_row(row["method"], *(f"{1e3 * row['phases'][f'{name}_s']:.2f}" for name in (*PHASES, "host")))
+            table.add_row(name(row), *(f"{1e3 * row['phases'][f'{phase}_s']:.2f}" for phase in (*PHASES, "host")))
     return table
+
+
+def gpu(summary: Mapping[str, Any]) -> RenderableType:
+    """What the GPU did under each method."""
+    table = _plain(["GPU", "SM MHz", "W", "max °C", "J/token", "throttled"])
+    for row in summary["rows"]:
+        if seen := row.get("gpu"):
+            figures = [number(seen["sm_clock_mhz"], 0), number(seen["power_w"], 0), number(seen["temperature_c"], 0)]
+            throttled = f"{seen['throttled']}/{row['requests']}"
+            table.add_row(name(row), *figures, number(seen["energy_per_token_j"], 3), throttled)
+    return table
+
+
+def _throttled(summary: Mapping[str, Any]) -> list[str]:
+    """The warning that some times are not those of the GPU at its clocks, in one line."""
+    seen = [row["gpu"] for row in summary["rows"] if row.get("gpu")]
+    count = sum(gpu["throttled"] for gpu in seen)
+    if not count:
+        return []
+    reasons = ", ".join(dict.fromkeys(reason for gpu in seen for reason in gpu["throttle_reasons"]))
+    total = sum(row["requests"] for row in summary["rows"])
+    return [f"{count} of {total} requests ran on a throttled GPU ({reasons}); show --requests marks them."]
 
 
 def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
@@ -164,23 +212,31 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     found = []
     described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
     for row in summary["rows"]:
-        for name, value in row.get("measures", {}).items():
-            found.append(f"{row['method']}: {value:.2f} {described[row['method']].get(name, name)}.")
+        for figure, value in row.get("measures", {}).items():
+            found.append(f"{name(row)}: {value:.2f} {described[row['method']].get(figure, figure)}.")
         ratio = row["speedup"]
         if row["method"] == BASELINE or ratio is None:
             continue
         parts = f"{number(row['tpf'], 2)} TPF × {number(row['step_ratio'], 2)} step-time ratio"
-        found.append(f"{row['method']}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}.")
+        found.append(f"{name(row)}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}.")
+        if asked := row.get("simulated"):
+            if row["tpf"] is not None and row["tpf"] < 0.9 * asked["mean"]:
+                found.append(
+                    f"{name(row)}: {row['tpf']:.2f} tokens a forward where {asked['mean']:g} were asked for; its trees "
+                    "offer no more here, or answers are too short."
+                )
+            continue  # its answers end at the budget, and AR's where they end
         if row["length_changed"]:
             found.append(f"{row['method']}: {row['length_changed']} answers have another length than AR's.")
         if row.get("prompt_changed"):
             found.append(f"{row['method']}: {row['prompt_changed']} later turns follow other answers than AR's.")
-    truncated = sum(row["truncated"] for row in summary["rows"])
-    total = sum(row["requests"] for row in summary["rows"])
+    real = [row for row in summary["rows"] if not row.get("simulated")]
+    truncated, total = sum(row["truncated"] for row in real), sum(row["requests"] for row in real)
     if total and truncated / total > 0.02:
         found.append(f"{truncated} of {total} answers were cut at the token budget (cut); raise --max-new-tokens.")
     if settings := {k: v for k, v in run["task"]["options"].items() if v not in ("", None)}:
         found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
+    found += _throttled(summary)
     if not summary["complete"]:
         found.append("This run is not complete; repeat its command to go on.")
     return [*found, LEGEND]

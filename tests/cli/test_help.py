@@ -17,16 +17,19 @@ _MODEL = ["--dtype", "--device", "--revision"]
 _WHAT = ["--method", "--task", "--model"]
 _OPTIONS = ["--set", "--task-set"]
 _SAMPLING = ["--top-k", "--top-p"]
+_KERNELS = ["--attention", "--graphs", "--compile"]
 
 # Every name a script may have written down: renaming or dropping one breaks somebody, so it has to be done here too.
 FLAGS = {
     "run": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
+        *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
+        "--simulate-acceptance",
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
-        *("--concurrency", "--data-dir", "--data-file", "--json"),
+        *("--concurrency", "--data-dir", "--data-file", "--json", *_KERNELS),
     ],
     "judge": [
         *("RUN", "--judge", "--base-url", "--api-key-env", "--timeout", "--max-new-tokens", "--export", "--import"),

@@ -19,9 +19,9 @@ COMMAND = (
     "--out",
 )
 # Everything in a row of summary.json that a clock decides. All the rest are counts, and have to be the same.
-TIMES = {"tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "speedup", "e2e_speedup", "step_ratio"}
+TIMES = {"tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "speedup", "e2e_speedup", "step_ratio", "gpu"}
 # Everything in a line of requests.jsonl that depends on when it ran.
-WHEN = {"start_s", "segment", "ttft_s", "decode_s", "e2e_s", "busy_prefill_s", "busy_decode_s"}
+WHEN = {"start_s", "segment", "ttft_s", "decode_s", "e2e_s", "busy_prefill_s", "busy_decode_s", "gpu"}
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -129,9 +129,15 @@ class Watching(Engine):
         return result
 
     def step(
-        self, trees: Mapping[int, TokenTree], *, top_k: int = 0, phases: Phases | None = None
+        self,
+        trees: Mapping[int, TokenTree],
+        *,
+        top_k: int = 0,
+        phases: Phases | None = None,
+        forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]:
         assert top_k == self.seen.method.top_k
+        assert forced is None, "nothing is simulated here"
         for slot, tree in trees.items():
             self.check(tree, self.seen.last[slot])
         results = super().step(trees, top_k=top_k, phases=phases)

@@ -1,0 +1,81 @@
+"""A run whose GPU was throttled says so, line by line; one without a GPU says nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench import run
+from specbench.telemetry import Snapshot
+
+TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 4)
+
+
+class Gpu:
+    """Draws 500 W, and is held down by its power cap at every look from the ``slow_from``th on."""
+
+    def __init__(self, slow_from: int) -> None:
+        self.slow_from, self.looks, self.closed = slow_from, 0, False
+
+    def look(self) -> Snapshot:
+        self.looks += 1
+        return Snapshot(
+            at_ns=self.looks * 1_000_000_000,
+            sm_clock_mhz=1755,
+            memory_clock_mhz=3201,
+            temperature_c=64,
+            energy_mj=self.looks * 500_000,
+            faults=("power cap",) if self.looks >= self.slow_from else (),
+        )
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_throttled_requests_are_counted_and_marked(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    # Warm-up takes four looks and each of the four requests two: the last request and the end of the one before.
+    gpu = Gpu(slow_from=10)
+    monkeypatch.setattr(run, "open_gpu", lambda device: gpu)
+    said = cli(*TINY, "--out", tmp_path, columns=columns)
+    assert said.code == 0, said.err
+    assert gpu.closed
+    assert gpu.looks == 12
+    (folder,) = tmp_path.iterdir()
+    shown = cli("show", folder, columns=columns).out
+    for text in (said.out, shown):
+        assert max(map(len, text.splitlines()[:-1])) <= columns
+        assert "2 of 4 requests ran on a throttled GPU (power cap); show --requests marks them." in " ".join(
+            text.split()
+        )
+        lines = [line.split() for line in text[text.index("GPU ") :].splitlines()[2:4]]
+        assert [line[0] for line in lines] == ["ar", "jacobi"]
+        assert all(line[1:5] == ["1755", "500", "64", "125.000"] for line in lines)
+    records = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    assert [record["gpu"]["throttled"] for record in records] == [[], [], ["power cap"], ["power cap"]]
+    table = " ".join(cli("show", folder, "--requests", columns=columns).out.split())
+    assert table.count("wrong, throttled: power cap") == 2
+    assert table.count("wrong") == 4
+
+
+def test_without_one_nothing_is_said(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "open_gpu", lambda device: None)
+    said = cli(*TINY, "--out", tmp_path)
+    assert said.code == 0, said.err
+    (folder,) = tmp_path.iterdir()
+    assert "GPU" not in said.out
+    assert "throttled" not in said.out + cli("show", folder, "--requests").out
+    assert {json.loads(line)["gpu"] for line in (folder / "requests.jsonl").read_text().splitlines()} == {None}
+
+
+def test_a_run_that_fails_lets_go_of_the_gpu(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(slow_from=99)
+    monkeypatch.setattr(run, "open_gpu", lambda device: gpu)
+    (tmp_path / "file").write_text("mine")
+    assert cli(*TINY, "--out", tmp_path / "file").code != 0
+    assert gpu.closed

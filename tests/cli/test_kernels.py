@@ -1,0 +1,52 @@
+"""From a plan to the engine's arguments, and from the engine's report to the summary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import conversations
+import pytest
+
+from specbench import run
+from specbench.engine.engine import Engine
+
+
+@pytest.mark.parametrize(("graphs", "value"), [("auto", None), ("on", True), ("off", False)])
+@pytest.mark.parametrize("compile", [True, False])
+def test_the_plan_says_which_kernels(graphs: Any, value: bool | None, compile: bool) -> None:
+    plan = conversations.plan([], attention="flash", graphs=graphs, compile=compile)
+    assert run.engine_options(plan) == {"backend": "flash", "graphs": value, "compile": compile}
+
+
+def test_the_choice_is_the_engines_where_the_user_made_none() -> None:
+    assert run.engine_options(conversations.plan([])) == {"backend": "auto", "graphs": None, "compile": False}
+
+
+def test_an_engine_without_a_report_has_nothing_to_say() -> None:
+    assert run.engine_report(object()) == {}
+
+
+def test_what_the_engine_reports_is_told_once_and_kept(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = {
+        "attention": "reference",
+        "why": "auto: no CUDA device",
+        "graphs": 2,
+        "capture_s": 0.5,
+        "late_captures": 0,
+    }
+    monkeypatch.setattr(Engine, "report", lambda self: report, raising=False)
+    said = cli("run", "--model", "config:tiny", "--max-new-tokens", 4, "--limit", 1, "--out", tmp_path)
+    assert said.code == 0, said.err
+    line = "attention: reference (auto: no CUDA device); 2 graphs captured in 0.5 s"
+    assert said.err.count(line) == 1
+    assert line not in said.out
+    (folder,) = tmp_path.iterdir()
+    assert json.loads((folder / "summary.json").read_text())["engine"] == report
+    assert cli("score", folder).code == 0
+    assert json.loads(cli("show", folder, "--json").out)["summary"]["engine"] == report
+    recorded = json.loads((folder / "run.json").read_text())
+    assert (recorded["attention"], recorded["graphs"], recorded["compile"]) == ("auto", "auto", False)
