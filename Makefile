@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Twice quiet: errors only. Some machines have package folders that lack most packages, and pip warns of each.
 PIN := --quiet --quiet --constraint constraints.txt
 
-.PHONY: help setup demo test test-all lint check bench clean
+.PHONY: help setup demo test test-all lint check bench gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -47,6 +47,9 @@ check: lint test  ## what a commit has to pass
 
 bench: $(READY)  ## ratios against other loops, in one run
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+gpu-check: $(READY)  ## is everything right on this GPU, and how fast; under 9 minutes, no network
+	$(BIN)/python -m benchmarks.gpu_check $(if $(MODEL),--model $(MODEL))
 
 clean:  ## remove what make and the tools made; runs/ and results/ stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

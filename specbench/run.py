@@ -76,25 +76,13 @@ def make_engine(plan: Plan, model: LoadedModel, longest: int) -> Engine:
         capacity=longest,
         max_rows=plan.max_rows,
         sampling=sampling_of(plan),
-        **_understood(engine_options(plan)),
+        **engine_options(plan),
     )
-
-
-def engine_report(engine: Any) -> dict[str, Any]:
-    """What an engine says of its kernels, JSON-ready: the attention it chose and why, graphs, times; or nothing."""
-    report = getattr(engine, "report", None)
-    return dict(report()) if report else {}
 
 
 def engine_options(plan: Plan) -> dict[str, Any]:
     """What a plan says of kernels, as arguments of the engine."""
     return {"backend": plan.attention, "graphs": GRAPHS[plan.graphs], "compile": plan.compile}
-
-
-def _understood(options: dict[str, Any]) -> dict[str, Any]:
-    """``options`` without what today's engine has no argument for, as long as it is not asked for."""
-    backend = "reference" if options["backend"] == "auto" else options["backend"]
-    return {"backend": backend, **{k: v for k, v in options.items() if k != "backend" and v not in (None, False)}}
 
 
 def make_runner(plan: Plan, model: LoadedModel, engine: Engine, gpu: GpuMeter | None = None) -> Runner:
@@ -152,7 +140,7 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
                 if config.task.metric:
                     verdicts = score_in_child(folder.path, plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
-            folder.finish(summarise(config, records, verdicts, graded, metrics, engine_report(engine)))
+            folder.finish(summarise(config, records, verdicts, graded, metrics, engine.report()))
     finally:
         engine.close()
         if gpu:
@@ -199,8 +187,8 @@ def _decode(
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:
         progress.phase("warming up")
-        _warm_up(plan, model, prepared, runner)
-        progress.ready(engine_report(engine))
+        _warm_up(plan, model, prepared, engine, runner)
+        progress.ready(engine.report())
     first = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
         engine.sampling = sampling_of(plan, requests[0].temperature)
@@ -212,8 +200,13 @@ def _decode(
     return records
 
 
-def _warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, runner: Runner) -> None:
-    """Runs every method on text of the tool's own, as long as the longest prompt and in every slot."""
+def _warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, engine: Engine, runner: Runner) -> None:
+    """Captures every graph, then runs every method on text of the tool's own, as long as the longest prompt."""
+    for temperature in {prompt.temperature for prompt in prepared.prompts.values()}:
+        engine.sampling = sampling_of(plan, temperature)
+        for method in plan.methods:
+            simulated = method.label in plan.simulated
+            engine.prepare(method.max_rows, top_k=method.top_k, forced=simulated, context=prepared.longest)
     text = model.tokenizer(_WARM_UP * (1 + prepared.longest // 32))["input_ids"][: prepared.longest]
     assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
     rule = StopRule(frozenset(), (), min(_WARM_UP_TOKENS, prepared.budget), model.decode)

@@ -11,6 +11,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")  # what torch takes its thread cou
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin for work triple the time on a busy machine
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import torch
+
+# Read when a Triton kernel is defined: without a GPU they run in its interpreter.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from specbench import names
 from specbench.models import LoadedModel, load
 

@@ -1,1 +1,1 @@
-"""``make gpu-check``: what anyone who gets a GPU runs first. Correctness, then the figures that depend on the device."""
+"""``make gpu-check``: what anyone who gets a GPU runs first. Correctness, then the figures of the device."""

@@ -54,12 +54,14 @@ def parts(model: str, bandwidth: float, out: Path, rehearse: bool) -> dict[str, 
     methods = list(registry.methods())
     if rehearse:
         size = shapes.Size(context=40, steps=6, concurrency=(1, 2), rows=(1, 4))
-        large, other, dtype, few = "config:tiny", "config:tiny", "float32", 2
+        large, other, dtype = "config:tiny", "config:tiny", "float32"
+        model, tokens, few = "config:tiny", 8, 1
         jf = ["jf.n=8", "jf.K=2", "jf.pool=2"]
         suites: dict[str, Part] = {"tests": partial(small.tests, ["tests/engine/test_tree.py"])}
     else:
         size = shapes.Size()
-        large, other, dtype, few = "config:qwen2.5-7b", "config:qwen3-8b", "bfloat16", 6
+        large, other, dtype = "config:qwen2.5-7b", "config:qwen3-8b", "bfloat16"
+        tokens, few = 128, 6
         jf = JF_LARGE
         suites = {
             "kernels": partial(small.tests, ["tests/engine/kernels"], "-m", "not slow"),
@@ -68,13 +70,13 @@ def parts(model: str, bandwidth: float, out: Path, rehearse: bool) -> dict[str, 
     drafters = [("jf", jf), ("lookahead", ["lookahead.preset=15/5/15"])]
     found: dict[str, Part] = {
         **suites,
-        "lossless fp32": partial(small.lossless, model, methods, "float32", 96, few),
+        "lossless fp32": partial(small.lossless, model, methods, "float32", tokens, few),
         "large model": partial(shapes.baseline, large, bandwidth, size, dtype),
         "drafting": partial(shapes.drafting, large, size, dtype, drafters),
         "other model": partial(shapes.baseline, other, bandwidth, size, dtype),
-        "small model": partial(small.speed, model, methods, 128, out),
+        "small model": partial(small.speed, model, methods, tokens, out),
         "concurrency": partial(shapes.concurrency, large, size, dtype, ["jf.n=16"]),
-        "graded bf16": partial(small.lossless, model, methods, "bfloat16" if not rehearse else "float32", 96, few),
+        "graded bf16": partial(small.lossless, model, methods, "bfloat16", tokens, few),
     }
     if not rehearse:
         from benchmarks.gpu_check.attention import kernel

@@ -7,10 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import torch
-from specbench.simulate import Acceptance
 
 from benchmarks.gpu_check.bandwidth import step_bytes
 from benchmarks.gpu_check.records import Figure
@@ -23,6 +21,7 @@ from specbench.models import LoadedModel, load
 from specbench.plan import plan_methods
 from specbench.records import RequestRecord, SimulatedAcceptance
 from specbench.runner import Request, Runner
+from specbench.simulate import Acceptance
 from specbench.stopping import StopRule
 
 #: Step time over a one-row step that a step of so many rows may take.
@@ -188,20 +187,19 @@ def _prompt(loaded: LoadedModel, length: int, seed: int = 0) -> list[int]:
 
 
 def _captures(spec: str, engine: Engine) -> Iterator[Figure]:
-    report: dict[str, Any] = engine.report()
-    found = report["graphs"]
-    if found is None:
-        yield Figure(f"{spec}: graphs captured", 0, "graphs", note=report["why_eager"])
+    report = engine.report()
+    if not report["graphs"]:
+        yield Figure(f"{spec}: graphs captured", 0, "graphs", note=report.get("why_eager", ""))
         return
-    note = f"attention: {report['attention']}"
-    yield Figure(f"{spec}: graphs captured", found["count"], "graphs", note=note)
-    yield Figure(f"{spec}: time to capture them", found["seconds"], "s")
-    yield Figure(f"{spec}: memory they hold", found["bytes"] / 2**20, "MiB")
+    note = f"attention {report['attention']}: {report['why'] or 'no other'}"
+    yield Figure(f"{spec}: graphs captured", report["graphs"], "graphs", note=note)
+    yield Figure(f"{spec}: time to capture them", report["capture_s"], "s")
+    yield Figure(f"{spec}: memory they hold", report["capture_bytes"] / 2**20, "MiB")
 
 
 def _late(engine: Engine) -> int:
-    found = engine.report()["graphs"]
-    return found["late"] if found else 0
+    found: int = engine.report().get("late_captures", 0)
+    return found
 
 
 def free_memory() -> None:

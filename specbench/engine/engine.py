@@ -41,6 +41,7 @@ class Engine:
         backend: attention backend, one of :data:`specbench.engine.attention.choice.NAMES`.
         graphs: capture steps in CUDA graphs; default is on for CUDA, where a model that cannot be captured is then
             stepped eagerly.
+        compile: fuse what is between the matrix products with torch's compiler.
         pad_rows: pad eager steps to :data:`~specbench.engine.graphs.ROW_BUCKETS`; default is on for CUDA.
 
     Raises:
@@ -58,6 +59,7 @@ class Engine:
         sampling: Sampling | None = None,
         backend: str = "auto",
         graphs: bool | None = None,
+        compile: bool = False,
         pad_rows: bool | None = None,
     ) -> None:
         if not 1 <= max_rows <= MAX_ROWS:
@@ -66,6 +68,8 @@ class Engine:
             raise UsageError(f"slots and capacity must be 1 or more, not {slots} and {capacity}")
         self.model = model.eval()
         self.device: torch.device = model.device
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # Triton launches on the current device, wherever its tensors are
         self.capacity = capacity
         self._padded = self.device.type == "cuda" if pad_rows is None else pad_rows
         self._lengths: list[int | None] = [None] * slots  # cached tokens of each slot; None is a free slot
@@ -261,11 +265,18 @@ class Engine:
 
     def report(self) -> dict[str, Any]:
         """What the engine chose and what its captures cost, for the summary of a run."""
-        found: dict[str, Any] = {"attention": self.attentions.report(), "linears": self.linears}
+        found: dict[str, Any] = {**self.attentions.report(), "linears": self.linears}
         if self._graphs is None:
             return {**found, "graphs": None, "why_eager": self._why_eager}
         captures = self._graphs.captures
-        return {**found, "graphs": {**vars(captures), "step_s": self._graphs.curves()}}
+        return {
+            **found,
+            "graphs": captures.count,
+            "capture_s": captures.seconds,
+            "capture_bytes": captures.bytes,
+            "late_captures": captures.late,
+            "steps": self._graphs.curves(),
+        }
 
     # ------------------------------------------------------------------ inside a step
 

@@ -24,10 +24,6 @@ def test_the_choice_is_the_engines_where_the_user_made_none() -> None:
     assert run.engine_options(conversations.plan([])) == {"backend": "auto", "graphs": None, "compile": False}
 
 
-def test_an_engine_without_a_report_has_nothing_to_say() -> None:
-    assert run.engine_report(object()) == {}
-
-
 def test_what_the_engine_reports_is_told_once_and_kept(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import forcing
 import pytest
 
 TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 33, "--method", "jacobi,pld")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _engine_that_is_told() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        forcing.teach(patch)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ class Attentions:
         self.chain = "flash" if asked == "flash" else self.tree
         # What auto chooses between for chains, once a step of each can be timed.
         self._rivals = ["flash"] if asked == "auto" and kernels and reasons["flash"] is None else []
-        self._why = "" if asked != "auto" else reasons["triton"] or "the only one for trees on this device"
+        self._why = f"triton {reasons['triton']}" if asked == "auto" and reasons["triton"] else ""
         self._seconds: dict[str, float] = {}
 
     def check_shapes(self, shapes: dict[int, LayerShape]) -> None:
@@ -110,7 +110,8 @@ class Attentions:
 
     def report(self) -> dict[str, Any]:
         """What was chosen, for the records."""
-        return {"chains": self.chain, "trees": self.tree, "why": self._why, "one_row_s": self._seconds or None}
+        both = self.chain if self.chain == self.tree else f"{self.chain} for chains, {self.tree} for trees"
+        return {"attention": both, "why": self._why, "one_row_s": self._seconds or None}
 
 
 def is_chain(tree: TokenTree) -> bool:

@@ -23,7 +23,6 @@ def _tree_bits(parents, bits, depth, rows, words, slot_stride, ROUNDS: tl.conste
     row = tl.arange(0, BLOCK)
     inside = row < rows
     hop = tl.load(parents + slot * slot_stride + row, mask=inside, other=0)
-    hop = tl.where(inside, hop, row).to(tl.int32)
     reach = tl.where(row // 32 == word, 1 << (row % 32), 0)
     above = (hop != row).to(tl.int32)  # ancestors nearer than 2^k, counted; the root adds none when met again
     for _ in tl.static_range(ROUNDS):

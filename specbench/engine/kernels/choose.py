@@ -14,6 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 1024  # tokens of a tile: one 16-byte load of bf16 for each of 128 threads
+# Without fused multiply-add every operation rounds as IEEE says, here as in the interpreter.
+_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 _PROGRAMS_EACH = 4  # programs wanted per multiprocessor: enough loads in flight to saturate memory
 
 
@@ -68,7 +70,7 @@ def _log_of(f, k):
     q = q * f - 0.24999797344207764
     q = q * f + 0.3333321511745453
     square, turns = f * f, k.to(tl.float32)
-    small = q * f * square + turns * -2.12194442e-4 - 0.5 * square
+    small = q * f * square + turns * -2.1219444e-4 - 0.5 * square
     return f + small + turns * 0.693359375
 
 
@@ -120,17 +122,16 @@ def _best_of_split(
         first, second = _keys(tl.load(seed), tl.load(positions + slot * position_stride + query))
         divisor = tl.load(temperature)
     begin = split * span
-    end = tl.minimum(begin + span, vocab)
     # Below the key of -inf, so that any token replaces it. A lane sees its ids in ascending order and keeps the first
     # of equal ones.
     best = tl.full([BLOCK], -0x80000000, tl.int32)
     best_token = tl.zeros([BLOCK], tl.int32)
-    for start in range(begin, end, BLOCK):
+    for start in range(begin, tl.minimum(begin + span, vocab), BLOCK):
         token = start + tl.arange(0, BLOCK)
-        inside = token < end
+        inside = token < vocab  # a span is whole tiles; and a bound that is an argument leaves the loads vectorised
         score = tl.load(source + token, mask=inside, other=0.0).to(tl.float32)
         if not GREEDY:
-            # IEEE division: the default one is approximate, and fast enough only because it need not repeat
+            # The division of IEEE, as torch divides; the operator's is approximate.
             score = tl.div_rn(score, divisor) + _gumbel(_bits(first, second, token))
         key = _order(score)
         better = inside & (key > best)
@@ -193,7 +194,7 @@ def choose(
     _best_of_split[(rows, splits)](
         logits, positions, seed, temperature, partial, vocab, queries,
         logits.stride(0), logits.stride(1), positions.stride(0), span,
-        GREEDY=greedy, BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
+        GREEDY=greedy, BLOCK=_BLOCK, **_OPTIONS,
     )  # fmt: skip
     _best_of_row[(rows,)](partial, chosen, splits, BLOCK=triton.next_power_of_2(splits), num_warps=1)
     return chosen

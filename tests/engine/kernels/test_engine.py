@@ -36,7 +36,7 @@ def test_the_kernels_decode_what_the_oracle_decodes(family: str, sampling: Sampl
     with attached(model, backend="reference", **options) as engine:
         expected = [autoregressive(engine, ids, TOKENS) for ids in prompts]
     with attached(model, backend="triton", **options) as engine:
-        assert engine.report()["attention"]["trees"] == "triton"
+        assert engine.report()["attention"] == "triton"
         assert autoregressive(engine, prompts[0], TOKENS) == expected[0]
         engine.alloc()  # the other slot, with a dead one before it
         assert decode(engine, prompts[1], TOKENS, trees(1, expected[1], vocab)) == expected[1]
@@ -62,8 +62,9 @@ def test_filters_and_top_scores_go_with_the_kernels() -> None:
 def test_a_double_precision_model_has_no_kernels() -> None:
     model = supported("llama").double()
     try:
-        with pytest.raises(EnvironmentRefused, match="has no float64; use --attention auto"), attached(
-            model, capacity=20, backend="triton"
+        with (
+            pytest.raises(EnvironmentRefused, match="has no float64; use --attention auto"),
+            attached(model, capacity=20, backend="triton"),
         ):
             pass
     finally:

@@ -1,0 +1,195 @@
+"""Tree attention compiles to machine code for every GPU generation, without a GPU: it fits the shared memory, keeps its
+registers and uses the matrix unit.
+
+Compiling is done by a process of its own, this file as a script, because the tests' own process interprets kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+
+class Target(NamedTuple):
+    """Bytes of shared memory that a program may take, and the matrix instruction of tiles of 64 rows and more."""
+
+    shared: int
+    tall: str
+
+
+TARGETS = {
+    80: Target(163 * 1024, "HMMA"),
+    86: Target(99 * 1024, "HMMA"),
+    89: Target(99 * 1024, "HMMA"),
+    90: Target(227 * 1024, "HGMMA"),
+    100: Target(227 * 1024, "UTCHMMA"),
+    120: Target(99 * 1024, "HMMA"),
+}
+
+
+class Config(NamedTuple):
+    """A model's heads, and a step of it."""
+
+    kv_heads: int
+    group: int
+    size: int
+    rows: int
+    dtype: str = "bf16"
+    window: bool = False
+    direct: bool = False
+
+
+# (KV heads, queries per KV head, head size): Qwen2.5-7B, Qwen3-8B, SmolLM2-135M
+QWEN25, QWEN3, SMOLLM2 = (4, 7, 128), (8, 4, 128), (3, 3, 64)
+FEW = [
+    Config(*QWEN25, rows=1),
+    Config(*QWEN25, rows=64),
+    Config(*SMOLLM2, rows=8, dtype="fp16"),
+    Config(4, 2, 256, rows=4, dtype="fp32"),
+]
+SOME = [*FEW, Config(*QWEN3, rows=8), Config(*QWEN3, rows=16, window=True), Config(*SMOLLM2, rows=1, direct=True)]
+MANY = [
+    Config(kv_heads, group, size, rows, dtype, window)
+    for kv_heads, group, size in (QWEN25, QWEN3, SMOLLM2, (8, 1, 80), (8, 1, 96), (4, 2, 112), (4, 2, 256))
+    for rows in (1, 4, 8, 32, 128)
+    for dtype in ("bf16", "fp16", "fp32")
+    for window in (False, True)
+    if rows <= 8 or dtype == "bf16"
+]
+# Wide tiles of Blackwell's matrix unit keep the accumulator beside the registers and bring all of it in to rescale it.
+# Heads padded to the tile on sm_80 cost the registers of one more mask. A few bytes, outside the prefix's loop.
+MAY_SPILL = {(100, 256): 256, (80, 80): 64, (80, 96): 64, (80, 112): 64}
+
+
+def build(config: Config, capability: int) -> dict[str, Any]:
+    """Compiles the attention kernel as the launcher would and reads the result."""
+    from specbench.engine.kernels.tree_attention import _attend
+    from specbench.engine.kernels.tree_attention_tiles import padded_size, tile_for
+
+    size, wide = config.size, padded_size(config.size)
+    itemsize = 4 if config.dtype == "fp32" else 2
+    tile = tile_for(config.rows * config.group, size, size, itemsize, TARGETS[capability].shared)
+    constants = {
+        "kv_heads": config.kv_heads,
+        "group": config.group,
+        "key_size": size,
+        "value_size": size,
+        "has_window": config.window,
+        "direct": config.direct,
+        "block_m": tile.block_m,
+        "block_n": tile.block_n,
+        "block_k": wide,
+        "block_v": wide,
+        "chunk": tile.chunk,
+        "min_tiles": tile.min_tiles,
+        "stages": tile.stages,
+    }
+    partial = f"*{config.dtype}" if config.direct else "*fp32"
+    types = dict.fromkeys(("query", "keys", "values", "out"), f"*{config.dtype}")
+    types |= dict.fromkeys(("lengths", "bits", "depth"), "*i32") | dict.fromkeys(("partial", "maxima", "totals"), partial)
+    types |= {"scale": "fp32"}
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    return compiled(_attend, types, constants, options, capability) | {"block_m": tile.block_m}
+
+
+def build_combine(splits: int, dtype: str, capability: int) -> dict[str, Any]:
+    from specbench.engine.kernels.tree_attention import _combine
+
+    types = dict.fromkeys(("partial", "maxima", "totals"), "*fp32") | {"lengths": "*i32", "out": f"*{dtype}"}
+    constants = {"kv_heads": 4, "group": 7, "value_size": 128, "has_window": False, "block_n": 64}
+    constants |= {"block_s": splits, "block_v": 64, "min_tiles": 2}
+    return compiled(_combine, types, constants, {"num_warps": 4 if splits > 16 else 1}, capability)
+
+
+def compiled(
+    kernel: Any, types: dict[str, str], constants: dict[str, Any], options: dict[str, int], capability: int
+) -> dict[str, Any]:
+    """Shared bytes, registers, spilled bytes and some instruction counts. What has no type in ``types`` is an int."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = dict.fromkeys(kernel.arg_names, "i32") | types | dict.fromkeys(constants, "constexpr")
+    # the launcher finds pointers and strides that are multiples of 16, and never asks that of counts
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(kernel.arg_names)
+        if signature[name].startswith("*") or name[:2] in ("q_", "k_", "v_")
+    }
+    source = ASTSource(kernel, signature=signature, constexprs=constants, attrs=aligned)
+    built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(built.asm["cubin"])
+        file.flush()
+        usage = output(tools / "cuobjdump", "--dump-resource-usage", file.name)
+        code = output(tools / "nvdisasm", file.name)
+    count = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+    matrix = {name: len(re.findall(rf"\b{name}\b", code)) for name in ("HMMA", "HGMMA", "UTCHMMA")}
+    return {
+        "shared": built.metadata.shared,
+        "registers": count["REG"],
+        "spilled": count["STACK"] + count["LOCAL"],
+        "async_16_bytes": len(re.findall(r"\bLDGSTS\.E\.BYPASS\.\S*128", code)),
+        **matrix,
+    }
+
+
+def output(*command: object) -> str:
+    return subprocess.run([str(each) for each in command], check=True, capture_output=True, text=True).stdout
+
+
+def verify(configs: list[Config], capability: int, cache: Path) -> None:
+    """Compiles all in a child process and checks each."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    child = subprocess.run(
+        [sys.executable, __file__, str(capability), json.dumps(configs)],
+        env=environment | {"TRITON_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    found = [json.loads(line) for line in child.stdout.splitlines()]
+    assert len(found) == len(configs) + 2
+    *kernels, few, most = found
+    assert few["spilled"] == most["spilled"] == 0
+    target = TARGETS[capability]
+    for config, built in zip(configs, kernels, strict=True):
+        assert built["shared"] <= target.shared, f"{config}: {built}"
+        assert built["spilled"] <= MAY_SPILL.get((capability, config.size), 0), f"{config}: {built}"
+        if config.dtype != "fp32":
+            assert built[target.tall if built["block_m"] >= 64 else "HMMA"], f"{config} misses the matrix unit: {built}"
+            assert built["async_16_bytes"], f"{config} does not stream in 16-byte copies: {built}"
+
+
+@pytest.mark.parametrize(("capability", "configs"), [(80, FEW), (90, SOME), (100, FEW)], ids=["sm80", "sm90", "sm100"])
+def test_compiles(capability: int, configs: list[Config], tmp_path: Path) -> None:
+    verify(configs, capability, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", TARGETS)
+def test_everything_compiles(capability: int, tmp_path: Path) -> None:
+    verify(MANY, capability, tmp_path)
+
+
+def lines(capability: int, configs: list[list[Any]]) -> Iterator[dict[str, Any]]:
+    for config in configs:
+        yield {"config": config} | build(Config(*config), capability)
+    for splits in (4, 64):
+        yield {"combine": splits} | build_combine(splits, "bf16", capability)
+
+
+if __name__ == "__main__":
+    for line in lines(int(sys.argv[1]), json.loads(sys.argv[2])):
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,145 @@
+"""Which backend a step gets, and flash-attn's call with a stand-in that follows its documented semantics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specbench.engine.attention import choice
+from specbench.engine.attention.choice import Attentions, is_chain
+from specbench.engine.attention.flash import FlashAttention
+from specbench.engine.attention.interface import Visibility
+from specbench.engine.attention.reference import ReferenceAttention
+from specbench.engine.ops import TorchOps
+from specbench.engine.tree import TokenTree
+from specbench.errors import EnvironmentRefused, UsageError
+
+CHAIN, TREE = TokenTree.chain([1, 2, 3]), TokenTree([1, 2, 3], [-1, 0, 0])
+
+
+def with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    cache_seqlens: Tensor,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+) -> Tensor:
+    """flash_attn_with_kvcache as documented: [batch, rows, heads, size], the mask aligned to the bottom right."""
+    assert causal
+    assert cache_seqlens.dtype is torch.int32
+    rows, cells = q.shape[1], k_cache.shape[1]
+    last = cache_seqlens[:, None] - rows + torch.arange(rows)  # the last cell that each row sees
+    cell = torch.arange(cells)
+    visible = cell <= last[:, :, None]
+    if window_size[0] >= 0:
+        visible &= cell >= last[:, :, None] - window_size[0]
+    group = q.shape[2] // k_cache.shape[2]
+    k, v = (each.repeat_interleave(group, dim=2) for each in (k_cache, v_cache))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * (softmax_scale or q.shape[3] ** -0.5)
+    weights = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
+    return torch.einsum("bhqk,bkhd->bqhd", weights, v)
+
+
+@pytest.mark.parametrize("window", [None, 3, 40])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_flash_attends_as_the_oracle_does_on_chains(
+    rows: int, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_with_kvcache=with_kvcache))
+    torch.manual_seed(0)
+    slots, heads, kv_heads, size, cells = 2, 6, 2, 16, 40
+    lengths = torch.tensor([0, 17])
+    ancestry = TorchOps().ancestry(torch.arange(rows).sub(1).clamp_min(0).expand(slots, rows))
+    see = Visibility(lengths, ancestry.depth, ancestry.rows, None)
+    query = torch.randn(slots, heads, rows, size)
+    key, value = torch.randn(slots, kv_heads, cells, size), torch.randn(slots, kv_heads, cells, size)
+    ours = FlashAttention(see)(query, key, value, 0.3, window)
+    torch.testing.assert_close(ours, ReferenceAttention(see)(query, key, value, 0.3, window))
+
+
+def model(device: str, dtype: torch.dtype = torch.bfloat16) -> Any:
+    return SimpleNamespace(device=torch.device(device), dtype=dtype)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Says which packages there are."""
+
+    def only(*names: str) -> None:
+        monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: name if name in names else None)
+        monkeypatch.setattr(choice, "_interpreted", lambda: False)
+
+    return only
+
+
+def test_auto_is_the_oracle_on_a_cpu_and_the_kernels_on_a_gpu(installed: Callable[..., None]) -> None:
+    installed("triton")
+    here, there = Attentions("auto", model("cpu", torch.float32)), Attentions("auto", model("cuda"))
+    assert (here.of([TREE]), here.of([CHAIN])) == ("reference", "reference")
+    assert "needs a CUDA device" in here.report()["why"]
+    assert (there.of([TREE]), there.of([CHAIN])) == ("triton", "triton")
+
+
+@pytest.mark.parametrize(("flash", "winner"), [(1.0, "flash"), (3.0, "triton")])
+def test_auto_takes_flash_for_chains_where_a_step_is_faster_with_it(
+    installed: Callable[..., None], flash: float, winner: str
+) -> None:
+    installed("triton", "flash_attn")
+    found = Attentions("auto", model("cuda"))
+    assert found.of([CHAIN]) == "triton"  # until something is measured
+    found.settle({"triton": 2.0, "flash": flash}.__getitem__)
+    assert (found.of([CHAIN]), found.of([TREE]), found.of([CHAIN, TREE])) == (winner, "triton", "triton")
+    assert found.kinds(1) == [winner]
+    assert set(found.kinds(9)) == {winner, "triton"}
+    loser = "triton" if winner == "flash" else "flash"
+    assert f"{max(2.0, flash) / min(2.0, flash):.2f} × {loser}" in found.report()["why"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "device", "dtype", "words"),
+    [
+        ("triton", (), "cuda", torch.bfloat16, "triton, which is not installed"),
+        ("triton", ("triton",), "cpu", torch.float32, "needs a CUDA device"),
+        ("triton", ("triton",), "cuda", torch.float64, "has no float64"),
+        ("flash", ("triton",), "cuda", torch.bfloat16, "flash-attn, which is not installed"),
+        ("flash", ("triton", "flash_attn"), "cuda", torch.float32, "has no float32"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_with_the_way_out(
+    installed: Callable[..., None], asked: str, there: tuple[str, ...], device: str, dtype: torch.dtype, words: str
+) -> None:
+    installed(*there)
+    with pytest.raises(EnvironmentRefused, match=f"{words}.*--attention auto"):
+        Attentions(asked, model(device, dtype))
+
+
+def test_an_unknown_backend_is_answered_with_the_known_ones(installed: Callable[..., None]) -> None:
+    installed()
+    with pytest.raises(UsageError, match="triton"):
+        Attentions("tritn", model("cpu"))
+
+
+def test_heads_that_are_too_large_fall_back_unless_asked_for(installed: Callable[..., None]) -> None:
+    installed("triton")
+    shapes = {0: (2, 512, 512)}
+    auto, named = Attentions("auto", model("cuda")), Attentions("triton", model("cuda"))
+    auto.check_shapes(shapes)
+    assert auto.of([TREE]) == "reference"
+    assert "heads of 512" in auto.report()["why"]
+    with pytest.raises(EnvironmentRefused, match="heads of up to 256"):
+        named.check_shapes(shapes)
+
+
+def test_a_chain_is_known_by_its_parents() -> None:
+    assert is_chain(CHAIN)
+    assert is_chain(TokenTree.chain([4]))
+    assert not is_chain(TREE)
