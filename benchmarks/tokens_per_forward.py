@@ -20,7 +20,7 @@ from specbench.models import load
 from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks
 from specbench.prepare import prepare
 from specbench.records import RequestRecord
-from specbench.run import make_engine, make_runner
+from specbench.run import make_engine, make_runner, ready
 from specbench.summary import method_figures
 
 
@@ -65,6 +65,7 @@ def rows(plan: Plan) -> Any:
     loaded = load(plan.model, dtype=plan.dtype)
     prepared = prepare(plan, plan.tasks[0], loaded)
     engine = make_engine(plan, loaded, prepared.longest + prepared.budget)
+    plan = ready(plan, loaded, engine)
     runner = make_runner(plan, loaded, engine)
     baseline: dict[str, RequestRecord] = {}
     for method in plan.methods:

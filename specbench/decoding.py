@@ -8,12 +8,36 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specbench.engine.tree import StepResult, TokenTree
 from specbench.options import Options
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a method that brings a model of its own may know of the one it drafts for, once per run.
+
+    Attributes:
+        model: the transformers causal LM, on its device; not to be changed.
+        name: as ``--model`` gave it.
+        slots: sequences that are decoded at a time.
+        capacity: tokens that each of them may reach.
+        sampling: how next tokens are chosen at the moment, a :class:`specbench.engine.sampler.Sampling`.
+        step_seconds: measured (rows, seconds) of steps of up to so many rows, rows ascending.
+        capture: makes a callable of device work that is launched again and again without a host read in between: a
+            CUDA graph where the engine steps in graphs, the work itself elsewhere. It has run once when this returns.
+    """
+
+    model: Any
+    name: str
+    slots: int
+    capacity: int
+    sampling: Callable[[], Any]
+    step_seconds: Callable[[int], Sequence[tuple[int, float]]]
+    capture: Callable[[Callable[[], None]], Callable[[], None]]
 
 
 @dataclass(frozen=True)
@@ -25,11 +49,13 @@ class Context:
         pad_id: a token id that stands for nothing.
         rng: source of random drafts, seeded per (seed, prompt, repeat): a run repeats exactly, and so does a method
             that runs under two labels.
+        shared: what :meth:`Decoder.prepare` returned; None for a method that brings nothing.
     """
 
     vocab_size: int
     pad_id: int
     rng: random.Random
+    shared: Any = None
 
 
 class Decoder(ABC):
@@ -56,6 +82,21 @@ class Decoder(ABC):
         """How many of each row's best tokens the method wants to see in ``StepResult.top``; 0 is none."""
         return 0
 
+    @staticmethod
+    def prepare(options: Any, target: Target) -> Any:
+        """Loads what all sequences of a run share, a draft model for one; None for a method that brings nothing."""
+        return None
+
+    @staticmethod
+    def taps(options: Any, shared: Any) -> tuple[int, ...]:
+        """Layers of the target, from 0, whose outputs the method wants to see in ``StepResult.hidden``."""
+        return ()
+
+    @staticmethod
+    def weights(shared: Any) -> Mapping[str, str]:
+        """Which weights the method brings, for the record: name, revision, fingerprint."""
+        return {}
+
     def begin(self, prompt: Sequence[int]) -> TokenTree | None:
         """Takes the prompt; may return guesses to send along with it, as draft-only rows under its last token."""
         return None
@@ -67,6 +108,9 @@ class Decoder(ABC):
     @abstractmethod
     def draft(self) -> TokenTree:
         """The next tree; its root is the last emitted token."""
+
+    def end(self) -> None:  # noqa: B027  most methods hold nothing
+        """The sequence is over, or was given up: what it holds of the shared things is free again."""
 
     def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
         """Figures of the method's own about one finished request, by the names of ``[measures]`` in ``method.toml``.
@@ -91,6 +135,7 @@ class Method:
         lossless: whether it claims to emit what AR emits.
         decoder: its class.
         measures: what its own figures are, by name.
+        shared: what its sequences share, once :meth:`ready` has loaded it.
     """
 
     name: str
@@ -99,6 +144,7 @@ class Method:
     lossless: bool
     decoder: Any
     measures: Mapping[str, str] = field(default_factory=dict)
+    shared: Any = None
 
     @property
     def max_rows(self) -> int:
@@ -110,7 +156,21 @@ class Method:
         """Best tokens of each row that its decoders ask for."""
         return int(self.decoder.top_k(self.options))
 
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Layers of the target whose outputs its decoders ask for."""
+        return tuple(self.decoder.taps(self.options, self.shared))
+
+    @property
+    def weights(self) -> Mapping[str, str]:
+        """Which weights it brings."""
+        return dict(self.decoder.weights(self.shared))
+
+    def ready(self, target: Target) -> Method:
+        """The method with what its sequences share, for one run on one target."""
+        return replace(self, shared=self.decoder.prepare(self.options, target))
+
     def new(self, context: Context) -> Decoder:
         """A decoder for one sequence."""
-        decoder: Decoder = self.decoder(self.options, context)
+        decoder: Decoder = self.decoder(self.options, replace(context, shared=self.shared))
         return decoder

@@ -94,6 +94,7 @@ class Plan:
                 options=m.options.model_dump(mode="json"),
                 lossless=m.lossless,
                 measures=dict(m.measures),
+                weights=dict(m.weights),
             )
             for m in self.methods
         ]

@@ -31,6 +31,7 @@ class MethodSpec(Record):
     options: dict[str, Any]
     lossless: bool
     measures: dict[str, str] = Field(default_factory=dict, description="what its own figures are, by name")
+    weights: dict[str, str] = Field(default_factory=dict, description="which weights of its own it drafted with")
 
 
 class SamplingSpec(Record):

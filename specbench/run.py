@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
 import torch
 
 from specbench import environment, lossless
-from specbench.decoding import Context
+from specbench.decoding import Context, Target
 from specbench.engine import linears
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
@@ -85,6 +86,24 @@ def engine_options(plan: Plan) -> dict[str, Any]:
     return {"backend": plan.attention, "graphs": GRAPHS[plan.graphs], "compile": plan.compile}
 
 
+def ready(plan: Plan, model: LoadedModel, engine: Engine) -> Plan:
+    """The plan with what its methods bring: draft models and heads, loaded for this target.
+
+    Raises:
+        SpecbenchError: one that cannot be had, or that does not go with the target.
+    """
+    target = Target(
+        model=model.model,
+        name=plan.model,
+        slots=engine.slots,
+        capacity=engine.capacity,
+        sampling=lambda: engine.sampling,
+        step_seconds=engine.step_seconds,
+        capture=engine.capture,
+    )
+    return replace(plan, methods=tuple(method.ready(target) for method in plan.methods))
+
+
 def make_runner(plan: Plan, model: LoadedModel, engine: Engine, gpu: GpuMeter | None = None) -> Runner:
     """A runner whose decoders draw drafts from (seed, prompt, repeat): repeatable, and alike for equal methods."""
 
@@ -108,27 +127,28 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
         SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
     """
     captured = environment.capture(str(model.model.device))
-    config = RunConfig(
-        model=model.spec,
-        task=prepared.spec,
-        methods=plan.specs(),
-        sampling=plan.sampling,
-        max_new_tokens=prepared.budget,
-        repeats=plan.repeats,
-        concurrency=plan.concurrency,
-        attention=plan.attention,
-        graphs=plan.graphs,
-        compile=plan.compile,
-        linears=linears.kind_for(model.model),
-        simulated=dict(plan.simulated),
-        order_seed=plan.sampling.seed,
-        trace=plan.trace,
-        identity=environment.fingerprint(captured),
-    )
-    # Before the folder: what the engine refuses must leave nothing behind.
+    # Before the folder: what the engine or a method refuses must leave nothing behind.
     engine = make_engine(plan, model, prepared.longest + prepared.budget)
     gpu = open_gpu(model.model.device)
     try:
+        plan = ready(plan, model, engine)
+        config = RunConfig(
+            model=model.spec,
+            task=prepared.spec,
+            methods=plan.specs(),
+            sampling=plan.sampling,
+            max_new_tokens=prepared.budget,
+            repeats=plan.repeats,
+            concurrency=plan.concurrency,
+            attention=plan.attention,
+            graphs=plan.graphs,
+            compile=plan.compile,
+            linears=linears.kind_for(model.model),
+            simulated=dict(plan.simulated),
+            order_seed=plan.sampling.seed,
+            trace=plan.trace,
+            identity=environment.fingerprint(captured),
+        )
         folder, resumed = _open_folder(plan, prepared, config, captured)
         with folder:
             runner = make_runner(plan, model, engine, GpuMeter(gpu.look) if gpu else None)
@@ -206,7 +226,9 @@ def _warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, engine: Engine,
         engine.sampling = sampling_of(plan, temperature)
         for method in plan.methods:
             simulated = method.label in plan.simulated
-            engine.prepare(method.max_rows, top_k=method.top_k, forced=simulated, context=prepared.longest)
+            engine.prepare(
+                method.max_rows, top_k=method.top_k, taps=method.taps, forced=simulated, context=prepared.longest
+            )
     text = model.tokenizer(_WARM_UP * (1 + prepared.longest // 32))["input_ids"][: prepared.longest]
     assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
     rule = StopRule(frozenset(), (), min(_WARM_UP_TOKENS, prepared.budget), model.decode)
@@ -252,6 +274,7 @@ def check(plan: Plan, task: TaskPlan, model: LoadedModel) -> dict[str, dict[str,
     prepared = prepare(plan, task, model)
     engine = make_engine(plan, model, prepared.longest + prepared.budget)
     try:
+        plan = ready(plan, model, engine)
         runner = make_runner(plan, model, engine)
         order, records = Order(plan, prepared, []), []
         for method, requests in order.stretches():

@@ -36,13 +36,20 @@ class SteppingEngine(Protocol):
     def free(self, slot: int) -> None: ...
     def settle(self) -> None: ...
     def prefill(
-        self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0
+        self,
+        slot: int,
+        ids: Sequence[int],
+        tree: TokenTree | None = None,
+        *,
+        top_k: int = 0,
+        taps: tuple[int, ...] = (),
     ) -> StepResult: ...
     def step(
         self,
         trees: Mapping[int, TokenTree],
         *,
         top_k: int = 0,
+        taps: tuple[int, ...] = (),
         phases: Phases | None = None,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]: ...
@@ -150,20 +157,24 @@ class Runner:
                         break
                 ended = [sequence for sequence in active if sequence.output.reason]
                 if not ended:
-                    self._step(active, method.top_k)
+                    self._step(active, method)
                     ended = [sequence for sequence in active if sequence.output.reason]
                 if self._gpu:  # of all of them before the consumer has control: the GPU rests then
                     for sequence in ended:
                         sequence.gpu = self._aside(partial(self._gpu.end, sequence.slot))
                 for sequence in ended:
                     active.remove(sequence)
-                    self._engine.free(sequence.slot)
+                    self._leave(sequence)
                     handed_over = self._clock()
                     yield _record(method.label, sequence, origin, number)
                     self._away += self._clock() - handed_over
         finally:  # the consumer stopped early or a forward failed: leave no slot occupied
             for sequence in active:
-                self._engine.free(sequence.slot)
+                self._leave(sequence)
+
+    def _leave(self, sequence: _Sequence) -> None:
+        sequence.decoder.end()
+        self._engine.free(sequence.slot)
 
     def _now(self) -> int:
         return self._clock() - self._away
@@ -183,7 +194,8 @@ class Runner:
             if self._gpu:
                 self._aside(partial(self._gpu.begin, slot))
             started = self._now()
-            result = self._engine.prefill(slot, request.ids, decoder.begin(request.ids), top_k=method.top_k)
+            tree = decoder.begin(request.ids)
+            result = self._engine.prefill(slot, request.ids, tree, top_k=method.top_k, taps=method.taps)
             decoder.observe(result)
             now = self._now()
             if len(result.emitted) != 1:
@@ -192,17 +204,20 @@ class Runner:
             sequence.busy_prefill = now - started
             sequence.output.extend(result.emitted)
         except BaseException:
+            decoder.end()
             self._engine.free(slot)
             raise
         return sequence
 
-    def _step(self, active: Sequence[_Sequence], top_k: int) -> None:
+    def _step(self, active: Sequence[_Sequence], method: Method) -> None:
         before = self._now()
         phases = Phases(self._now, self._engine.settle) if self._trace else None
         trees = {sequence.slot: sequence.decoder.draft() for sequence in active}
         if phases:
             phases.mark("draft")
-        results = self._engine.step(trees, top_k=top_k, phases=phases, **self._forced(active, trees))
+        results = self._engine.step(
+            trees, top_k=method.top_k, taps=method.taps, phases=phases, **self._forced(active, trees)
+        )
         for sequence in active:
             sequence.decoder.observe(results[sequence.slot])
         if phases:

@@ -141,7 +141,15 @@ class Engine:
         if phases:
             phases.mark(phase)
 
-    def prefill(self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0) -> StepResult:
+    def prefill(
+        self,
+        slot: int,
+        ids: Sequence[int],
+        tree: TokenTree | None = None,
+        *,
+        top_k: int = 0,
+        taps: tuple[int, ...] = (),
+    ) -> StepResult:
         self._forward(len(ids) - 1 + (len(tree) if tree else 1))
         self.prompts[slot], self.outputs[slot] = ids, []
         tree = tree or TokenTree.chain([ids[-1]])
@@ -153,6 +161,7 @@ class Engine:
         trees: Mapping[int, TokenTree],
         *,
         top_k: int = 0,
+        taps: tuple[int, ...] = (),
         phases: Phases | None = None,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,8 @@ from specbench.engine.tree import StepResult, TokenTree
 from specbench.errors import EnvironmentRefused, UsageError
 
 MAX_ROWS = ROW_BUCKETS[-1]
+CALIBRATION_CONTEXT = 512  # cached tokens of the steps that :meth:`Engine.step_seconds` times
+_TIMED = 5  # of each
 PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
 
 Forced = Mapping[int, Sequence[int]]
@@ -95,8 +99,7 @@ class Engine:
             self._program = Program(model, self.attentions.ops())
             self.sampling = self._sampling
             # Twice the largest tree: an idle slot may have ended up to a tree beyond the capacity, and steps along.
-            largest = next(bucket for bucket in ROW_BUCKETS if bucket >= self._max_rows)
-            scratch = max(2 * largest, checks.PROBE_CELLS)
+            scratch = max(2 * self._bucket(self._max_rows), checks.PROBE_CELLS)
             self.cache = StaticCache(shapes, slots, capacity + scratch, model.dtype, self.device)
             checks.check_forward(model, self._probe, self.native_attention)
         except BaseException as error:
@@ -167,7 +170,25 @@ class Engine:
 
     # ------------------------------------------------------------------ steps
 
-    def prefill(self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0) -> StepResult:
+    def rewind(self, slot: int, length: int) -> None:
+        """Forgets what an occupied slot holds behind its first ``length`` tokens.
+
+        Raises:
+            ValueError: it does not hold so many.
+        """
+        if not 0 <= length <= self.length(slot):
+            raise ValueError(f"slot {slot} holds {self.length(slot)} tokens, not {length}")
+        self._lengths[slot] = length
+
+    def prefill(
+        self,
+        slot: int,
+        ids: Sequence[int],
+        tree: TokenTree | None = None,
+        *,
+        top_k: int = 0,
+        taps: tuple[int, ...] = (),
+    ) -> StepResult:
         """Feeds a prompt to an occupied slot and emits what follows it.
 
         The last prompt token is the root of a tree, so that a method may send guesses along with the prompt.
@@ -177,6 +198,7 @@ class Engine:
             ids: prompt token ids, at least one.
             tree: guesses under the last prompt token (``tree.tokens[0] == ids[-1]``); default none.
             top_k: return the k highest scores of each tree row.
+            taps: layers, from 0, whose outputs to return.
 
         Raises:
             UsageError: the prompt is empty or does not fit the capacity.
@@ -193,17 +215,23 @@ class Engine:
             raise ValueError(f"the tree of a prefill starts at the last prompt token {ids[-1]}, not {tree.tokens[0]}")
         self._check_rows(tree)
         head = list(ids[:-1])
+        hidden: list[Tensor] = []
         while head and len(head) + len(tree) > PREFILL_CHUNK:
             *chunk, last = head[:PREFILL_CHUNK]
             head = head[PREFILL_CHUNK:]
-            self._prefill(slot, chunk, TokenTree.chain([last]), 0)
-        return self._prefill(slot, head, tree, top_k)
+            chunked = self._prefill(slot, chunk, TokenTree.chain([last]), taps=taps).hidden
+            hidden += [] if chunked is None else [chunked]
+        result = self._prefill(slot, head, tree, top_k, taps)
+        if hidden and result.hidden is not None:
+            result = replace(result, hidden=torch.cat([*hidden, result.hidden]))
+        return result
 
     def step(
         self,
         trees: Mapping[int, TokenTree],
         *,
         top_k: int = 0,
+        taps: tuple[int, ...] = (),
         phases: Phases | None = None,
         forced: Forced | None = None,
     ) -> dict[int, StepResult]:
@@ -212,6 +240,7 @@ class Engine:
         Args:
             trees: tree of each slot to step; each root is that slot's last emitted token.
             top_k: return the k highest scores of each row.
+            taps: layers, from 0, whose outputs to return.
             phases: stop-watch that is told where the time goes.
             forced: per slot, a next token for each row of its tree that takes the place of the computed one, or
                 :data:`~specbench.engine.pack.COMPUTED`. For simulated acceptance: all the work is done all the same.
@@ -231,19 +260,23 @@ class Engine:
         mark = phases.mark if phases else unmarked
         attention = self.attentions.of(trees.values())
         if self._graphs is not None:
-            return self._replayed(self._graphs, trees, self._kind(attention, top_k, forced is not None), forced, mark)
-        return self._eager(trees, Kind(self.sampling, top_k, forced is not None, attention), forced, mark)
+            return self._replayed(
+                self._graphs, trees, self._kind(attention, top_k, taps, forced is not None), forced, mark
+            )
+        return self._eager(trees, Kind(self.sampling, top_k, taps, forced is not None, attention), forced, mark)
 
     def settle(self) -> None:
         """Returns when the device has nothing left to do."""
         graphs.settle(self.device)
 
-    def prepare(self, max_rows: int, *, top_k: int = 0, forced: bool = False, context: int = 0) -> None:
+    def prepare(
+        self, max_rows: int, *, top_k: int = 0, taps: tuple[int, ...] = (), forced: bool = False, context: int = 0
+    ) -> None:
         """Captures and times every graph that trees of up to ``max_rows`` rows can need, so that no request pays.
 
         Args:
             max_rows: rows of the largest tree.
-            top_k, forced: as the steps will be asked for.
+            top_k, taps, forced: as the steps will be asked for.
             context: cached tokens that step times are taken at.
         """
         if self._graphs is None:
@@ -253,7 +286,7 @@ class Engine:
         try:
             self.attentions.settle(lambda name: self._one_row_seconds(name, context))
             for attention in self.attentions.kinds(max_rows):
-                kind = self._kind(attention, top_k, forced)
+                kind = self._kind(attention, top_k, taps, forced)
                 for slots in sorted({self._graphs.slot_bucket(count + 1) for count in range(self.slots)}):
                     self._graphs.tune(slots, max_rows, kind, min(context, self.capacity))
         except graphs.CaptureFailed as error:
@@ -262,6 +295,53 @@ class Engine:
             self._graphs, self._why_eager = None, str(error)
         else:
             self._graphs.warm = True
+
+    def step_seconds(self, max_rows: int) -> list[tuple[int, float]]:
+        """Measured (rows, seconds) of a step of one sequence, for rows up to the bucket of ``max_rows``.
+
+        Trees of as many rows as a bucket has cost what the next smaller tree of that bucket costs. No slot may be in
+        use; the steps are taken behind as many tokens as the capacity allows, at most :data:`CALIBRATION_CONTEXT`.
+        """
+        context = min(CALIBRATION_CONTEXT, self.capacity - 1)
+        self.prepare(max_rows, context=context)
+        buckets = [rows for rows in ROW_BUCKETS if rows < max_rows] + [self._bucket(max_rows)]
+        if self._graphs is not None:
+            kind = self._kind(self.attentions.tree, 0, (), False)
+            return [(rows, self._graphs.step_seconds(1, rows, kind)) for rows in buckets]
+        slot = self.alloc()
+        try:
+            if context:
+                self.prefill(slot, [0] * context)
+            return [(rows, self._eager_seconds(slot, min(rows, max_rows))) for rows in buckets]
+        finally:
+            self.free(slot)
+
+    def _eager_seconds(self, slot: int, rows: int) -> float:
+        """Median time of a step of ``rows`` rows, without keeping it."""
+        length, taken = self.length(slot), []
+        for _ in range(_TIMED):
+            started = time.perf_counter()
+            self.step({slot: TokenTree.chain([0] * rows)})
+            taken.append(time.perf_counter() - started)
+            self.rewind(slot, length)
+        return sorted(taken)[_TIMED // 2]
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Device work of a method's own, as steps are run: captured in a CUDA graph, or as it is.
+
+        Args:
+            work: launches the same operations on the same tensors at every call, and reads nothing on the host.
+
+        Returns:
+            What runs it again. It has run at least once by then.
+
+        Raises:
+            EnvironmentRefused: it cannot be captured.
+        """
+        if self._graphs is not None:
+            return self._graphs.capture(work)
+        work()
+        return work
 
     def report(self) -> dict[str, Any]:
         """What the engine chose and what its captures cost, for the summary of a run."""
@@ -280,17 +360,20 @@ class Engine:
 
     # ------------------------------------------------------------------ inside a step
 
-    def _prefill(self, slot: int, head: list[int], tree: TokenTree, top_k: int) -> StepResult:
+    def _prefill(
+        self, slot: int, head: list[int], tree: TokenTree, top_k: int = 0, taps: tuple[int, ...] = ()
+    ) -> StepResult:
         """Feeds ``head`` and ``tree`` in one forward and commits both."""
-        kind = Kind(self.sampling, top_k)
+        kind = Kind(self.sampling, top_k, taps)
         start = self.length(slot)
         before = torch.tensor([head], device=self.device) if head else None
         packed = self._packed([tree], len(tree), [start], None)
-        out = self._plain.run(
+        out, hidden = self._plain.run(
             packed, len(tree), kind, self.cache, self.attentions.backend("reference"), commit=False, head=before,
             slots=slice(slot, slot + 1), extent=start + len(head) + len(tree),
         )  # fmt: skip
-        return self._commit(slot, start + len(head), tree, Outcome(out.cpu().numpy(), len(tree), top_k), 0)
+        outcome = Outcome(out.cpu().numpy(), len(tree), top_k)
+        return self._commit(slot, start + len(head), tree, outcome.result(0, tree, hidden))
 
     def _eager(
         self, trees: Mapping[int, TokenTree], kind: Kind, forced: Forced | None, mark: Mark
@@ -302,16 +385,16 @@ class Engine:
         batch, lengths = self._batch(trees, slots)
         rows = max(len(tree) if tree else 1 for tree in batch)
         if self._padded:
-            rows = next(bucket for bucket in ROW_BUCKETS if bucket >= rows)
+            rows = self._bucket(rows)
         packed = self._packed(batch, rows, lengths, _of(forced, slots))
-        out = self._program.run(
+        out, hidden = self._program.run(
             packed, rows, kind, self.cache, self.attentions.backend(kind.attention),
             slots=slots, extent=max(lengths) + rows, commit=False, mark=mark,
         )  # fmt: skip
         outcome = Outcome(out.cpu().numpy(), rows, kind.top_k)  # the one host read of a step
         mark("accept")
         results = {
-            slot: self._commit(slot, self.length(slot), tree, outcome, slot - slots.start)
+            slot: self._commit(slot, self.length(slot), tree, outcome.result(slot - slots.start, tree, hidden))
             for slot, tree in trees.items()
         }
         mark("commit")
@@ -327,7 +410,7 @@ class Engine:
         mark("build")
         graph.run()
         mark("forward")
-        results = {slot: graph.outcome.result(slot, tree) for slot, tree in trees.items()}
+        results = {slot: graph.outcome.result(slot, tree, graph.hidden) for slot, tree in trees.items()}
         mark("accept")
         for slot, result in results.items():
             self._lengths[slot] = self.length(slot) + len(result.path)
@@ -337,7 +420,7 @@ class Engine:
     def _captured_step(self, slots: int, rows: int, kind: Kind) -> Any:
         """The device work of a step of the first ``slots`` slots, for capture."""
 
-        def run(packed: Tensor) -> Tensor:
+        def run(packed: Tensor) -> tuple[Tensor, Tensor | None]:
             backend = self.attentions.backend(kind.attention)
             return self._program.run(packed, rows, kind, self.cache, backend, slots=slice(0, slots), extent=None)
 
@@ -345,14 +428,14 @@ class Engine:
 
     def _one_row_seconds(self, attention: str, context: int) -> float:
         assert self._graphs is not None
-        kind = self._kind(attention, 0, False)
+        kind = self._kind(attention, 0, (), False)
         self._graphs.tune(1, 1, kind, min(context, self.capacity))
         return self._graphs.step_seconds(1, 1, kind)
 
-    def _kind(self, attention: str, top_k: int, forced: bool) -> Kind:
+    def _kind(self, attention: str, top_k: int, taps: tuple[int, ...], forced: bool) -> Kind:
         # With top-k the scores are made by torch, which bakes the sampling in.
         sampling = self.sampling if top_k else self._program.ops.same_graph(self.sampling)
-        return Kind(sampling, top_k, forced, attention)
+        return Kind(sampling, top_k, taps, forced, attention)
 
     def _batch(self, trees: Mapping[int, TokenTree], slots: slice) -> tuple[list[TokenTree | None], list[int]]:
         """(tree, cached tokens) of each slot of a range."""
@@ -370,14 +453,18 @@ class Engine:
         pack.fill(packed, rows, batch, lengths, forced)
         return torch.from_numpy(packed).to(self.device)
 
-    def _commit(self, slot: int, start: int, tree: TokenTree, outcome: Outcome, at: int) -> StepResult:
+    def _commit(self, slot: int, start: int, tree: TokenTree, result: StepResult) -> StepResult:
         """Keeps the KV of the accepted rows of an eager step; ``start`` is the cell of the root."""
-        result = outcome.result(at, tree)
         rows = result.path
         if rows[-1] != len(rows) - 1:  # a path that is not already the first rows
             self.cache.commit(slot, start, torch.tensor(rows, device=self.device))
         self._lengths[slot] = start + len(rows)
         return result
+
+    @staticmethod
+    def _bucket(rows: int) -> int:
+        """The row count that ``rows`` rows are padded to, before any measurement."""
+        return next(bucket for bucket in ROW_BUCKETS if bucket >= rows)
 
     def _check_rows(self, tree: TokenTree) -> None:
         if len(tree) > self._max_rows:
@@ -401,10 +488,10 @@ class Engine:
         slot = self.alloc()
         try:
             # Past the checks of a user's prompt: the scratch cells have room for it.
-            self._prefill(slot, list(prefix[:-1]), TokenTree.chain([prefix[-1]]), 0)
+            self._prefill(slot, list(prefix[:-1]), TokenTree.chain([prefix[-1]]))
             rows, length = len(tree), self.length(slot)
             if self._padded:
-                rows = next(bucket for bucket in ROW_BUCKETS if bucket >= rows)
+                rows = self._bucket(rows)
             packed = self._packed([tree], rows, [length], None)
             backend = self.attentions.backend(self.attentions.tree)
             found = self._program.logits(

@@ -73,7 +73,7 @@ class StepGraph:
     """One captured step of S slots and Q rows, with the host and device arrays it reads and writes.
 
     Args:
-        run: from int32 [S, pack.width_in(Q)] on the device to int32 [S, pack.width_out(Q, k)] there.
+        run: from int32 [S, pack.width_in(Q)] on the device to (int32 [S, pack.width_out(Q, k)], hidden) there.
         slots, rows, top_k: S, Q, k.
         device: where it runs.
         capture: how it is captured, on its first run.
@@ -81,7 +81,7 @@ class StepGraph:
 
     def __init__(
         self,
-        run: Callable[[Tensor], Tensor],
+        run: Callable[[Tensor], tuple[Tensor, Tensor | None]],
         slots: int,
         rows: int,
         top_k: int,
@@ -93,9 +93,13 @@ class StepGraph:
         host_out = torch.zeros(slots, pack.width_out(rows, top_k), dtype=torch.int32, pin_memory=pinned)
         static_in = torch.zeros_like(host_in, device=device)
 
+        self.hidden: Tensor | None = None  # of the last run, on the device
+
         def work() -> None:
             static_in.copy_(host_in, non_blocking=True)
-            host_out.copy_(run(static_in), non_blocking=True)
+            # Kept here, so that no later capture is given its memory.
+            out, self.hidden = run(static_in)
+            host_out.copy_(out, non_blocking=True)
 
         self.slots, self.rows = slots, rows
         self.input: pack.Ints = host_in.numpy()
@@ -154,7 +158,7 @@ class StepGraphs:
         capture: how it captures.
     """
 
-    make: Callable[[int, int, Kind], Callable[[Tensor], Tensor]]
+    make: Callable[[int, int, Kind], Callable[[Tensor], tuple[Tensor, Tensor | None]]]
     slots: int
     max_rows: int
     device: torch.device
@@ -228,6 +232,7 @@ class StepGraphs:
             {
                 "attention": kind.attention,
                 "top_k": kind.top_k,
+                "taps": list(kind.taps),
                 "greedy": kind.sampling.greedy,
                 "slots": slots,
                 "step_s": by_rows,

@@ -111,8 +111,8 @@ class Outcome:
         taken: list[int] = self.packed[at, rows : rows + self.packed[at, 2 * rows]].tolist()
         return taken
 
-    def result(self, at: int, tree: TokenTree) -> StepResult:
-        """What the forward decided for that slot."""
+    def result(self, at: int, tree: TokenTree, hidden: Tensor | None = None) -> StepResult:
+        """What the forward decided for that slot; ``hidden`` is [S, head + Q, size] as :meth:`Program.run` has it."""
         mine, rows, count = self.packed[at], self.rows, len(tree)
         path = self.path(at)
         top = None
@@ -124,4 +124,5 @@ class Outcome:
             path=path,
             next_tokens=mine[:count].tolist(),
             top=top,
+            hidden=None if hidden is None else hidden[at, : hidden.shape[1] - rows + len(path)],
         )

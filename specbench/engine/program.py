@@ -33,12 +33,14 @@ class Kind:
     Attributes:
         sampling: how next tokens are chosen.
         top_k: highest scores of each row to return.
+        taps: layers whose outputs are wanted, by index from 0.
         forced: whether next tokens may be put in place of the computed ones.
         attention: name of the backend.
     """
 
     sampling: Sampling
     top_k: int = 0
+    taps: tuple[int, ...] = ()
     forced: bool = False
     attention: str = "reference"
 
@@ -69,7 +71,7 @@ class Program:
         head: Tensor | None = None,
         commit: bool = True,
         mark: Mark = unmarked,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None]:
         """One forward over the trees of S slots.
 
         Args:
@@ -85,11 +87,14 @@ class Program:
             mark: told where the time goes.
 
         Returns:
-            int32 [S, pack.width_out(rows, kind.top_k)].
+            (outcome, hidden): int32 [S, pack.width_out(rows, kind.top_k)], and where layers are tapped [S, head + Q,
+            taps × hidden size], of the head's rows, then of the row at each depth of the path.
         """
         fields = pack.split(packed, rows)
         ancestry = self.ops.ancestry(fields.parents)
-        logits, lengths = self._logits(fields, ancestry, cache, backend, slots, extent, head, mark)
+        logits, hidden, lengths = self._forward(
+            fields, ancestry, cache, backend, slots, extent, head, mark, taps=kind.taps
+        )
         positions = lengths[:, None] + ancestry.depth
         next_token, top = self._choose(logits, positions + 1, kind)
         if kind.forced:
@@ -98,7 +103,9 @@ class Program:
         count, path, bonus = self.ops.accept(fields.tokens, fields.parents, fields.accept, ancestry, next_token)
         if commit:
             self.ops.commit(cache.of(slots), lengths, count, path)
-        return pack.join(next_token, path, count, bonus, top)
+        if hidden is not None:
+            hidden = _along(hidden, path)
+        return pack.join(next_token, path, count, bonus, top), hidden
 
     def logits(
         self,
@@ -115,10 +122,10 @@ class Program:
         """Logits [S, Q, V] of the tree rows; nothing chosen and nothing committed. For the checks at load time."""
         fields = pack.split(packed, rows)
         ancestry = self.ops.ancestry(fields.parents)
-        return self._logits(fields, ancestry, cache, backend, slots, extent, head, unmarked, calls)[0]
+        return self._forward(fields, ancestry, cache, backend, slots, extent, head, unmarked, calls)[0]
 
     @torch.inference_mode()
-    def _logits(
+    def _forward(
         self,
         fields: pack.Fields,
         ancestry: Ancestry,
@@ -129,8 +136,9 @@ class Program:
         head: Tensor | None,
         mark: Mark,
         calls: Calls | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """(logits [S, Q, V], cache lengths [S] before the root)."""
+        taps: tuple[int, ...] = (),
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """(logits [S, Q, V], tapped layers [S, head + Q, taps × hidden size], cache lengths [S] before the root)."""
         tokens, lengths, start = fields.tokens.long(), fields.lengths, fields.lengths
         if head is not None:
             tokens, ancestry, lengths = _behind(head, tokens, ancestry, lengths)
@@ -138,7 +146,7 @@ class Program:
         cache.aim(slots, start, extent, self.ops)
         step = backend(Visibility(start, ancestry.depth, ancestry.rows, extent))
         mark("build")
-        logits: Tensor = self._model(
+        output = self._model(
             input_ids=tokens,
             position_ids=positions.long(),
             past_key_values=cache,
@@ -146,8 +154,11 @@ class Program:
             logits_to_keep=fields.tokens.shape[1],
             step=step,
             calls=calls,
-        ).logits
-        return logits, lengths
+            **({"output_hidden_states": True} if taps else {}),
+        )
+        # The first of a model's hidden states is its embeddings.
+        hidden = torch.cat([output.hidden_states[layer + 1] for layer in taps], dim=-1) if taps else None
+        return output.logits, hidden, lengths
 
     def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Next token [S, Q] of every row, and (scores, ids) [S, Q, k] where they are wanted."""
@@ -156,6 +167,13 @@ class Program:
         chosen = scores(logits, positions, kind.sampling)
         best, ids = chosen.topk(kind.top_k, dim=-1)
         return chosen.argmax(-1), (best, ids)
+
+
+def _along(hidden: Tensor, path: Tensor) -> Tensor:
+    """Tree rows in the order of their path [S, Q], behind those of a head that are not the tree's."""
+    before = hidden.shape[1] - path.shape[1]
+    rows = before + path.long()[:, :, None].expand(-1, -1, hidden.shape[2])
+    return torch.cat([hidden[:, :before], hidden.gather(1, rows)], dim=1)
 
 
 def _behind(head: Tensor, tokens: Tensor, ancestry: Ancestry, lengths: Tensor) -> tuple[Tensor, Ancestry, Tensor]:

@@ -66,9 +66,12 @@ class StepResult:
         path: rows accepted, root first; ``len(emitted) == len(path)``.
         next_tokens: the target's next token after each row of the tree, shape [rows].
         top: with ``top_k``: (scores, ids), each [rows, k], highest first; the scores are what the sampler maximises.
+        hidden: with ``taps``: the tapped layers' outputs, one beside the other, of the tokens that this call put in the
+            cache, in their order, [tokens, taps × hidden size]. On the device, and only until the next step.
     """
 
     emitted: list[int]
     path: list[int]
     next_tokens: list[int]
     top: tuple[Tensor, Tensor] | None = None
+    hidden: Tensor | None = None

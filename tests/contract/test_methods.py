@@ -119,12 +119,20 @@ class Watching(Engine):
         assert all(type(token) is int and 0 <= token < self.vocab for token in tree.tokens)
         assert tree.accept is None or tree.accept[0]
 
-    def prefill(self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0) -> StepResult:
-        assert top_k == self.seen.method.top_k
+    def prefill(
+        self,
+        slot: int,
+        ids: Sequence[int],
+        tree: TokenTree | None = None,
+        *,
+        top_k: int = 0,
+        taps: tuple[int, ...] = (),
+    ) -> StepResult:
+        assert (top_k, taps) == (self.seen.method.top_k, self.seen.method.taps)
         if tree is not None:
             self.check(tree, ids[-1])
             assert not any((tree.accept or [True] * len(tree))[1:]), "rows sent along with the prompt only draft"
-        result = super().prefill(slot, ids, tree, top_k=top_k)
+        result = super().prefill(slot, ids, tree, top_k=top_k, taps=taps)
         self.seen.last[slot] = result.emitted[-1]
         return result
 
@@ -133,14 +141,15 @@ class Watching(Engine):
         trees: Mapping[int, TokenTree],
         *,
         top_k: int = 0,
+        taps: tuple[int, ...] = (),
         phases: Phases | None = None,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]:
-        assert top_k == self.seen.method.top_k
+        assert (top_k, taps) == (self.seen.method.top_k, self.seen.method.taps)
         assert forced is None, "nothing is simulated here"
         for slot, tree in trees.items():
             self.check(tree, self.seen.last[slot])
-        results = super().step(trees, top_k=top_k, phases=phases)
+        results = super().step(trees, top_k=top_k, taps=taps, phases=phases)
         self.seen.last |= {slot: result.emitted[-1] for slot, result in results.items()}
         return results
 

@@ -57,22 +57,29 @@ FEW = [
     Config(4, 2, 256, rows=4, dtype="fp32"),
 ]
 SOME = [*FEW, Config(*QWEN3, rows=8), Config(*QWEN3, rows=16, window=True), Config(*SMOLLM2, rows=1, direct=True)]
-MANY = [
-    Config(kv_heads, group, size, rows, dtype, window)
-    for kv_heads, group, size in (QWEN25, QWEN3, SMOLLM2, (8, 1, 80), (8, 1, 96), (4, 2, 112), (4, 2, 256))
-    for rows in (1, 4, 8, 32, 128)
-    for dtype in ("bf16", "fp16", "fp32")
-    for window in (False, True)
-    if rows <= 8 or dtype == "bf16"
+STEPS: list[dict[str, Any]] = [
+    *({"rows": rows} for rows in (1, 4, 8, 16, 128)),
+    {"rows": 8, "window": True},
+    {"rows": 8, "direct": True},
+    {"rows": 8, "dtype": "fp16"},
+    {"rows": 8, "dtype": "fp32"},
 ]
-# Wide tiles of Blackwell's matrix unit keep the accumulator beside the registers and bring all of it in to rescale it.
-# Heads padded to the tile on sm_80 cost the registers of one more mask. A few bytes, outside the prefix's loop.
-MAY_SPILL = {(100, 256): 256, (80, 80): 64, (80, 96): 64, (80, 112): 64}
+SHAPES = [QWEN25, QWEN3, SMOLLM2, (8, 1, 80), (8, 1, 96), (4, 2, 112), (4, 2, 256)]
+MANY = [Config(*heads, **step) for heads in SHAPES for step in STEPS]
+
+
+def may_spill(config: Config, capability: int) -> int:
+    """Bytes per thread that a kernel may keep in memory instead of registers."""
+    if capability == 100 and config.size == 256:
+        return 256  # its accumulator is beside the registers, and all of it comes in at once to be rescaled
+    if capability != 90 or config.dtype == "fp32":
+        return 16  # the assembler gives up a few registers where one more program then fits a multiprocessor
+    return 0
 
 
 def build(config: Config, capability: int) -> dict[str, Any]:
     """Compiles the attention kernel as the launcher would and reads the result."""
-    from specbench.engine.kernels.tree_attention import _attend
+    from specbench.engine.kernels.tree_attention_kernels import attend
     from specbench.engine.kernels.tree_attention_tiles import padded_size, tile_for
 
     size, wide = config.size, padded_size(config.size)
@@ -95,19 +102,21 @@ def build(config: Config, capability: int) -> dict[str, Any]:
     }
     partial = f"*{config.dtype}" if config.direct else "*fp32"
     types = dict.fromkeys(("query", "keys", "values", "out"), f"*{config.dtype}")
-    types |= dict.fromkeys(("lengths", "bits", "depth"), "*i32") | dict.fromkeys(("partial", "maxima", "totals"), partial)
+    types |= dict.fromkeys(("lengths", "bits", "depth"), "*i32") | dict.fromkeys(
+        ("partial", "maxima", "totals"), partial
+    )
     types |= {"scale": "fp32"}
     options = {"num_warps": tile.warps, "num_stages": tile.stages}
-    return compiled(_attend, types, constants, options, capability) | {"block_m": tile.block_m}
+    return compiled(attend, types, constants, options, capability) | {"block_m": tile.block_m}
 
 
 def build_combine(splits: int, dtype: str, capability: int) -> dict[str, Any]:
-    from specbench.engine.kernels.tree_attention import _combine
+    from specbench.engine.kernels.tree_attention_kernels import combine
 
     types = dict.fromkeys(("partial", "maxima", "totals"), "*fp32") | {"lengths": "*i32", "out": f"*{dtype}"}
     constants = {"kv_heads": 4, "group": 7, "value_size": 128, "has_window": False, "block_n": 64}
     constants |= {"block_s": splits, "block_v": 64, "min_tiles": 2}
-    return compiled(_combine, types, constants, {"num_warps": 4 if splits > 16 else 1}, capability)
+    return compiled(combine, types, constants, {"num_warps": 4 if splits > 16 else 1}, capability)
 
 
 def compiled(
@@ -165,7 +174,7 @@ def verify(configs: list[Config], capability: int, cache: Path) -> None:
     target = TARGETS[capability]
     for config, built in zip(configs, kernels, strict=True):
         assert built["shared"] <= target.shared, f"{config}: {built}"
-        assert built["spilled"] <= MAY_SPILL.get((capability, config.size), 0), f"{config}: {built}"
+        assert built["spilled"] <= may_spill(config, capability), f"{config}: {built}"
         if config.dtype != "fp32":
             assert built[target.tall if built["block_m"] >= 64 else "HMMA"], f"{config} misses the matrix unit: {built}"
             assert built["async_16_bytes"], f"{config} does not stream in 16-byte copies: {built}"

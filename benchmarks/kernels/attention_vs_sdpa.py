@@ -1,0 +1,151 @@
+"""Our tree attention against torch's SDPA with a dense mask: one layer of Qwen2.5-7B in bfloat16, by cache length.
+
+Both read the same cache and write the same rows; both are captured in CUDA graphs and replayed in turn, so that neither
+pays for launches and both meet the same clocks. Between replays a buffer larger than L2 is written, because in a model
+the weights of a layer pass through L2 between two attentions. SDPA's mask is built outside the timing.
+
+    python benchmarks/kernels/attention_vs_sdpa.py [--rows 64] [--slots 1] [--out FILE.json]
+
+Needs a CUDA device; without one it ends with exit code 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768)
+HEADS, KV_HEADS, SIZE = 28, 4, 128  # Qwen2.5-7B
+_FLUSH_BYTES = 256 << 20  # twice the largest L2 there is
+
+
+def measure(
+    rows: int = 64, contexts: Sequence[int] = CONTEXTS, slots: int = 1, repeats: int = 50, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Times both at every cache length.
+
+    Args:
+        rows: of the tree, random in shape.
+        contexts: cached cells before the tree's own.
+        slots: sequences in the forward.
+        repeats: timed replays of each.
+        seed: of the data, the tree and the order.
+
+    Returns:
+        One dict per length: ``context``, ``rows``, ``slots``, median ``kernel_ms`` and ``sdpa_ms``, their ratio
+        ``speedup``, ``kv_gb_s`` (bytes of visible keys and values over the kernel's time, 10⁹ per second), and
+        ``max_difference`` of the two results.
+
+    Raises:
+        RuntimeError: there is no CUDA device.
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError("timing attention needs a CUDA device")
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    return [_at(context, rows, slots, repeats, rng) for context in contexts]
+
+
+def _at(context: int, rows: int, slots: int, repeats: int, rng: random.Random) -> dict[str, Any]:
+    from specbench.engine.attention.interface import Visibility
+    from specbench.engine.attention.reference import ReferenceAttention
+    from specbench.engine.kernels.bits import tree_bits
+    from specbench.engine.kernels.tree_attention import tree_attention
+    from specbench.engine.verify import ancestors
+
+    cells = context + rows
+    query, keys, values = (
+        torch.randn(slots, heads, length, SIZE, dtype=torch.bfloat16, device="cuda")
+        for heads, length in ((HEADS, rows), (KV_HEADS, cells), (KV_HEADS, cells))
+    )
+    parents = torch.tensor([[0] + [rng.randrange(row) for row in range(1, rows)]] * slots, device="cuda")
+    lengths = torch.full((slots,), context, dtype=torch.int32, device="cuda")
+    bits, depth = tree_bits(parents.int())
+    reference = ReferenceAttention(Visibility(lengths, depth, ancestors(parents), None))
+
+    arms = {
+        "kernel": lambda: tree_attention(query, keys, values, lengths, bits, depth),
+        "sdpa": lambda: reference(query, keys, values, None, None),
+    }
+    difference = (arms["kernel"]() - arms["sdpa"]()).abs().max().item()
+    milliseconds = _interleaved(arms, repeats, rng)
+    moved = keys.nbytes + values.nbytes
+    return {
+        "context": context,
+        "rows": rows,
+        "slots": slots,
+        "kernel_ms": milliseconds["kernel"],
+        "sdpa_ms": milliseconds["sdpa"],
+        "speedup": milliseconds["sdpa"] / milliseconds["kernel"],
+        "kv_gb_s": moved / milliseconds["kernel"] / 1e6,
+        "max_difference": difference,
+    }
+
+
+def _interleaved(arms: dict[str, Callable[[], Tensor]], repeats: int, rng: random.Random) -> dict[str, float]:
+    """Median milliseconds of a replay of each, in random order, L2 emptied before each."""
+    graphs = {name: _captured(call) for name, call in arms.items()}
+    flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in arms}
+    for _ in range(repeats):
+        for name in rng.sample(list(graphs), len(graphs)):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            flush.zero_()
+            start.record()
+            graphs[name].replay()
+            end.record()
+            events[name].append((start, end))
+    torch.cuda.synchronize()
+    return {name: median(start.elapsed_time(end) for start, end in pairs) for name, pairs in events.items()}
+
+
+def _captured(call: Callable[[], Tensor]) -> torch.cuda.CUDAGraph:
+    """A graph of one call, after calls on another stream: kernels compile and libraries allocate before a capture."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    graph.replay()
+    return graph
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--contexts", type=int, nargs="+", default=list(CONTEXTS))
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--out", type=Path, help="where the figures go as JSON")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("this benchmark needs a CUDA device", file=sys.stderr)
+        return 3
+    found = measure(args.rows, args.contexts, args.slots, args.repeats)
+    print(f"{torch.cuda.get_device_name()}: {args.slots} x {args.rows} rows, {HEADS}/{KV_HEADS} heads of {SIZE}, bf16")
+    print(f"{'cells':>7} {'kernel µs':>10} {'SDPA µs':>10} {'speedup':>8} {'KV GB/s':>8} {'difference':>10}")
+    for row in found:
+        print(
+            f"{row['context']:7d} {1e3 * row['kernel_ms']:10.1f} {1e3 * row['sdpa_ms']:10.1f} {row['speedup']:8.2f}"
+            f" {row['kv_gb_s']:8.0f} {row['max_difference']:10.4f}"
+        )
+    if args.out:
+        args.out.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": found}, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
