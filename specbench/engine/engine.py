@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.engine import checks, linears
+from specbench.engine import checks, fusing, linears
 from specbench.engine.attention import interface
 from specbench.engine.attention.interface import Calls, Visibility
 from specbench.engine.attention.reference import ReferenceAttention
@@ -43,6 +43,7 @@ class Engine:
         sampling: how next tokens are chosen; the same for all slots.
         backend: attention backend by name.
         pad_rows: pad steps to :data:`ROW_BUCKETS`; default is on for CUDA.
+        compile: run the model's layers through torch.compile.
 
     Raises:
         UsageError: an argument outside its range, or an attention feature the engine does not express.
@@ -59,6 +60,7 @@ class Engine:
         sampling: Sampling | None = None,
         backend: str = "reference",
         pad_rows: bool | None = None,
+        compile: bool = False,
     ) -> None:
         if not 1 <= max_rows <= MAX_ROWS:
             raise UsageError(f"a tree of {max_rows} rows exceeds the row limit of {MAX_ROWS}; choose smaller options")
@@ -80,6 +82,7 @@ class Engine:
         checks.check_declared(model, reach)
         self.linears = linears.kind_for(model)
         self._linears = linears.Linears(model, self.linears)
+        self._fused = fusing.Fused(model, compile)
         self.attach()
         try:
             shapes, calls = self._layer_shapes()
@@ -101,9 +104,11 @@ class Engine:
         """Gives the model's layers the engine's attention and linears; :meth:`close` takes them back."""
         self.model.set_attn_implementation(interface.NAME)
         self._linears.attach()
+        self._fused.attach()
 
     def close(self) -> None:
         """Gives the model back its own attention and linears."""
+        self._fused.detach()
         self._linears.detach()
         self.model.set_attn_implementation(self.native_attention)
 
