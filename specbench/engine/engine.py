@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.engine import checks, graphs, linears, pack
+from specbench.engine import checks, fusing, graphs, linears, pack
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.attention.interface import Calls
@@ -45,7 +45,7 @@ class Engine:
         backend: attention backend, one of :data:`specbench.engine.attention.choice.NAMES`.
         graphs: capture steps in CUDA graphs; default is on for CUDA, where a model that cannot be captured is then
             stepped eagerly.
-        compile: fuse what is between the matrix products with torch's compiler.
+        compile: run the model's layers through torch.compile, which fuses what is between the matrix products.
         pad_rows: pad eager steps to :data:`~specbench.engine.graphs.ROW_BUCKETS`; default is on for CUDA.
 
     Raises:
@@ -91,6 +91,7 @@ class Engine:
         checks.check_declared(model, reach)
         self.linears = linears.kind_for(model)
         self._linears = linears.Linears(model, self.linears)
+        self._fused = fusing.Fused(model, compile)
         self.attach()
         try:
             shapes, calls = self._layer_shapes()
@@ -124,9 +125,11 @@ class Engine:
         """Gives the model's layers the engine's attention and linears; :meth:`close` takes them back."""
         self.model.set_attn_implementation(interface.NAME)
         self._linears.attach()
+        self._fused.attach()
 
     def close(self) -> None:
         """Gives the model back its own attention and linears."""
+        self._fused.detach()
         self._linears.detach()
         self.model.set_attn_implementation(self.native_attention)
 

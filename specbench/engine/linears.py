@@ -1,22 +1,35 @@
 """Linear layers on a CPU through oneDNN, for as long as the engine has the model.
 
 torch sends fp32 linears of few rows to its BLAS, which on many CPUs reads the weights far below memory bandwidth and
-loses its fast path above one row. oneDNN's inner product, which torch ships for its compiler, has neither fault. It
-needs the weights in its own container, so they exist twice while it is in use; a large model keeps torch's.
+loses its fast path above one row. oneDNN's inner product, which torch ships for its compiler, has neither fault:
+
+- weights lie in blocks of the shape that its kernel takes, packed once, and one packing serves every row count;
+- layers that read the same input (query, key and value; gate and up) are one product, since a call costs about as
+  much as reading a small layer's weights.
+
+Packed weights are a second copy; a large model keeps torch's layers.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections import Counter
+from collections.abc import Sequence
+from types import MethodType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 Kind = Literal["onednn", "torch"]
 
 # Beyond this the second copy of the weights is not worth the memory.
 _LARGEST = 4 << 30
+# The rows that the layout of packed weights is chosen for. For one row oneDNN keeps the plain layout, which is slower
+# at every row count, one included; from 16 to 64 rows it chooses the same blocks.
+_PACK_ROWS = 16
+# Relative error between two orders of the same fp32 sums, at a model's depth.
+_TOLERANCE = 1e-3
 
 
 def kind_for(model: Any) -> Kind:
@@ -26,9 +39,15 @@ def kind_for(model: Any) -> Kind:
         and model.dtype is torch.float32
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
         and sum(p.nbytes for p in model.parameters()) <= _LARGEST
     )
     return "onednn" if fits else "torch"
+
+
+# By the address of the first layer's weights. A compiled graph holds tensors and no Python objects, so it can only name
+# a product so; and it serves all products of one shape.
+_PRODUCTS: dict[int, _Product] = {}
 
 
 class Linears:
@@ -40,25 +59,150 @@ class Linears:
     """
 
     def __init__(self, model: nn.Module, kind: Kind) -> None:
-        self._forwards: list[tuple[nn.Linear, Any]] = []
-        if kind == "onednn":
-            with torch.no_grad():
-                for module in model.modules():
-                    if type(module) is nn.Linear:  # a subclass computes something else
-                        packed = module.weight.to_mkldnn()
-                        self._forwards.append((module, partial(_inner_product, packed, module.bias)))
+        self._products: list[_Product] = []
+        if kind == "torch":
+            return
+        linears = [m for m in model.modules() if type(m) is nn.Linear]  # a subclass computes something else
+        # Weights name a product in a compiled graph, so layers that share theirs keep torch's kernel.
+        owners = Counter(linear.weight.data_ptr() for linear in linears)
+        linears = [linear for linear in linears if owners[linear.weight.data_ptr()] == 1]
+        alone = [[linear] for linear in linears]
+        if not isinstance(model, PreTrainedModel):
+            self._pack(alone)
+            return
+        expected, groups = _watch(model, linears)
+        self._pack(groups)
+        if not self._computes(model, expected):
+            self._pack(alone)
 
     def attach(self) -> None:
         """Uses the chosen kernel from now on."""
-        for module, forward in self._forwards:
-            module.__dict__["forward"] = forward  # found before the class's own
+        for product in self._products:
+            product.attach()
 
     def detach(self) -> None:
         """Gives the layers torch's kernel back."""
-        for module, _ in self._forwards:
-            module.__dict__.pop("forward", None)
+        for product in self._products:
+            product.detach()
+
+    def _pack(self, groups: Sequence[Sequence[nn.Linear]]) -> None:
+        self._products = [_Product(group) for group in groups]
+
+    def _computes(self, model: PreTrainedModel, expected: Tensor) -> bool:
+        """Whether the model's logits are what they were: a model may want what a part of a product cannot give it."""
+        self.attach()
+        try:
+            error = (_logits(model) - expected).norm() / expected.norm()
+        except RuntimeError:  # a view that only a contiguous output allows
+            return False
+        finally:
+            self.detach()
+        return bool(error <= _TOLERANCE)
 
 
-def _inner_product(packed: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-    return result
+class _Product:
+    """The layers that read one input, as one product: the first computes it, the others take their part.
+
+    Args:
+        layers: in the order of their calls.
+    """
+
+    @torch.no_grad()
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self._layers = layers
+        self.weight = layers[0].weight
+        self._sizes = [layer.out_features for layer in layers]
+        weight = torch.cat([layer.weight for layer in layers]) if len(layers) > 1 else self.weight.detach()
+        self._bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_ROWS)
+        self._input: Tensor | None = None
+        self._parts: Sequence[Tensor] = ()
+
+    def attach(self) -> None:
+        """Stands in for the layers' forwards."""
+        _PRODUCTS[self.weight.data_ptr()] = self
+        for at, layer in enumerate(self._layers):
+            # found before the class's own; a method, because a compiler tells two partials apart and two methods not
+            layer.__dict__.update(forward=MethodType(_forward, layer), specbench_product=self, specbench_part=at)
+
+    def detach(self) -> None:
+        """Gives the layers their forwards back."""
+        _PRODUCTS.pop(self.weight.data_ptr(), None)
+        for layer in self._layers:
+            for name in ("forward", "specbench_product", "specbench_part"):
+                layer.__dict__.pop(name, None)
+
+    def part(self, at: int, x: Tensor) -> Tensor:
+        """Output of the layer ``at``."""
+        if len(self._sizes) == 1:
+            return self(x)
+        if at == 0 or x is not self._input:
+            self._input = x  # kept while parts are left, so that no other tensor can be taken for it
+            self._parts = self(x).split(self._sizes, -1)
+        part = self._parts[at]
+        if at == len(self._sizes) - 1:
+            self._input, self._parts = None, ()
+        return part
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Outputs of all layers, side by side."""
+        result: Tensor
+        if torch.compiler.is_compiling():
+            result = torch.ops.specbench.linear(x, self.weight, sum(self._sizes))
+        else:
+            result = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return result
+
+
+def _forward(self: nn.Linear, x: Tensor) -> Tensor:
+    """Takes the place of a linear layer's own."""
+    if torch.compiler.is_compiling() and x.numel() == x.shape[-1]:
+        # Of one row the compiler makes a loop that reads the weights as they are, without a call.
+        product = (x.reshape(1, -1) * self.weight).sum(-1)
+        return (product if self.bias is None else product + self.bias).view(*x.shape[:-1], -1)
+    return self.specbench_product.part(self.specbench_part, x)  # type: ignore[union-attr,operator]
+
+
+torch.library.define("specbench::linear", "(Tensor x, Tensor weight, int features) -> Tensor")
+
+
+@torch.library.impl("specbench::linear", "CPU")
+def _(x: Tensor, weight: Tensor, features: int) -> Tensor:
+    return _PRODUCTS[weight.data_ptr()](x)
+
+
+@torch.library.register_fake("specbench::linear")
+def _(x: Tensor, weight: Tensor, features: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], features)
+
+
+@torch.inference_mode()
+def _logits(model: PreTrainedModel) -> Tensor:
+    """Of a few rows through the model's own attention."""
+    ids = torch.arange(1, 7).view(2, 3) % model.get_input_embeddings().num_embeddings
+    logits: Tensor = model(input_ids=ids, use_cache=False).logits
+    return logits
+
+
+def _watch(model: PreTrainedModel, linears: Sequence[nn.Linear]) -> tuple[Tensor, list[list[nn.Linear]]]:
+    """Logits of a forward, and the linears in groups of those that were called one after the other on one tensor."""
+    calls: list[tuple[nn.Linear, Tensor]] = []
+    hooks = [one.register_forward_pre_hook(lambda module, args: calls.append((module, args[0]))) for one in linears]
+    try:
+        logits = _logits(model)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    groups: list[list[nn.Linear]] = []
+    before: Tensor | None = None
+    times = Counter(module for module, _ in calls)
+    for module, x in calls:
+        if times[module] > 1:  # shared by several places: which of them it is called from cannot be told
+            before = None
+        elif x is before and (groups[-1][0].bias is None) == (module.bias is None):
+            groups[-1].append(module)
+        else:
+            groups.append([module])
+            before = x
+    grouped = {module for group in groups for module in group}
+    return logits, groups + [[module] for module in linears if module not in grouped]
