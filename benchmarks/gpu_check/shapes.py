@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
@@ -46,7 +46,7 @@ class Size:
     rows: Sequence[int] = (1, *ROW_AIMS)
 
 
-def baseline(spec: str, bandwidth: float, size: Size, dtype: str) -> Iterator[Figure]:
+def baseline(spec: str, bandwidth: float, size: Size, dtype: str, compile: bool) -> Iterator[Figure]:
     """Plain decoding against the bus and against ``generate``, and the step time of wide trees.
 
     Args:
@@ -54,21 +54,28 @@ def baseline(spec: str, bandwidth: float, size: Size, dtype: str) -> Iterator[Fi
         bandwidth: measured bytes per second of a copy.
         size: how much.
         dtype: of the weights.
+        compile: run the layers through torch.compile. Without it only plain decoding is timed, for comparison.
     """
     loaded = load(spec, dtype=dtype)
     model = loaded.model
+    if not compile:
+        size = replace(size, rows=size.rows[:1])
     room = size.steps * (len(size.rows) + 1)
-    engine = Engine(model, capacity=size.context + room, max_rows=max(size.rows))
+    engine = Engine(model, capacity=size.context + room, max_rows=max(size.rows), compile=compile)
     try:
         engine.prepare(max(size.rows), context=size.context)
-        yield from _captures(spec, engine)
+        how = "compiled" if compile else "as it is"
+        yield from _captures(f"{spec} {how}", engine)
         taken = _row_times(engine, loaded, size)
     finally:
         engine.close()
     note = f"median of {size.steps} steps, {dtype}, context {size.context}"
     step = median(taken[1])
     read = step_bytes(model, size.context)
-    yield Figure(f"{spec}: AR step", 1e3 * step, "ms", note=note)
+    yield Figure(f"{spec} {how}: AR step", 1e3 * step, "ms", note=note)
+    if not compile:
+        yield Figure(f"{spec} {how}: AR, share of the copy bandwidth", read / step / bandwidth, "share", "", note)
+        return
     yield Figure(f"{spec}: AR, share of the copy bandwidth", read / step / bandwidth, "share", ">= 0.8", note)
     for rows in size.rows[1:]:
         # pairs of neighbouring steps: the ratio does not see a clock that drifts
