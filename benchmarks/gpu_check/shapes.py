@@ -46,7 +46,9 @@ class Size:
     rows: Sequence[int] = (1, *ROW_AIMS)
 
 
-def baseline(spec: str, bandwidth: float, size: Size, dtype: str, compile: bool) -> Iterator[Figure]:
+def baseline(
+    spec: str, bandwidth: float, size: Size, dtype: str, compile: bool, brief: bool = False
+) -> Iterator[Figure]:
     """Plain decoding against the bus and against ``generate``, and the step time of wide trees.
 
     Args:
@@ -54,11 +56,12 @@ def baseline(spec: str, bandwidth: float, size: Size, dtype: str, compile: bool)
         bandwidth: measured bytes per second of a copy.
         size: how much.
         dtype: of the weights.
-        compile: run the layers through torch.compile. Without it only plain decoding is timed, for comparison.
+        compile: run the layers through torch.compile.
+        brief: only plain decoding, to compare with.
     """
     loaded = load(spec, dtype=dtype)
     model = loaded.model
-    if not compile:
+    if brief:
         size = replace(size, rows=size.rows[:1])
     room = size.steps * (len(size.rows) + 1)
     engine = Engine(model, capacity=size.context + room, max_rows=max(size.rows), compile=compile)
@@ -73,7 +76,7 @@ def baseline(spec: str, bandwidth: float, size: Size, dtype: str, compile: bool)
     step = median(taken[1])
     read = step_bytes(model, size.context)
     yield Figure(f"{spec} {how}: AR step", 1e3 * step, "ms", note=note)
-    if not compile:
+    if brief:
         yield Figure(f"{spec} {how}: AR, share of the copy bandwidth", read / step / bandwidth, "share", "", note)
         return
     yield Figure(f"{spec}: AR, share of the copy bandwidth", read / step / bandwidth, "share", ">= 0.8", note)
