@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from specbench import registry
 from specbench.models import load
-from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks
+from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks, runnable
 from specbench.prepare import prepare
 from specbench.records import RequestRecord
 from specbench.run import make_engine, make_runner, ready
@@ -31,7 +30,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--method", default=",".join(registry.methods()), help="default: all registered")
+    parser.add_argument("--method", default=",".join(runnable()), help="default: all that run as they come")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="METHOD.OPTION=VALUE")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

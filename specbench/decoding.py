@@ -23,21 +23,29 @@ class Target:
     Attributes:
         model: the transformers causal LM, on its device; not to be changed.
         name: as ``--model`` gave it.
+        tokenizer: what its token ids mean.
         slots: sequences that are decoded at a time.
         capacity: tokens that each of them may reach.
         sampling: how next tokens are chosen at the moment, a :class:`specbench.engine.sampler.Sampling`.
         step_seconds: measured (rows, seconds) of steps of up to so many rows, rows ascending.
         capture: makes a callable of device work that is launched again and again without a host read in between: a
             CUDA graph where the engine steps in graphs, the work itself elsewhere. It has run once when this returns.
+        load: another model by a ``--model`` value, in the target's precision and on its device, as a
+            :class:`specbench.models.LoadedModel`; a copy of its own at each call.
+        engine: (model, rows of its largest step) -> an :class:`specbench.engine.engine.Engine` for another model, with
+            the slots, the capacity and the choice of kernels and graphs of the target's.
     """
 
     model: Any
     name: str
+    tokenizer: Any
     slots: int
     capacity: int
     sampling: Callable[[], Any]
     step_seconds: Callable[[int], Sequence[tuple[int, float]]]
     capture: Callable[[Callable[[], None]], Callable[[], None]]
+    load: Callable[[str], Any]
+    engine: Callable[[Any, int], Any]
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,17 @@ class Decoder(ABC):
     def top_k(options: Any) -> int:
         """How many of each row's best tokens the method wants to see in ``StepResult.top``; 0 is none."""
         return 0
+
+    @staticmethod
+    def check(options: Any) -> None:
+        """Refuses what can be seen to be no use before any model is loaded, such as a missing draft model.
+
+        Unlike what the options refuse, it is no error until the method is to run: ``Options()`` is always allowed.
+
+        Raises:
+            UsageError: in one line.
+        """
+        return None
 
     @staticmethod
     def prepare(options: Any, target: Target) -> Any:

@@ -149,6 +149,20 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
     return tuple(_method(label, name, raw[label]) for label, name in labels.items())
 
 
+def runnable() -> list[str]:
+    """The registered methods that run as they come: none of them has to be told first what to draft with."""
+
+    def runs(card: registry.Card) -> bool:
+        module = card.load()
+        try:
+            module.Decoder.check(module.Options())
+        except UsageError:
+            return False
+        return True
+
+    return [name for name, card in registry.methods().items() if runs(card)]
+
+
 def plan_simulated(methods: Sequence[Method], specs: Sequence[str]) -> dict[str, SimulatedAcceptance]:
     """Whose acceptance is simulated, see :func:`specbench.simulate.parse`; of plain decoding it never is."""
     rows = {method.label: method.max_rows for method in methods}

@@ -17,7 +17,7 @@ from specbench.engine import linears
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
-from specbench.models import LoadedModel
+from specbench.models import LoadedModel, load
 from specbench.order import Order
 from specbench.plan import GRAPHS, Plan, TaskPlan
 from specbench.prepare import Prepared, prepare
@@ -92,14 +92,28 @@ def ready(plan: Plan, model: LoadedModel, engine: Engine) -> Plan:
     Raises:
         SpecbenchError: one that cannot be had, or that does not go with the target.
     """
+
+    def engine_like_it(other: Any, max_rows: int) -> Engine:
+        return Engine(
+            other,
+            slots=engine.slots,
+            capacity=engine.capacity,
+            max_rows=max_rows,
+            sampling=engine.sampling,
+            **engine_options(plan),
+        )
+
     target = Target(
         model=model.model,
         name=plan.model,
+        tokenizer=model.tokenizer,
         slots=engine.slots,
         capacity=engine.capacity,
         sampling=lambda: engine.sampling,
         step_seconds=engine.step_seconds,
         capture=engine.capture,
+        load=lambda spec: load(spec, dtype=model.spec.dtype, device=str(model.model.device)),
+        engine=engine_like_it,
     )
     return replace(plan, methods=tuple(method.ready(target) for method in plan.methods))
 
@@ -222,6 +236,11 @@ def _decode(
 
 def _warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, engine: Engine, runner: Runner) -> None:
     """Captures every graph, then runs every method on text of the tool's own, as long as the longest prompt."""
+    text = model.tokenizer(_WARM_UP * (1 + prepared.longest // 32))["input_ids"][: prepared.longest]
+    assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
+    rule = StopRule(frozenset(), (), min(_WARM_UP_TOKENS, prepared.budget), model.decode)
+    requests = [Request(f"warm-up/{slot}", 0, text, rule) for slot in range(plan.concurrency)]
+    warm: set[str] = set()
     for temperature in {prompt.temperature for prompt in prepared.prompts.values()}:
         engine.sampling = sampling_of(plan, temperature)
         for method in plan.methods:
@@ -229,13 +248,12 @@ def _warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, engine: Engine,
             engine.prepare(
                 method.max_rows, top_k=method.top_k, taps=method.taps, forced=simulated, context=prepared.longest
             )
-    text = model.tokenizer(_WARM_UP * (1 + prepared.longest // 32))["input_ids"][: prepared.longest]
-    assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
-    rule = StopRule(frozenset(), (), min(_WARM_UP_TOKENS, prepared.budget), model.decode)
-    for method in plan.methods:
-        requests = [Request(f"warm-up/{slot}", 0, text, rule) for slot in range(plan.concurrency)]
-        for _ in runner.segment(method, requests):
-            pass
+        for method in plan.methods:
+            # What a method brings may have graphs of its own for each way of sampling.
+            if method.label not in warm or method.shared is not None:
+                warm.add(method.label)
+                for _ in runner.segment(method, requests):
+                    pass
 
 
 def _grade(

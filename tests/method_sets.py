@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import targets
+
 from specbench import registry
 from specbench.decoding import Method
+from specbench.engine.engine import Engine
 from specbench.plan import plan_methods
 from specbench.records import BASELINE
 
@@ -72,12 +75,31 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"retrieval": "pld", "tie": "first"},
         {"retrieval": "off", "fill": "stale_root"},
     ],
+    "sps": [
+        {"k": 3},
+        {"k": 1},
+        {"k": 8},
+    ],
 }
+
+#: What a method cannot run without. In the tests any draft model's name stands for a near copy of the target.
+NEEDED: Mapping[str, Mapping[str, Any]] = {"sps": {"draft": "config:tiny"}}
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> Method:
     """A registered method, made as the command line makes it: a preset may be among the options."""
-    return plan_methods([name], [f"{name}.{option}={value}" for option, value in options.items()])[-1]
+    given = {**NEEDED.get(name, {}), **options}
+    return plan_methods([name], [f"{name}.{option}={value}" for option, value in given.items()])[-1]
+
+
+def ready(method: Method, engine: Engine) -> Method:
+    """The method with what its sequences share on this engine, made once."""
+    # Kept with the engine and given up with it: what is shared may refer to it, so that no table of ours would let go.
+    made: dict[str, Method] = vars(engine).setdefault("_methods_made_ready", {})
+    key = f"{method.name} {method.options!r}"
+    if key not in made:
+        made[key] = method.ready(targets.target(engine))
+    return made[key]
 
 
 def label(name: str, options: Mapping[str, Any]) -> str:

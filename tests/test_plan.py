@@ -13,7 +13,7 @@ import pytest
 from specbench.engine.engine import MAX_ROWS
 from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
-from specbench.plan import ROW_LIMIT, Plan, plan_methods, plan_sampling, plan_tasks
+from specbench.plan import ROW_LIMIT, Plan, plan_methods, plan_sampling, plan_tasks, runnable
 from specbench.records import SamplingSpec
 
 
@@ -205,3 +205,8 @@ def test_a_plan_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_methods_that_have_to_be_told_what_to_draft_with_do_not_run_as_they_come() -> None:
+    assert {"ar", "jacobi"} <= set(runnable())
+    assert "sps" not in runnable()

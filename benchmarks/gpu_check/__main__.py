@@ -17,9 +17,10 @@ from pathlib import Path
 from benchmarks.gpu_check import shapes, small
 from benchmarks.gpu_check.bandwidth import copy_bandwidth
 from benchmarks.gpu_check.records import Check, Figure, Part
-from specbench import environment, registry
+from specbench import environment
 from specbench.models import _device as device_of
 from specbench.names import DEFAULT_MODEL
+from specbench.plan import runnable
 
 BUDGET_S = 520  # under 9 minutes
 JF_LARGE = ["jf.n=64", "jf.K=2", "jf.r=0.85", "jf.pool=4"]
@@ -51,7 +52,7 @@ def main() -> int:
 
 def parts(model: str, bandwidth: float, out: Path, rehearse: bool) -> dict[str, Part]:
     """Name -> part, the most important first."""
-    methods = list(registry.methods())
+    methods = runnable()
     if rehearse:
         size = shapes.Size(context=40, steps=6, concurrency=(1, 2), rows=(1, 4))
         large, other, dtype = "config:tiny", "config:tiny", "float32"
@@ -77,6 +78,7 @@ def parts(model: str, bandwidth: float, out: Path, rehearse: bool) -> dict[str, 
         "other model": partial(shapes.baseline, other, bandwidth, size, dtype, compile=not rehearse),
         "small model": partial(small.speed, model, methods, tokens, out),
         "concurrency": partial(shapes.concurrency, large, size, dtype, ["jf.n=16"]),
+        "draft model": partial(small.lossless, model, ["sps"], "float32", tokens, few, [f"sps.draft={model}"]),
         "graded bf16": partial(small.lossless, model, methods, "bfloat16", tokens, few),
     }
     if not rehearse:

@@ -28,11 +28,14 @@ def tests(paths: Sequence[str], *options: str) -> Iterator[Figure]:
     yield Figure(f"tests {' '.join(paths)}", count, "failures", "== 0", "; ".join([last, *failed[:8]]))
 
 
-def lossless(model: str, methods: Sequence[str], dtype: str, tokens: int, limit: int) -> Iterator[Figure]:
+def lossless(
+    model: str, methods: Sequence[str], dtype: str, tokens: int, limit: int, settings: Sequence[str] = ()
+) -> Iterator[Figure]:
     """Answers of every method against AR's. In fp32 each must be the same; in half precision ties may part them."""
     found = _specbench(
         "check-lossless", "--method", ",".join(methods), "--model", model, "--dtype", dtype, "--task", "prompts",
-        "--data-file", str(PROMPTS), "--max-new-tokens", str(tokens), "--limit", str(limit), "--json", ok=(0, 4),
+        "--data-file", str(PROMPTS), "--max-new-tokens", str(tokens), "--limit", str(limit), "--json",
+        *(f"--set={setting}" for setting in settings), ok=(0, 4),
     )  # fmt: skip
     for label in dict.fromkeys(row["method"] for row in found["rows"]):
         mine = [row for row in found["rows"] if row["method"] == label]

@@ -107,6 +107,8 @@ def make_plan(
         lines.append(f"{model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
     task_settings = [*task_settings, *asks]
     methods = plan_methods(chosen, [*settings, *more])
+    for each in methods:
+        each.decoder.check(each.options)
     return Plan(
         methods=methods,
         tasks=plan_tasks(tasks, [*task_settings, *_by_data_file(tasks, task_settings, data_file)]),

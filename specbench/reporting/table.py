@@ -214,6 +214,9 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     for row in summary["rows"]:
         for figure, value in row.get("measures", {}).items():
             found.append(f"{name(row)}: {value:.2f} {described[row['method']].get(figure, figure)}.")
+        if row.get("draft_forwards"):
+            drafting = row["draft_forwards"] / max(1, row["target_forwards"])
+            found.append(f"{name(row)}: {drafting:.2f} forwards of its draft model for each of the target.")
         ratio = row["speedup"]
         if row["method"] == BASELINE or ratio is None:
             continue

@@ -91,6 +91,7 @@ class Bench:
         """
         answers = [self.expected(sampling, case) for case in cases]
         self.engine.sampling = sampling
+        method = method_sets.ready(method, self.engine)
 
         def context(label: str, request: Request) -> Context:
             rng = random.Random(f"{sampling.seed}/{request.prompt_id}")
@@ -457,6 +458,7 @@ def mixed(
     while waiting or seats:
         while waiting and len(seats) < CONCURRENCY:
             number, (method, case) = waiting.pop(0)
+            method = method_sets.ready(method, engine)
             slot = engine.alloc()
             decoder = method.new(Context(bench.vocab, 0, random.Random(f"{sampling.seed}/0")))
             seat = Seat(number, method, decoder, Output(StopRule(case.stops, (), case.budget, str)))
@@ -479,6 +481,7 @@ def mixed(
         for slot in [slot for slot, seat in seats.items() if seat.output.reason]:
             seat = seats.pop(slot)
             done[seat.number] = seat
+            seat.decoder.end()
             engine.free(slot)
     return done, shared
 
@@ -524,6 +527,7 @@ def test_every_method_in_float32(single: Bench, method: Method) -> None:
         single.engine.sampling = sampling
         runner = Runner(single.engine, lambda _, r: Context(single.vocab, 0, random.Random(r.prompt_id)), CONCURRENCY)
         rule = StopRule(frozenset(), (), BUDGET, str)
+        method = method_sets.ready(method, single.engine)
         records = runner.segment(method, [Request(key, 0, ids, rule) for key, ids in prompts.items()])
         outputs = {"it": {record.prompt_id: record.ids for record in records}}
         graded = lossless.grade_all(single.engine, method.max_rows, prompts, reference, outputs)["it"]

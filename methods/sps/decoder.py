@@ -1,0 +1,92 @@
+"""Speculative decoding: a small model writes the next tokens, one a pass (Leviathan et al. 2023; Chen et al. 2023).
+
+The draft model runs in an engine of its own (:mod:`.drafter`) and samples with the target's noise, which belongs to the
+position: where the two models agree on the distribution they agree on the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+
+from pydantic import field_serializer
+
+from specbench import decoding
+from specbench.decoding import Context, Target
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.errors import SpecbenchError, UsageError
+from specbench.methods.sps.drafter import Drafter, assert_same_words
+from specbench.names import resolve
+from specbench.options import Options as BaseOptions
+from specbench.options import option
+
+
+class Options(BaseOptions):
+    """Options of speculative decoding."""
+
+    draft: str = option("", help="the draft model, as --model takes one: alias, hub id, folder, .gguf, config:NAME")
+    draft_tokens: int = option(5, "k", help="tokens drafted a step, each in a forward of the draft model", ge=1, le=511)
+
+    @field_serializer("draft")
+    def _named(self, draft: str) -> str:
+        """As records name a model: a folder's own name says nothing of the machine."""
+        return resolve(draft).name if draft else ""
+
+
+class Decoder(decoding.Decoder):
+    """Has a sequence's drafts written by the draft model that all sequences of a run share."""
+
+    def __init__(self, options: Options, context: Context) -> None:
+        self._drafter: Drafter = context.shared
+        self._vocab_size = context.vocab_size
+        self._slot: int | None = None
+        self._last = -1
+
+    @staticmethod
+    def max_rows(options: Options) -> int:
+        return 1 + options.draft_tokens
+
+    @staticmethod
+    def check(options: Options) -> None:
+        if not options.draft:
+            raise UsageError("sps needs a draft model of the target's vocabulary; give one with --set sps.draft=MODEL")
+        resolve(options.draft)
+
+    @staticmethod
+    def prepare(options: Options, target: Target) -> Drafter:
+        Decoder.check(options)
+        draft = target.load(options.draft)
+        assert_same_words(target, draft)
+        try:
+            engine = target.engine(draft.model, Drafter.MAX_ROWS)
+        except SpecbenchError as error:
+            raise type(error)(f"draft model {draft.spec.name}: {error}") from error
+        return Drafter(engine, draft, options.draft_tokens, target.sampling)
+
+    @staticmethod
+    def weights(shared: Drafter | None) -> Mapping[str, str]:
+        return shared.weights if shared else {}
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._slot = self._drafter.begin(prompt)
+
+    def observe(self, result: StepResult) -> None:
+        self._last = result.emitted[-1]
+        self._drafter.extend(self._held, result.emitted)
+
+    def draft(self) -> TokenTree:
+        drafts = self._drafter.draft(self._held)
+        self.draft_forwards += len(drafts)
+        # A draft model with more padding rows than the target could draft a token that the target does not have.
+        known = takewhile(lambda token: token < self._vocab_size, drafts)
+        return TokenTree.chain([self._last, *known])
+
+    def end(self) -> None:
+        if self._slot is not None:
+            self._drafter.end(self._slot)
+            self._slot = None
+
+    @property
+    def _held(self) -> int:
+        assert self._slot is not None, "before begin() or after end()"
+        return self._slot

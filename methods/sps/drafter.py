@@ -1,0 +1,148 @@
+"""A draft model in an engine of its own: several sequential passes a step, for all sequences of a run together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specbench.decoding import Target
+from specbench.engine.tree import TokenTree
+from specbench.errors import UsageError
+from specbench.simulate import COMPUTED
+
+if TYPE_CHECKING:
+    from specbench.engine.engine import Engine
+    from specbench.engine.sampler import Sampling
+    from specbench.models import LoadedModel
+
+
+class Drafter:
+    """Continues the texts of several sequences with a small model.
+
+    Its cache holds a prefix of each text. What a step of the target rejected is rewound; what it emitted beyond the
+    cache is fed in the next first pass: the target's own token, and after a step that accepted every draft also the
+    last draft, which no pass has read yet.
+
+    Sequences are drafted for together. The first one that asks after a step of the target has the passes run for all
+    that wait, so that company shares a pass as it shares a forward of the target.
+
+    Args:
+        engine: of the draft model, with as many slots and tokens as the target's and rows for :data:`MAX_ROWS`.
+        model: the draft model.
+        draft_tokens: passes a step, and so tokens drafted.
+        sampling: the target's at the moment.
+    """
+
+    #: Rows of the largest pass: the last draft and the target's token behind it.
+    MAX_ROWS = 2
+
+    def __init__(self, engine: Engine, model: LoadedModel, draft_tokens: int, sampling: Callable[[], Sampling]) -> None:
+        self.engine = engine
+        self._vocab_size = model.vocab_size
+        self._draft_tokens = draft_tokens
+        self._sampling = sampling
+        self._warm_for: Sampling | None = None
+        self._texts: dict[int, list[int]] = {}  # slot -> prompt and output
+        self._waiting: set[int] = set()  # slots whose text has grown since they were drafted for
+        self._drafts: dict[int, list[int]] = {}  # slot -> drafts not yet fetched
+        revision = {"revision": model.spec.revision} if model.spec.revision else {}
+        self.weights: Mapping[str, str] = {
+            "draft": model.spec.name, **revision, "dtype": model.spec.dtype, "fingerprint": model.spec.fingerprint
+        }  # fmt: skip
+
+    def begin(self, prompt: Sequence[int]) -> int:
+        """Reads a prompt; returns the slot of its sequence.
+
+        Raises:
+            UsageError: the prompt is empty or does not fit the capacity.
+        """
+        self._follow()
+        slot = self.engine.alloc()
+        try:
+            self.engine.prefill(slot, self._known(prompt))
+        except BaseException:
+            self.engine.free(slot)
+            raise
+        self._texts[slot] = list(prompt)
+        return slot
+
+    def extend(self, slot: int, emitted: Sequence[int]) -> None:
+        """Takes what the target emitted: drafts that it accepted, then a token of its own.
+
+        The cache keeps what it holds of the text but its last token, the root of the next tree.
+        """
+        text = self._texts[slot]
+        text += emitted
+        self.engine.rewind(slot, min(self.engine.length(slot), len(text) - 1))
+        self._waiting.add(slot)
+
+    def draft(self, slot: int) -> list[int]:
+        """What the draft model says next, a token for each pass that was run: fewer where the cache ends."""
+        if slot in self._waiting:
+            self._follow()
+            self._pass_on()
+        return self._drafts.pop(slot)
+
+    def end(self, slot: int) -> None:
+        """Forgets a sequence."""
+        self.engine.free(slot)
+        self._waiting.discard(slot)
+        self._drafts.pop(slot, None)
+        del self._texts[slot]
+
+    def _follow(self) -> None:
+        """Samples as the target does; what the engine captures for it is captured before a request pays."""
+        sampling = self._sampling()
+        if self.engine.sampling != sampling:
+            self.engine.sampling = sampling
+        if self._warm_for != sampling and not self._texts:
+            self.engine.prepare(self.MAX_ROWS, forced=True, context=self.engine.capacity // 2)
+            self._warm_for = sampling
+
+    def _pass_on(self) -> None:
+        """The passes of a step, for every sequence that waits."""
+        engine = self.engine
+        unread = {slot: self._texts[slot][engine.length(slot) :] for slot in sorted(self._waiting)}
+        self._drafts.update((slot, []) for slot in unread)
+        for _ in range(self._draft_tokens):
+            fits = {slot: self._known(ids) for slot, ids in unread.items() if engine.length(slot) < engine.capacity}
+            if not fits:
+                break
+            # Tokens that the target has decided on are fed as a chain that is told to agree with them.
+            told = {slot: [*ids[1:], COMPUTED] for slot, ids in fits.items()}
+            results = engine.step({slot: TokenTree.chain(ids) for slot, ids in fits.items()}, forced=told)
+            for slot, result in results.items():
+                self._drafts[slot].append(result.emitted[-1])
+            unread = {slot: result.emitted[-1:] for slot, result in results.items()}
+        self._waiting.clear()
+
+    def _known(self, ids: Sequence[int]) -> list[int]:
+        """``ids``, with any token in place of what a target with more padding rows may have made up."""
+        return [token if token < self._vocab_size else 0 for token in ids]
+
+
+def assert_same_words(target: Target, draft: LoadedModel) -> None:
+    """Refuses a draft model that means other words by its token ids.
+
+    The tokenizers decide, not the rows of the LM heads: sizes of one family are padded to different rows (Qwen2.5 7B
+    has 128 more than 0.5B). Words that a checkpoint added, such as those of a chat template, may differ: drafts of them
+    are rejected. Dummy weights have no words, so their rows have to be as many.
+
+    Raises:
+        UsageError: another vocabulary.
+    """
+    mine, its = _words(target.tokenizer), _words(draft.tokenizer)
+    sizes = int(target.model.get_output_embeddings().weight.shape[0]), draft.vocab_size
+    if mine != its or (mine is None and sizes[0] != sizes[1]):
+        raise UsageError(
+            f"draft model {draft.spec.name} has another vocabulary than {target.name} ({sizes[1]} and {sizes[0]} "
+            "tokens); choose one of the target's family"
+        )
+
+
+def _words(tokenizer: Any) -> dict[str, int] | None:
+    """Word -> id, added ones left out; None of a tokenizer without words."""
+    if not hasattr(tokenizer, "get_vocab"):
+        return None
+    added = tokenizer.get_added_vocab()
+    return {word: at for word, at in tokenizer.get_vocab().items() if word not in added}

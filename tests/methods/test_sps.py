@@ -1,0 +1,436 @@
+"""Speculative decoding: what a draft model writes, how many passes it takes, and that its cache follows the text."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import models_tiny
+import pytest
+import targets
+from recorded import recorded_capture
+
+from specbench import names
+from specbench.cli.main import main
+from specbench.decoding import Context, Method
+from specbench.engine import graphs
+from specbench.engine.engine import Engine
+from specbench.engine.sampler import Sampling
+from specbench.engine.tree import TokenTree
+from specbench.errors import EnvironmentRefused, UsageError
+from specbench.methods.sps import drafter
+from specbench.methods.sps.decoder import Decoder, Options
+from specbench.methods.sps.drafter import Drafter
+from specbench.plan import plan_methods
+from specbench.records import RequestRecord
+from specbench.runner import Request, Runner
+from specbench.stopping import StopRule
+
+VOCAB, SLOTS, CAPACITY = 97, 3, 70
+SAMPLINGS = [Sampling(), Sampling(0.7, seed=1), Sampling(1.0, top_k=30, top_p=0.9, seed=2)]
+IDS = ["greedy", "T=0.7", "T=1 filtered"]
+
+every_sampling = pytest.mark.parametrize("sampling", SAMPLINGS, ids=IDS)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with models_tiny.attached(
+        models_tiny.tiny_llama(VOCAB).double(), slots=SLOTS, capacity=CAPACITY, max_rows=16
+    ) as made:
+        yield made
+
+
+def made(engine: Engine, k: int, draft: Any = None, noise: float = 0.0) -> tuple[Method, Drafter]:
+    """The method on a target, with this draft model or a copy of the target that is off by ``noise``."""
+    (_, method) = plan_methods(["sps"], ["sps.draft=config:tiny", f"sps.k={k}"])
+    model = draft if draft is not None else targets.copied(engine, noise)
+    method = method.ready(targets.target(engine, lambda name: targets.loaded(model, name)))
+    return method, method.shared
+
+
+def decode(
+    engine: Engine, method: Method, requests: Sequence[Request], sampling: Sampling, concurrency: int = 1
+) -> list[RequestRecord]:
+    """Records in the order of the requests."""
+    engine.sampling = sampling
+    runner = Runner(engine, lambda _, request: Context(VOCAB, 0, random.Random(request.prompt_id)), concurrency)
+    found = {record.prompt_id: record for record in runner.segment(method, requests)}
+    return [found[request.prompt_id] for request in requests]
+
+
+def requests(*rules: tuple[int, int, frozenset[int]]) -> list[Request]:
+    """One of each (prompt length, budget, stop ids)."""
+    return [
+        Request(f"p{n}", 0, models_tiny.prompt(length, VOCAB, seed=n), StopRule(stops, (), budget, str))
+        for n, (length, budget, stops) in enumerate(rules)
+    ]
+
+
+def ar(engine: Engine, ids: Sequence[int], tokens: int, sampling: Sampling) -> list[int]:
+    engine.sampling = sampling
+    return models_tiny.autoregressive(engine, list(ids), tokens)
+
+
+def free_slots(engine: Engine) -> int:
+    return sum(length is None for length in engine._lengths)
+
+
+class Passes:
+    """Counts what an engine is asked for."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: list[dict[int, int]] = []  # of each step: slot -> rows
+        self.engine = engine
+        real = engine.step
+
+        def step(trees: Mapping[int, TokenTree], **more: Any) -> Any:
+            self.rows.append({slot: len(tree) for slot, tree in trees.items()})
+            return real(trees, **more)
+
+        monkeypatch.setattr(engine, "step", step)
+
+
+# ------------------------------------------------------------------ draft and target are one model
+
+
+@every_sampling
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_a_draft_model_that_is_the_target_is_always_right(engine: Engine, k: int, sampling: Sampling) -> None:
+    # 1 token of the prefill, 7 full steps, and one that the budget cuts after a token (k = 1: after none).
+    method, _ = made(engine, k)
+    (record,) = decode(engine, method, requests((9, 1 + 7 * (k + 1) + 1, frozenset())), sampling)
+    assert record.accepts == [k + 1] * 7 + [1]
+    assert record.n_overshoot == k
+    assert record.draft_forwards == 8 * k
+    assert record.rows == 8 * (k + 1)
+    assert record.ids == ar(engine, models_tiny.prompt(9, VOCAB, seed=0), record.n_out, sampling)
+
+
+def test_after_a_full_acceptance_the_first_pass_reads_two_tokens(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, shared = made(engine, 3)
+    seen = Passes(shared.engine, monkeypatch)
+    decode(engine, method, requests((5, 9, frozenset())), Sampling())
+    assert [rows for (rows,) in map(dict.values, seen.rows)] == [1, 1, 1, 2, 1, 1]
+
+
+def test_the_draft_model_samples_with_the_noise_of_the_target(engine: Engine) -> None:
+    """Independent draws at this temperature would agree in a fraction of the cases."""
+    method, shared = made(engine, 4)
+    hot = Sampling(3.0, seed=5)
+    (record,) = decode(engine, method, requests((4, 41, frozenset())), hot)
+    assert record.accepts == [5] * 8
+    assert shared.engine.sampling == hot
+    (record,) = decode(engine, method, requests((4, 41, frozenset())), Sampling())
+    assert record.accepts == [5] * 8  # and follows, when the target's changes
+    assert shared.engine.sampling == Sampling()
+
+
+# ------------------------------------------------------------------ any other draft model
+
+
+DRAFTS = {
+    "unrelated": lambda engine: models_tiny.tiny_llama(VOCAB, seed=7, num_hidden_layers=1).double(),
+    "of another family": lambda engine: models_tiny.build(
+        (*models_tiny.SUPPORTED["gemma3"][:2], {**models_tiny.SUPPORTED["gemma3"][2], "vocab_size": VOCAB})
+    ).double(),
+    "near": lambda engine: targets.copied(engine, 0.1),
+}
+
+
+@every_sampling
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_the_output_is_ars_whatever_the_draft(engine: Engine, draft: str, sampling: Sampling) -> None:
+    method, shared = made(engine, 4, DRAFTS[draft](engine))
+    first = ar(engine, models_tiny.prompt(6, VOCAB, seed=1), 20, sampling)
+    asked = requests(
+        (30, 25, frozenset()), (6, 20, frozenset(first[7:8])), (1, 1, frozenset()), (12, 7, frozenset()),
+        (6, 20, frozenset(range(VOCAB))), (3, 2, frozenset()), (20, 30, frozenset([3, 50, 77])),
+    )  # fmt: skip
+    for concurrency in (1, SLOTS):
+        for request, record in zip(asked, decode(engine, method, asked, sampling, concurrency), strict=True):
+            expected = ar(engine, request.ids, request.rule.budget, sampling)
+            ends = [at for at, token in enumerate(expected) if token in request.rule.stop_ids]
+            assert record.ids == (expected[: ends[0] + 1] if ends else expected), (request.prompt_id, concurrency)
+            assert record.draft_forwards == 4 * record.forwards
+        assert free_slots(shared.engine) == free_slots(engine) == SLOTS
+
+
+@every_sampling
+def test_the_drafts_are_what_the_draft_model_says_by_itself(engine: Engine, sampling: Sampling) -> None:
+    """Or its cache would hold another text than the sequence's: after full, partial and no acceptance."""
+    method, shared = made(engine, 3, noise=0.1)
+    engine.sampling = sampling
+    ids = models_tiny.prompt(8, VOCAB, seed=3)
+    decoder, slot = method.new(Context(VOCAB, 0, random.Random(0))), engine.alloc()
+    decoder.begin(ids)
+    result = engine.prefill(slot, ids)
+    text, kept = [*ids], set()
+    for _ in range(15):
+        decoder.observe(result)
+        text += result.emitted
+        tree = decoder.draft()
+        assert tree == TokenTree.chain(tree.tokens)
+        assert tree.tokens[0] == text[-1]
+        assert list(tree.tokens[1:]) == models_tiny.autoregressive(shared.engine, text, 3)
+        result = engine.step({slot: tree})[slot]
+        kept.add(len(result.path))
+    decoder.end()
+    engine.free(slot)
+    assert {1, 4} <= kept  # otherwise the test saw one kind of step only
+    assert kept & {2, 3}
+
+
+def test_company_shares_passes_and_changes_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = requests((5, 16, frozenset()), (9, 16, frozenset()), (2, 16, frozenset()))
+    method, shared = made(engine, 3, noise=0.1)
+    alone = decode(engine, method, asked, Sampling())
+    seen = Passes(shared.engine, monkeypatch)
+    together = decode(engine, method, asked, Sampling(), 3)
+    for one, other in zip(alone, together, strict=True):
+        assert (one.ids, one.accepts, one.draft_forwards) == (other.ids, other.accepts, other.draft_forwards)
+    steps = max(record.forwards for record in together)  # of the target: all begin together
+    assert len(seen.rows) == 3 * steps
+    assert sum(map(len, seen.rows)) == sum(record.draft_forwards for record in together)
+
+
+# ------------------------------------------------------------------ limits
+
+
+@pytest.mark.parametrize("k", [1, 4, 8])
+def test_up_to_the_last_cell_of_the_cache(k: int) -> None:
+    for noise in (0.0, 0.1):
+        with models_tiny.attached(models_tiny.tiny_llama(VOCAB), capacity=20, max_rows=9) as small:
+            method, shared = made(small, k, noise=noise)
+            engine_of_draft = shared.engine
+            for length in (1, 12, 19, 20):
+                (asked,) = requests((length, 21 - length, frozenset()))
+                (record,) = decode(small, method, [asked], Sampling())
+                assert record.ids == ar(small, asked.ids, 21 - length, Sampling())
+                assert record.draft_forwards <= k * record.forwards
+            assert free_slots(engine_of_draft) == 1
+
+
+def test_near_the_end_of_the_cache_fewer_tokens_are_drafted(engine: Engine) -> None:
+    method, _ = made(engine, 8)
+    engine.sampling = Sampling()
+    for left, drafted in ((8, 8), (7, 8), (6, 7), (2, 3), (0, 1)):
+        decoder, slot = method.new(Context(VOCAB, 0, random.Random(0))), engine.alloc()
+        ids = models_tiny.prompt(CAPACITY - 1 - left, VOCAB)
+        decoder.begin(ids)
+        decoder.observe(engine.prefill(slot, ids))
+        # The root goes into the cell behind the prompt, a draft into each further one; the last draft needs none.
+        assert len(decoder.draft()) == 1 + drafted
+        assert decoder.draft_forwards == drafted
+        decoder.end()
+        engine.free(slot)
+
+
+def test_max_rows_is_known_without_a_model() -> None:
+    assert Decoder.max_rows(Options()) == 6
+    assert Decoder.max_rows(Options(draft_tokens=511)) == 512
+
+
+@pytest.mark.parametrize("fails", [1, 2, 5])
+def test_a_failed_forward_leaves_no_slot_behind(engine: Engine, monkeypatch: pytest.MonkeyPatch, fails: int) -> None:
+    method, shared = made(engine, 3)
+    for broken, name in ((engine, "step"), (shared.engine, "step"), (engine, "prefill"), (shared.engine, "prefill")):
+        calls = 0
+        real = getattr(broken, name)
+
+        def failing(*given: Any, real: Any = real, **more: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fails:
+                raise RuntimeError("the device fell off the bus")
+            return real(*given, **more)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(broken, name, failing)
+            with pytest.raises(RuntimeError, match="bus"):
+                decode(engine, method, requests(*[(5, 21, frozenset())] * 5), Sampling(), SLOTS)
+        assert free_slots(engine) == free_slots(shared.engine) == SLOTS
+        (record,) = decode(engine, method, requests((5, 9, frozenset())), Sampling())
+        assert record.accepts == [4, 4]  # as if nothing had been
+
+
+def test_a_run_that_is_given_up_leaves_no_slot_behind(engine: Engine) -> None:
+    method, shared = made(engine, 3)
+    runner = Runner(engine, lambda _, request: Context(VOCAB, 0, random.Random(0)), SLOTS)
+    records = runner.segment(method, requests(*[(5, budget, frozenset()) for budget in (2, 20, 20, 20)]))
+    next(records)
+    records.close()
+    assert free_slots(engine) == free_slots(shared.engine) == SLOTS
+
+
+def test_in_graphs_all_captures_come_before_the_first_prompt(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+    target = dataclasses.replace(
+        targets.target(engine),
+        engine=lambda model, rows: Engine(model, slots=SLOTS, capacity=CAPACITY, max_rows=rows, graphs=True),
+    )
+    (_, method) = plan_methods(["sps"], ["sps.draft=config:tiny", "sps.k=3"])
+    method = method.ready(target)
+    asked = requests((5, 16, frozenset()), (9, 16, frozenset()), (2, 16, frozenset()), (8, 5, frozenset()))
+    eager = decode(engine, made(engine, 3, noise=0.05)[0], asked, Sampling(), SLOTS)
+    for _ in range(2):
+        records = decode(engine, method, asked, Sampling(), SLOTS)
+        for one, other in zip(records, eager, strict=True):
+            assert (one.ids, one.accepts, one.draft_forwards) == (other.ids, other.accepts, other.draft_forwards)
+        report = method.shared.engine.report()
+        assert (report["graphs"], report["late_captures"]) == (2 * SLOTS, 0)  # one or two rows, up to three slots
+    # Another way of sampling has graphs of its own. (On a CPU they have the noise of their first step baked in.)
+    decode(engine, method, asked, SAMPLINGS[1], SLOTS)
+    report = method.shared.engine.report()
+    assert (report["graphs"], report["late_captures"]) == (4 * SLOTS, 0)
+
+
+# ------------------------------------------------------------------ which draft models
+
+
+class Words:
+    """A tokenizer with a vocabulary."""
+
+    def __init__(self, words: Sequence[str], added: Sequence[str] = ()) -> None:
+        self.words, self.added = [*words, *added], added
+
+    def get_vocab(self) -> dict[str, int]:
+        return {word: at for at, word in enumerate(self.words)}
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {word: self.words.index(word) for word in self.added}
+
+
+def assert_same_words(mine: Any, its: Any, rows: int = VOCAB) -> None:
+    head = SimpleNamespace(weight=SimpleNamespace(shape=(VOCAB, 8)))
+    target = SimpleNamespace(model=SimpleNamespace(get_output_embeddings=lambda: head), tokenizer=mine, name="big")
+    draft = SimpleNamespace(tokenizer=its, vocab_size=rows, spec=SimpleNamespace(name="small"))
+    drafter.assert_same_words(target, draft)  # type: ignore[arg-type]
+
+
+def test_another_vocabulary_is_refused(engine: Engine) -> None:
+    words = Words("abc")
+    message = r"draft model small has another vocabulary than big \(96 and 97 tokens\); choose one of the target's fam"
+    for mine, its in ((words, Words("acb")), (words, Words("ab")), (words, object()), (object(), words)):
+        with pytest.raises(UsageError, match=message):
+            assert_same_words(mine, its, 96)
+    with pytest.raises(UsageError, match="another vocabulary"):  # dummy weights have rows only
+        assert_same_words(object(), object(), 96)
+    with pytest.raises(UsageError, match=r"config:tiny has another vocabulary than target \(98 and 97 tokens\)"):
+        made(engine, 3, models_tiny.tiny_llama(VOCAB + 1))
+
+
+def test_padding_and_added_words_are_no_other_vocabulary() -> None:
+    assert_same_words(object(), object())
+    for its in (Words("abc"), Words("abc", ["<|im_end|>"])):
+        for rows in (96, 97, 98):
+            assert_same_words(Words("abc", ["<pad>"]), its, rows)
+
+
+@pytest.mark.parametrize("rows", [VOCAB - 20, VOCAB + 20])
+def test_rows_that_only_one_of_the_models_has(engine: Engine, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target with more rows may say what the draft model cannot read; one with fewer cannot read every draft."""
+    monkeypatch.setattr(drafter, "assert_same_words", lambda *_: None)
+    monkeypatch.setattr("specbench.methods.sps.decoder.assert_same_words", lambda *_: None)
+    method, _ = made(engine, 4, models_tiny.tiny_llama(rows, seed=3).double())
+    unknown = [VOCAB - 1, *models_tiny.prompt(9, VOCAB)]
+    asked = [Request("p", 0, unknown, StopRule(frozenset(), (), 40, str))]
+    for sampling in SAMPLINGS:
+        (record,) = decode(engine, method, asked, sampling)
+        assert record.ids == ar(engine, unknown, 40, sampling)
+        if rows > VOCAB:
+            assert record.rows < 5 * record.forwards  # chains were cut before such a draft
+        else:
+            assert max(record.ids) >= rows
+
+
+def test_a_draft_model_that_the_engine_refuses_is_named(engine: Engine) -> None:
+    tied = dataclasses.replace(
+        targets.target(engine, lambda name: targets.loaded(models_tiny.tiny_llama(VOCAB), name)),
+        engine=lambda model, rows: (_ for _ in ()).throw(EnvironmentRefused("no memory for a KV cache")),
+    )
+    with pytest.raises(EnvironmentRefused, match=r"^draft model config:tiny: no memory for a KV cache$"):
+        Decoder.prepare(Options(draft="config:tiny"), tied)
+
+
+def test_records_tell_the_draft_model_and_no_folder(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "small.json").write_text("{}")
+    options = Options(draft=f"config:{tmp_path}/small.json", draft_tokens=2)
+    assert options.model_dump(mode="json") == {"draft": "config:small", "draft_tokens": 2}
+    method, _ = made(engine, 2)
+    assert method.weights == {"draft": "config:tiny", "dtype": "float64", "fingerprint": "of config:tiny"}
+
+
+# ------------------------------------------------------------------ on the command line
+
+
+def call(*argv: object) -> tuple[int, str, str]:
+    """Exit code, data and notes of a command line."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(arg) for arg in argv])
+    return code, out.getvalue(), err.getvalue()
+
+
+RUN = ("run", "--model", "config:tiny", "--method", "sps", "--limit", 2)
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("--temperature", 1, "--concurrency", 2)], ids=["greedy", "sampled, two at a time"]
+)
+def test_a_run_with_the_target_as_its_own_draft_model(tmp_path: Path, more: Sequence[object]) -> None:
+    # Dummy weights come from a fixed seed, so that both copies are one model: 1 + 4 × 6 tokens.
+    asked = (*RUN, *more, "--set", "sps.draft=config:tiny", "--max-new-tokens", 25, "--out", tmp_path)
+    code, out, err = call(*asked, "--json")
+    assert code == 0, err
+    (run,) = json.loads(out)
+    ours = {row["method"]: row for row in run["rows"]}
+    assert ours["sps"]["tpf"] == 6
+    assert (ours["sps"]["target_forwards"], ours["sps"]["draft_forwards"]) == (8, 40)
+    assert (ours["ar"]["tpf"], ours["ar"]["draft_forwards"]) == (1, 0)
+    assert ours["sps"]["lossless"]["verdict"] == "exact"
+    (spec,) = [
+        spec for spec in json.loads((Path(run["folder"]) / "run.json").read_text())["methods"] if spec["weights"]
+    ]
+    assert spec["weights"].keys() == {"draft", "dtype", "fingerprint"}
+    code, out, _ = call("show", run["folder"])
+    assert "sps: 5.00 forwards of its draft model for each of the target." in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ([], "sps needs a draft model of the target's vocabulary; give one with --set sps.draft=MODEL"),
+        (["--set", "sps.draft=smolm2"], "unknown model 'smolm2'; did you mean smollm2-135m?"),
+        (["--set", "sps.draft=./nowhere"], "model folder ./nowhere does not exist"),
+        (["--set", "sps.k=0"], "option 'draft_tokens' of sps: Input should be greater than or equal to 1, not '0'"),
+    ],
+)
+def test_no_model_is_loaded_for_a_draft_model_that_is_not_there(
+    tmp_path: Path, given: list[str], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.models.load", None)
+    code, out, err = call(*RUN, *given, "--out", tmp_path)
+    assert (code, out, err) == (2, "", f"error: {error}\n")
+
+
+def test_a_draft_model_of_another_vocabulary_leaves_nothing_behind(tmp_path: Path) -> None:
+    config = json.loads(names.configs()["tiny"].read_text()) | {"vocab_size": 300}
+    (tmp_path / "other.json").write_text(json.dumps(config))
+    out = tmp_path / "out"
+    code, said, err = call(*RUN, "--set", f"sps.draft=config:{tmp_path}/other.json", "--out", out)
+    assert (code, said) == (2, "")
+    assert err.splitlines()[-1] == (
+        "error: draft model config:other has another vocabulary than config:tiny (300 and 320 tokens); "
+        "choose one of the target's family"
+    )
+    assert not out.exists()
