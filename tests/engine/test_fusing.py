@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import SUPPORTED, attached, autoregressive, decode, prompt, supported
+from models_tiny import SUPPORTED, attached, autoregressive, decode, prompt, supported, tiny_llama
 from torch import Tensor, nn
 
 from specbench.engine import fusing
@@ -65,6 +65,16 @@ def test_a_family_compiled(name: str) -> None:
     assert 0 < compiled <= counters["stats"]["unique_graphs"] <= 8
     assert not counters["graph_break"]
     assert _switched(model) == before
+
+
+def test_layers_share_what_was_compiled() -> None:
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    with attached(tiny_llama(97, num_hidden_layers=6), capacity=64, compile=True) as engine:
+        autoregressive(engine, prompt(12, 97), 4)
+    # The first shape for the first layer and for the others, any number of rows, a single row; and not one a layer.
+    assert counters["stats"]["unique_graphs"] == 4
 
 
 def test_two_slots_share_the_layers() -> None:
