@@ -494,7 +494,7 @@ def test_methods_beside_each_other_are_as_alone(llama: Bench, sampling: Sampling
     random.Random(7).shuffle(methods)
     jobs = [(method, of_all_kinds[number % len(of_all_kinds)]) for number, method in enumerate(methods)]
     together, shared = mixed(llama, sampling, jobs)
-    assert sum(len(names) == CONCURRENCY for names in shared) > len(shared) / 2  # or there was hardly any company
+    assert sum(len(names) == CONCURRENCY for names in shared) > len(shared) / 3  # or there was hardly any company
     for number, (method, case) in enumerate(jobs):
         assert together[number].output.ids == llama.expected(sampling, case), (method, case)
 
