@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.kernels.attention_vs_sdpa import measure
-
 from benchmarks.gpu_check.records import Figure
+from benchmarks.kernels.attention_vs_sdpa import measure
 
 
 def kernel(rows: int) -> Iterator[Figure]:
