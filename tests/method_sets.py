@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from specbench import registry
-from specbench.decoding import Method
+from specbench.decoding import Method, Target
+from specbench.engine.engine import Engine
 from specbench.plan import plan_methods
 from specbench.records import BASELINE
 
@@ -72,12 +74,46 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"retrieval": "pld", "tie": "first"},
         {"retrieval": "off", "fill": "stale_root"},
     ],
+    "jetspec": [
+        {"budget": 40, "width": 36},
+        {"budget": 50, "width": 36, "spine": False, "depth": 2},
+        {"tree": "accum-logp", "budget": 48, "width": 40},
+        {"tree": "top2gap", "budget": 60, "width": 50, "g0": 5.0},
+        {"tree": "auto", "budget": 64, "width": 60},
+        {"head": "random-dflash", "budget": 60, "width": 50, "depth": 4},
+        {"head": "random-dflash", "tree": "accum-logp", "budget": 64, "width": 60},
+    ],
 }
+
+#: What a method cannot run without and no default can give it. A head that knows nothing is right by guessing much.
+NEEDED: Mapping[str, Mapping[str, Any]] = {"jetspec": {"head": "random", "width": 64, "budget": 96}}
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> Method:
     """A registered method, made as the command line makes it: a preset may be among the options."""
-    return plan_methods([name], [f"{name}.{option}={value}" for option, value in options.items()])[-1]
+    needed = NEEDED.get(name, {}) if "preset" not in options else {"head": "random"} if name in NEEDED else {}
+    return plan_methods([name], [f"{name}.{option}={value}" for option, value in {**needed, **options}.items()])[-1]
+
+
+_ready: WeakKeyDictionary[Engine, dict[str, Method]] = WeakKeyDictionary()
+
+
+def ready(method: Method, engine: Engine) -> Method:
+    """The method with what its sequences share on this engine, made once; step times are made up, for runs repeat."""
+    made = _ready.setdefault(engine, {})
+    key = f"{method.name} {method.options!r}"
+    if key not in made:
+        target = Target(
+            model=engine.model,
+            name="tiny",
+            slots=engine.slots,
+            capacity=engine.capacity,
+            sampling=lambda: engine.sampling,
+            step_seconds=lambda rows: [(at, 1 + at / 64) for at in (1, 2, 4, 8, 16, 32, 64, 128, 512)],
+            capture=engine.capture,
+        )
+        made[key] = method.ready(target)
+    return made[key]
 
 
 def label(name: str, options: Mapping[str, Any]) -> str:

@@ -26,12 +26,14 @@ class Checkpoint:
 
     Attributes:
         name: how the user called it.
+        shown: the same without the folders of this machine, for records.
         config: content of its ``config.json``.
         files: its ``.safetensors``, by name.
         revision: hub commit; None for a folder.
     """
 
     name: str
+    shown: str
     config: Mapping[str, Any]
     files: tuple[Path, ...]
     revision: str | None
@@ -83,7 +85,7 @@ def find(name: str) -> Checkpoint:
         values = json.loads(config.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UsageError(f"head {name} has no readable config.json: {error}") from error
-    return Checkpoint(name, values, files, revision)
+    return Checkpoint(name, name if revision else folder.name, values, files, revision)
 
 
 def check_names(name: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor]) -> None:

@@ -227,6 +227,6 @@ def build_target_layer_ids(num_target_layers: int, num_taps: int) -> tuple[int, 
 def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
     """``rope_parameters`` of transformers 5, or ``rope_theta`` and ``rope_scaling`` of the versions before."""
     given = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    rope = {"rope_theta": values.get("rope_theta", 10000.0), **given}
+    rope = {"rope_theta": values.get("rope_theta") or 10000.0, **given}
     rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
     return rope

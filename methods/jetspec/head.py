@@ -159,15 +159,21 @@ class DraftHead(nn.Module):
             UsageError: no head there, parameters missing, left over or of another shape, or another target's head.
             EnvironmentRefused: it cannot be had from the hub.
         """
-        found = checkpoint.find(str(where))
+        return cls.read(checkpoint.find(str(where)), target, device=device, dtype=dtype)
+
+    @classmethod
+    def read(
+        cls, files: checkpoint.Checkpoint, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
+    ) -> DraftHead:
+        """:meth:`load` of files that were found already."""
         text = None if target is None else target.get_text_config()
-        config = HeadConfig.from_json(found.config, None if text is None else text.num_hidden_layers)
+        config = HeadConfig.from_json(files.config, None if text is None else text.num_hidden_layers)
         if text is not None:
-            check_target(config, text, str(where))
+            check_target(config, text, files.name)
         with torch.device("meta"):
             head = cls(config)
-        tensors = found.tensors(device, dtype)
-        checkpoint.check_names(str(where), {name: p.shape for name, p in head.named_parameters()}, tensors)
+        tensors = files.tensors(device, dtype)
+        checkpoint.check_names(files.name, {name: p.shape for name, p in head.named_parameters()}, tensors)
         head.load_state_dict(tensors, assign=True)
         head.rotary_emb = _Rotary(_qwen3(config)).to(device)  # its buffers are in no file
         return head

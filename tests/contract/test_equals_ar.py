@@ -91,6 +91,7 @@ class Bench:
         """
         answers = [self.expected(sampling, case) for case in cases]
         self.engine.sampling = sampling
+        method = method_sets.ready(method, self.engine)
 
         def context(label: str, request: Request) -> Context:
             rng = random.Random(f"{sampling.seed}/{request.prompt_id}")
@@ -457,12 +458,13 @@ def mixed(
     while waiting or seats:
         while waiting and len(seats) < CONCURRENCY:
             number, (method, case) = waiting.pop(0)
+            method = method_sets.ready(method, engine)
             slot = engine.alloc()
             decoder = method.new(Context(bench.vocab, 0, random.Random(f"{sampling.seed}/0")))
             seat = Seat(number, method, decoder, Output(StopRule(case.stops, (), case.budget, str)))
             seats[slot] = seat
             top_k = max(best, *(one.method.top_k for one in seats.values()))
-            first = engine.prefill(slot, case.ids, decoder.begin(case.ids), top_k=top_k)
+            first = engine.prefill(slot, case.ids, decoder.begin(case.ids), top_k=top_k, taps=method.taps)
             decoder.observe(first)
             seat.output.extend(first.emitted)
             if seat.output.reason:
@@ -470,7 +472,13 @@ def mixed(
         going = {slot: seat for slot, seat in seats.items() if not seat.output.reason}
         if len(going) == len(seats):
             trees = {slot: seat.decoder.draft() for slot, seat in going.items()}
-            results = engine.step(trees, top_k=max(best, *(seat.method.top_k for seat in going.values())))
+            taps = {seat.method.taps for seat in going.values() if seat.method.taps}
+            results = engine.step(
+                trees,
+                top_k=max(best, *(seat.method.top_k for seat in going.values())),
+                taps=taps.pop() if taps else (),
+            )
+            assert not taps, "methods with different taps cannot be told apart here"
             shared.append({seat.method.name for seat in going.values()})
             for slot, seat in going.items():
                 seat.decoder.observe(results[slot])
@@ -479,6 +487,7 @@ def mixed(
         for slot in [slot for slot, seat in seats.items() if seat.output.reason]:
             seat = seats.pop(slot)
             done[seat.number] = seat
+            seat.decoder.end()
             engine.free(slot)
     return done, shared
 
@@ -524,6 +533,7 @@ def test_every_method_in_float32(single: Bench, method: Method) -> None:
         single.engine.sampling = sampling
         runner = Runner(single.engine, lambda _, r: Context(single.vocab, 0, random.Random(r.prompt_id)), CONCURRENCY)
         rule = StopRule(frozenset(), (), BUDGET, str)
+        method = method_sets.ready(method, single.engine)
         records = runner.segment(method, [Request(key, 0, ids, rule) for key, ids in prompts.items()])
         outputs = {"it": {record.prompt_id: record.ids for record in records}}
         graded = lossless.grade_all(single.engine, method.max_rows, prompts, reference, outputs)["it"]

@@ -168,6 +168,7 @@ def watch(
 ) -> tuple[list[RequestRecord], list[TokenTree]]:
     """Decodes prompts of several lengths; the records, and every tree in order."""
     engine.sampling = sampling
+    method = method_sets.ready(method, engine)
     engine.watch(method)
     rule = StopRule(frozenset(stops), (), 30, str)
     requests = [Request(f"p{n}", 0, models_tiny.prompt(n, 97, seed=n), rule) for n in (1, 2, 7, 33)]

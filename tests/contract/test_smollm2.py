@@ -88,6 +88,7 @@ def decode(
         return Context(model.vocab_size, model.pad_id, random.Random(f"{sampling.seed}/{request.prompt_id}"))
 
     try:
+        method = method_sets.ready(method, engine)
         return {r.prompt_id: r.ids for r in Runner(engine, context, concurrency).segment(method, asked)}
     finally:
         engine.close()
