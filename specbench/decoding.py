@@ -29,6 +29,7 @@ class Target:
         step_seconds: measured (rows, seconds) of steps of up to so many rows, rows ascending.
         capture: makes a callable of device work that is launched again and again without a host read in between: a
             CUDA graph where the engine steps in graphs, the work itself elsewhere. It has run once when this returns.
+        attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
     """
 
     model: Any
@@ -38,6 +39,7 @@ class Target:
     sampling: Callable[[], Any]
     step_seconds: Callable[[int], Sequence[tuple[int, float]]]
     capture: Callable[[Callable[[], None]], Callable[[], None]]
+    attention: str = "auto"
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,7 @@ def ready(plan: Plan, model: LoadedModel, engine: Engine) -> Plan:
         sampling=lambda: engine.sampling,
         step_seconds=engine.step_seconds,
         capture=engine.capture,
+        attention=plan.attention,
     )
     return replace(plan, methods=tuple(method.ready(target) for method in plan.methods))
 

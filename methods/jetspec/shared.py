@@ -71,6 +71,7 @@ def prepare(options: Any, target: Target) -> Shared:
     passes = HeadPass(
         head, target.model, slots=target.slots, capacity=target.capacity,
         depth=depth, width=1 if options.tree == "chain" else options.width, capture=target.capture,
+        attention=target.attention,
     )  # fmt: skip
     knobs = Knobs(options.width, options.beta, options.g0, options.spine)
     if options.tree == "auto":

@@ -12,6 +12,7 @@ import transformers
 from heads import HIDDEN, TINY, head, plain, together
 from safetensors.torch import load_file, save_file
 
+from specbench import names
 from specbench.errors import UsageError
 from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
 from specbench.methods.jetspec.head import DraftHead
@@ -49,6 +50,13 @@ def test_the_published_8b_head_has_its_number_of_parameters() -> None:
         made = DraftHead(HeadConfig.from_json(QWEN3_8B))
     assert sum(parameter.numel() for parameter in made.parameters()) == 1_048_626_432
     assert made.config.target_layer_ids == (1, 9, 17, 25, 33)
+
+
+def test_for_a_target_it_has_the_published_shape() -> None:
+    values = json.loads(names.configs()["qwen3-8b"].read_text(encoding="utf-8"))
+    made = HeadConfig.for_target(transformers.AutoConfig.for_model(**values), mask_token_id=151669)
+    published = HeadConfig.from_json({**QWEN3_8B, "max_position_embeddings": 40960})
+    assert made == published
 
 
 def test_parameters_have_the_published_names() -> None:
