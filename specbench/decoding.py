@@ -34,6 +34,7 @@ class Target:
             :class:`specbench.models.LoadedModel`; a copy of its own at each call.
         engine: (model, rows of its largest step) -> an :class:`specbench.engine.engine.Engine` for another model, with
             the slots, the capacity and the choice of kernels and graphs of the target's.
+        attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
     """
 
     model: Any
@@ -46,6 +47,7 @@ class Target:
     capture: Callable[[Callable[[], None]], Callable[[], None]]
     load: Callable[[str], Any]
     engine: Callable[[Any, int], Any]
+    attention: str = "auto"
 
 
 @dataclass(frozen=True)

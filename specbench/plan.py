@@ -196,6 +196,29 @@ def default_settings(
     ]
 
 
+def settings_of_all(names: Sequence[str], option: str, value: str) -> list[str]:
+    """The settings that a flag of an option's name stands for, as ``--set`` would take them.
+
+    Args:
+        names: as in :func:`plan_methods`.
+        option: every row whose method has an option of this name gets it.
+        value: its value.
+
+    Raises:
+        UsageError: none of them has.
+    """
+    labels = _labels(names)
+    found = [f"{label}.{option}={value}" for label, name in labels.items() if _has(name, option)]
+    if not found:
+        takers = [name for name in registry.methods() if _has(name, option)]
+        raise UsageError(f"--{option} goes with --method {' or '.join(takers)}; {', '.join(names)} takes none")
+    return found
+
+
+def _has(method: str, option: str) -> bool:
+    return option in registry.method(method).load().Options.model_fields
+
+
 def _labels(names: Sequence[str]) -> dict[str, str]:
     """Label of each row -> its method, AR first."""
     wanted = list(names)

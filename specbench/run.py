@@ -114,6 +114,7 @@ def ready(plan: Plan, model: LoadedModel, engine: Engine) -> Plan:
         capture=engine.capture,
         load=lambda spec: load(spec, dtype=model.spec.dtype, device=str(model.model.device)),
         engine=engine_like_it,
+        attention=plan.attention,
     )
     return replace(plan, methods=tuple(method.ready(target) for method in plan.methods))
 

@@ -80,15 +80,31 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"k": 1},
         {"k": 8},
     ],
+    "jetspec": [
+        {"budget": 40, "width": 36},
+        {"budget": 50, "width": 36, "spine": False, "depth": 2},
+        {"tree": "accum-logp", "budget": 48, "width": 40},
+        {"tree": "top2gap", "budget": 60, "width": 50, "g0": 5.0},
+        {"tree": "auto", "budget": 64, "width": 60},
+        {"head": "random-dflash", "budget": 60, "width": 50, "depth": 4},
+        {"head": "random-dflash", "tree": "accum-logp", "budget": 64, "width": 60},
+    ],
 }
 
-#: What a method cannot run without. In the tests any draft model's name stands for a near copy of the target.
-NEEDED: Mapping[str, Mapping[str, Any]] = {"sps": {"draft": "config:tiny"}}
+#: What a method cannot run without. In the tests any draft model's name stands for a near copy of the target; a head
+#: that knows nothing is right by guessing much.
+NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "sps": {"draft": "config:tiny"},
+    "jetspec": {"head": "random", "width": 64, "budget": 96},
+}
+#: The part of it that presets leave open.
+_BARE = {"sps": {"draft": "config:tiny"}, "jetspec": {"head": "random"}}
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> Method:
     """A registered method, made as the command line makes it: a preset may be among the options."""
-    given = {**NEEDED.get(name, {}), **options}
+    needed = (_BARE if "preset" in options else NEEDED).get(name, {})
+    given = {**needed, **options}
     return plan_methods([name], [f"{name}.{option}={value}" for option, value in given.items()])[-1]
 
 

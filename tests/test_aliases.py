@@ -62,10 +62,10 @@ def test_options_come_with_a_method() -> None:
     assert not [alias for alias, entry in ALIASES.items() if "options" in entry and "method" not in entry]
 
 
-def test_every_template_is_used_and_no_hub_id_is_named_twice() -> None:
+def test_every_template_is_used_and_no_weights_are_named_twice() -> None:
     assert {entry["template"] for entry in ALIASES.values() if "template" in entry} == set(names.templates())
-    hubs = [entry["hub"] for entry in ALIASES.values()]
-    assert len(hubs) == len(set(hubs))
+    weights = [(entry["hub"], entry.get("options", {}).get("head")) for entry in ALIASES.values()]
+    assert len(weights) == len(set(weights))
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,9 @@ def test_every_template_is_used_and_no_hub_id_is_named_twice() -> None:
             ("mistral-7b-instruct-v0.1",),
             "pld: max_ngram=3 draft_length=10 branches=1 order=earliest full_only=true",
         ),
+        (("jetspec-qwen3-8b",), "jetspec: head=JetSpec/jetspec-qwen3-8b"),
+        (("jetspec-qwen3-30b-a3b",), "jetspec: head=JetSpec/jetspec-qwen3-30b-a3b"),
+        (("dflash-qwen3-8b",), "jetspec: head=z-lab/Qwen3-8B-DFlash-b16 tree=chain budget=16"),
     ],
 )
 def test_options_are_the_published_ones(aliases: tuple[str, ...], expected: str) -> None:
@@ -129,6 +132,7 @@ TALK = [
     {"role": "user", "content": "Sure?"},
 ]
 RULE = {"role": "system", "content": "Be brief."}
+DIRECT = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 THINK = "Answer:\nLet's think step by step.\n"
 
 
@@ -164,13 +168,21 @@ def render(template: str, turns: list[dict[str, str]], prompt: bool = True) -> s
             [{"role": "user", "content": "\n def f():\n\n"}],
             "<s>### Instruction:\ndef f():\n### Response:\n",
         ),
+        ("qwen3-direct", TALK[:1], f"<|im_start|>user\n1+1?<|im_end|>\n{DIRECT}"),
+        (
+            "qwen3-direct",
+            [RULE, *TALK],
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n"
+            f"<|im_start|>assistant\n2.<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n{DIRECT}",
+        ),
     ],
 )
 def test_a_template_writes_the_published_prompt(template: str, turns: list[dict[str, str]], expected: str) -> None:
     assert render(template, turns) == expected
 
 
-@pytest.mark.parametrize("template", names.templates())
+# Not Qwen3's: it takes the thoughts out of the answers before the last one, empty ones too.
+@pytest.mark.parametrize("template", sorted(names.templates().keys() - {"qwen3-direct"}))
 def test_a_conversation_is_its_beginning_continued(template: str) -> None:
     # What a cache of the first turn relies on, and what a model reads as its own words.
     first = render(template, TALK[:1])

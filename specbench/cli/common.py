@@ -30,6 +30,7 @@ TASK = typer.Option(None, "--task", help="Tasks, comma-separated.", show_default
 PRESET = typer.Option(None, "--preset", help="A published protocol: task, prompt, budget; see list presets.")
 MODEL = typer.Option(DEFAULT_MODEL, "--model", help="Alias, hub id, folder, .gguf file or config:NAME.")
 SET = typer.Option([], "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="METHOD.OPT=VALUE")
+HEAD = typer.Option(None, "--head", help="Draft head: folder or hub id; stands for --set METHOD.head=.", metavar="HEAD")
 TASK_SET = typer.Option([], "--task-set", help="A task's option; repeatable.", metavar="TASK.OPT=VALUE")
 LIMIT = typer.Option(None, "--limit", min=1, help="First N prompts only.")
 BUDGET = typer.Option(None, "--max-new-tokens", min=1, help="Per answer; default is the task's.")
@@ -74,6 +75,7 @@ def make_plan(
     compile: bool = False,
     simulate: Sequence[str] = (),
     preset: str | None = None,
+    head: str | None = None,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
 
@@ -90,7 +92,7 @@ def make_plan(
         plan_tasks,
     )
 
-    chosen, more, said = _by_alias(model, method, settings)
+    chosen, more, said = _by_alias(model, method, settings, head)
     lines = [said] if said else []
     if preset is not None:
         chosen_preset, task_settings, line = _by_preset(
@@ -132,14 +134,16 @@ def make_plan(
     )
 
 
-def _by_alias(model: str, method: str | None, settings: Sequence[str]) -> tuple[list[str], list[str], str]:
-    """What ``--model`` decides where the user did not.
+def _by_alias(
+    model: str, method: str | None, settings: Sequence[str], head: str | None = None
+) -> tuple[list[str], list[str], str]:
+    """What ``--head`` stands for, and what ``--model`` decides where the user did not.
 
     Returns:
         The methods, the settings to add to the user's, and the line that says so: the user could have typed it.
     """
     from specbench import names
-    from specbench.plan import default_settings
+    from specbench.plan import default_settings, settings_of_all
     from specbench.records import BASELINE
 
     source = names.resolve(model)
@@ -150,12 +154,13 @@ def _by_alias(model: str, method: str | None, settings: Sequence[str]) -> tuple[
         method = f"{BASELINE},{own}" if own else DEFAULT_METHODS
         flags += [f"--method {method}"] if own else []
     methods = _some("--method", method)
-    more = default_settings(methods, settings, own, alias.get("options", {})) if own else []
+    heads = settings_of_all(methods, "head", head) if head is not None else []
+    more = default_settings(methods, [*settings, *heads], own, alias.get("options", {})) if own else []
     flags += [f"--set {setting}" for setting in more]
     parts = [" ".join(flags)] if flags else []
     parts += [f"chat template {source.template}"] if source.template else []
     parts += [f"tokenizer of {source.tokenizer}"] if source.tokenizer else []
-    return methods, more, f"{model} sets {', '.join(parts)}" if parts else ""
+    return methods, [*heads, *more], f"{model} sets {', '.join(parts)}" if parts else ""
 
 
 def _by_prompt_style(model: str, tasks: Sequence[str], settings: Sequence[str]) -> list[str]:

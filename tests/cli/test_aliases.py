@@ -213,3 +213,34 @@ def test_the_json_list_has_all_of_it(cli: Any) -> None:
         "model": "config:tiny", "here": True, "method": None, "hub id": None, "base": None, "options": {},
         "tokenizer": None, "template": None, "what it is": "dummy weights of this shape",
     }  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------- a draft head
+
+
+def heads(model: str, method: str | None, head: str, *settings: str) -> dict[str, Any]:
+    made = make_plan(
+        method=method, task="humaneval", model=model, settings=settings, task_settings=[], temperature=0, top_k=0,
+        top_p=1, seed=0, limit=None, max_new_tokens=None, repeats=1, concurrency=1, dtype="auto", device="auto",
+        revision=None, data_dir=None, out=Path(), head=head,
+    )  # fmt: skip
+    return {spec.label: spec.options["head"] for spec in made.specs() if "head" in spec.options}
+
+
+def test_head_is_the_option_of_that_name_in_every_row_that_has_it() -> None:
+    assert heads("config:tiny", "jetspec,jacobi,jetspec", "a/b") == {"jetspec": "a/b", "jetspec#2": "a/b"}
+
+
+def test_head_wins_over_the_alias() -> None:
+    assert heads("jetspec-qwen3-8b", None, "a/b") == {"jetspec": "a/b"}
+    assert heads("jetspec-qwen3-8b", None, "a/b", "jetspec.budget=9") == {"jetspec": "a/b"}
+
+
+def test_head_without_a_method_that_takes_one_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--head goes with --method .*jetspec.*; ar, jacobi takes none"):
+        heads("config:tiny", "ar,jacobi", "a/b")
+
+
+def test_head_beside_the_option_is_refused() -> None:
+    with pytest.raises(UsageError, match="set twice"):
+        heads("config:tiny", "jetspec", "a/b", "jetspec.head=c/d")

@@ -25,11 +25,11 @@ FLAGS = {
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
-        "--simulate-acceptance",
+        *("--simulate-acceptance", "--head"),
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
-        *("--concurrency", "--data-dir", "--data-file", "--json", *_KERNELS),
+        *("--concurrency", "--data-dir", "--data-file", "--json", "--head", *_KERNELS),
     ],
     "judge": [
         *("RUN", "--judge", "--base-url", "--api-key-env", "--timeout", "--max-new-tokens", "--export", "--import"),

@@ -464,7 +464,7 @@ def mixed(
             seat = Seat(number, method, decoder, Output(StopRule(case.stops, (), case.budget, str)))
             seats[slot] = seat
             top_k = max(best, *(one.method.top_k for one in seats.values()))
-            first = engine.prefill(slot, case.ids, decoder.begin(case.ids), top_k=top_k)
+            first = engine.prefill(slot, case.ids, decoder.begin(case.ids), top_k=top_k, taps=method.taps)
             decoder.observe(first)
             seat.output.extend(first.emitted)
             if seat.output.reason:
@@ -472,7 +472,13 @@ def mixed(
         going = {slot: seat for slot, seat in seats.items() if not seat.output.reason}
         if len(going) == len(seats):
             trees = {slot: seat.decoder.draft() for slot, seat in going.items()}
-            results = engine.step(trees, top_k=max(best, *(seat.method.top_k for seat in going.values())))
+            taps = {seat.method.taps for seat in going.values() if seat.method.taps}
+            results = engine.step(
+                trees,
+                top_k=max(best, *(seat.method.top_k for seat in going.values())),
+                taps=taps.pop() if taps else (),
+            )
+            assert not taps, "methods with different taps cannot be told apart here"
             shared.append({seat.method.name for seat in going.values()})
             for slot, seat in going.items():
                 seat.decoder.observe(results[slot])

@@ -1,0 +1,110 @@
+"""Parallel tree drafting: one pass of a small head scores a whole block, and a heap makes a tree of it (JetSpec)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from specbench import decoding
+from specbench.decoding import Context, Target
+from specbench.drafting.heap_trees.expectation import expected_accepted
+from specbench.drafting.heap_trees.marginals import Marginals
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.errors import UsageError
+from specbench.options import Options as BaseOptions
+from specbench.options import option
+
+if TYPE_CHECKING:
+    from specbench.methods.jetspec.shared import Shared
+
+
+class Options(BaseOptions):
+    """Options of parallel tree drafting."""
+
+    head: str | None = option(
+        None, help="folder or hub id of the draft head, ::SUBFOLDER may follow; random: untrained, for timing"
+    )
+    tree: Literal["optimal", "accum-logp", "top2gap", "chain", "auto"] = option(
+        "optimal", help="which paths become rows; auto also chooses how many, by measured step times"
+    )
+    budget: int = option(64, "B", help="rows of the tree at most, root included", ge=2, le=512)
+    width: int = option(7, "K", "k", help="candidates of a position at most", ge=1, le=512)
+    depth: int | None = option(None, "D", help="positions drafted; default is all that the head's block has", ge=1)
+    spine: bool = option(True, help="tree=optimal: place the best token of every position first")
+    beta: float = option(2.0, help="tree=top2gap: how sharply the fan-out falls with the gap, per nat", ge=0)
+    g0: float = option(1.0, help="tree=top2gap: gap at which half the fan-out is left, in nats")
+
+
+class Decoder(decoding.Decoder):
+    """Feeds the head with what the target computed and turns its scores into a tree."""
+
+    def __init__(self, options: Options, context: Context) -> None:
+        self._shared: Shared = context.shared
+        self._slot: int | None = None
+        self._drafts: list[tuple[TokenTree, Marginals]] = []
+
+    @staticmethod
+    def max_rows(options: Options) -> int:
+        if options.tree == "chain" and options.depth is not None:
+            return min(options.budget, 1 + options.depth)
+        return options.budget
+
+    @staticmethod
+    def check(options: Options) -> None:
+        if options.head is None:
+            raise UsageError(
+                "jetspec drafts with a head that was trained for the model; give it one with --head FOLDER or "
+                "--head OWNER/NAME, or time an untrained one with --head random"
+            )
+
+    @staticmethod
+    def prepare(options: Options, target: Target) -> Shared:
+        from specbench.methods.jetspec import shared  # torch: plans and lists do without
+
+        return shared.prepare(options, target)
+
+    @staticmethod
+    def taps(options: Options, shared: Shared | None) -> tuple[int, ...]:
+        return shared.taps if shared else ()
+
+    @staticmethod
+    def weights(shared: Shared | None) -> Mapping[str, str]:
+        return shared.weights if shared else {}
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._slot = self._shared.passes.open()
+
+    def observe(self, result: StepResult) -> None:
+        assert self._slot is not None
+        features: Any = result.hidden
+        # Features of every token but the last emitted one: it becomes the anchor (JetSpec §3.1).
+        self._shared.passes.append(self._slot, features, result.emitted[-1])
+
+    def draft(self) -> TokenTree:
+        assert self._slot is not None
+        marginals = self._shared.passes.marginals(self._slot)
+        self.draft_forwards += 1
+        tree = self._shared.grow(marginals)
+        self._drafts.append((tree, marginals))
+        return tree
+
+    def end(self) -> None:
+        if self._slot is not None:
+            self._shared.passes.close(self._slot)
+            self._slot = None
+
+    def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
+        rounds = len(self._drafts)
+        if not rounds:
+            return {}
+        expected = sum(expected_accepted(tree, marginals) for tree, marginals in self._drafts)
+        depth = sum(_depth(tree) for tree, _ in self._drafts)
+        return {"expected": expected / rounds, "tree_depth": depth / rounds}
+
+
+def _depth(tree: TokenTree) -> int:
+    """Rows on the longest path, the root not counted."""
+    depths = [0] * len(tree)
+    for row in range(1, len(tree)):
+        depths[row] = depths[tree.parents[row]] + 1
+    return max(depths)

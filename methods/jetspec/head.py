@@ -1,0 +1,250 @@
+"""The parallel draft head: a few Qwen3 layers that read the target's features and draft a whole block in one pass.
+
+JetSpec's head (arXiv:2606.18394, ``jetspec/models/draft_head.py``) and DFlash's (``dflash/model.py``) have the same
+parameters; in JetSpec's a row of the block sees the rows before it, in DFlash's all of them. It owns neither embedding
+nor LM head: both are the target's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import (
+    Qwen3DecoderLayer,
+    Qwen3RMSNorm,
+    Qwen3RotaryEmbedding,
+    apply_rotary_pos_emb,
+)
+
+from specbench.errors import UsageError
+from specbench.methods.jetspec import checkpoint
+from specbench.methods.jetspec.config import HeadConfig
+
+#: (layer, its attention module, q [B, heads, R, D], k and v [B, KV heads, R, D] of the block) -> [B, R, heads, D].
+#: It brings the context's keys and values, and the mask.
+Attend = Callable[[int, nn.Module, Tensor, Tensor, Tensor], Tensor]
+
+
+class _Rotary(Qwen3RotaryEmbedding):
+    """Frequencies that stay in float32 when the head is cast: rounded ones turn far positions by whole radians."""
+
+    inv_freq: Tensor
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        exact = self.inv_freq
+        super()._apply(fn, recurse)
+        self.inv_freq = exact.to(self.inv_freq.device)
+        return self
+
+
+class DraftHead(nn.Module):
+    """The head; its parameters have the published names.
+
+    B sequences, R rows of a block, n context tokens, H the hidden size, T tapped layers.
+
+    Args:
+        config: what it is.
+    """
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.config = config
+        qwen3 = _qwen3(config)
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self.fc = nn.Linear(len(config.target_layer_ids) * hidden, hidden, bias=False)
+        self.hidden_norm = Qwen3RMSNorm(hidden, eps=eps)
+        self.layers = nn.ModuleList(Qwen3DecoderLayer(qwen3, index) for index in range(config.num_hidden_layers))
+        self.norm = Qwen3RMSNorm(hidden, eps=eps)
+        self.rotary_emb = _Rotary(qwen3)
+
+    @property
+    def device(self) -> torch.device:
+        return self.fc.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.fc.weight.dtype
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """One vector a context token, shared by all layers: [..., T × H] of the tapped layers to [..., H]."""
+        fused: Tensor = self.hidden_norm(self.fc(features))
+        return fused
+
+    def project_context(self, fused: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of context tokens, for every layer.
+
+        They come from the fused vector as it is: context passes no layer, and no input norm (JetSpec).
+
+        Args:
+            fused: [B, n, H] from :meth:`fuse`.
+            positions: integer [B, n], those of the tokens in their text.
+
+        Returns:
+            Per layer rotated keys and values, [B, KV heads, n, D] each.
+        """
+        cos, sin = self.rotary_emb(fused, positions)
+        found = []
+        for layer in self.layers:
+            key, value = _key_value(layer.self_attn, fused)
+            found.append((_rotated(key, cos, sin), value))
+        return found
+
+    def forward(self, rows: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """The block through all layers.
+
+        Args:
+            rows: [B, R, H] the target's embeddings of [anchor, MASK, …].
+            positions: integer [B, R]; the anchor's is the number of context tokens.
+            attend: attention of a layer, context included.
+
+        Returns:
+            [B, R, H], normalised: times the target's LM head, row k holds the scores of the token k behind the anchor.
+        """
+        cos, sin = self.rotary_emb(rows, positions)
+        for index in range(len(self.layers)):
+            rows = self.layer(index, rows, cos, sin, attend)
+        normalised: Tensor = self.norm(rows)
+        return normalised
+
+    def layer(self, index: int, rows: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """One layer of :meth:`forward`, on its own for whoever checkpoints activations."""
+        layer: Any = self.layers[index]
+        attention = layer.self_attn
+        inner = layer.input_layernorm(rows)
+        query = attention.q_norm(_heads(attention.q_proj(inner), attention.head_dim)).transpose(1, 2)
+        key, value = _key_value(attention, inner)
+        mixed = attend(index, attention, _rotated(query, cos, sin), _rotated(key, cos, sin), value)
+        rows = rows + attention.o_proj(mixed.flatten(2))
+        out: Tensor = rows + layer.mlp(layer.post_attention_layernorm(rows))
+        return out
+
+    # ------------------------------------------------------------------ making, reading and writing
+
+    @classmethod
+    def random(
+        cls, config: HeadConfig, *, device: Any = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
+    ) -> DraftHead:
+        """A head of that shape that knows nothing, the same for the same seed; torch's generators stay as they were."""
+        where = torch.device(device)
+        with torch.device(where), torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+            torch.manual_seed(seed)
+            head = cls(config).to(dtype)
+            for name, parameter in head.named_parameters():
+                if parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=0.02)
+                elif name.endswith("bias"):
+                    nn.init.zeros_(parameter)
+        return head
+
+    @classmethod
+    def load(
+        cls, where: str | Path, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
+    ) -> DraftHead:
+        """A head from a folder or the hub.
+
+        Args:
+            where: a folder, or a hub id; ``::SUBFOLDER`` may follow.
+            target: the target's transformers configuration, which the head has to go with; None checks nothing.
+            device: where to put it.
+            dtype: what to cast it to; None keeps what the file has.
+
+        Raises:
+            UsageError: no head there, parameters missing, left over or of another shape, or another target's head.
+            EnvironmentRefused: it cannot be had from the hub.
+        """
+        return cls.read(checkpoint.find(str(where)), target, device=device, dtype=dtype)
+
+    @classmethod
+    def read(
+        cls, files: checkpoint.Checkpoint, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
+    ) -> DraftHead:
+        """:meth:`load` of files that were found already."""
+        text = None if target is None else target.get_text_config()
+        config = HeadConfig.from_json(files.config, None if text is None else text.num_hidden_layers)
+        if text is not None:
+            check_target(config, text, files.name)
+        with torch.device("meta"):
+            head = cls(config)
+        tensors = files.tensors(device, dtype)
+        checkpoint.check_names(files.name, {name: p.shape for name, p in head.named_parameters()}, tensors)
+        head.load_state_dict(tensors, assign=True)
+        head.rotary_emb = _Rotary(_qwen3(config)).to(device)  # its buffers are in no file
+        return head
+
+    def save(self, folder: str | Path) -> None:
+        """Writes ``config.json`` and ``model.safetensors``, as published heads have them.
+
+        Args:
+            folder: made where it is not there; files of these names are overwritten.
+        """
+        into = Path(folder)
+        into.mkdir(parents=True, exist_ok=True)
+        config = {**self.config.to_json(), "dtype": str(self.dtype).removeprefix("torch.")}
+        (into / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        tensors = {name: p.detach().contiguous().cpu() for name, p in self.named_parameters()}
+        save_file(tensors, into / "model.safetensors", metadata={"format": "pt"})
+
+
+def check_target(config: HeadConfig, target: Any, name: str) -> None:
+    """Whether a head goes with a target.
+
+    Args:
+        config: the head's.
+        target: the target's text configuration.
+        name: how the user called the head.
+
+    Raises:
+        UsageError: it was made for a target of other sizes.
+    """
+    for what, own, theirs in (
+        ("hidden size", config.hidden_size, target.hidden_size),
+        ("number of layers", config.num_target_layers, target.num_hidden_layers),
+    ):
+        if own != theirs:
+            raise UsageError(f"head {name} is for a target with a {what} of {own}, this one's is {theirs}")
+    if not 0 <= config.mask_token_id < target.vocab_size:
+        raise UsageError(f"head {name} has mask token {config.mask_token_id}, the target {target.vocab_size} tokens")
+
+
+def _qwen3(config: HeadConfig) -> Qwen3Config:
+    kinds = list(config.layer_types) or ["full_attention"] * config.num_hidden_layers
+    return Qwen3Config(
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        rms_norm_eps=config.rms_norm_eps,
+        rope_parameters=dict(config.rope),
+        max_position_embeddings=config.max_position_embeddings,
+        hidden_act=config.hidden_act,
+        attention_bias=config.attention_bias,
+        use_sliding_window=config.sliding_window is not None,
+        sliding_window=config.sliding_window,
+        layer_types=kinds,
+        vocab_size=1,  # it has no embedding
+    )
+
+
+def _heads(projected: Tensor, size: int) -> Tensor:
+    """[B, n, heads × D] as [B, n, heads, D]."""
+    return projected.unflatten(-1, (-1, size))
+
+
+def _key_value(attention: Any, inner: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys, normalised but not rotated, and values of [B, n, H]: [B, KV heads, n, D] each."""
+    key = attention.k_norm(_heads(attention.k_proj(inner), attention.head_dim)).transpose(1, 2)
+    return key, _heads(attention.v_proj(inner), attention.head_dim).transpose(1, 2)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    turned: Tensor = apply_rotary_pos_emb(x, x, cos, sin)[0]
+    return turned

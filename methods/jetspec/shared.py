@@ -1,0 +1,118 @@
+"""What all sequences of a run share: the head, its pass, and how trees are grown from what it says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specbench.decoding import Target
+from specbench.drafting.heap_trees.builders import BUILDERS, Knobs
+from specbench.drafting.heap_trees.marginals import Marginals
+from specbench.engine.linears import Linears, kind_for
+from specbench.engine.tree import TokenTree
+from specbench.errors import UsageError
+from specbench.methods.jetspec import checkpoint
+from specbench.methods.jetspec.config import HeadConfig
+from specbench.methods.jetspec.drafting import HeadPass
+from specbench.methods.jetspec.head import DraftHead
+
+#: Heads that need no files, and whether they are causal.
+RANDOM: Mapping[str, bool] = {"random": True, "random-dflash": False}
+_TIMED = 5
+_CONTEXT = 512  # features behind which a pass is timed, as far as the capacity allows
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A head ready to draft.
+
+    Attributes:
+        passes: the head's forwards.
+        taps: layers of the target that it reads.
+        weights: which head it is, for the record.
+        tree: name of the builder.
+        budget: rows of a tree at most, root included.
+        knobs: of the builder.
+    """
+
+    passes: HeadPass
+    taps: tuple[int, ...]
+    weights: Mapping[str, str]
+    tree: str
+    budget: int
+    knobs: Knobs
+
+    def grow(self, marginals: Marginals) -> TokenTree:
+        """The tree for one round."""
+        return BUILDERS[self.tree](marginals, self.budget, self.knobs)
+
+
+def prepare(options: Any, target: Target) -> Shared:
+    """Loads the head that the options name and makes it ready for a target.
+
+    Raises:
+        UsageError: none is named, or it does not go with the target or the options.
+        EnvironmentRefused: it cannot be had, or no memory is left for its cache.
+    """
+    head, weights = _load(options.head, target)
+    limit = head.config.block_size - 1
+    depth = options.depth or limit
+    if depth > limit:
+        raise UsageError(
+            f"jetspec.depth={depth} is more than head {options.head} drafts: its block of {limit + 1} has {limit} "
+            "guesses"
+        )
+    head.eval().requires_grad_(False)
+    Linears(head, kind_for(head)).attach()
+    passes = HeadPass(
+        head, target.model, slots=target.slots, capacity=target.capacity,
+        depth=depth, width=1 if options.tree == "chain" else options.width, capture=target.capture,
+        attention=target.attention,
+    )  # fmt: skip
+    knobs = Knobs(options.width, options.beta, options.g0, options.spine)
+    if options.tree == "auto":
+        drafting = draft_seconds(passes, options.budget, min(_CONTEXT, target.capacity))
+        # A whole step: what the head costs is paid for a tree of any size.
+        seconds = {rows: step + drafting for rows, step in target.step_seconds(options.budget)}
+        knobs = Knobs(options.width, options.beta, options.g0, options.spine, seconds)
+    return Shared(passes, head.config.target_layer_ids, weights, options.tree, options.budget, knobs)
+
+
+def draft_seconds(passes: HeadPass, budget: int, context: int) -> float:
+    """Median time of a pass and of a tree from it, for one sequence with ``context`` features. Needs a free slot."""
+    slot = passes.open()
+    taken = []
+    try:
+        passes.append(slot, passes.no_features(context), 0)
+        for _ in range(_TIMED):
+            started = time.perf_counter()
+            BUILDERS["optimal"](passes.marginals(slot), budget)
+            taken.append(time.perf_counter() - started)
+            passes.append(slot, passes.no_features(0), 0)
+    finally:
+        passes.close(slot)
+    return sorted(taken)[_TIMED // 2]
+
+
+def _load(name: str | None, target: Target) -> tuple[DraftHead, dict[str, str]]:
+    """The head, and what the record says of it."""
+    model = target.model
+    config = model.config.get_text_config()
+    assert name is not None, "Decoder.check was not asked"
+    if name in RANDOM:
+        rows = model.get_input_embeddings().weight.shape[0]
+        made = HeadConfig.for_target(config, mask_token_id=rows - 1, causal=RANDOM[name])
+        head = DraftHead.random(made, device=model.device, dtype=model.dtype)
+        return head, {"head": name, "head_parameters": str(_size(head))}
+    files = checkpoint.find(name)
+    head = DraftHead.read(files, config, device=model.device, dtype=model.dtype)
+    said = {"head": files.shown, "head_sha256": files.sha256(), "head_parameters": str(_size(head))}
+    return head, said | ({"head_revision": files.revision} if files.revision else {})
+
+
+def _size(head: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in head.parameters())

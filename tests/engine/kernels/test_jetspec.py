@@ -1,0 +1,48 @@
+"""The draft head's pass on the Triton kernels scores what it scores on the oracle."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from models_tiny import prompt, supported
+
+from specbench.methods.jetspec.config import HeadConfig
+from specbench.methods.jetspec.drafting import HeadPass
+from specbench.methods.jetspec.head import DraftHead
+
+
+def eager(work: Callable[[], None]) -> Callable[[], None]:
+    work()
+    return work
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("block", [4, 40])  # within a tile of the kernel, and more than one
+def test_the_pass_on_the_kernels_is_the_pass_on_the_oracle(causal: bool, block: int, device: str) -> None:
+    model = copy.deepcopy(supported("qwen3")).to(device)
+    config = HeadConfig.for_target(model.config, mask_token_id=299, block_size=block, layers=2, causal=causal)
+    head = DraftHead.random(config, device=device)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(10)  # so that attention is not flat
+    found = []
+    for attention in ("reference", "triton"):
+        generator = torch.Generator().manual_seed(0)
+        passes = HeadPass(
+            head, model, slots=2, capacity=60, depth=3, width=5, capture=eager, attention=attention
+        )  # fmt: skip
+        said = []
+        for slot, lengths in enumerate(((9, 2), (1, 4))):
+            passes.open()
+            for count, anchor in zip(lengths, prompt(2, 300, slot), strict=True):
+                features = torch.randn(count, head.fc.in_features, generator=generator).to(device)
+                passes.append(slot, features, anchor)
+                said.append(passes.marginals(slot))
+        found.append(said)
+    for reference, kernels in zip(*found, strict=True):
+        assert kernels.tokens == reference.tokens
+        assert (torch.tensor(kernels.logp) - torch.tensor(reference.logp)).abs().max() < 1e-4

@@ -1,0 +1,294 @@
+"""The head's pass against the whole head at once, and what its drafts do in an engine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import method_sets
+import pytest
+import torch
+from heads import head, together
+from models_tiny import attached, autoregressive, prompt, supported, tiny_llama
+from recorded import recorded_capture
+from torch import Tensor
+
+from specbench.decoding import Context, Method
+from specbench.drafting.heap_trees.marginals import Marginals
+from specbench.engine import graphs
+from specbench.engine.engine import Engine
+from specbench.errors import UsageError
+from specbench.methods.jetspec import drafting, shared
+from specbench.methods.jetspec.drafting import HeadPass
+from specbench.methods.jetspec.head import DraftHead
+from specbench.records import RequestRecord
+from specbench.runner import Request, Runner
+from specbench.stopping import StopRule
+
+VOCAB = 50
+
+
+def eager(work: Callable[[], None]) -> Callable[[], None]:
+    work()
+    return work
+
+
+def double() -> Any:
+    """A target in float64 with the sizes of :func:`heads.head`."""
+    return tiny_llama(VOCAB, hidden_size=24, num_attention_heads=4, head_dim=8, num_hidden_layers=12).double()
+
+
+def whole(made: DraftHead, model: Any, features: Tensor, anchor: int, depth: int, width: int) -> Any:
+    """(tokens, log-probabilities) of the best tokens by one forward over everything, nothing cached."""
+    config = made.config
+    with torch.inference_mode():
+        ids = torch.tensor([anchor] + [config.mask_token_id] * (config.block_size - 1))
+        rows = together(made, features, model.get_input_embeddings()(ids), config.causal)
+        logp = model.get_output_embeddings()(rows[1 : depth + 1]).log_softmax(-1)
+        best, tokens = logp.topk(width, dim=-1)
+    return tokens.tolist(), best
+
+
+def same(found: Marginals, expected: Any, anchor: int) -> None:
+    tokens, logp = expected
+    assert found.root == anchor
+    assert found.tokens == tokens
+    assert (torch.tensor(found.logp, dtype=torch.float64) - logp).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("capture", [eager, recorded_capture(torch.device("cpu"))], ids=["eager", "captured"])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("depth", [5, 2])
+def test_rounds_on_the_cache_are_the_whole_head_each_time(
+    causal: bool, capture: Any, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafting, "CHUNK", 4)  # long prompts come in parts
+    model, made, rng = double(), head(causal), random.Random(3)
+    generator = torch.Generator().manual_seed(3)
+    passes = HeadPass(made, model, slots=3, capacity=40, depth=depth, width=7, capture=capture)
+    text: dict[int, Tensor] = {}
+
+    def more(slot: int, count: int) -> None:
+        new = torch.randn(count, made.fc.in_features, dtype=torch.float64, generator=generator)
+        text[slot] = torch.cat([text[slot], new]) if slot in text else new
+        anchors[slot] = rng.randrange(VOCAB)
+        passes.append(slot, new.clone(), anchors[slot])
+        assert passes.length(slot) == len(text[slot])
+
+    anchors: dict[int, int] = {}
+    for slot, length in enumerate((1, 13, depth + 1)):  # a prompt that fits into the buffer, and one that does not
+        assert passes.open() == slot
+        more(slot, length)
+    for turn in range(8):
+        going = [slot for slot in text if turn in (0, 5) or rng.random() < 0.7]
+        for slot in going:
+            if turn:
+                more(slot, rng.randint(1, depth + 1))
+        for slot in rng.sample(going, len(going)):
+            found = passes.marginals(slot)
+            same(found, whole(made, model, text[slot], anchors[slot], depth, 7), anchors[slot])
+            with pytest.raises(ValueError, match="without features"):
+                passes.marginals(slot)
+        if turn == 4:  # another sequence in the same cells
+            passes.close(1)
+            del text[1]
+            assert passes.open() == 1
+            more(1, 2)
+            more(1, depth)  # twice before it asks
+
+
+def test_one_pass_serves_all_sequences_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    work = HeadPass._work
+
+    def counted(self: HeadPass, slots: int) -> None:
+        asked.append(slots)
+        work(self, slots)
+
+    monkeypatch.setattr(HeadPass, "_work", counted)
+    model = supported("llama")
+    with attached(model, slots=3, capacity=60, max_rows=16) as engine:
+        method = method_sets.ready(method_sets.with_options("jetspec", {"budget": 16}), engine)
+        asked.clear()
+        records = run(engine, method, [prompt(5, 97, seed) for seed in range(3)], tokens=20, together=3)
+    rounds = max(record.forwards for record in records)
+    assert len(asked) == rounds < sum(record.forwards for record in records)
+    assert all(record.draft_forwards == record.forwards for record in records)
+
+
+# ------------------------------------------------------------------ in an engine
+
+
+def run(
+    engine: Engine, method: Method, prompts: Sequence[list[int]], tokens: int = 30, together: int = 1
+) -> list[RequestRecord]:
+    vocab = engine.model.get_output_embeddings().weight.shape[0]
+    rule = StopRule(frozenset(), (), tokens, str)
+    requests = [Request(str(number), 0, ids, rule) for number, ids in enumerate(prompts)]
+    runner = Runner(engine, lambda label, request: Context(vocab, 0, random.Random(0)), together)
+    return sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+
+
+@pytest.mark.parametrize("kind", ["random", "random-dflash"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
+def test_it_drafts_from_the_features_of_the_text_so_far(
+    family: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taps, their order, the anchor and positions: every round's candidates are those of the text read anew."""
+    model = supported(family)
+    vocab = model.get_output_embeddings().weight.shape[0]
+    ids = prompt(19, vocab)
+    seen: list[Marginals] = []
+    marginals = HeadPass.marginals
+
+    def watched(self: HeadPass, slot: int) -> Marginals:
+        seen.append(marginals(self, slot))
+        return seen[-1]
+
+    monkeypatch.setattr(HeadPass, "marginals", watched)
+    with attached(model, capacity=70, max_rows=96) as engine:
+        truth = autoregressive(engine, ids, 32)
+        method = method_sets.ready(method_sets.with_options("jetspec", {"head": kind, "width": 40}), engine)
+        (record,) = run(engine, method, [ids])
+        assert record.ids == truth[:30]
+    made = method.shared.passes._head
+    at = 1
+    for found, accepted in zip(seen, [*record.accepts, 0], strict=False):
+        text = torch.tensor([[*ids, *truth[: at - 1]]])
+        with torch.inference_mode():
+            layers = model(text, output_hidden_states=True).hidden_states
+        features = torch.cat([layers[layer + 1][0] for layer in method.taps], dim=-1)
+        tokens, logp = whole(made, model, features, truth[at - 1], 15, 40)
+        assert found.root == truth[at - 1]
+        # In float32: the same candidates, where two are not within rounding of each other.
+        assert (torch.tensor(found.logp) - logp).abs().max() < 1e-4
+        pairs = [pair for both in zip(found.tokens, tokens, strict=True) for pair in zip(*both, strict=True)]
+        assert sum(one == other for one, other in pairs) > 0.95 * len(pairs)
+        at += accepted
+    assert len(seen) == record.forwards
+    assert max(record.accepts) > 1  # or no path of several rows ever brought features
+
+
+def oracle(monkeypatch: pytest.MonkeyPatch, prompt: int, truth: Sequence[int], depth: int, width: int = 3) -> None:
+    """A head that knows the answer: its pass runs, and what it says is put right."""
+    marginals = HeadPass.marginals
+
+    def told(self: HeadPass, slot: int) -> Marginals:
+        at = self.length(slot) - prompt
+        said = marginals(self, slot)
+        assert said.root == truth[at]
+        right = [*truth[at + 1 : at + 1 + depth], *[0] * depth][:depth]
+        others = [[token for token in range(width) if token != best][: width - 1] for best in right]
+        tokens = [[best, *rest][: len(said.tokens[0])] for best, rest in zip(right, others, strict=True)]
+        return Marginals(said.root, tokens, [[-0.1, *[-3.0] * (width - 1)][: len(said.tokens[0])]] * depth)
+
+    monkeypatch.setattr(HeadPass, "marginals", told)
+
+
+@pytest.mark.parametrize("tree", ["chain", "optimal", "auto"])
+@pytest.mark.parametrize("depth", [None, 4])
+def test_a_head_that_is_right_reaches_its_depth(tree: str, depth: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = supported("qwen3")
+    ids = prompt(4, 300)
+    with attached(model, capacity=80, max_rows=32) as engine:
+        truth = autoregressive(engine, ids, 40)
+        limit = depth or 15
+        chosen = {"head": "random", "tree": tree, "budget": 32, "width": 3} | ({"depth": depth} if depth else {})
+        method = method_sets.ready(method_sets.with_options("jetspec", chosen), engine)
+        oracle(monkeypatch, len(ids), truth, limit)
+        tokens = 2 * (limit + 1) + 1
+        (record,) = run(engine, method, [ids], tokens)
+        assert record.ids == truth[:tokens]
+        assert record.accepts == [limit + 1] * 2
+
+
+@pytest.mark.parametrize("kind", ["random", "random-dflash"])
+def test_a_captured_pass_drafts_what_an_eager_one_drafts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+    model = tiny_llama(97).double()
+    prompts = [prompt(length, 97, seed) for seed, length in enumerate((1, 33, 7, 16, 2))]
+    found = []
+    for captured in (False, True):
+        with attached(model, slots=3, capacity=70, max_rows=64, graphs=captured) as engine:
+            options = {"head": kind, "width": 40, "budget": 60}
+            method = method_sets.ready(method_sets.with_options("jetspec", options), engine)
+            records = run(engine, method, prompts, together=3)
+            found.append([(record.ids, record.accepts, record.rows, record.measures) for record in records])
+    assert found[0] == found[1]
+    assert len({str(ids) for ids, *_ in found[0]}) == len(prompts)
+
+
+# ------------------------------------------------------------------ what a run shares
+
+
+def prepared(model: Any, **options: Any) -> Method:
+    with attached(model, capacity=40, max_rows=64) as engine:
+        return method_sets.ready(method_sets.with_options("jetspec", options), engine)
+
+
+def test_without_a_head_it_says_how_to_give_one() -> None:
+    method = method_sets.plan_methods(["jetspec"], [])[-1]
+    assert method.max_rows == 64
+    with (
+        attached(supported("llama"), capacity=40, max_rows=64) as engine,
+        pytest.raises(UsageError, match="give it one with") as caught,
+    ):
+        method_sets.ready(method, engine)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_depth_beyond_the_block_is_refused() -> None:
+    with pytest.raises(UsageError, match="depth=16 is more than head random drafts: its block of 16 has 15 guesses"):
+        prepared(supported("llama"), depth=16)
+
+
+def test_a_target_of_one_layer_is_refused() -> None:
+    with pytest.raises(UsageError, match="a target of one layer"):
+        prepared(tiny_llama(97, num_hidden_layers=1))
+
+
+def test_a_head_from_a_folder_runs_and_is_recorded(tmp_path: Path) -> None:
+    model = supported("qwen3")
+    random_one = prepared(model)
+    assert random_one.weights["head"] == "random"
+    random_one.shared.passes._head.save(tmp_path / "mine")
+    with attached(model, capacity=60, max_rows=96) as engine:
+        named = method_sets.with_options("jetspec", {"head": str(tmp_path / "mine")})
+        mine = method_sets.ready(named, engine)
+        assert mine.weights["head"] == "mine"
+        assert len(mine.weights["head_sha256"]) == 64
+        other = method_sets.ready(method_sets.with_options("jetspec", {}), engine)
+        ids = [prompt(9, 300)]
+        ours, theirs = run(engine, mine, ids), run(engine, other, ids)
+    assert (ours[0].ids, ours[0].accepts, ours[0].measures) == (theirs[0].ids, theirs[0].accepts, theirs[0].measures)
+
+
+def test_slots_come_back_however_a_sequence_ends() -> None:
+    model = supported("llama")
+    with attached(model, slots=2, capacity=60, max_rows=96) as engine:
+        method = method_sets.ready(method_sets.with_options("jetspec", {}), engine)
+        run(engine, method, [prompt(5, 97, seed) for seed in range(5)], tokens=1)  # none of them ever drafts
+        given_up = Runner(engine, lambda *_: Context(97, 0, random.Random(0)), 2).segment(
+            method,
+            [Request(str(at), 0, prompt(5, 97, at), StopRule(frozenset(), (), 4 + 9 * at, str)) for at in (0, 1)],
+        )
+        next(given_up)
+        given_up.close()
+        assert [method.shared.passes.open() for _ in range(2)] == [0, 1]
+        with pytest.raises(ValueError, match="not in list"):
+            method.shared.passes.open()
+
+
+def test_the_cost_of_a_pass_counts_in_the_step_times_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "draft_seconds", lambda *_: 0.5)
+    method = prepared(supported("llama"), tree="auto", budget=64)
+    assert method.shared.knobs.step_seconds[64] == 2.5
+
+
+def test_a_pass_can_be_timed() -> None:
+    method = prepared(supported("llama"))
+    passes = method.shared.passes
+    assert shared.draft_seconds(passes, 16, 20) > 0
+    assert passes.open() == 0  # nothing is left in use

@@ -1,0 +1,41 @@
+"""The head's pass on a CUDA device: graph and kernels against an eager pass on the oracle."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import method_sets
+import pytest
+import torch
+from models_tiny import attached, autoregressive, prompt, supported
+
+from specbench.decoding import Context
+from specbench.runner import Request, Runner
+from specbench.stopping import StopRule
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("kind", ["random", "random-dflash"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "gpt2"])
+def test_graphs_and_kernels_draft_what_the_oracle_drafts(family: str, kind: str) -> None:
+    model = copy.deepcopy(supported(family)).to("cuda")
+    vocab = model.get_output_embeddings().weight.shape[0]
+    prompts = [prompt(length, vocab, seed) for seed, length in enumerate((1, 33, 7, 16))]
+    rule = StopRule(frozenset(), (), 24, str)
+    requests = [Request(str(number), 0, ids, rule) for number, ids in enumerate(prompts)]
+    found: list[Any] = []
+    for graphs in (False, True):
+        with attached(model, slots=3, capacity=70, max_rows=96, graphs=graphs) as engine:
+            said = [autoregressive(engine, ids, 24) for ids in prompts]
+            method = method_sets.ready(method_sets.with_options("jetspec", {"head": kind}), engine)
+            runner = Runner(engine, lambda *_: Context(vocab, 0, random.Random(0)), 3)
+            records = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+            assert [record.ids for record in records] == said
+            found.append([record.accepts for record in records])
+    assert found[0] == found[1]

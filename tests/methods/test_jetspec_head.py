@@ -1,0 +1,226 @@
+"""The draft head against a plain writing-down of it, its files, and the configurations it is published with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from heads import HIDDEN, TINY, head, plain, together
+from safetensors.torch import load_file, save_file
+
+from specbench import names
+from specbench.errors import UsageError
+from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
+from specbench.methods.jetspec.head import DraftHead
+
+QWEN3_8B: dict[str, Any] = {
+    **TINY,
+    **{"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 5, "num_attention_heads": 32},
+    **{"num_key_value_heads": 8, "head_dim": 128, "num_target_layers": 36, "block_size": 16, "vocab_size": 151936},
+    "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33], "causal_head": True},
+}
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize("context", [0, 1, 7])
+def test_it_is_what_the_papers_describe(causal: bool, context: int) -> None:
+    made = head(causal)
+    generator = torch.Generator().manual_seed(context)
+    taps = len(made.config.target_layer_ids)
+    features = torch.randn(context, taps * HIDDEN, dtype=torch.float64, generator=generator)
+    block = torch.randn(6, HIDDEN, dtype=torch.float64, generator=generator)
+    with torch.inference_mode():
+        expected = plain(dict(made.named_parameters()), features, block, causal)
+        found = together(made, features, block, causal)
+        other = plain(dict(made.named_parameters()), features, block, not causal)
+    # transformers makes the rotations in float32 and the norms too.
+    assert (found - expected).abs().max() < 2e-5
+    assert (other - expected).abs().max() > 1e-2  # or the mask would not matter here
+
+
+# ------------------------------------------------------------------ configurations
+
+
+def test_the_published_8b_head_has_its_number_of_parameters() -> None:
+    with torch.device("meta"):
+        made = DraftHead(HeadConfig.from_json(QWEN3_8B))
+    assert sum(parameter.numel() for parameter in made.parameters()) == 1_048_626_432
+    assert made.config.target_layer_ids == (1, 9, 17, 25, 33)
+
+
+def test_for_a_target_it_has_the_published_shape() -> None:
+    values = json.loads(names.configs()["qwen3-8b"].read_text(encoding="utf-8"))
+    made = HeadConfig.for_target(transformers.AutoConfig.for_model(**values), mask_token_id=151669)
+    published = HeadConfig.from_json({**QWEN3_8B, "max_position_embeddings": 40960})
+    assert made == published
+
+
+def test_parameters_have_the_published_names() -> None:
+    layer = [
+        *(f"self_attn.{name}_proj" for name in "qkvo"),
+        *("self_attn.q_norm", "self_attn.k_norm", "input_layernorm", "post_attention_layernorm"),
+        *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+    ]
+    expected = {"fc.weight", "hidden_norm.weight", "norm.weight"}
+    expected |= {f"layers.{index}.{name}.weight" for index in range(3) for name in layer}
+    assert {name for name, _ in head().named_parameters()} == expected
+    assert set(head().state_dict()) == expected
+
+
+@pytest.mark.parametrize(
+    ("layers", "taps", "expected"),
+    [
+        (36, 5, (1, 9, 17, 25, 33)),
+        (40, 5, (1, 10, 19, 28, 37)),
+        (64, 5, (1, 16, 31, 46, 61)),
+        (36, 1, (18,)),
+        (2, 5, (0,)),
+        (3, 5, (0, 1)),
+        (2, 1, (0,)),
+    ],
+)
+def test_layers_are_tapped_as_the_published_heads_do(layers: int, taps: int, expected: tuple[int, ...]) -> None:
+    assert build_target_layer_ids(layers, taps) == expected
+
+
+@pytest.mark.parametrize(
+    ("about", "causal"),
+    [
+        ({"dflash_config": {"mask_token_id": 49, "causal_head": True}}, True),  # JetSpec
+        ({"dflash_config": {"mask_token_id": 49, "causal": True}}, True),  # NeMo, vLLM
+        ({"dflash_config": {"mask_token_id": 49}, "is_causal": True}, True),
+        ({"dflash_config": None, "jetspec_config": {"mask_token_id": 49, "causal": True}}, True),
+        ({"dflash_config": None, "mask_token_id": 49}, False),
+        ({"dflash_config": {"mask_token_id": 49}}, False),  # DFlash
+        ({"dflash_config": {"mask_token_id": 49, "causal_head": False}}, False),
+        ({"block_size": None, "dflash_config": {"mask_token_id": 49, "block_size": 6}}, False),
+    ],
+)
+def test_every_spelling_of_a_configuration_is_read(about: dict[str, Any], causal: bool) -> None:
+    made = HeadConfig.from_json({**TINY, **about})
+    assert (made.causal, made.mask_token_id, made.block_size) == (causal, 49, 6)
+    assert HeadConfig.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"rope_theta": 5000, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_theta": None, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000, "factor": 2.0}},
+    ],
+)
+def test_both_spellings_of_rope_are_read(about: dict[str, Any]) -> None:
+    made = HeadConfig.from_json({**TINY, **about})
+    assert made.rope == {"rope_type": "linear", "rope_theta": 5000, "factor": 2.0}
+    assert HeadConfig.from_json(made.to_json()) == made
+    assert DraftHead(made).rotary_emb.inv_freq[0] == 0.5
+
+
+def test_the_number_of_target_layers_may_come_from_the_target() -> None:
+    values = {**TINY, "num_target_layers": None}
+    assert HeadConfig.from_json(values, 12) == HeadConfig.from_json(TINY)
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"num_target_layers": None}, "has no num_target_layers"),
+        ({"hidden_size": None, "block_size": None}, "has no hidden_size, block_size"),
+        ({"dflash_config": {}}, "has no mask_token_id"),
+        ({"target_layer_ids": [1, 11]}, "taps the last layer of its target \\(11\\)"),
+        ({"target_layer_ids": [1, 12]}, "taps layer 12 of a target of 12 layers"),
+        ({"block_size": 1}, "a block of 1 drafts nothing"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic' rope"),
+        (
+            {"layer_types": ["sliding_attention"] * 3, "sliding_window": 4, "dflash_config": {"mask_token_id": 4}},
+            "sliding-window layers and looks ahead",
+        ),
+    ],
+)
+def test_what_no_pass_can_run_is_refused(about: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        HeadConfig.from_json({**TINY, **about})
+
+
+# ------------------------------------------------------------------ files
+
+
+def target(**other: Any) -> Any:
+    return transformers.Qwen3Config(**{"hidden_size": HIDDEN, "num_hidden_layers": 12, "vocab_size": 50, **other})
+
+
+def test_a_saved_head_comes_back(tmp_path: Path) -> None:
+    made = head()
+    made.save(tmp_path / "a" / "b")
+    for where, wanted in ((tmp_path / "a" / "b", None), (f"{tmp_path / 'a'}::b", torch.bfloat16)):
+        again = DraftHead.load(where, target(), dtype=wanted)
+        assert again.config == made.config
+        assert again.dtype == (wanted or torch.float64)
+        for name, value in made.state_dict().items():
+            assert torch.equal(again.state_dict()[name], value.to(again.dtype)), name
+        assert torch.equal(again.rotary_emb.inv_freq, made.rotary_emb.inv_freq)
+    assert json.loads((tmp_path / "a" / "b" / "config.json").read_text())["dflash_config"]["causal_head"] is True
+
+
+def test_frequencies_are_not_rounded_with_the_weights() -> None:
+    made = head()
+    exact = made.rotary_emb.inv_freq.clone()
+    made.to(torch.bfloat16)
+    assert made.fc.weight.dtype == torch.bfloat16
+    assert torch.equal(made.rotary_emb.inv_freq, exact)
+
+
+def test_a_random_head_is_the_same_every_time() -> None:
+    state = torch.random.get_rng_state()
+    config = HeadConfig.from_json(TINY)
+    one, other = DraftHead.random(config), DraftHead.random(config)
+    assert torch.equal(one.fc.weight, other.fc.weight)
+    assert not torch.equal(one.fc.weight, DraftHead.random(config, seed=1).fc.weight)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (target(hidden_size=32), "hidden size of 24, this one's is 32"),
+        (target(num_hidden_layers=8), "number of layers of 12, this one's is 8"),
+        (target(vocab_size=49), "mask token 49, the target 49 tokens"),
+    ],
+)
+def test_another_targets_head_is_refused(tmp_path: Path, config: Any, words: str) -> None:
+    head().save(tmp_path)
+    with pytest.raises(UsageError, match=words):
+        DraftHead.load(tmp_path, config)
+
+
+def test_files_that_are_no_head_are_refused(tmp_path: Path) -> None:
+    head().save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    whole = load_file(file)
+
+    def refused(words: str) -> None:
+        with pytest.raises(UsageError, match=words) as caught:
+            DraftHead.load(tmp_path)
+        assert "\n" not in str(caught.value)
+
+    save_file({name: value for name, value in whole.items() if name != "fc.weight"}, file)
+    refused("lacks 1 of 36 parameters, such as fc.weight")
+    save_file({**whole, "lm_head.weight": torch.zeros(1)}, file)
+    refused("holds 1 tensors that a head has not, such as lm_head.weight")
+    save_file({**whole, "norm.weight": torch.zeros(3)}, file)
+    refused(r"norm.weight is \[3\], its config.json makes it \[24\]")
+    file.write_bytes(b"no tensors")
+    refused("cannot be read")
+    file.unlink()
+    refused("no config.json with a .safetensors file beside it")
+
+
+def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist; give a folder or a hub id"):
+        DraftHead.load(tmp_path / "nothing")
+    with pytest.raises(UsageError, match="does not exist"):
+        DraftHead.load("no-such-head")
