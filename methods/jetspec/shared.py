@@ -102,7 +102,7 @@ def _load(name: str | None, target: Target) -> tuple[DraftHead, dict[str, str]]:
     """The head, and what the record says of it."""
     model = target.model
     config = model.config.get_text_config()
-    assert name is not None, "Decoder.check was not asked"
+    assert name is not None  # Decoder.check asks for one
     if name in RANDOM:
         rows = model.get_input_embeddings().weight.shape[0]
         made = HeadConfig.for_target(config, mask_token_id=rows - 1, causal=RANDOM[name])

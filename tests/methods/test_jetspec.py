@@ -21,6 +21,7 @@ from specbench.engine import graphs
 from specbench.engine.engine import Engine
 from specbench.errors import UsageError
 from specbench.methods.jetspec import drafting, shared
+from specbench.methods.jetspec.decoder import Decoder, Options
 from specbench.methods.jetspec.drafting import HeadPass
 from specbench.methods.jetspec.head import DraftHead
 from specbench.records import RequestRecord
@@ -229,14 +230,9 @@ def prepared(model: Any, **options: Any) -> Method:
 
 
 def test_without_a_head_it_says_how_to_give_one() -> None:
-    method = method_sets.plan_methods(["jetspec"], [])[-1]
-    assert method.max_rows == 64
-    with (
-        attached(supported("llama"), capacity=40, max_rows=64) as engine,
-        pytest.raises(UsageError, match="give it one with") as caught,
-    ):
-        method_sets.ready(method, engine)
-    assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match="give it one with --head FOLDER.*--head random"):
+        Decoder.check(Options())
+    Decoder.check(Options(head="random"))
 
 
 def test_a_depth_beyond_the_block_is_refused() -> None:
