@@ -230,7 +230,7 @@ def prepared(model: Any, **options: Any) -> Method:
 
 
 def test_without_a_head_it_says_how_to_give_one() -> None:
-    with pytest.raises(UsageError, match="give it one with --head FOLDER.*--head random"):
+    with pytest.raises(UsageError, match=r"give it one with --head FOLDER.*--head random"):
         Decoder.check(Options())
     Decoder.check(Options(head="random"))
 
