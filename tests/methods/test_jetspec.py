@@ -160,7 +160,7 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
         text = torch.tensor([[*ids, *truth[: at - 1]]])
         with torch.inference_mode():
             layers = model(text, output_hidden_states=True).hidden_states
-        features = torch.cat([layers[layer + 1][0] for layer in method.taps], dim=-1)
+        features = torch.cat([layers[layer + 1][0] for layer in made.config.target_layer_ids], dim=-1)
         tokens, logp = whole(made, model, features, truth[at - 1], 15, 40)
         assert found.root == truth[at - 1]
         # In float32: the same candidates, where two are not within rounding of each other.
