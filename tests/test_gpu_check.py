@@ -86,8 +86,8 @@ def test_a_copy_counts_what_it_reads_and_what_it_writes() -> None:
             ["AR step", "over one row", "over transformers generate"],
         ),
         (
-            lambda: shapes.drafting(TINY, SIZE, "float32", [("jf", ["jf.n=8"]), ("lookahead", [])]),
-            ["jf jf.n=8, host share of a step", "lookahead, step"],
+            lambda: shapes.drafting(TINY, SIZE, "float32", [("jf", ["jf.n=8"]), ("jetspec", ["jetspec.head=random"])]),
+            ["jf jf.n=8, host share of a step", "jetspec jetspec.head=random, step"],
         ),
         (
             lambda: shapes.concurrency(TINY, SIZE, "float32", ["jf.n=8"]),

@@ -57,16 +57,16 @@ def parts(model: str, bandwidth: float, out: Path, rehearse: bool) -> dict[str, 
         size = shapes.Size(context=40, steps=6, concurrency=(1, 2), rows=(1, 4))
         large, other, dtype = "config:tiny", "config:tiny", "float32"
         model, tokens, few = "config:tiny", 8, 1
-        jf = ["jf.n=8", "jf.K=2", "jf.pool=2"]
+        jf, budget = ["jf.n=8", "jf.K=2", "jf.pool=2"], "jetspec.budget=16"
         suites: dict[str, Part] = {"tests": partial(small.tests, ["tests/engine/test_tree.py"])}
     else:
         size = shapes.Size()
         large, other, dtype = "config:qwen2.5-7b", "config:qwen3-8b", "bfloat16"
         tokens, few = 128, 6
-        jf = JF_LARGE
+        jf, budget = JF_LARGE, "jetspec.budget=128"
         suites = {
             "kernels": partial(small.tests, ["tests/engine/kernels"], "-m", "not slow"),
-            "graphs": partial(small.tests, ["tests/engine/test_cuda.py"]),
+            "graphs": partial(small.tests, ["tests/engine/test_cuda.py", "tests/methods/test_jetspec_cuda.py"]),
         }
     drafters = [("jf", jf), ("lookahead", ["lookahead.preset=15/5/15"])]
     found: dict[str, Part] = {
@@ -75,10 +75,19 @@ def parts(model: str, bandwidth: float, out: Path, rehearse: bool) -> dict[str, 
         "large model": partial(shapes.baseline, large, bandwidth, size, dtype, compile=not rehearse),
         "large model, not compiled": partial(shapes.baseline, large, bandwidth, size, dtype, compile=False, brief=True),
         "drafting": partial(shapes.drafting, large, size, dtype, drafters),
+        "draft head": partial(shapes.drafting, other, size, dtype, [("jetspec", ["jetspec.head=random", budget])]),
         "other model": partial(shapes.baseline, other, bandwidth, size, dtype, compile=not rehearse),
         "small model": partial(small.speed, model, methods, tokens, out),
         "concurrency": partial(shapes.concurrency, large, size, dtype, ["jf.n=16"]),
-        "draft model": partial(small.lossless, model, ["sps"], "float32", tokens, few, [f"sps.draft={model}"]),
+        "drafts by models": partial(
+            small.lossless,
+            model,
+            ["sps", "jetspec"],
+            "float32",
+            tokens,
+            few,
+            [f"sps.draft={model}", "jetspec.head=random"],
+        ),
         "graded bf16": partial(small.lossless, model, methods, "bfloat16", tokens, few),
     }
     if not rehearse:

@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import NoReturn
 
 import torch
 
 from benchmarks.gpu_check.bandwidth import step_bytes
 from benchmarks.gpu_check.records import Figure
 from benchmarks.vs_generate import by_generate
-from specbench.decoding import Context, Method
+from specbench.decoding import Context, Method, Target
 from specbench.engine.engine import Engine
 from specbench.engine.phases import HOST_PHASES
 from specbench.engine.tree import TokenTree
@@ -105,7 +106,8 @@ def drafting(spec: str, size: Size, dtype: str, settings: Sequence[tuple[str, Se
         (method,) = [one for one in plan_methods([name], options) if one.name == name]
         engine = Engine(loaded.model, capacity=size.context + _tokens(size), max_rows=method.max_rows)
         try:
-            engine.prepare(method.max_rows, top_k=method.top_k, forced=True, context=size.context)
+            method = method.ready(_target(engine, loaded, spec))
+            engine.prepare(method.max_rows, top_k=method.top_k, taps=method.taps, forced=True, context=size.context)
             (record,) = _decode(engine, loaded, method, 1, size, trace=True)
             late = _late(engine)
         finally:
@@ -185,6 +187,26 @@ def _decode(
     rule = StopRule(frozenset(), (), _tokens(size), str)
     requests = [Request(f"dummy/{at}", 0, _prompt(loaded, size.context, at), rule) for at in range(count)]
     return list(runner.segment(method, requests))
+
+
+def _target(engine: Engine, loaded: LoadedModel, spec: str) -> Target:
+    """What a method that brings a head is told; of draft models there are none here."""
+
+    def none(*_: object) -> NoReturn:
+        raise NotImplementedError("no draft models in this part")
+
+    return Target(
+        model=loaded.model,
+        name=spec,
+        tokenizer=loaded.tokenizer,
+        slots=engine.slots,
+        capacity=engine.capacity,
+        sampling=lambda: engine.sampling,
+        step_seconds=engine.step_seconds,
+        capture=engine.capture,
+        load=none,
+        engine=none,
+    )
 
 
 def _tokens(size: Size) -> int:
