@@ -5,6 +5,7 @@ Weights are wide (initializer_range 0.3) so that greedy output varies and does n
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -171,6 +172,13 @@ def attached(model: Any, **options: Any) -> Iterator[Engine]:
         yield engine
     finally:
         engine.close()
+
+
+@torch.inference_mode()
+def layer_outputs(model: Any, text: torch.Tensor) -> list[torch.Tensor]:
+    """transformers' own answer, of a copy: what it hooks to the layers to give it stays there."""
+    outputs: tuple[torch.Tensor, ...] = copy.deepcopy(model)(text, output_hidden_states=True).hidden_states
+    return list(outputs[1:])
 
 
 def prompt(length: int, vocab: int, seed: int = 0) -> list[int]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from specbench.engine.attention.interface import Backend, UnsupportedAttention
 from specbench.engine.cache import StaticCache
+from specbench.engine.layers import decoder_layers
 
 # Of one layer's code, all kinds of layers together: one row or many, one slot or many, the layer's index as a constant
 # or as a number. Beyond it torch runs a layer as it is.
@@ -36,7 +37,7 @@ class Fused:
     """
 
     def __init__(self, model: Any, enabled: bool) -> None:
-        self._layers = _decoder_layers(model) if enabled else []
+        self._layers = decoder_layers(model) if enabled else []
         self._options: dict[str, Any] = (
             {"cpp.min_chunk_size": _CPU_CHUNK} if self._layers and model.device.type == "cpu" else {}
         )
@@ -65,13 +66,6 @@ class Fused:
             layer.__dict__.pop("forward", None)
         while self._restore:
             self._restore.pop().__exit__(None, None, None)
-
-
-def _decoder_layers(model: Any) -> list[nn.Module]:
-    """The elements of the model's lists of as many modules as it has layers."""
-    count = model.config.get_text_config().num_hidden_layers
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
-    return [layer for modules in lists for layer in modules]
 
 
 class _Serving:

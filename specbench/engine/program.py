@@ -15,6 +15,7 @@ from torch import Tensor
 from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, Visibility
 from specbench.engine.cache import StaticCache
+from specbench.engine.layers import decoder_layers, tapped
 from specbench.engine.ops import Ancestry, Ops
 from specbench.engine.sampler import Sampling, scores
 
@@ -55,6 +56,7 @@ class Program:
 
     def __init__(self, model: Any, ops: Ops) -> None:
         self._model = model
+        self._layers = decoder_layers(model)
         self.ops = ops
 
     @torch.inference_mode()
@@ -146,19 +148,17 @@ class Program:
         cache.aim(slots, start, extent, self.ops)
         step = backend(Visibility(start, ancestry.depth, ancestry.rows, extent))
         mark("build")
-        output = self._model(
-            input_ids=tokens,
-            position_ids=positions.long(),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=fields.tokens.shape[1],
-            step=step,
-            calls=calls,
-            **({"output_hidden_states": True} if taps else {}),
-        )
-        # The first of a model's hidden states is its embeddings.
-        hidden = torch.cat([output.hidden_states[layer + 1] for layer in taps], dim=-1) if taps else None
-        return output.logits, hidden, lengths
+        with tapped(self._layers, taps) as outputs:
+            logits = self._model(
+                input_ids=tokens,
+                position_ids=positions.long(),
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=fields.tokens.shape[1],
+                step=step,
+                calls=calls,
+            ).logits
+        return logits, torch.cat(outputs, dim=-1) if taps else None, lengths
 
     def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         """Next token [S, Q] of every row, and (scores, ids) [S, Q, k] where they are wanted."""

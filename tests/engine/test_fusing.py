@@ -77,6 +77,27 @@ def test_layers_share_what_was_compiled() -> None:
     assert counters["stats"]["unique_graphs"] == 4
 
 
+def test_taps_do_not_split_a_layer() -> None:
+    from torch._dynamo.utils import counters
+
+    model = supported("llama")
+    ids = prompt(12, model.config.vocab_size)
+    hooks = [len(module._forward_hooks) for module in model.modules()]
+    runs = []
+    for compiled in (False, True):
+        counters.clear()
+        with attached(model, capacity=64, compile=compiled) as engine:
+            slot = engine.alloc()
+            first = engine.prefill(slot, ids, taps=(0, 1))
+            then = engine.step({slot: _tree(first.emitted)}, taps=(1, 0))[slot]
+            assert first.hidden is not None
+            assert then.hidden is not None
+            runs.append((first.hidden, then.hidden))
+    torch.testing.assert_close(runs[0], runs[1], rtol=1e-5, atol=1e-5)
+    assert not counters["graph_break"]
+    assert [len(module._forward_hooks) for module in model.modules()] == hooks
+
+
 def test_two_slots_share_the_layers() -> None:
     model = supported("llama")
     first, second = prompt(9, model.config.vocab_size), prompt(5, model.config.vocab_size, seed=1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import attached, autoregressive, prompt, supported
+from models_tiny import attached, autoregressive, layer_outputs, prompt, supported
 from random_trees import hiding_tree
 from recorded import recorded_capture
 
@@ -49,10 +49,8 @@ def test_features_are_those_of_one_forward_over_the_whole_text(
             seen.append(result.hidden.clone())
             out += result.emitted
         assert engine.step({slot: tree})[slot].hidden is None
-    text = torch.tensor([[*ids, *out[:-1]]])
-    with torch.inference_mode():
-        whole = model(text, output_hidden_states=True).hidden_states
-    expected = torch.cat([whole[layer + 1][0] for layer in taps], dim=-1)
+    whole = layer_outputs(model, torch.tensor([[*ids, *out[:-1]]]))
+    expected = torch.cat([whole[layer][0] for layer in taps], dim=-1)
     found = torch.cat(seen)
     assert (found - expected).abs().max() <= ATOL * expected.abs().max()
 

@@ -11,7 +11,7 @@ import method_sets
 import pytest
 import torch
 from heads import head, together
-from models_tiny import attached, autoregressive, prompt, supported, tiny_llama
+from models_tiny import attached, autoregressive, layer_outputs, prompt, supported, tiny_llama
 from recorded import recorded_capture
 from torch import Tensor
 
@@ -158,9 +158,8 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
     at = 1
     for found, accepted in zip(seen, [*record.accepts, 0], strict=False):
         text = torch.tensor([[*ids, *truth[: at - 1]]])
-        with torch.inference_mode():
-            layers = model(text, output_hidden_states=True).hidden_states
-        features = torch.cat([layers[layer + 1][0] for layer in made.config.target_layer_ids], dim=-1)
+        layers = layer_outputs(model, text)
+        features = torch.cat([layers[layer][0] for layer in made.config.target_layer_ids], dim=-1)
         tokens, logp = whole(made, model, features, truth[at - 1], 15, 40)
         assert found.root == truth[at - 1]
         # In float32: the same candidates, where two are not within rounding of each other.
