@@ -64,6 +64,20 @@ class Card:
                 raise UsageError(f"{who}: {module.__name__} has no class {needed}, which every {self.kind} needs")
         return module
 
+    def recipe(self) -> Any:
+        """Imports ``train.py`` of a method, which is described in :mod:`specbench.training.recipe`.
+
+        Raises:
+            UsageError: the method has none, or it cannot be imported.
+        """
+        if not self.info.get("recipe", False):
+            having = ", ".join(name for name, card in _cards(self.kind).items() if card.info.get("recipe")) or "none"
+            raise UsageError(f"method '{self.name}' has no training recipe; with one: {having}")
+        try:
+            return importlib.import_module(f"{self.package}.train")
+        except (ImportError, SyntaxError) as error:
+            raise UsageError(f"the recipe of method '{self.name}' cannot be imported: {error}") from error
+
 
 def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card:
     path = folder / f"{kind}.toml"

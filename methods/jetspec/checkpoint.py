@@ -50,7 +50,10 @@ class Checkpoint:
                 found.update(load_file(file, device=str(device)))
         except (OSError, SafetensorError) as error:
             raise UsageError(f"head {self.name} cannot be read: {_first_line(error)}") from error
-        return {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in found.items()}
+        return {
+            name: tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+            for name, tensor in found.items()
+        }
 
     def sha256(self) -> str:
         """Of its files' content, one after the other; of a single file it is the sum that the hub shows."""

@@ -36,6 +36,8 @@ class HeadConfig:
         max_position_embeddings, vocab_size: for the record; neither makes a parameter.
         layer_types: "full_attention" or "sliding_attention" of each layer; empty where none slides.
         sliding_window: of the layers that slide.
+        draft_vocab_size: tokens that it can draft; 0 is the target's whole vocabulary. With fewer, its file says which
+            they are in ``d2t``, as EAGLE-3's heads do, and a pass reads only their rows of the target's LM head.
     """
 
     block_size: int
@@ -57,6 +59,7 @@ class HeadConfig:
     attention_bias: bool = False
     layer_types: tuple[str, ...] = ()
     sliding_window: int | None = None
+    draft_vocab_size: int = 0
 
     def __post_init__(self) -> None:
         """Refuses what no pass can run.
@@ -131,6 +134,7 @@ class HeadConfig:
             attention_bias=bool(found.get("attention_bias", False)),
             layer_types=kinds if slides else (),
             sliding_window=found.get("sliding_window") if slides else None,
+            draft_vocab_size=_draft_vocab(found),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -156,6 +160,7 @@ class HeadConfig:
             "use_sliding_window": self.sliding_window is not None,
             "layer_types": list(self.layer_types) or ["full_attention"] * self.num_hidden_layers,
             "tie_word_embeddings": False,
+            **({"draft_vocab_size": self.draft_vocab_size} if self.draft_vocab_size else {}),
         }
 
     @classmethod
@@ -168,13 +173,14 @@ class HeadConfig:
         layers: int = 5,
         causal: bool = True,
         target_layer_ids: Sequence[int] | None = None,
+        draft_vocab_size: int = 0,
     ) -> HeadConfig:
         """The published shape for any target: its sizes, five layers, five taps, a block of 16.
 
         Args:
             target: the target's transformers configuration.
             mask_token_id: see above.
-            block_size, layers, causal: of the head.
+            block_size, layers, causal, draft_vocab_size: of the head.
             target_layer_ids: None is :func:`build_target_layer_ids`.
 
         Raises:
@@ -201,6 +207,7 @@ class HeadConfig:
             rope={"rope_type": "default", "rope_theta": theta or 10000.0},
             max_position_embeddings=getattr(config, "max_position_embeddings", None) or 32768,
             vocab_size=config.vocab_size,
+            draft_vocab_size=draft_vocab_size,
         )
 
 
@@ -222,6 +229,12 @@ def build_target_layer_ids(num_target_layers: int, num_taps: int) -> tuple[int, 
         first, last = 0, num_target_layers - 2
     span = last - first
     return tuple(dict.fromkeys(round(first + at * span / (num_taps - 1)) for at in range(num_taps)))
+
+
+def _draft_vocab(values: Mapping[str, Any]) -> int:
+    """0 also where a file names the whole vocabulary, as EAGLE-3's do."""
+    size = int(values.get("draft_vocab_size") or 0)
+    return 0 if size == values.get("vocab_size") else size
 
 
 def _rope(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from specbench.engine.attention.choice import Attentions
 from specbench.engine.attention.interface import Visibility
 from specbench.engine.cache import StaticCache
 from specbench.engine.graphs import SLOT_BUCKETS, settle
+from specbench.engine.linears import Linears, kind_for
 from specbench.engine.ops import Ops, TorchOps
 from specbench.errors import EnvironmentRefused
 from specbench.methods.jetspec.head import DraftHead
@@ -75,8 +76,12 @@ class HeadPass:
         config = head.config
         device: torch.device = model.device
         self._head, self._model, self._depth = head, model, depth
-        self._embed, self._lm_head = model.get_input_embeddings(), model.get_output_embeddings()
-        self._width = min(width, self._lm_head.weight.shape[0])
+        self._embed = model.get_input_embeddings()
+        self._scorer = head.scorer(model.get_output_embeddings())
+        self._ids = head.draft_ids
+        if self._ids is not None:
+            Linears(self._scorer, kind_for(head)).attach()
+        self._width = min(width, self._scorer.weight.shape[0])
         # The rows that look ahead were trained on whole blocks; without them, those behind the last wanted one are
         # nobody's business.
         self._rows = depth + 1 if config.causal else config.block_size
@@ -163,7 +168,7 @@ class HeadPass:
         """What the head says comes behind a slot's anchor; runs the pass if that has not been done.
 
         Returns:
-            D depths of K candidates, log-probabilities over the whole vocabulary at temperature 1.
+            D depths of K candidates, log-probabilities over all that the head can draft, at temperature 1.
 
         Raises:
             ValueError: the slot has brought nothing new since it was asked last.
@@ -241,8 +246,10 @@ class HeadPass:
         block = torch.cat([anchor[:, None].long(), self._masks[here]], dim=1)
         rows = self._embed(block).to(self._head.dtype)
         hidden = self._head(rows, start[:, None] + steps[: self._rows], attend)
-        logits = self._lm_head(hidden[:, 1 : self._depth + 1])
+        logits = self._scorer(hidden[:, 1 : self._depth + 1])
         best, tokens = logits.topk(self._width, dim=-1)
+        if self._ids is not None:
+            tokens = self._ids[tokens]
         wide = torch.promote_types(logits.dtype, torch.float32)
         logp = (best.to(wide) - logits.to(wide).logsumexp(-1, keepdim=True)).float()
         self._host_out[here].copy_(torch.stack([tokens.int(), logp.view(torch.int32)], dim=1), non_blocking=True)

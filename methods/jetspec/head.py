@@ -63,6 +63,8 @@ class DraftHead(nn.Module):
         self.layers = nn.ModuleList(Qwen3DecoderLayer(qwen3, index) for index in range(config.num_hidden_layers))
         self.norm = Qwen3RMSNorm(hidden, eps=eps)
         self.rotary_emb = _Rotary(qwen3)
+        if config.draft_vocab_size:
+            self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
 
     @property
     def device(self) -> torch.device:
@@ -71,6 +73,35 @@ class DraftHead(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.fc.weight.dtype
+
+    @property
+    def draft_ids(self) -> Tensor | None:
+        """Ascending token ids that it can draft, int64 [draft vocabulary]; None is all of the target's."""
+        if not self.config.draft_vocab_size:
+            return None
+        offsets: Any = self.d2t
+        found: Tensor = torch.arange(len(offsets), device=offsets.device) + offsets
+        return found
+
+    def set_draft_ids(self, ids: Tensor) -> None:
+        """Says which tokens it can draft.
+
+        Args:
+            ids: ascending int64 [draft vocabulary]; kept as EAGLE-3 keeps them, less their own index.
+        """
+        self.d2t = (ids - torch.arange(len(ids))).to(self.device)
+
+    def scorer(self, lm_head: Any) -> Any:
+        """What makes scores [..., draft vocabulary] of the last norm's outputs: the target's LM head, or rows of it."""
+        ids = self.draft_ids
+        if ids is None:
+            return lm_head
+        weight, bias = lm_head.weight, lm_head.bias
+        rows = nn.Linear(weight.shape[1], len(ids), bias=bias is not None, device="meta")
+        rows.weight = nn.Parameter(weight[ids], requires_grad=False)
+        if bias is not None:
+            rows.bias = nn.Parameter(bias[ids], requires_grad=False)
+        return rows
 
     def fuse(self, features: Tensor) -> Tensor:
         """One vector a context token, shared by all layers: [..., T × H] of the tapped layers to [..., H]."""
@@ -173,7 +204,8 @@ class DraftHead(nn.Module):
         with torch.device("meta"):
             head = cls(config)
         tensors = files.tensors(device, dtype)
-        checkpoint.check_names(files.name, {name: p.shape for name, p in head.named_parameters()}, tensors)
+        tensors.pop("t2d", None)  # the same as d2t, asked the other way round
+        checkpoint.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
         head.load_state_dict(tensors, assign=True)
         head.rotary_emb = _Rotary(_qwen3(config)).to(device)  # its buffers are in no file
         return head
@@ -188,7 +220,7 @@ class DraftHead(nn.Module):
         into.mkdir(parents=True, exist_ok=True)
         config = {**self.config.to_json(), "dtype": str(self.dtype).removeprefix("torch.")}
         (into / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        tensors = {name: p.detach().contiguous().cpu() for name, p in self.named_parameters()}
+        tensors = {name: p.detach().contiguous().cpu() for name, p in self.state_dict().items()}
         save_file(tensors, into / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -209,6 +241,8 @@ def check_target(config: HeadConfig, target: Any, name: str) -> None:
     ):
         if own != theirs:
             raise UsageError(f"head {name} is for a target with a {what} of {own}, this one's is {theirs}")
+    if config.draft_vocab_size > target.vocab_size:
+        raise UsageError(f"head {name} drafts {config.draft_vocab_size} tokens, the target has {target.vocab_size}")
     if not 0 <= config.mask_token_id < target.vocab_size:
         raise UsageError(f"head {name} has mask token {config.mask_token_id}, the target {target.vocab_size} tokens")
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specbench import lmeval
 from specbench import options as opt
-from specbench.data import manifest, read_rows, resolve
+from specbench.data import DataFile, manifest, read_rows, resolve
 from specbench.lmeval import Style
 from specbench.task import Prompt, Verdict
 from specbench.tasks.gsm8k.numbers import numeric
@@ -113,6 +113,19 @@ class Task:
         style, shots = self.options.style, self.options.shots
         return self._lm_task(style, shots).prompts(NAME, STYLES[style], shots, "question")
 
+    def training_prompts(self, chat: bool) -> list[Prompt]:
+        """The 7,473 problems of the training split, asked as those of the test split are.
+
+        Without few-shot examples, which come from the same split; style ``cot`` keeps its own.
+
+        Raises:
+            UsageError: a style of chat for a model without a chat template.
+            EnvironmentRefused: the file is nowhere on this machine.
+        """
+        self.options = lmeval.settle(STYLES, self.options, chat)
+        style, shots = self.options.style, (self.options.shots or 0) if self.options.style == "cot" else 0
+        return self._lm_task(style, shots, self._train).prompts(NAME, STYLES[style], shots, "question")
+
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Whether the number that the flexible filter finds is the reference's.
 
@@ -143,8 +156,8 @@ class Task:
         """Nothing: no code of a model's is run."""
         return []
 
-    def _lm_task(self, style: str, shots: int) -> lmeval.LmTask:
-        splits = {"test": resolve(self._test, self._data_dir)}
+    def _lm_task(self, style: str, shots: int, asked: DataFile | None = None) -> lmeval.LmTask:
+        splits = {"test": resolve(asked or self._test, self._data_dir)}
         changes: dict[str, Any] = {}
         if shots and style != "cot":
             splits["train"] = resolve(self._train, self._data_dir)

@@ -10,6 +10,7 @@ from specbench.tasks.mbpp.rows import Asserted, PlusProblem
 
 SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")  # Austin et al. 2021, §3.2; of the prompt split, ids 1 to 10
 TEST_SPLIT = [f"Mbpp/{number}" for number in range(11, 511)]
+TRAINING_SPLIT = [f"Mbpp/{number}" for number in range(601, 975)]
 _PLUS_STOPS = ('\n"""', "\nassert")  # EvalPlus's utility.py, beside the general ones
 _PREFILL = "```python\n"
 
@@ -19,6 +20,14 @@ def plus(problem: PlusProblem, chat: bool) -> Prompt:
     if chat:
         return evalplus_prompts.chat(problem.id, problem.prompt)
     return evalplus_prompts.completion(problem.id, problem.prompt, _PLUS_STOPS)
+
+
+def like_plus(problem: Asserted, chat: bool) -> Prompt:
+    """A problem that MBPP+ has not, as it would state it."""
+    stated = f'"""\n{problem.statement}\n{problem.test_list[0]}\n"""\n'
+    if chat:
+        return evalplus_prompts.chat(problem.id, stated)
+    return evalplus_prompts.completion(problem.id, stated, _PLUS_STOPS)
 
 
 def few_shot(problem: Asserted, problems: Mapping[str, Asserted], chat: bool) -> Prompt:

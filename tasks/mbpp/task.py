@@ -52,6 +52,7 @@ class Task:
             EnvironmentRefused: the file is nowhere on this machine.
         """
         self.options = options
+        self._data_dir = data_dir
         file = dict(zip(("plus", "test", "sanitized"), manifest(Path(__file__).with_name("task.toml")), strict=True))
         path = resolve(file[options.variant], data_dir)
         self._plus: dict[str, PlusProblem] = load_plus(path) if options.variant == "plus" else {}
@@ -67,17 +68,28 @@ class Task:
             UsageError: style ``chat`` for a model without a chat template.
             EnvironmentRefused: evalplus, which the verdict needs, is not installed.
         """
-        if self.options.style == "auto":
-            self.options = self.options.model_copy(update={"style": "chat" if chat else "completion"})
-        asked = self.options.style == "chat"
-        if asked and not chat:
-            raise UsageError(
-                "style=chat needs a model with a chat template; this one has none, so use style=completion"
-            )
+        asked = self._settle(chat)
         if self.options.variant == "plus":
             self._evalplus  # noqa: B018  says that it is not installed now, and not when everything has been decoded
             return [asking.plus(problem, asked) for problem in self._plus.values()]
         return [asking.few_shot(problem, self._rows, asked) for problem in self._tested.values()]
+
+    def training_prompts(self, chat: bool) -> list[Prompt]:
+        """Problems 601 to 974 of the paper's training split, without those that MBPP+ took for its test.
+
+        They are asked as the variant's are; for MBPP+ with the first of their asserts in the statement, as there.
+
+        Raises:
+            UsageError: style ``chat`` for a model without a chat template.
+            EnvironmentRefused: mbpp.jsonl or MBPP+ is nowhere on this machine.
+        """
+        asked = self._settle(chat)
+        plus, full, _ = (resolve(file, self._data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
+        tested, rows = load_plus(plus), load_full(full)
+        trained = [rows[id] for id in asking.TRAINING_SPLIT if id not in tested]
+        if self.options.variant == "plus":
+            return [asking.like_plus(problem, asked) for problem in trained]
+        return [asking.few_shot(problem, rows, asked) for problem in trained]
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base" and "plus" of MBPP+.
@@ -102,6 +114,17 @@ class Task:
         code = fenced(text) if chat else asking.plus(problem, chat=False).text + text
         code = self._evalplus.sanitise(code, problem.entry_point)
         return self._checker.check(self._reference(prompt_id), (code,), lenient=False)
+
+    def _settle(self, chat: bool) -> bool:
+        """Decides style ``auto``; whether problems are asked as chat."""
+        if self.options.style == "auto":
+            self.options = self.options.model_copy(update={"style": "chat" if chat else "completion"})
+        asked = self.options.style == "chat"
+        if asked and not chat:
+            raise UsageError(
+                "style=chat needs a model with a chat template; this one has none, so use style=completion"
+            )
+        return asked
 
     @property
     def versions(self) -> dict[str, str]:

@@ -39,6 +39,10 @@ FLAGS = {
     "show": ["RUN", "--requests", "--json"],
     "list": ["kind", "--json"],
     "doctor": ["--out", "--json"],
+    "train": [
+        *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),
+        *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
+    ],
     "new-method": ["NAME", "--into", "--json"],
 }
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")

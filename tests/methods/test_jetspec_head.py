@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,42 @@ def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
         DraftHead.load(tmp_path / "nothing")
     with pytest.raises(UsageError, match="does not exist"):
         DraftHead.load("no-such-head")
+
+
+def _few(ids: list[int]) -> DraftHead:
+    made = DraftHead.random(replace(HeadConfig.from_json(TINY), draft_vocab_size=len(ids)))
+    made.set_draft_ids(torch.tensor(ids))
+    return made
+
+
+def test_a_head_of_few_tokens_scores_their_rows_alone(tmp_path: Path) -> None:
+    ids = [2, 3, 17, 49]
+    _few(ids).save(tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["d2t"].tolist() == [2, 2, 15, 46]  # as in EAGLE-3's files
+    found = DraftHead.load(tmp_path, dtype=torch.bfloat16)
+    assert found.dtype is torch.bfloat16
+    assert found.draft_ids is not None
+    assert found.draft_ids.tolist() == ids
+    lm_head = torch.nn.Linear(24, 50, bias=True)
+    states = torch.randn(3, 24)
+    torch.testing.assert_close(found.scorer(lm_head)(states), lm_head(states)[:, ids])
+
+
+def test_the_other_map_of_eagle_3_is_passed_over(tmp_path: Path) -> None:
+    _few([2, 3]).save(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, "t2d": torch.zeros(50, dtype=torch.bool)}, tmp_path / "model.safetensors")
+    assert DraftHead.load(tmp_path).config.draft_vocab_size == 2
+    save_file({name: t for name, t in tensors.items() if name != "d2t"}, tmp_path / "model.safetensors")
+    with pytest.raises(UsageError, match="lacks 1 of 37 parameters, such as d2t"):
+        DraftHead.load(tmp_path)
+
+
+def test_a_whole_draft_vocabulary_is_none() -> None:
+    assert HeadConfig.from_json({**TINY, "draft_vocab_size": 50}).draft_vocab_size == 0
+
+
+def test_more_draftable_tokens_than_the_target_has_are_refused(tmp_path: Path) -> None:
+    _few(list(range(60))).save(tmp_path)
+    with pytest.raises(UsageError, match="drafts 60 tokens, the target has 50"):
+        DraftHead.load(tmp_path, target())

@@ -1,0 +1,68 @@
+"""Blocks of a text to learn from: where they start, and which of their rows have something to learn.
+
+An anchor is a token of the answer whose next token is in the answer too (SpecForge, ``dflash_family_model.py``). Its
+block is [anchor, MASK, …] at the anchor's position and the following ones; the row at offset k foresees the token k
+behind the anchor, from the text before the anchor and the anchor alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of B texts, A of each, of R rows.
+
+    Attributes:
+        anchors: int64 [B, A] their positions; 0 where there is no block.
+        used: bool [B, A] whether there is a block.
+        positions: int64 [B, A × R] of all rows.
+        learns: bool [B, A, R - 1] whether the token that the row at offset 1 to R - 1 foresees is in the text.
+    """
+
+    anchors: Tensor
+    used: Tensor
+    positions: Tensor
+    learns: Tensor
+
+
+def blocks_at(anchors: Tensor, used: Tensor, ends: Tensor, rows: int) -> Blocks:
+    """Blocks at given anchors.
+
+    Args:
+        anchors, used: see :class:`Blocks`.
+        ends: int64 [B] tokens of each text.
+        rows: R.
+    """
+    anchors = anchors.masked_fill(~used, 0)
+    offsets = torch.arange(rows, device=anchors.device)
+    positions = anchors[:, :, None] + offsets
+    learns = used[:, :, None] & (positions[:, :, 1:] < ends[:, None, None])
+    return Blocks(anchors, used, positions.flatten(1), learns)
+
+
+def drawn(starts: Tensor, ends: Tensor, count: int, rows: int) -> Blocks:
+    """Blocks at anchors drawn uniformly without replacement from those of each answer, from torch's generator.
+
+    Args:
+        starts, ends: int64 [B] first position of each answer, and tokens of each text.
+        count: A at most; texts with fewer anchors have all of theirs.
+        rows: R.
+    """
+    candidates = int((ends - 1 - starts).max().clamp(min=1))
+    lots = torch.rand(len(starts), candidates)  # of the CPU's generator, which a checkpoint brings back
+    places = torch.arange(candidates)
+    there = places < (ends - 1 - starts).cpu()[:, None]
+    chosen = lots.masked_fill(~there, 2.0).argsort(dim=1)[:, :count]
+    used = there.gather(1, chosen).to(starts.device)
+    return blocks_at(starts[:, None] + chosen.to(starts.device), used, ends, rows)
+
+
+def all_of(start: int, end: int, rows: int, device: torch.device) -> Blocks:
+    """A block at every anchor of one text, in order."""
+    anchors = torch.arange(start, max(start, end - 1), device=device)[None]
+    return blocks_at(anchors, torch.ones_like(anchors, dtype=torch.bool), torch.tensor([end], device=device), rows)

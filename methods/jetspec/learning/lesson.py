@@ -1,0 +1,107 @@
+"""A head in training: what it says of drawn blocks, against what the target says of the same tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.learning.blocks import Blocks, drawn
+from specbench.methods.jetspec.learning.divergence import forward_kl
+from specbench.methods.jetspec.learning.sight import Sight
+from specbench.methods.jetspec.learning.teacher import Teacher
+
+
+class _Frozen:
+    """The target's parts. No module, so that none of its weights is trained, saved or moved."""
+
+    def __init__(self, head: DraftHead, model: Any) -> None:
+        self.teacher = Teacher(model, head.config.target_layer_ids)
+        self.embed = model.get_input_embeddings()
+        self.scorer: Any = head.scorer(model.get_output_embeddings())
+
+
+class Lesson(nn.Module):
+    """The head with its loss.
+
+    Args:
+        head: in float32, on the target's device.
+        model: the target, a transformers causal LM.
+        anchors: blocks of a text that a step learns from.
+        gamma: offset k weighs exp(-(k - 1) / gamma), as DFlash has it; 0 weighs all alike, as JetSpec does.
+        flex: see :class:`Sight`.
+    """
+
+    def __init__(
+        self, head: DraftHead, model: Any, *, anchors: int, gamma: float = 0.0, flex: bool | None = None
+    ) -> None:
+        super().__init__()
+        self.head = head
+        self._frozen = _Frozen(head, model)
+        self._anchors, self._flex = anchors, flex
+        offsets = torch.arange(head.config.block_size - 1)
+        self._weights = torch.exp(-offsets / gamma) if gamma else torch.ones(len(offsets))
+
+    def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
+        """One step's loss.
+
+        Args:
+            ids: int64 [B, S] texts, filled up at their ends.
+            starts, ends: int64 [B] first position of each answer, and tokens of each text.
+
+        Returns:
+            ``loss``, the weighted mean of KL(target || head); ``agrees``, the share of rows whose best token is the
+            target's; ``rows`` learnt from.
+        """
+        rows = self.head.config.block_size
+        features, states = self._frozen.teacher(ids)
+        blocks = drawn(starts, ends, self._anchors, rows)
+        hidden = self.states(features, ids, blocks)
+        learned = hidden[:, :, 1:][blocks.learns]
+        # The token k behind the anchor is foreseen by the target's row just before it.
+        texts = torch.arange(len(ids), device=ids.device)[:, None, None] * ids.shape[1]
+        taught = (texts + blocks.positions.view(*blocks.anchors.shape, rows)[:, :, :-1])[blocks.learns]
+        needed, taught = torch.unique(taught, return_inverse=True)
+        scorer = self._frozen.scorer
+        with torch.no_grad():
+            teacher = scorer(states.flatten(0, 1)[needed].to(scorer.weight.dtype)).float().log_softmax(-1)
+        weights = self._weights.to(ids.device).expand_as(blocks.learns)[blocks.learns]
+        shares = weights / weights.sum().clamp(min=1e-9)
+        loss, _, agrees = forward_kl(learned, scorer.weight, scorer.bias, teacher, taught, shares)
+        return {"loss": loss, "agrees": agrees.float().mean(), "rows": torch.tensor(len(agrees))}
+
+    def states(self, features: Tensor, ids: Tensor, blocks: Blocks) -> Tensor:
+        """The head over blocks, each with the text before its anchor: [B, A, R, H] behind its last norm.
+
+        Args:
+            features: [B, S, T × H] of the whole texts.
+            ids: int64 [B, S].
+            blocks: A of each.
+        """
+        config = self.head.config
+        texts, length = ids.shape
+        count, rows = blocks.anchors.shape[1], config.block_size
+        fused = self.head.fuse(features.to(self.head.dtype))
+        positions = torch.arange(length, device=ids.device).expand(texts, -1)
+        context = self.head.project_context(fused, positions)
+        sight = Sight(blocks, length, rows, config.causal, self._flex)
+
+        def attend(layer: int, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return sight(query, *context[layer], key, value, module.scaling).transpose(1, 2)
+
+        masks = torch.full((texts, count, rows), config.mask_token_id, device=ids.device)
+        masks[:, :, 0] = ids.gather(1, blocks.anchors)
+        embedded = self._frozen.embed(masks.flatten(1)).to(self.head.dtype)
+        return self.head(embedded, blocks.positions, attend).unflatten(1, (count, rows))
+
+    @torch.no_grad()
+    def drafts(self, ids: Tensor, blocks: Blocks) -> Tensor:
+        """The head's best token at every offset from 1, int64 [B, A, R - 1]."""
+        features, _ = self._frozen.teacher(ids)
+        hidden = self.states(features, ids, blocks)[:, :, 1:]
+        scorer = self._frozen.scorer
+        best: Tensor = scorer(hidden.to(scorer.weight.dtype)).argmax(-1)
+        known = self.head.draft_ids
+        return best if known is None else known[best]

@@ -1,0 +1,91 @@
+"""What the rows of a block see: the text before its anchor, and of the block those before them or all of it.
+
+One rule, :meth:`Sight.sees`, computed in two ways: a dense product without the blocks' view of one another for the CPU,
+FlexAttention for CUDA, where the products would not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.methods.jetspec.learning.blocks import Blocks
+
+#: (q [B, heads, A·R, D], context k, v [B, KV heads, S, D], the blocks' k, v [B, KV heads, A·R, D], scale) -> as q.
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
+
+
+class Sight:
+    """Attention of all blocks of a batch.
+
+    Args:
+        blocks: A blocks of each of B texts.
+        length: S, tokens of the longest text.
+        rows: R.
+        causal: a row sees the rows before it, not all of its block.
+        flex: through FlexAttention; default is on CUDA.
+    """
+
+    def __init__(self, blocks: Blocks, length: int, rows: int, causal: bool, flex: bool | None = None) -> None:
+        self._blocks, self._length, self._rows, self._causal = blocks, length, rows, causal
+        device = blocks.anchors.device
+        self._flex = device.type == "cuda" if flex is None else flex
+        if self._flex:
+            from torch.nn.attention.flex_attention import create_block_mask
+
+            texts, queries = blocks.positions.shape
+
+            def rule(text: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # it takes no method
+                return self.sees(text, head, query, key)
+
+            self._mask = create_block_mask(rule, texts, None, queries, length + queries, device=str(device))
+        else:
+            before = torch.arange(length, device=device) < blocks.anchors[:, :, None, None]
+            inside = torch.ones(rows, rows, dtype=torch.bool, device=device)
+            # [B, KV heads, group, A, R, keys], the first two and R to be spread over
+            self._before = before[:, None, None]
+            self._inside = inside.tril() if causal else inside
+
+    def sees(self, text: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Whether row ``query`` of a text's blocks sees key ``key`` of its context and, behind it, its blocks' rows."""
+        block = query // self._rows
+        other = key - self._length
+        before = key < self._blocks.anchors[text, block]
+        within = (other >= 0) & (other // self._rows == block)
+        if self._causal:
+            within = within & (other <= query)
+        return before | within
+
+    def __call__(self, query: Tensor, keys: Tensor, values: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """See :data:`Attend`."""
+        if self._flex:
+            both, beside = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
+            out: Tensor = _flex_attention(query.device.type)(
+                query, both, beside, block_mask=self._mask, scale=scale, enable_gqa=True
+            )
+            return out
+        texts, heads, _, size = query.shape
+        groups, rows = key.shape[1], self._rows
+        asked = query.view(texts, groups, heads // groups, -1, rows, size)
+        own, gives = (x.view(texts, groups, 1, -1, rows, x.shape[-1]) for x in (key, value))
+        far = (asked.flatten(2, 4) @ keys.transpose(-1, -2)).view(*asked.shape[:-1], -1)
+        near = asked @ own.transpose(-1, -2)
+        scores = torch.cat(
+            [far.masked_fill(~self._before, -torch.inf), near.masked_fill(~self._inside, -torch.inf)], dim=-1
+        )
+        weights = (scores * scale).softmax(dim=-1)
+        past, here = weights.split([self._length, rows], dim=-1)
+        mixed = (past.flatten(2, 4) @ values).view(*asked.shape[:-1], -1) + here @ gives
+        return mixed.reshape(texts, heads, -1, value.shape[-1])
+
+
+@cache
+def _flex_attention(device: str) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    # Uncompiled it computes all scores, which is what it is compiled for not to do; on a CPU only tests ask for it.
+    return torch.compile(flex_attention, dynamic=True) if device == "cuda" else flex_attention

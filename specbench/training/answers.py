@@ -1,0 +1,148 @@
+"""The target's own answers to training prompts: what a head or an adapter learns to foresee.
+
+They come from the engine, many sequences at a time, and each is on disk before the next is waited for. Interrupted, the
+same call goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.decoding import Context
+from specbench.engine.engine import Engine
+from specbench.engine.sampler import Sampling
+from specbench.errors import UsageError
+from specbench.models import LoadedModel
+from specbench.plan import plan_methods
+from specbench.records import BASELINE, RequestRecord
+from specbench.runner import Request, Runner
+from specbench.stopping import StopRule
+from specbench.storage import RequestLog, read_requests, write_json_atomic
+from specbench.task import Prompt
+from specbench.training.recipe import Text
+
+ANSWERS, HEADER = "answers.jsonl", "answers.json"
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How answers are made.
+
+    Attributes:
+        max_new_tokens: of an answer.
+        concurrency: sequences stepped together.
+        temperature: 0 is greedy.
+        seed: of sampling.
+    """
+
+    max_new_tokens: int
+    concurrency: int
+    temperature: float = 0.0
+    seed: int = 0
+
+
+def ask(
+    model: LoadedModel,
+    prompts: Sequence[Prompt],
+    asking: Asking,
+    folder: Path,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Text]:
+    """The model's answers to ``prompts``, in their order, kept in ``folder``.
+
+    Args:
+        model: the target.
+        prompts: of different ids; those that leave no room for an answer in the model's context are left out.
+        asking: how.
+        folder: receives ``answers.jsonl`` and ``answers.json``; answers that are in there already are taken as they
+            are. Made where it is missing.
+        told: (answers done, answers in all) at the start and after each.
+
+    Raises:
+        UsageError: the folder holds answers of another model, or made in another way; or nothing can be asked.
+        EnvironmentRefused: no memory for so many sequences, or the disk is full.
+    """
+    asked = {prompt.id: (prompt, model.encode(prompt)) for prompt in prompts}
+    room = (model.context or 1 << 30) - asking.max_new_tokens
+    asked = {name: (prompt, ids) for name, (prompt, ids) in asked.items() if len(ids) <= room}
+    if not asked:
+        raise UsageError("no training prompt leaves room for an answer; lower --max-new-tokens")
+    folder.mkdir(parents=True, exist_ok=True)
+    how = {k: v for k, v in asdict(asking).items() if k != "concurrency"}
+    _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype, **how})
+    log = RequestLog(folder / ANSWERS)
+    try:
+        texts = {text.id: text for text in map(_text, log.read())}
+        waiting = [name for name in asked if name not in texts]
+        told(len(asked) - len(waiting), len(asked))
+        for record in _answered(model, asking, {name: asked[name] for name in waiting}) if waiting else ():
+            text = Text(record.prompt_id, asked[record.prompt_id][1], record.ids)
+            log.append({"id": text.id, "prompt": text.prompt, "answer": text.answer, "stop": record.stop_reason})
+            texts[text.id] = text
+            told(sum(name in texts for name in asked), len(asked))
+    finally:
+        log.close()
+    return [texts[name] for name in asked]
+
+
+def read(folder: Path) -> list[Text]:
+    """The answers that :func:`ask` has left in a folder, in the order in which they were finished.
+
+    Raises:
+        UsageError: there are none, or a line is damaged.
+    """
+    texts = [_text(row) for row in read_requests(folder / ANSWERS)]
+    if not texts:
+        raise UsageError(f"{folder} holds no {ANSWERS}; name a folder that specbench train wrote")
+    return texts
+
+
+def _text(row: dict[str, Any]) -> Text:
+    return Text(row["id"], row["prompt"], row["answer"])
+
+
+def _answered(
+    model: LoadedModel, asking: Asking, asked: dict[str, tuple[Prompt, list[int]]]
+) -> Iterator[RequestRecord]:
+    """Records of the answers, as they end. By prompt length: the slots of a step attend over its longest text."""
+    (ar,) = plan_methods([BASELINE], [])
+    longest = max(len(ids) for _, ids in asked.values())
+    engine = Engine(
+        model.model, slots=asking.concurrency, capacity=longest + asking.max_new_tokens, max_rows=1,
+        sampling=Sampling(temperature=asking.temperature, seed=asking.seed),
+    )  # fmt: skip
+
+    def context(label: str, request: Request) -> Context:
+        return Context(model.vocab_size, model.pad_id, random.Random(f"{asking.seed}/{request.prompt_id}"))
+
+    def request(name: str, prompt: Prompt, ids: Sequence[int]) -> Request:
+        rule = StopRule(model.stop_ids, prompt.stops, asking.max_new_tokens, model.decode)
+        return Request(name, 0, ids, rule)
+
+    try:
+        engine.prepare(1, context=longest)
+        runner = Runner(engine, context, asking.concurrency)
+        requests = [request(name, prompt, ids) for name, (prompt, ids) in asked.items()]
+        requests.sort(key=lambda request: len(request.ids))
+        yield from runner.segment(ar, requests)
+    finally:
+        engine.close()
+
+
+def _check(folder: Path, header: dict[str, Any]) -> None:
+    """Answers made in two ways do not go into one folder."""
+    path = folder / HEADER
+    if not path.exists():
+        write_json_atomic(path, header)
+        return
+    found = json.loads(path.read_text(encoding="utf-8"))
+    other = [name for name, value in header.items() if found.get(name) != value]
+    if other:
+        raise UsageError(
+            f"{folder} holds answers with another {', '.join(other)}; name another folder, or ask as they were asked"
+        )

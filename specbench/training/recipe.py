@@ -1,0 +1,72 @@
+"""What a method's recipe is given, and what it has to have (``methods/<name>/train.py``)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from specbench.models import LoadedModel
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt with the target's own answer.
+
+    Attributes:
+        id: of the prompt, the set it comes from included.
+        prompt: its token ids.
+        answer: those of the answer, at least one; the stop token included where it ended by itself.
+    """
+
+    id: str
+    prompt: Sequence[int]
+    answer: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be trained on what.
+
+    Attributes:
+        target: the model that is drafted for.
+        texts: to learn from.
+        held_out: never learnt from; what progress is measured on.
+        out: folder that receives everything; what is in there from an interrupted run is gone on with.
+        seed: of initial weights, order and whatever else is drawn.
+        say: takes a line for the user.
+    """
+
+    target: LoadedModel
+    texts: Sequence[Text]
+    held_out: Sequence[Text]
+    out: Path
+    seed: int
+    say: Callable[[str], None]
+
+
+class Recipe(Protocol):
+    """The module ``methods/<name>/train.py``.
+
+    Attributes:
+        Options: its :class:`specbench.options.Options`, by which ``--set NAME=VALUE`` is checked.
+    """
+
+    Options: Any
+
+    def train(self, options: Any, job: Job) -> Mapping[str, Any]:
+        """Trains, going on from the last checkpoint in ``job.out``.
+
+        Returns:
+            What there is to say of the result, for its card: plain values by name.
+        """
+        ...
+
+
+def apart(texts: Sequence[Text], count: int, seed: int) -> tuple[list[Text], list[Text]]:
+    """Texts to learn from, in their order, and ``count`` others, drawn by the seed."""
+    aside = set(random.Random(seed).sample(range(len(texts)), count))
+    learnt = [text for at, text in enumerate(texts) if at not in aside]
+    return learnt, [texts[at] for at in sorted(aside)]

@@ -1,0 +1,82 @@
+"""``specbench train``: from prompts to a head that ``run`` takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMALL = ("--set", "layers=1", "--set", "block_size=4", "--set", "steps=2", "--set", "batch=2", "--set", "bf16=false")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"Question {n}: what is {n} times {n}?"}) + "\n" for n in range(6)))
+    return file
+
+
+def train(cli: Any, prompts: Path, out: Path, *more: Any) -> Any:
+    base = ("train", "jetspec", "--model", "config:tiny", "--prompts", prompts, "--out", out, *SMALL)
+    return cli(*base, "--held-out", 2, "--max-new-tokens", 12, *more)
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path, columns: int) -> None:
+    out = tmp_path / "trained"
+    said = train(cli, prompts, out, "--limit", 5)
+    assert said.code == 0, said.err
+    assert "5/5 answers" in said.err
+    assert "step 2/2  held out: accepted length" in said.err
+    card = json.loads((out / "card.json").read_text())
+    assert (card["method"], card["texts"], card["held_out_texts"], card["steps"]) == ("jetspec", 3, 2, 2)
+    assert card["options"]["block_size"] == 4
+    ran = cli(
+        "run", "--model", "config:tiny", "--method", "jetspec", "--head", out / "head", "--task", "prompts",
+        "--data-file", prompts, "--max-new-tokens", 8, "--out", tmp_path / "runs", columns=columns,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "exact" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= max(columns, 20 + len(str(tmp_path)) + 80)
+
+
+def test_a_second_call_finds_everything_done(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    first = train(cli, prompts, tmp_path / "t", "--json")
+    again = train(cli, prompts, tmp_path / "t", "--json")
+    assert again.code == 0, again.err
+    assert "loss" not in again.err
+    one, other = json.loads(first.out), json.loads(again.out)
+    assert one["held_out_accepted_length"] == other["held_out_accepted_length"]
+    assert one["options"] == other["options"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("train", "jetspec", "--prompts", "gsm8k-test"), "gsm8k-test is what decoders are measured on"),
+        (("train", "jetspec", "--prompts", "humaneval"), "has no training split; use gsm8k-train, mbpp-train"),
+        (("train", "jetspec", "--prompts", "gsm8k-trian"), "did you mean gsm8k-train"),
+        (("train", "jetspec", "--prompts", ","), "--prompts names nothing"),
+        (("train", "jacobi", "--prompts", "gsm8k-train"), "method 'jacobi' has no training recipe; with one: jetspec"),
+        (("train", "jetspce", "--prompts", "gsm8k-train"), "did you mean jetspec"),
+        (
+            ("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lern=1"),
+            "unknown option of the recipe of jetspec",
+        ),
+        (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lr"), "--set lr is not NAME=VALUE"),
+        (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lr=0"), "option 'lr' of the recipe of jetspec"),
+    ],
+)
+def test_mistakes_are_found_before_a_model_is_loaded(cli: Any, argv: tuple[str, ...], words: str) -> None:
+    said = cli(*argv)
+    assert said.code == 2
+    assert words in said.error
+    assert "loading" not in said.err
+
+
+def test_nothing_to_learn_from_is_said(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    said = train(cli, prompts, tmp_path / "t", "--limit", 2)
+    assert said.code == 2
+    assert "--held-out 2 leaves none of 2 prompts to learn from" in said.error

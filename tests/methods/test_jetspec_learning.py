@@ -1,0 +1,203 @@
+"""The parts of a head's training, each against the same in plain words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from heads import head, together
+from models_tiny import layer_outputs, supported, tiny_llama
+from torch import Tensor
+
+from specbench.methods.jetspec.learning.blocks import all_of, blocks_at, drawn
+from specbench.methods.jetspec.learning.divergence import forward_kl
+from specbench.methods.jetspec.learning.lesson import Lesson
+from specbench.methods.jetspec.learning.sight import Sight
+from specbench.methods.jetspec.learning.teacher import Teacher
+
+STARTS, ENDS = torch.tensor([3, 5, 4]), torch.tensor([12, 6, 9])  # answers of 9, of 1 (no anchor) and of 5 tokens
+
+
+# ------------------------------------------------------------------ blocks
+
+
+def test_anchors_are_those_of_the_answer_that_have_a_next_token() -> None:
+    torch.manual_seed(0)
+    blocks = drawn(STARTS, ENDS, 100, 4)
+    found = [sorted(row[used].tolist()) for row, used in zip(blocks.anchors, blocks.used, strict=True)]
+    assert found == [list(range(3, 11)), [], list(range(4, 8))]
+
+
+def test_fewer_anchors_are_drawn_evenly_and_none_twice() -> None:
+    torch.manual_seed(0)
+    counts = torch.zeros(12)
+    for _ in range(2000):
+        row = drawn(STARTS[:1], ENDS[:1], 3, 4).anchors[0].tolist()
+        assert len(set(row)) == 3
+        counts[row] += 1
+    assert counts[:3].sum() + counts[11] == 0
+    assert (counts[3:11] / 2000 - 3 / 8).abs().max() < 0.05
+
+
+def test_rows_whose_token_is_behind_the_text_learn_nothing() -> None:
+    blocks = blocks_at(torch.tensor([[3, 10, 0]]), torch.tensor([[True, True, False]]), torch.tensor([12]), 4)
+    assert blocks.positions.tolist() == [[3, 4, 5, 6, 10, 11, 12, 13, 0, 1, 2, 3]]
+    assert blocks.learns.tolist() == [[[True] * 3, [True, False, False], [False] * 3]]
+
+
+def test_all_anchors_of_a_text() -> None:
+    assert all_of(3, 6, 4, torch.device("cpu")).anchors.tolist() == [[3, 4]]
+    assert all_of(3, 4, 4, torch.device("cpu")).anchors.shape == (1, 0)
+
+
+# ------------------------------------------------------------------ sight
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+def test_two_ways_of_attention_are_the_one_rule(causal: bool) -> None:
+    torch.manual_seed(1)
+    blocks = drawn(STARTS[[0, 2]], ENDS[[0, 2]], 5, 4)
+    heads, groups, size, length = 4, 2, 16, 12
+    queries = blocks.positions.shape[1]
+    query = torch.randn(2, heads, queries, size)
+    keys, values = torch.randn(2, 2, groups, length, size)
+    key, value = torch.randn(2, 2, groups, queries, size)
+    sight = Sight(blocks, length, 4, causal, flex=False)
+    found = sight(query, keys, values, key, value, 0.3)
+    flexed = Sight(blocks, length, 4, causal, flex=True)(query, keys, values, key, value, 0.3)
+    seen = torch.tensor(
+        [
+            [
+                [
+                    k < blocks.anchors[text, q // 4]
+                    or (k >= length and (k - length) // 4 == q // 4 and (not causal or k - length <= q))
+                    for k in range(length + queries)
+                ]
+                for q in range(queries)
+            ]
+            for text in range(2)
+        ]
+    )
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, torch.cat([keys, key], 2), torch.cat([values, value], 2), seen[:, None], scale=0.3, enable_gqa=True
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(flexed, expected, rtol=1e-5, atol=1e-5)
+    at = torch.arange
+    ruled = sight.sees(at(2)[:, None, None], torch.tensor(0), at(queries)[:, None], at(length + queries))
+    assert ruled.equal(seen)
+
+
+# ------------------------------------------------------------------ loss
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("chunk", [1, 40, 1 << 20])
+def test_forward_kl_and_its_gradient_are_autograds(bias: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specbench.methods.jetspec.learning import divergence
+
+    monkeypatch.setattr(divergence, "_CHUNK", chunk)
+    torch.manual_seed(2)
+    weight, own = torch.randn(13, 6), torch.randn(13) if bias else None
+    teacher = (2 * torch.randn(5, 13)).log_softmax(-1)
+    rows, shares = torch.tensor([0, 4, 4, 2, 1, 3, 0]), torch.rand(7)
+    states = torch.randn(7, 6, requires_grad=True)
+    plain = states.detach().clone().requires_grad_()
+
+    loss, each, agrees = forward_kl(states, weight, own, teacher, rows, shares)
+    (3 * loss).backward()
+    scores = torch.nn.functional.linear(plain, weight, own)
+    wanted = torch.nn.functional.kl_div(scores.log_softmax(-1), teacher[rows], reduction="none", log_target=True).sum(
+        -1
+    )
+    (3 * (wanted * shares).sum()).backward()
+
+    torch.testing.assert_close(each, wanted.detach())
+    torch.testing.assert_close(loss, (wanted * shares).sum())
+    torch.testing.assert_close(states.grad, plain.grad)
+    assert agrees.equal(scores.argmax(-1) == teacher[rows].argmax(-1))
+
+
+# ------------------------------------------------------------------ teacher and lesson
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "gpt2"])
+def test_features_are_the_tapped_layers_and_states_make_the_logits(family: str) -> None:
+    model = supported(family)
+    ids = torch.arange(1, 11)[None]
+    layers = layer_outputs(model, ids)
+    taps = (1, 0) if len(layers) > 2 else (0, 0)  # transformers normalises the last one's
+    features, states = Teacher(model, taps)(ids)
+    torch.testing.assert_close(features, torch.cat([layers[at] for at in taps], -1))
+    with torch.inference_mode():
+        torch.testing.assert_close(model.get_output_embeddings()(states), model(ids).logits)
+
+
+def double() -> Any:
+    """A target in float64 with the sizes of :func:`heads.head`."""
+    return tiny_llama(50, hidden_size=24, num_attention_heads=4, head_dim=8, num_hidden_layers=12).double()
+
+
+@pytest.mark.parametrize("flex", [False, True], ids=["dense", "flex"])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+def test_every_block_is_the_head_on_the_text_before_its_anchor(causal: bool, flex: bool) -> None:
+    model, made = double(), head(causal)
+    if flex:  # which takes float64 nowhere
+        model, made = model.float(), made.float()
+    lesson = Lesson(made, model, anchors=4, flex=flex)
+    ids = torch.randint(0, 50, (2, 11), generator=torch.Generator().manual_seed(4))
+    features, _ = lesson._frozen.teacher(ids)
+    blocks = blocks_at(
+        torch.tensor([[3, 1, 9], [5, 6, 0]]), torch.tensor([[True] * 3, [True, True, False]]), torch.tensor([11, 8]), 6
+    )
+    with torch.no_grad():
+        found = lesson.states(features, ids, blocks)
+        for text, row in enumerate(blocks.anchors.tolist()):
+            for number, anchor in enumerate(row):
+                if blocks.used[text, number]:
+                    block = torch.tensor([int(ids[text, anchor])] + [made.config.mask_token_id] * 5)
+                    expected = together(made, features[text, :anchor], model.get_input_embeddings()(block), causal)
+                    tolerance = 1e-4 if flex else 1e-9
+                    torch.testing.assert_close(found[text, number], expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_step_learns_from_the_targets_own_distribution() -> None:
+    """The loss of one step, row by row, from the target's logits at the token before each foreseen one."""
+    model, made = double(), head()
+    ids, starts, ends = torch.arange(20).view(2, 10) % 50, torch.tensor([3, 2]), torch.tensor([10, 7])
+    lesson = Lesson(made, model, anchors=3, gamma=2.0)
+    torch.manual_seed(5)
+    found = lesson(ids, starts, ends)
+    torch.manual_seed(5)
+    blocks = drawn(starts, ends, 3, 6)
+    total, weights, rows = torch.tensor(0.0, dtype=torch.float64), 0.0, 0
+    with torch.no_grad():
+        features, _ = lesson._frozen.teacher(ids)
+        logits = model(ids).logits
+        hidden = lesson.states(features, ids, blocks)
+        scores = model.get_output_embeddings()(hidden).float().log_softmax(-1)
+        for text in range(2):
+            for number, anchor in enumerate(blocks.anchors[text].tolist()):
+                for k in range(1, 6):
+                    if blocks.used[text, number] and anchor + k < ends[text]:
+                        target = logits[text, anchor + k - 1].float().log_softmax(-1)
+                        weight = float(torch.tensor(-(k - 1) / 2.0).exp())
+                        total += weight * (target.exp() * (target - scores[text, number, k])).sum()
+                        weights, rows = weights + weight, rows + 1
+    assert int(found["rows"]) == rows
+    torch.testing.assert_close(found["loss"].double(), total / weights, rtol=1e-5, atol=1e-6)
+    found["loss"].backward()
+    gradients: list[Tensor] = [p.grad for p in made.parameters() if p.grad is not None]
+    assert len(gradients) == len(list(made.parameters()))
+    assert all(gradient.abs().sum() > 0 for gradient in gradients)
+    assert not [name for name, _ in lesson.named_parameters() if not name.startswith("head.")]
+
+
+def test_what_fills_a_batch_up_changes_nothing() -> None:
+    model, made = double(), head()
+    lesson = Lesson(made, model, anchors=99)
+    ids = torch.arange(1, 10)[None]
+    alone = lesson(ids, torch.tensor([3]), torch.tensor([9]))["loss"]
+    filled = torch.cat([ids, torch.full((1, 6), 7)], 1)
+    torch.testing.assert_close(lesson(filled, torch.tensor([3]), torch.tensor([9]))["loss"], alone)

@@ -1,0 +1,159 @@
+"""``train.py``: heads learn, an interrupted training ends where an uninterrupted one does, and the engine agrees."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import method_sets
+import pytest
+import torch
+from models_tiny import attached, prompt, tiny_llama
+from targets import loaded
+
+from specbench.decoding import Context
+from specbench.errors import UsageError
+from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.learning.held_out import held_out
+from specbench.methods.jetspec.learning.lesson import Lesson
+from specbench.methods.jetspec.train import Options, most_frequent, train
+from specbench.runner import Request, Runner
+from specbench.stopping import StopRule
+from specbench.task import Prompt
+from specbench.training.answers import Asking, ask
+from specbench.training.recipe import Job, Text
+
+VOCAB, ANSWER = 97, 24
+
+
+def target() -> Any:
+    return tiny_llama(VOCAB, num_hidden_layers=3)
+
+
+def options(**more: Any) -> Options:
+    chosen = {"layers": 1, "block_size": 5, "batch": 3, "anchors": 40, "lr": 1e-2, "steps": 12, "bf16": False}
+    return Options(**{**chosen, "log_every": 1, "eval_every": 100, "save_every": 4, "keep_circles": 0, **more})
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Text]:
+    """The tiny target's own greedy answers."""
+    prompts = [Prompt(f"p{n}", bytes(1 + i % 90 for i in prompt(4, 90, n)).decode(), False) for n in range(6)]
+    return ask(loaded(target()), prompts, Asking(ANSWER, 4), tmp_path_factory.mktemp("answers"))
+
+
+def job(texts: Sequence[Text], out: Path, say: Callable[[str], None] = lambda line: None, aside: int = 0) -> Job:
+    return Job(loaded(target()), texts[aside:], texts[:aside], out, 0, say)
+
+
+def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: list[Text], tmp_path: Path) -> None:
+    said: list[str] = []
+    known = Job(loaded(target()), texts, texts, tmp_path, 0, said.append)
+    card = train(options(steps=150, draft_vocab=60), known)
+    losses = [float(line.split("loss ")[1].split()[0]) for line in said if "loss" in line]
+    assert len(losses) == 150
+    assert sum(losses[-5:]) < 0.3 * sum(losses[:5])
+    assert card["held_out_accepted_length"] > 2
+    assert any("held out: accepted length" in line for line in said)
+
+    # The same texts decoded by the engine with the head's chain take as many rounds as were counted without it.
+    head = DraftHead.load(tmp_path / "head")
+    assert head.draft_ids is not None
+    assert len(head.draft_ids) == 60
+    counted = held_out(Lesson(head, target(), anchors=1), texts, torch.device("cpu"))
+    assert counted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
+    with attached(target(), capacity=60, max_rows=8) as engine:
+        chosen = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5}
+        method = method_sets.ready(method_sets.with_options("jetspec", chosen), engine)
+        rule = StopRule(frozenset(), (), ANSWER, str)
+        runner = Runner(engine, lambda label, request: Context(VOCAB, 0, random.Random(0)))
+        requests = [Request(text.id, 0, text.prompt, rule) for text in texts]
+        records = {record.prompt_id: record for record in runner.segment(method, requests)}
+    assert [records[text.id].ids for text in texts] == [list(text.answer) for text in texts]
+    assert sum(record.forwards for record in records.values()) == counted.rounds
+
+
+def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(texts: list[Text], tmp_path: Path) -> None:
+    class Cut(Exception):
+        pass
+
+    def cut(line: str) -> None:
+        if line.startswith("step 6/"):
+            raise Cut
+
+    train(options(), job(texts, tmp_path / "whole"))
+    with pytest.raises(Cut):
+        train(options(), job(texts, tmp_path / "parts", cut))
+    said: list[str] = []
+    train(options(), job(texts, tmp_path / "parts", said.append))
+    assert said[0].startswith("going on from")
+    assert said[1].startswith("step 5/12")
+    one, other = (DraftHead.load(tmp_path / name / "head").state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_held_out_texts_are_not_learnt_from(texts: list[Text], tmp_path: Path) -> None:
+    train(options(steps=3), job(texts, tmp_path / "a", aside=2))
+    swapped = [Text(text.id, text.prompt, [5] * ANSWER) for text in texts[:2]] + texts[2:]
+    train(options(steps=3), job(swapped, tmp_path / "b", aside=2))
+    one, other = (DraftHead.load(tmp_path / name / "head").state_dict() for name in ("a", "b"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_target_and_its_seed_are_left_alone(texts: list[Text], tmp_path: Path) -> None:
+    model = target()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    train(options(steps=2), Job(loaded(model), texts, [], tmp_path, 0, lambda line: None))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_other_options_or_texts_are_not_mixed_into_a_training(texts: list[Text], tmp_path: Path) -> None:
+    train(options(steps=1), job(texts, tmp_path))
+    with pytest.raises(UsageError, match="has a head in training with another lr; give another --out"):
+        train(options(steps=1, lr=0.5), job(texts, tmp_path))
+    with pytest.raises(UsageError, match="another texts"):
+        train(options(steps=1), job(texts[1:], tmp_path))
+    train(options(steps=1, log_every=7), job(texts, tmp_path))  # no part of what is learnt
+
+
+def test_answers_too_short_to_learn_from_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no answer has two tokens"):
+        train(options(), job([Text("a", [1, 2], [3])], tmp_path))
+
+
+def test_the_drafted_tokens_are_the_most_frequent() -> None:
+    texts = [Text("a", [9, 9, 8, 3], [4, 4, 4, 7]), Text("b", [8], [7, 2])]
+    assert most_frequent(texts, 2, 10).tolist() == [4, 7]
+    assert most_frequent(texts, 5, 10).tolist() == [2, 4, 7, 8, 9]
+    assert most_frequent(texts, 7, 10).tolist() == [0, 2, 3, 4, 7, 8, 9]
+
+
+def test_rounds_are_walked_as_the_engine_walks_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer of eight tokens; the drafts at each anchor right as far as stated."""
+    model = target()
+    config = {"layers": 1, "block_size": 4}
+    head = _head(model, **config)
+    lesson = Lesson(head, model, anchors=1)
+    text = Text("a", [1, 2], [10, 11, 12, 13, 14, 15, 16, 17])
+    right = [2, 9, 9, 0, 3, 9, 9]  # at anchors 10, 13 (=0), 14: three, of which 15 to 17 are left
+
+    def drafts(ids: Any, blocks: Any) -> Any:
+        row = ids[0].tolist() + [0] * 4
+        said = [
+            [row[a + k] if k <= right[n] else 50 for k in (1, 2, 3)] for n, a in enumerate(blocks.anchors[0].tolist())
+        ]
+        return torch.tensor(said)[None]
+
+    monkeypatch.setattr(lesson, "drafts", drafts)
+    found = held_out(lesson, [text], torch.device("cpu"))
+    assert (found.tokens, found.rounds) == (7, 3)
+    assert found.depths == tuple(round(share, 4) for share in (6 / 7, 5 / 7, 3 / 7))
+
+
+def _head(model: Any, layers: int, block_size: int) -> DraftHead:
+    from specbench.methods.jetspec.config import HeadConfig
+
+    return DraftHead.random(HeadConfig.for_target(model.config, mask_token_id=96, layers=layers, block_size=block_size))

@@ -1,0 +1,97 @@
+"""The target's answers: what AR decodes, each kept as it ends, and never mixed with others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models_tiny import attached, autoregressive, tiny_llama
+from targets import loaded
+
+from specbench.errors import UsageError
+from specbench.models import LoadedModel
+from specbench.task import Prompt
+from specbench.training.answers import Asking, ask, read
+from specbench.training.recipe import apart
+
+PROMPTS = [Prompt(f"set/{text}", text * 3, False) for text in ("ab", "c", "DEF", "!", "xyz")]
+ASKING = Asking(10, 2)
+
+
+@pytest.fixture
+def model() -> LoadedModel:
+    return loaded(tiny_llama(128))
+
+
+def test_they_are_greedy_answers_in_the_order_of_the_prompts(model: LoadedModel, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    texts = ask(model, PROMPTS, ASKING, tmp_path, lambda *at: told.append(at))
+    assert [text.id for text in texts] == [prompt.id for prompt in PROMPTS]
+    with attached(model.model, capacity=60) as engine:
+        for text, asked in zip(texts, PROMPTS, strict=True):
+            assert list(text.prompt) == list(asked.text.encode())
+            assert list(text.answer) == autoregressive(engine, list(text.prompt), 10)
+    assert told == [(done, 5) for done in range(6)]
+    assert {text.id: text for text in read(tmp_path)} == {text.id: text for text in texts}
+
+
+def test_an_interrupted_call_goes_on(model: LoadedModel, tmp_path: Path) -> None:
+    class Cut(Exception):
+        pass
+
+    def cut(done: int, total: int) -> None:
+        if done == 2:
+            raise Cut
+
+    with pytest.raises(Cut):
+        ask(model, PROMPTS, ASKING, tmp_path, cut)
+    kept = (tmp_path / "answers.jsonl").read_bytes()
+    assert kept.count(b"\n") == 2
+    (tmp_path / "answers.jsonl").write_bytes(kept + b'{"id": "set/torn')
+    texts = ask(model, PROMPTS, ASKING, tmp_path)
+    assert (tmp_path / "answers.jsonl").read_bytes().startswith(kept)
+    assert texts == ask(model, PROMPTS, ASKING, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("asking", "other"),
+    [(Asking(11, 2), "max_new_tokens"), (Asking(10, 2, 0.7), "temperature"), (Asking(10, 2, seed=1), "seed")],
+)
+def test_answers_made_in_another_way_are_refused(
+    model: LoadedModel, tmp_path: Path, asking: Asking, other: str
+) -> None:
+    ask(model, PROMPTS[:1], ASKING, tmp_path)
+    with pytest.raises(UsageError, match=f"holds answers with another {other}"):
+        ask(model, PROMPTS, asking, tmp_path)
+    assert len(ask(model, PROMPTS, Asking(10, 4), tmp_path)) == 5  # how many at a time changes none of them
+
+
+def test_sampled_answers_repeat_by_their_seed(model: LoadedModel, tmp_path: Path) -> None:
+    def sampled(seed: int, name: str) -> Any:
+        return ask(model, PROMPTS, Asking(10, 3, 1.0, seed), tmp_path / name)
+
+    assert sampled(1, "a") == sampled(1, "b")
+    assert sampled(1, "a") != sampled(2, "c")
+
+
+def test_prompts_without_room_are_left_out(tmp_path: Path) -> None:
+    tight = LoadedModel(**{**vars(loaded(tiny_llama(128))), "context": 14})
+    texts = ask(tight, PROMPTS, ASKING, tmp_path)
+    assert [text.id for text in texts] == ["set/c", "set/!"]
+    with pytest.raises(UsageError, match="no training prompt leaves room"):
+        ask(tight, PROMPTS[2:3], ASKING, tmp_path)
+
+
+def test_a_folder_without_answers_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no answers\.jsonl"):
+        read(tmp_path)
+
+
+def test_texts_are_set_apart_by_the_seed(model: LoadedModel, tmp_path: Path) -> None:
+    texts = ask(model, PROMPTS, ASKING, tmp_path)
+    learnt, aside = apart(texts, 2, 0)
+    assert sorted(text.id for text in (*learnt, *aside)) == sorted(text.id for text in texts)
+    assert len(aside) == 2
+    assert apart(texts, 2, 0) == (learnt, aside)
+    assert len({tuple(text.id for text in apart(texts, 2, seed)[1]) for seed in range(9)}) > 1

@@ -1,0 +1,61 @@
+"""Training prompts: what may be learnt from, and nothing that is measured on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from data_files import data_folder
+
+from specbench import registry
+from specbench.errors import UsageError
+from specbench.training.prompts import check_sets, trainable, training_prompts
+
+
+@pytest.mark.parametrize(
+    "name", ["gsm8k", "gsm8k-test", "mbpp", "mbpp-test", "humaneval", "humaneval-train", "mt-bench"]
+)
+def test_what_is_measured_on_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=r"is what decoders are measured on.*; use \w+-train"):
+        check_sets(["gsm8k-train", name])
+
+
+def test_unknown_sets_and_files_are_named() -> None:
+    with pytest.raises(UsageError, match="unknown prompt set 'gsm8k-trian'; did you mean gsm8k-train"):
+        check_sets(["gsm8k-trian"])
+    with pytest.raises(UsageError, match=r"nowhere\.jsonl does not exist"):
+        check_sets(["nowhere.jsonl"])
+
+
+def test_every_task_that_says_so_has_a_training_split() -> None:
+    assert trainable() == ["gsm8k", "mbpp"]
+    for name in trainable():
+        assert callable(registry.task(name).load().Task.training_prompts)
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "mbpp"])
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_training_split_has_no_prompt_of_the_test(name: str, chat: bool) -> None:
+    data_folder("gsm8k_train.jsonl", "gsm8k_test.jsonl", "mbpp.jsonl", "MbppPlus-v0.2.0.jsonl.gz")
+    module = registry.task(name).load()
+    tested = module.Task(module.Options()).prompts(chat)
+    trained = training_prompts([f"{name}-train"], chat)
+    assert len(trained) == {"gsm8k": 7473, "mbpp": 266}[name]
+    assert len({prompt.id for prompt in trained}) == len(trained)
+    asked = {" ".join(prompt.text.split()) for prompt in tested}
+    assert not asked & {" ".join(prompt.text.split()) for prompt in trained}
+    one, other = trained[0], tested[0]
+    assert (one.chat, one.prefill, one.stops) == (other.chat, other.prefill, other.stops)
+    if name == "mbpp":
+        numbers = {prompt.id for prompt in tested}
+        assert not numbers & {prompt.id.removeprefix("mbpp-train/") for prompt in trained}
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps({"prompt": "Once"}) + "\n" + json.dumps({"id": "b", "prompt": "Twice"}) + "\n")
+    assert [prompt.text for prompt in training_prompts([str(file)], True)] == ["Once", "Twice"]
+    file.write_text(json.dumps({"turns": ["One", "Two"]}) + "\n")
+    with pytest.raises(UsageError, match="several turns"):
+        training_prompts([str(file)], True)
