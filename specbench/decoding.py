@@ -93,10 +93,14 @@ class Decoder(ABC):
         return 0
 
     @staticmethod
-    def check(options: Any) -> None:
+    def check(options: Any, model: str) -> None:
         """Refuses what can be seen to be no use before any model is loaded, such as a missing draft model.
 
         Unlike what the options refuse, it is no error until the method is to run: ``Options()`` is always allowed.
+
+        Args:
+            options: the method's.
+            model: the target as ``--model`` names it; empty where it is not known which it will be.
 
         Raises:
             UsageError: in one line.

@@ -155,7 +155,7 @@ def runnable() -> list[str]:
     def runs(card: registry.Card) -> bool:
         module = card.load()
         try:
-            module.Decoder.check(module.Options())
+            module.Decoder.check(module.Options(), "")
         except UsageError:
             return False
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
@@ -209,6 +210,12 @@ class HeadConfig:
             vocab_size=config.vocab_size,
             draft_vocab_size=draft_vocab_size,
         )
+
+
+def shipped(model: str) -> Path | None:
+    """The folder of the head that comes with specbench for a model's alias; None where there is none."""
+    folder = Path(__file__).parent / "heads" / model
+    return folder if model and (folder / "config.json").is_file() else None
 
 
 def build_target_layer_ids(num_target_layers: int, num_taps: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from specbench.drafting.heap_trees.expectation import expected_accepted
 from specbench.drafting.heap_trees.marginals import Marginals
 from specbench.engine.tree import StepResult, TokenTree
 from specbench.errors import UsageError
+from specbench.methods.jetspec.config import shipped
 from specbench.options import Options as BaseOptions
 from specbench.options import option
 
@@ -22,7 +23,9 @@ class Options(BaseOptions):
     """Options of parallel tree drafting."""
 
     head: str | None = option(
-        None, help="folder or hub id of the draft head, ::SUBFOLDER may follow; random: untrained, for timing"
+        None,
+        help="folder or hub id of the draft head, ::SUBFOLDER may follow; random: untrained, for timing; default is "
+        "the head that comes with the model's alias, where there is one",
     )
     tree: Literal["optimal", "accum-logp", "top2gap", "chain", "auto"] = option(
         "optimal", help="which paths become rows; auto also chooses how many, by measured step times"
@@ -50,8 +53,8 @@ class Decoder(decoding.Decoder):
         return options.budget
 
     @staticmethod
-    def check(options: Options) -> None:
-        if options.head is None:
+    def check(options: Options, model: str) -> None:
+        if options.head is None and shipped(model) is None:
             raise UsageError(
                 "jetspec drafts with a head that was trained for the model; give it one with --head FOLDER or "
                 "--head OWNER/NAME, or time an untrained one with --head random"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from huggingface_hub import save_torch_state_dict
 from torch import Tensor, nn
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import (
@@ -210,18 +210,24 @@ class DraftHead(nn.Module):
         head.rotary_emb = _Rotary(_qwen3(config)).to(device)  # its buffers are in no file
         return head
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, *, dtype: torch.dtype | None = None, largest: str = "5GB") -> None:
         """Writes ``config.json`` and ``model.safetensors``, as published heads have them.
 
         Args:
             folder: made where it is not there; files of these names are overwritten.
+            dtype: of the file; None is the head's.
+            largest: size of a file, as "10MB"; a larger head is written in several, with an index beside them.
         """
         into = Path(folder)
         into.mkdir(parents=True, exist_ok=True)
-        config = {**self.config.to_json(), "dtype": str(self.dtype).removeprefix("torch.")}
+        dtype = dtype or self.dtype
+        config = {**self.config.to_json(), "dtype": str(dtype).removeprefix("torch.")}
         (into / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        tensors = {name: p.detach().contiguous().cpu() for name, p in self.state_dict().items()}
-        save_file(tensors, into / "model.safetensors", metadata={"format": "pt"})
+        tensors = {
+            name: (p.to(dtype) if p.is_floating_point() else p).detach().contiguous().cpu()
+            for name, p in self.state_dict().items()
+        }
+        save_torch_state_dict(tensors, into, max_shard_size=largest)
 
 
 def check_target(config: HeadConfig, target: Any, name: str) -> None:

@@ -16,7 +16,7 @@ from specbench.engine.linears import Linears, kind_for
 from specbench.engine.tree import TokenTree
 from specbench.errors import UsageError
 from specbench.methods.jetspec import checkpoint
-from specbench.methods.jetspec.config import HeadConfig
+from specbench.methods.jetspec.config import HeadConfig, shipped
 from specbench.methods.jetspec.drafting import HeadPass
 from specbench.methods.jetspec.head import DraftHead
 
@@ -63,7 +63,7 @@ def prepare(options: Any, target: Target) -> Shared:
     depth = options.depth or limit
     if depth > limit:
         raise UsageError(
-            f"jetspec.depth={depth} is more than head {options.head} drafts: its block of {limit + 1} has {limit} "
+            f"jetspec.depth={depth} is more than head {weights['head']} drafts: its block of {limit + 1} has {limit} "
             "guesses"
         )
     head.eval().requires_grad_(False)
@@ -102,7 +102,10 @@ def _load(name: str | None, target: Target) -> tuple[DraftHead, dict[str, str]]:
     """The head, and what the record says of it."""
     model = target.model
     config = model.config.get_text_config()
-    assert name is not None  # Decoder.check asks for one
+    if name is None:
+        own = shipped(target.name)
+        assert own is not None  # Decoder.check asks for one
+        name = str(own)
     if name in RANDOM:
         rows = model.get_input_embeddings().weight.shape[0]
         made = HeadConfig.for_target(config, mask_token_id=rows - 1, causal=RANDOM[name])

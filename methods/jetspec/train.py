@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,11 +22,13 @@ from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
 from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning.held_out import held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
+from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.options import Options as BaseOptions
 from specbench.options import option
 from specbench.training.recipe import Job, Text
 from specbench.training.repetition import without_circles
 
+_KEPT = torch.bfloat16  # as published heads are
 # What may be different when a training goes on.
 _FREE = {"log_every", "eval_every", "save_every"}
 
@@ -40,6 +42,7 @@ class Options(BaseOptions):
     causal: bool = option(True, help="a row sees those before it (JetSpec), not all of its block (DFlash)")
     draft_vocab: int = option(0, help="tokens that can be drafted: the most frequent of the answers; 0 is all", ge=0)
     mask_token: int | None = option(None, help="id that fills a block; default is the last row of the embedding", ge=0)
+    start: Literal["target", "random"] = option("target", help="first weights: the target's last layers, or noise")
     epochs: float = option(6.0, help="passes over the texts", gt=0)
     steps: int = option(0, help="steps in place of epochs; 0 is by epochs", ge=0)
     batch: int = option(4, help="texts of a step, on each device", ge=1)
@@ -87,8 +90,10 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     if last:
         job.say(f"going on from {last}")
     done = trainer.train(resume_from_checkpoint=last)
+    for parameter in head.parameters():  # what is measured is what is kept
+        parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
     found = trainer.evaluate()
-    head.save(job.out / "head")
+    head.save(job.out / "head", dtype=_KEPT)
     return {
         "texts": len(texts),
         "answer_tokens": sum(len(text.answer) for text in texts),
@@ -121,6 +126,9 @@ def _new_head(options: Options, job: Job, texts: Sequence[Text]) -> DraftHead:
     head = DraftHead.random(config, device=model.device, seed=job.seed)
     if size:
         head.set_draft_ids(most_frequent(texts, size, vocabulary))
+    if options.start == "target":
+        text = [*texts[0].prompt, *texts[0].answer]
+        start_from_target(head, model, torch.tensor([text], device=model.device))
     return head
 
 

@@ -47,14 +47,14 @@ class Decoder(decoding.Decoder):
         return 1 + options.draft_tokens
 
     @staticmethod
-    def check(options: Options) -> None:
+    def check(options: Options, model: str) -> None:
         if not options.draft:
             raise UsageError("sps needs a draft model of the target's vocabulary; give one with --set sps.draft=MODEL")
         resolve(options.draft)
 
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafter:
-        Decoder.check(options)
+        Decoder.check(options, target.name)
         draft = target.load(options.draft)
         assert_same_words(target, draft)
         try:

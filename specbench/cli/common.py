@@ -110,7 +110,7 @@ def make_plan(
     task_settings = [*task_settings, *asks]
     methods = plan_methods(chosen, [*settings, *more])
     for each in methods:
-        each.decoder.check(each.options)
+        each.decoder.check(each.options, model)
     return Plan(
         methods=methods,
         tasks=plan_tasks(tasks, [*task_settings, *_by_data_file(tasks, task_settings, data_file)]),

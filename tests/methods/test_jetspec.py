@@ -230,8 +230,8 @@ def prepared(model: Any, **options: Any) -> Method:
 
 def test_without_a_head_it_says_how_to_give_one() -> None:
     with pytest.raises(UsageError, match=r"give it one with --head FOLDER.*--head random"):
-        Decoder.check(Options())
-    Decoder.check(Options(head="random"))
+        Decoder.check(Options(), "qwen3-8b")
+    Decoder.check(Options(head="random"), "qwen3-8b")
 
 
 def test_a_depth_beyond_the_block_is_refused() -> None:

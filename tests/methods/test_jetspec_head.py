@@ -264,3 +264,13 @@ def test_more_draftable_tokens_than_the_target_has_are_refused(tmp_path: Path) -
     _few(list(range(60))).save(tmp_path)
     with pytest.raises(UsageError, match="drafts 60 tokens, the target has 50"):
         DraftHead.load(tmp_path, target())
+
+
+def test_a_large_head_goes_in_several_files(tmp_path: Path) -> None:
+    made = head()
+    made.save(tmp_path, dtype=torch.float32, largest="10KB")
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert len(files) > 1
+    assert all(file.stat().st_size < 14_000 for file in files)
+    again = DraftHead.load(tmp_path, target())
+    assert all(torch.equal(again.state_dict()[name], value.float()) for name, value in made.state_dict().items())

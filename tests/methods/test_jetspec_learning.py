@@ -10,10 +10,13 @@ from heads import head, together
 from models_tiny import layer_outputs, supported, tiny_llama
 from torch import Tensor
 
+from specbench.methods.jetspec.config import HeadConfig
+from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning.blocks import all_of, blocks_at, drawn
 from specbench.methods.jetspec.learning.divergence import forward_kl
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.sight import Sight
+from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.methods.jetspec.learning.teacher import Teacher
 
 STARTS, ENDS = torch.tensor([3, 5, 4]), torch.tensor([12, 6, 9])  # answers of 9, of 1 (no anchor) and of 5 tokens
@@ -201,3 +204,32 @@ def test_what_fills_a_batch_up_changes_nothing() -> None:
     alone = lesson(ids, torch.tensor([3]), torch.tensor([9]))["loss"]
     filled = torch.cat([ids, torch.full((1, 6), 7)], 1)
     torch.testing.assert_close(lesson(filled, torch.tensor([3]), torch.tensor([9]))["loss"], alone)
+
+
+# ------------------------------------------------------------------ first weights
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+def test_a_head_begins_as_the_targets_last_layers(family: str) -> None:
+    model = supported(family)
+    made = DraftHead.random(HeadConfig.for_target(model.config, mask_token_id=5, layers=2, block_size=4))
+    copied = start_from_target(made, model, torch.arange(1, 20)[None])
+    with torch.no_grad():
+        taps = len(made.config.target_layer_ids)
+        features = torch.randn(1, 3, taps * made.config.hidden_size)
+        assert made.fc(features).equal(features[..., -made.config.hidden_size :])
+    if family == "gpt2":  # whose layers have other names
+        assert copied < made.config.hidden_size * 4
+        return
+    layers = model.base_model.layers[-2:]
+    for own, theirs in zip(made.layers, layers, strict=True):
+        one: Any = own
+        assert one.mlp.down_proj.weight.equal(theirs.mlp.down_proj.weight)
+        assert one.self_attn.k_proj.weight.equal(theirs.self_attn.k_proj.weight)
+    assert made.norm.weight.equal(model.base_model.norm.weight)
+    first: Any = made.layers[0]
+    found = first.self_attn.q_norm.weight.detach()
+    if family == "qwen3":
+        assert found.equal(layers[0].self_attn.q_norm.weight)
+    else:
+        assert 0 < float(found[0]) != 1

@@ -1,0 +1,74 @@
+"""First weights of a head: those of the target's last layers, as far as they have the same names and shapes.
+
+A head of the target's sizes is a few decoder layers between the target's own embedding and LM head. Begun as the
+target's last layers it has its MLPs and its way to the vocabulary from the first step on; and as the last tapped layer
+feeds (nearly) those layers in the target, their keys and values of the context are right as well. JetSpec and DFlash
+say nothing of their first weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specbench.engine.layers import decoder_layers
+from specbench.methods.jetspec.head import DraftHead
+
+_FINAL = ("norm", "final_layernorm", "ln_f")  # of transformers' base models
+
+
+@torch.no_grad()
+def start_from_target(head: DraftHead, model: Any, ids: Tensor) -> int:
+    """Copies what fits into a head of random weights.
+
+    Args:
+        head: changed in place.
+        model: its target.
+        ids: int64 [1, n] a text, by which the scale of queries and keys is taken where the target does not
+            normalise them.
+
+    Returns:
+        Parameters that were copied.
+    """
+    layers = decoder_layers(model)[-len(head.layers) :]
+    copied = 0
+    for own, theirs in zip(head.layers, layers, strict=True):
+        copied += _copy(own, theirs)
+        attention: Any = own.self_attn
+        for name in ("q", "k"):
+            if not hasattr(getattr(theirs, "self_attn", None), f"{name}_norm"):
+                norm = getattr(attention, f"{name}_norm")
+                norm.weight.fill_(_spread(model, theirs, f"self_attn.{name}_proj", ids, attention.head_dim))
+    final = next((getattr(model.base_model, name) for name in _FINAL if hasattr(model.base_model, name)), None)
+    copied += _copy(head.norm, final) if final is not None else 0
+    first = getattr(layers[0], "input_layernorm", None)
+    copied += _copy(head.hidden_norm, first) if first is not None else 0
+    size = head.config.hidden_size
+    head.fc.weight.zero_()
+    head.fc.weight[:, -size:] = torch.eye(size)
+    return copied
+
+
+def _copy(own: nn.Module, theirs: nn.Module) -> int:
+    """Takes over what both have; returns how many numbers."""
+    found = dict(theirs.named_parameters())
+    fits = [(p, found[n]) for n, p in own.named_parameters() if n in found and found[n].shape == p.shape]
+    for parameter, value in fits:
+        parameter.copy_(value)
+    return sum(value.numel() for _, value in fits)
+
+
+def _spread(model: Any, layer: nn.Module, name: str, ids: Tensor, size: int) -> float:
+    """Root mean square of a projection's output, per head, over a text; 1 where there is no such projection."""
+    projection = dict(layer.named_modules()).get(name)
+    if projection is None:
+        return 1.0
+    seen: list[Tensor] = []
+    hook = projection.register_forward_hook(lambda _, __, output: seen.append(output))
+    try:
+        model.base_model(input_ids=ids, use_cache=False)
+    finally:
+        hook.remove()
+    return float(seen[0].float().unflatten(-1, (-1, size)).pow(2).mean(-1).sqrt().mean())
