@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from specbench.decoding import Method
 from specbench.plan import Plan
@@ -23,20 +23,22 @@ class Order:
     Args:
         plan: the run.
         prepared: its task.
-        done: what a run before has finished already.
+        done: texts of the answers that are there already, by request key.
+        repeats: which of the plan's repeats; default is all of them.
     """
 
-    def __init__(self, plan: Plan, prepared: Prepared, done: Sequence[RequestRecord]) -> None:
+    def __init__(
+        self, plan: Plan, prepared: Prepared, done: Mapping[str, str], repeats: Sequence[int] | None = None
+    ) -> None:
         self._plan = plan
         self._prepared = prepared
-        self._texts: dict[str, str] = {}
-        for record in done:
-            self.add(record)
+        self._texts = dict(done)
+        self._repeats = range(plan.repeats) if repeats is None else repeats
 
     @property
     def total(self) -> int:
         """Requests of the whole run, finished ones included."""
-        return len(self._plan.methods) * self._plan.repeats * self._prepared.spec.requests
+        return len(self._plan.methods) * len(self._repeats) * self._prepared.spec.requests
 
     def add(self, record: RequestRecord) -> None:
         """Takes a finished request; its text is the history of the next turn."""
@@ -49,11 +51,11 @@ class Order:
         """
         seed, ids = self._plan.sampling.seed, list(self._prepared.prompts)
         groups = [[prompt_id] for prompt_id in ids] if self._plan.concurrency == 1 else [ids]
-        for repeat in range(self._plan.repeats):
-            for at, group in enumerate(groups):
+        for repeat in self._repeats:
+            for group in groups:
                 for turn in range(1, 1 + max(self._prepared.prompts[prompt_id].turns for prompt_id in group)):
                     methods = list(self._plan.methods)
-                    random.Random(f"{seed}/{repeat}/{at}" + (f"/{turn}" if turn > 1 else "")).shuffle(methods)
+                    random.Random(f"{seed}/{repeat}/{group[0]}" + (f"/{turn}" if turn > 1 else "")).shuffle(methods)
                     for method in methods:
                         for requests in self._left(method, group, repeat, turn):
                             yield method, requests

@@ -144,9 +144,9 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
         UsageError: an unknown method or option, a setting twice or for a method that does not run, a tree too
             large.
     """
-    labels = _labels(names)
-    raw = _given(labels, settings)
-    return tuple(_method(label, name, raw[label]) for label, name in labels.items())
+    labels = labels_of(names)
+    raw = given(labels, settings)
+    return tuple(_fitting(make_method(label, name, raw[label])) for label, name in labels.items())
 
 
 def runnable() -> list[str]:
@@ -183,8 +183,8 @@ def default_settings(
     Raises:
         UsageError: as :func:`plan_methods`.
     """
-    labels = _labels(names)
-    raw = _given(labels, settings)
+    labels = labels_of(names)
+    raw = given(labels, settings)
     card = registry.method(method)
     known = option_names(card.load().Options)
     defaults = _with_preset(card, dict(options), known)
@@ -207,7 +207,7 @@ def settings_of_all(names: Sequence[str], option: str, value: str) -> list[str]:
     Raises:
         UsageError: none of them has.
     """
-    labels = _labels(names)
+    labels = labels_of(names)
     found = [f"{label}.{option}={value}" for label, name in labels.items() if _has(name, option)]
     if not found:
         takers = [name for name in registry.methods() if _has(name, option)]
@@ -219,7 +219,7 @@ def _has(method: str, option: str) -> bool:
     return option in registry.method(method).load().Options.model_fields
 
 
-def _labels(names: Sequence[str]) -> dict[str, str]:
+def labels_of(names: Sequence[str]) -> dict[str, str]:
     """Label of each row -> its method, AR first."""
     wanted = list(names)
     if BASELINE in wanted:
@@ -234,7 +234,7 @@ def _labels(names: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def _given(labels: dict[str, str], settings: Sequence[str]) -> dict[str, dict[str, Any]]:
+def given(labels: Mapping[str, str], settings: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Label of each row -> its options as written."""
     raw: dict[str, dict[str, Any]] = {label: {} for label in labels}
     for setting in settings:
@@ -245,7 +245,7 @@ def _given(labels: dict[str, str], settings: Sequence[str]) -> dict[str, dict[st
     return raw
 
 
-def _split(setting: str, labels: dict[str, str]) -> tuple[str, str, str]:
+def _split(setting: str, labels: Mapping[str, str]) -> tuple[str, str, str]:
     target, equals, value = setting.partition("=")
     label, dot, option = target.rpartition(".")
     if not equals or not option or not value:
@@ -262,7 +262,12 @@ def _split(setting: str, labels: dict[str, str]) -> tuple[str, str, str]:
     return label, option, value
 
 
-def _method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
+def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
+    """A method with options as written, of any size.
+
+    Raises:
+        UsageError: an unknown method or option, or a value that is not allowed.
+    """
     card = registry.method(name)
     module = card.load()
     options = parse(module.Options, _with_preset(card, raw, option_names(module.Options)), name)
@@ -271,9 +276,12 @@ def _method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
         wanted = f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.Decoder"
         raise UsageError(f"method '{name}' (from {card.origin}): its class Decoder has to {wanted}")
     lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
-    method = Method(name, label, options, lossless, module.Decoder, measures)
+    return Method(name, label, options, lossless, module.Decoder, measures)
+
+
+def _fitting(method: Method) -> Method:
     if method.max_rows > ROW_LIMIT:
-        raise UsageError(f"{label} would draft trees of {method.max_rows} rows; the limit is {ROW_LIMIT}")
+        raise UsageError(f"{method.label} would draft trees of {method.max_rows} rows; the limit is {ROW_LIMIT}")
     return method
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from specbench.errors import UsageError
 from specbench.models import LoadedModel
@@ -52,19 +52,35 @@ class Prepared:
         rule = StopRule(self._model.stop_ids, prompt.stops, self.budget, self._model.decode)
         return Request(prompt_id, repeat, ids, rule, 1 + len(answers), prompt.category, prompt.temperature)
 
+    def only(self, prompt_ids: Sequence[str]) -> Prepared:
+        """The same task with some of its prompts, in that order."""
+        return replace(self, prompts={prompt_id: self.prompts[prompt_id] for prompt_id in prompt_ids})
+
     def requests(self) -> list[Request]:
         """The first turn of every prompt."""
         return [self.request(prompt_id) for prompt_id in self.prompts]
 
 
-def prepare(plan: Plan, task: TaskPlan, model: LoadedModel) -> Prepared:
+def prepare(
+    plan: Plan,
+    task: TaskPlan,
+    model: LoadedModel,
+    choose: Callable[[Sequence[Prompt]], Sequence[Prompt]] | None = None,
+) -> Prepared:
     """Reads a task's data, renders and tokenises its prompts, and checks that they fit.
+
+    Args:
+        plan: the run.
+        task: one of its tasks.
+        model: what renders and tokenises.
+        choose: takes the prompts of the run out of all that there are; default is the first of the plan's limit.
 
     Raises:
         UsageError: no prompts, two of one id, or a prompt that leaves no room for its answers in the model's context.
     """
     instance = task.module.Task(task.options, plan.data_dir)
-    found: Sequence[Prompt] = instance.prompts(model.has_chat_template)[: plan.limit]
+    every: Sequence[Prompt] = instance.prompts(model.has_chat_template)
+    found = choose(every) if choose else every[: plan.limit]
     if not found:
         raise UsageError(f"task '{task.card.name}' has no prompts to run")
     budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])

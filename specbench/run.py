@@ -147,23 +147,7 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
     gpu = open_gpu(model.model.device)
     try:
         plan = ready(plan, model, engine)
-        config = RunConfig(
-            model=model.spec,
-            task=prepared.spec,
-            methods=plan.specs(),
-            sampling=plan.sampling,
-            max_new_tokens=prepared.budget,
-            repeats=plan.repeats,
-            concurrency=plan.concurrency,
-            attention=plan.attention,
-            graphs=plan.graphs,
-            compile=plan.compile,
-            linears=linears.kind_for(model.model),
-            simulated=dict(plan.simulated),
-            order_seed=plan.sampling.seed,
-            trace=plan.trace,
-            identity=environment.fingerprint(captured),
-        )
+        config = config_of(plan, model, prepared, captured)
         folder, resumed = _open_folder(plan, prepared, config, captured)
         with folder:
             runner = make_runner(plan, model, engine, GpuMeter(gpu.look) if gpu else None)
@@ -171,7 +155,7 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
             graded, verdicts = None, None
             if not plan.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
-                graded = _grade(plan, engine, prepared, records)
+                graded = grade(plan, engine, prepared, records)
                 if config.task.metric:
                     verdicts = score_in_child(folder.path, plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
@@ -181,6 +165,27 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
         if gpu:
             gpu.close()
     return folder
+
+
+def config_of(plan: Plan, model: LoadedModel, prepared: Prepared, captured: environment.Environment) -> RunConfig:
+    """Everything that decides what a run measures."""
+    return RunConfig(
+        model=model.spec,
+        task=prepared.spec,
+        methods=plan.specs(),
+        sampling=plan.sampling,
+        max_new_tokens=prepared.budget,
+        repeats=plan.repeats,
+        concurrency=plan.concurrency,
+        attention=plan.attention,
+        graphs=plan.graphs,
+        compile=plan.compile,
+        linears=linears.kind_for(model.model),
+        simulated=dict(plan.simulated),
+        order_seed=plan.sampling.seed,
+        trace=plan.trace,
+        identity=environment.fingerprint(captured),
+    )
 
 
 def open_gpu(device: torch.device) -> Nvml | None:
@@ -218,11 +223,11 @@ def _decode(
     resumed: bool,
 ) -> list[RequestRecord]:
     records = [RequestRecord.model_validate(line) for line in folder.requests()]
-    order = Order(plan, prepared, records)
+    order = Order(plan, prepared, {record.key: record.text for record in records})
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:
         progress.phase("warming up")
-        _warm_up(plan, model, prepared, engine, runner)
+        warm_up(plan, model, prepared, engine, runner)
         progress.ready(engine.report())
     first = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
@@ -235,7 +240,7 @@ def _decode(
     return records
 
 
-def _warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, engine: Engine, runner: Runner) -> None:
+def warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, engine: Engine, runner: Runner) -> None:
     """Captures every graph, then runs every method on text of the tool's own, as long as the longest prompt."""
     text = model.tokenizer(_WARM_UP * (1 + prepared.longest // 32))["input_ids"][: prepared.longest]
     assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
@@ -257,13 +262,16 @@ def _warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, engine: Engine,
                     pass
 
 
-def _grade(
+def grade(
     plan: Plan, engine: Engine, prepared: Prepared, records: Sequence[RequestRecord]
 ) -> Mapping[str, dict[str, Any]]:
     """Every method's answers against AR's, where both were asked the same: a later turn holds the answers before it."""
-    order = Order(plan, prepared, records)
+    order = Order(plan, prepared, {record.key: record.text for record in records})
     # Repeats share seed and prompt, so each must give the same ids as the first AR pass; all of them are graded.
-    reference = {(r.prompt_id, r.turn): r for r in records if r.method == BASELINE and r.repeat == 0}
+    reference: dict[tuple[str, int], RequestRecord] = {}
+    for record in records:
+        if record.method == BASELINE:
+            reference.setdefault((record.prompt_id, record.turn), record)
     temperatures: dict[float | None, list[RequestRecord]] = defaultdict(list)
     for record in records:
         temperatures[prepared.prompts[record.prompt_id].temperature].append(record)
@@ -276,8 +284,9 @@ def _grade(
         for record in group:
             item = request_key("", record.prompt_id, record.repeat, record.turn).removeprefix("|")
             asked = order.request(record.method, record.prompt_id, record.repeat, record.turn).ids
-            if asked == order.request(BASELINE, record.prompt_id, 0, record.turn).ids:
-                prompts[item], expected[item] = asked, reference[record.prompt_id, record.turn].ids
+            twin = reference[record.prompt_id, record.turn]
+            if asked == order.request(BASELINE, record.prompt_id, twin.repeat, record.turn).ids:
+                prompts[item], expected[item] = asked, twin.ids
                 graded.setdefault(record.method, {})[item] = record.ids
         for label, tally in lossless.grade_all(engine, plan.max_rows, prompts, expected, graded).items():
             tallies[label].append(tally)
@@ -295,13 +304,13 @@ def check(plan: Plan, task: TaskPlan, model: LoadedModel) -> dict[str, dict[str,
     try:
         plan = ready(plan, model, engine)
         runner = make_runner(plan, model, engine)
-        order, records = Order(plan, prepared, []), []
+        order, records = Order(plan, prepared, {}), []
         for method, requests in order.stretches():
             engine.sampling = sampling_of(plan, requests[0].temperature)
             for record in runner.segment(method, requests):
                 order.add(record)
                 records.append(record)
-        graded = _grade(plan, engine, prepared, records)
+        graded = grade(plan, engine, prepared, records)
     finally:
         engine.close()
     # In the order of the plan: that of the records is drawn by lot.

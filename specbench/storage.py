@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
@@ -136,22 +136,69 @@ class RunFolder:
         Raises:
             EnvironmentRefused: the disk is full or ``out`` cannot be written.
         """
-        name = f"{_utc():%Y%m%dT%H%M%SZ}-{re.sub(r'[^A-Za-z0-9._+=@-]+', '-', stem)[:150]}-{digest[:8]}"
-        draft = out / f".{name}.{os.getpid()}.tmp"
+        name = f"{_utc():%Y%m%dT%H%M%SZ}-{safe_name(stem)}-{digest[:8]}"
+        return cls._make(out / name, digest, run, _rename_to_free_name)
+
+    @classmethod
+    def at(cls, path: Path, digest: str, run: Mapping[str, Any]) -> RunFolder:
+        """The folder of exactly that name, locked for writing: a new one, or what is there, finished or not.
+
+        Args:
+            path: where it is, or will be.
+            digest, run: as for :meth:`create`, for a new one.
+
+        Raises:
+            UsageError: what is there is something else.
+            EnvironmentRefused: another process is writing to it, or the disk is full.
+        """
+        if not (path / _RUN).exists():
+            try:
+                return cls._make(path, digest, run, Path.rename)
+            except EnvironmentRefused:
+                if not (path / _RUN).exists():  # else another process was first
+                    raise
+        found = cls.reopen(path)
+        if found.run.get("digest") != digest:
+            found.close()
+            raise UsageError(f"{path} holds another run; choose another --out")
+        return found
+
+    def go_on(self, run: Mapping[str, Any]) -> None:
+        """Replaces the content of ``run.json``; a finished run is unfinished from here on.
+
+        Args:
+            run: as for :meth:`create`; the digest stays.
+
+        Raises:
+            EnvironmentRefused: the disk is full.
+        """
+        if self._lock is None:
+            raise ValueError(f"{self.path} was opened for reading")
+        content = {**run, "schema_version": SCHEMA_VERSION, "digest": self.run["digest"]}
+        (self.path / _DONE).unlink(missing_ok=True)
+        write_json_atomic(self.path / _RUN, content)
+        self.run = content
+
+    @classmethod
+    def _make(
+        cls, wanted: Path, digest: str, run: Mapping[str, Any], rename: Callable[[Path, Path], Path]
+    ) -> RunFolder:
+        """A new folder, written under another name first."""
+        draft = wanted.with_name(f".{wanted.name}.{os.getpid()}.tmp")
         content = {**run, "schema_version": SCHEMA_VERSION, "digest": digest}
         lock = None
         try:
             draft.mkdir(parents=True)
             lock = _acquire(draft)
             write_json_atomic(draft / _RUN, content)
-            path = _rename_to_free_name(draft, out / name)
-            _sync_folder(out)
+            path = rename(draft, wanted)
+            _sync_folder(wanted.parent)
         except BaseException as error:
             if lock is not None:
                 os.close(lock)
             shutil.rmtree(draft, ignore_errors=True)
             if isinstance(error, OSError):
-                raise _refused(error, out / name) from error
+                raise _refused(error, wanted) from error
             raise
         return cls(path, content, lock)
 
@@ -259,6 +306,11 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def safe_name(stem: str) -> str:
+    """A text as part of a file name: what does not belong there becomes "-", and what is too long is cut."""
+    return re.sub(r"[^A-Za-z0-9._+=@-]+", "-", stem)[:150]
 
 
 def _utc() -> datetime:

@@ -82,12 +82,9 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     ],
     "jetspec": [
         {"budget": 40, "width": 36},
-        {"budget": 50, "width": 36, "spine": False, "depth": 2},
-        {"tree": "accum-logp", "budget": 48, "width": 40},
-        {"tree": "top2gap", "budget": 60, "width": 50, "g0": 5.0},
+        {"tree": "accum-logp", "budget": 48, "width": 40, "depth": 2},
         {"tree": "auto", "budget": 64, "width": 60},
         {"head": "random-dflash", "budget": 60, "width": 50, "depth": 4},
-        {"head": "random-dflash", "tree": "accum-logp", "budget": 64, "width": 60},
     ],
 }
 

@@ -17,7 +17,7 @@ from specbench.options import names as option_names
 from specbench.plan import default_settings, plan_methods, plan_tasks
 from specbench.task import Prompt
 
-FIELDS = {"title", "hub", "base", "method", "options", "asks", "tokenizer", "template", "wheel", "licence"}
+FIELDS = {"title", "hub", "base", "method", "options", "suits", "asks", "tokenizer", "template", "wheel", "licence"}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 ALIASES = names.aliases()
 
@@ -56,6 +56,19 @@ def test_an_entry_can_be_planned(alias: str) -> None:
     assert (ar.name, planned.name) == ("ar", method)
     for option in options:
         assert option == "preset" or getattr(planned.options, option) == options[option]
+
+
+SUITS = [(alias, method) for alias, entry in ALIASES.items() for method in entry.get("suits", {})]
+
+
+@pytest.mark.parametrize(("alias", "method"), SUITS)
+def test_what_suits_a_model_can_be_planned_and_is_not_the_default(alias: str, method: str) -> None:
+    options = ALIASES[alias]["suits"][method]
+    _, planned = plan_methods([method], default_settings([method], [], method, options))
+    chosen = planned.options.model_dump()
+    usual = registry.method(method).load().Options().model_dump()
+    assert options.items() <= chosen.items()
+    assert not options.items() & usual.items()
 
 
 def test_options_come_with_a_method() -> None:

@@ -48,7 +48,7 @@ def asked(taken: Sequence[tuple[Method, list[Request]]]) -> list[tuple[str, str,
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_every_turn_of_every_prompt_comes_once_for_each_method_and_repeat(concurrency: int, repeats: int) -> None:
     made = plan([AR, MINE], concurrency=concurrency, repeats=repeats)
-    order = Order(made, prepared(PROMPTS), [])
+    order = Order(made, prepared(PROMPTS), {})
     found = Counter(asked(walk(order)))
     assert set(found.values()) == {1}
     assert len(found) == order.total == 2 * repeats * ALL
@@ -56,7 +56,7 @@ def test_every_turn_of_every_prompt_comes_once_for_each_method_and_repeat(concur
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_turn_comes_after_the_turns_before_it(concurrency: int) -> None:
-    found = asked(walk(Order(plan([AR, MINE], concurrency=concurrency), prepared(PROMPTS), [])))
+    found = asked(walk(Order(plan([AR, MINE], concurrency=concurrency), prepared(PROMPTS), {})))
     for label in ("ar", "mine"):
         for prompt in PROMPTS:
             turns = [turn for method, name, _, turn in found if (method, name) == (label, prompt.id)]
@@ -65,7 +65,7 @@ def test_a_turn_comes_after_the_turns_before_it(concurrency: int) -> None:
 
 def test_methods_follow_each_other_on_every_turn_in_an_order_of_their_own() -> None:
     prompts = [Prompt(f"p{n}", "a", True, follow_ups=("b",)) for n in range(12)]
-    found = asked(walk(Order(plan([AR, MINE]), prepared(prompts), [])))
+    found = asked(walk(Order(plan([AR, MINE]), prepared(prompts), {})))
     rounds = [[label for label, *_ in group] for _, group in groupby(found, key=lambda item: item[1:])]
     assert all(sorted(labels) == ["ar", "mine"] for labels in rounds)
     assert {tuple(labels) for labels in rounds} == {("ar", "mine"), ("mine", "ar")}
@@ -74,7 +74,7 @@ def test_methods_follow_each_other_on_every_turn_in_an_order_of_their_own() -> N
 
 
 def test_a_turn_is_asked_after_the_methods_own_answers() -> None:
-    taken = walk(Order(plan([AR, MINE]), prepared(PROMPTS), []))
+    taken = walk(Order(plan([AR, MINE]), prepared(PROMPTS), {}))
     texts = {(m.label, r.prompt_id, r.turn): conversations.text(r.ids) for m, rs in taken for r in rs}
     assert texts["mine", "p0", 1] == "user: one|"
     assert texts["mine", "p0", 3] == "user: one|assistant: mine 1|user: two|assistant: mine 2|user: three|"
@@ -83,14 +83,14 @@ def test_a_turn_is_asked_after_the_methods_own_answers() -> None:
 
 def test_forced_turns_are_asked_after_ars_answers_by_every_method() -> None:
     forced = [dataclasses.replace(prompt, forced=True) for prompt in PROMPTS]
-    taken = walk(Order(plan([AR, MINE]), prepared(forced), []))
+    taken = walk(Order(plan([AR, MINE]), prepared(forced), {}))
     for label in ("ar", "mine"):
         texts = {(r.prompt_id, r.turn): conversations.text(r.ids) for m, rs in taken for r in rs if m.label == label}
         assert texts["p0", 3] == "user: one|assistant: ar 1|user: two|assistant: ar 2|user: three|"
 
 
 def test_each_repeat_has_a_history_of_its_own() -> None:
-    order = Order(plan([AR], repeats=2), prepared(PROMPTS[2:]), [])
+    order = Order(plan([AR], repeats=2), prepared(PROMPTS[2:]), {})
     for _, requests in order.stretches():
         for request in requests:
             record = said("ar", request)
@@ -103,9 +103,9 @@ def test_each_repeat_has_a_history_of_its_own() -> None:
 @pytest.mark.parametrize("done", range(1, 2 * ALL + 1))
 def test_a_run_goes_on_at_any_request_of_a_conversation_where_it_was_stopped(concurrency: int, done: int) -> None:
     made = plan([AR, MINE], concurrency=concurrency)
-    whole = walk(Order(made, prepared(PROMPTS), []))
+    whole = walk(Order(made, prepared(PROMPTS), {}))
     records: list[RequestRecord] = [said(m.label, r) for m, rs in whole for r in rs][:done]
-    rest = walk(Order(made, prepared(PROMPTS), records))
+    rest = walk(Order(made, prepared(PROMPTS), {record.key: record.text for record in records}))
     assert asked(whole) == [(r.method, r.prompt_id, r.repeat, r.turn) for r in records] + asked(rest)
     first = {key: r.ids for key, r in zip(asked(whole), [r for _, rs in whole for r in rs], strict=True)}
     assert all(r.ids == first[key] for key, r in zip(asked(rest), [r for _, rs in rest for r in rs], strict=True))
@@ -113,7 +113,7 @@ def test_a_run_goes_on_at_any_request_of_a_conversation_where_it_was_stopped(con
 
 def test_requests_decoded_together_have_one_temperature() -> None:
     warm = [dataclasses.replace(p, temperature=t) for p, t in zip(PROMPTS, (0.7, None, 0.7), strict=True)]
-    taken = walk(Order(plan([AR], concurrency=4), prepared(warm), []))
+    taken = walk(Order(plan([AR], concurrency=4), prepared(warm), {}))
     assert [[(r.prompt_id, r.turn, r.temperature) for r in requests] for _, requests in taken] == [
         [("p0", 1, 0.7), ("p2", 1, 0.7)],
         [("p1", 1, None)],

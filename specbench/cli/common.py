@@ -155,7 +155,13 @@ def _by_alias(
         flags += [f"--method {method}"] if own else []
     methods = _some("--method", method)
     heads = settings_of_all(methods, "head", head) if head is not None else []
-    more = default_settings(methods, [*settings, *heads], own, alias.get("options", {})) if own else []
+    defaults = {**alias.get("suits", {}), **({own: alias.get("options", {})} if own else {})}
+    more = [
+        setting
+        for name, options in defaults.items()
+        if name == own or name in methods
+        for setting in default_settings(methods, [*settings, *heads], name, options)
+    ]
     flags += [f"--set {setting}" for setting in more]
     parts = [" ".join(flags)] if flags else []
     parts += [f"chat template {source.template}"] if source.template else []

@@ -10,7 +10,7 @@ from specbench import registry
 from specbench.cli import output
 
 # What would make a table wider than a terminal.
-_ONLY_JSON = {"options", "hub id", "base", "tokenizer", "template", "paper"}
+_ONLY_JSON = {"options", "suits", "hub id", "base", "tokenizer", "template", "paper"}
 
 Kind = Literal["methods", "tasks", "presets", "models", "gpus"]
 
@@ -98,6 +98,7 @@ def _models(full: bool) -> list[dict[str, Any]]:
             "hub id": entry.get("hub"),
             "base": entry.get("base"),
             "options": entry.get("options", {}),
+            "suits": entry.get("suits", {}),
             "tokenizer": entry.get("tokenizer"),
             "template": entry.get("template"),
             "what it is": entry["title"],

@@ -134,10 +134,10 @@ def _rating(score: Mapping[str, Any] | None) -> str:
 def metrics(summary: Mapping[str, Any], headline: str) -> RenderableType:
     """Right answers by every metric of the task, the headline first."""
     further = list(next(row["metrics"] for row in summary["rows"] if row.get("metrics")))
-    table = _plain(["metric", *(row["method"] for row in summary["rows"])])
-    table.add_row(headline, *(accuracy(row["accuracy"]) for row in summary["rows"]))
-    for metric in further:
-        table.add_row(metric, *(accuracy(row.get("metrics", {}).get(metric)) for row in summary["rows"]))
+    table = _plain(["right answers", headline, *further])
+    for row in summary["rows"]:
+        others = [accuracy(row.get("metrics", {}).get(metric)) for metric in further]
+        table.add_row(row["method"], accuracy(row["accuracy"]), *others)
     return table
 
 

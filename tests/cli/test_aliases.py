@@ -99,6 +99,15 @@ def test_another_method_is_left_alone(entry: dict[str, Any]) -> None:
     assert made.said == ()
 
 
+def test_what_suits_the_model_is_set_where_that_method_runs_and_a_setting_wins(entry: dict[str, Any]) -> None:
+    entry["suits"] = {"lookahead": {"window_size": 3, "ngram_size": 4}}
+    assert [method.label for method in plan().methods] == ["ar", "jf"]
+    made = plan("toy", "lookahead,jacobi", "lookahead.N=2")
+    assert made.said[0] == "toy sets --set lookahead.window_size=3"
+    (spec,) = (spec for spec in made.specs() if spec.label == "lookahead")
+    assert (spec.options["window_size"], spec.options["ngram_size"]) == (3, 2)
+
+
 def test_an_alias_without_a_method_gets_the_usual_ones() -> None:
     for model in ("smollm2-135m", "config:tiny"):
         made = plan(model)
@@ -210,7 +219,7 @@ def test_the_json_list_has_all_of_it(cli: Any) -> None:
     assert (shown["base"], shown["tokenizer"], shown["template"]) == ("GAIR/Abel-7B-001",) * 2 + ("cllm-math",)
     assert shown["hub id"] == "cllm/consistency-llm-7b-math"
     assert rows["config:tiny"] == {
-        "model": "config:tiny", "here": True, "method": None, "hub id": None, "base": None, "options": {},
+        "model": "config:tiny", "here": True, "method": None, "hub id": None, "base": None, "options": {}, "suits": {},
         "tokenizer": None, "template": None, "what it is": "dummy weights of this shape",
     }  # fmt: skip
 
