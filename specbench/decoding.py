@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +35,8 @@ class Target:
         engine: (model, rows of its largest step) -> an :class:`specbench.engine.engine.Engine` for another model, with
             the slots, the capacity and the choice of kernels and graphs of the target's.
         attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
+        once: (key, what makes it) -> what was made for that key first: rows of a run that draft with the same weights
+            load them once. Only one row decodes at a time.
     """
 
     model: Any
@@ -48,6 +50,7 @@ class Target:
     load: Callable[[str], Any]
     engine: Callable[[Any, int], Any]
     attention: str = "auto"
+    once: Callable[[Hashable, Callable[[], Any]], Any] = lambda key, make: make()
 
 
 @dataclass(frozen=True)

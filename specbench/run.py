@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Protocol
@@ -103,6 +103,13 @@ def ready(plan: Plan, model: LoadedModel, engine: Engine) -> Plan:
             **engine_options(plan),
         )
 
+    kept: dict[Hashable, Any] = {}
+
+    def once(key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in kept:
+            kept[key] = make()
+        return kept[key]
+
     target = Target(
         model=model.model,
         name=plan.model,
@@ -115,6 +122,7 @@ def ready(plan: Plan, model: LoadedModel, engine: Engine) -> Plan:
         load=lambda spec: load(spec, dtype=model.spec.dtype, device=str(model.model.device)),
         engine=engine_like_it,
         attention=plan.attention,
+        once=once,
     )
     return replace(plan, methods=tuple(method.ready(target) for method in plan.methods))
 

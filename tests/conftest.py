@@ -1,4 +1,4 @@
-"""Shared by all tests: two threads, no hub, and the embedded model where its wheel is installed."""
+"""Shared by all tests: few threads, no hub, and the embedded model where its wheel is installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import pytest
 
 # Before anything imports torch or the hub client; child processes of tests inherit both.
-os.environ.setdefault("OMP_NUM_THREADS", "2")  # what torch takes its thread count from
+# What torch takes its thread count from; where several test processes share the cores, one is each one's share.
+os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin for work triple the time on a busy machine
 os.environ["HF_HUB_OFFLINE"] = "1"
 

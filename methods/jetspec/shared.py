@@ -58,7 +58,7 @@ def prepare(options: Any, target: Target) -> Shared:
         UsageError: none is named, or it does not go with the target or the options.
         EnvironmentRefused: it cannot be had, or no memory is left for its cache.
     """
-    head, weights = _load(options.head, target)
+    head, weights = target.once(("jetspec", options.head), lambda: _ready(options.head, target))
     limit = head.config.block_size - 1
     depth = options.depth or limit
     if depth > limit:
@@ -66,12 +66,13 @@ def prepare(options: Any, target: Target) -> Shared:
             f"jetspec.depth={depth} is more than head {weights['head']} drafts: its block of {limit + 1} has {limit} "
             "guesses"
         )
-    head.eval().requires_grad_(False)
-    Linears(head, kind_for(head)).attach()
-    passes = HeadPass(
-        head, target.model, slots=target.slots, capacity=target.capacity,
-        depth=depth, width=1 if options.tree == "chain" else options.width, capture=target.capture,
-        attention=target.attention,
+    width = 1 if options.tree == "chain" else options.width
+    passes = target.once(
+        ("jetspec", options.head, depth, width),
+        lambda: HeadPass(
+            head, target.model, slots=target.slots, capacity=target.capacity,
+            depth=depth, width=width, capture=target.capture, attention=target.attention,
+        ),
     )  # fmt: skip
     knobs = Knobs(options.width, options.beta, options.g0, options.spine)
     if options.tree == "auto":
@@ -96,6 +97,13 @@ def draft_seconds(passes: HeadPass, budget: int, context: int) -> float:
     finally:
         passes.close(slot)
     return sorted(taken)[_TIMED // 2]
+
+
+def _ready(name: str | None, target: Target) -> tuple[DraftHead, dict[str, str]]:
+    head, weights = _load(name, target)
+    head.eval().requires_grad_(False)
+    Linears(head, kind_for(head)).attach()
+    return head, weights
 
 
 def _load(name: str | None, target: Target) -> tuple[DraftHead, dict[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from typing import Any
 
 from pydantic import field_serializer
 
@@ -55,12 +56,16 @@ class Decoder(decoding.Decoder):
     @staticmethod
     def prepare(options: Options, target: Target) -> Drafter:
         Decoder.check(options, target.name)
-        draft = target.load(options.draft)
-        assert_same_words(target, draft)
-        try:
-            engine = target.engine(draft.model, Drafter.MAX_ROWS)
-        except SpecbenchError as error:
-            raise type(error)(f"draft model {draft.spec.name}: {error}") from error
+
+        def load() -> tuple[Any, Any]:
+            draft = target.load(options.draft)
+            assert_same_words(target, draft)
+            try:
+                return draft, target.engine(draft.model, Drafter.MAX_ROWS)
+            except SpecbenchError as error:
+                raise type(error)(f"draft model {draft.spec.name}: {error}") from error
+
+        draft, engine = target.once(("sps", options.draft), load)
         return Drafter(engine, draft, options.draft_tokens, target.sampling)
 
     @staticmethod

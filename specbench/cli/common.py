@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from specbench.names import DEFAULT_MODEL
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from specbench.decoding import Method
     from specbench.models import LoadedModel
     from specbench.plan import Plan
 
@@ -76,8 +77,12 @@ def make_plan(
     simulate: Sequence[str] = (),
     preset: str | None = None,
     head: str | None = None,
+    expand: Callable[[Sequence[str], Sequence[str]], tuple[Method, ...]] | None = None,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
+
+    Args:
+        expand: makes the methods from names and settings; default is a row for each name.
 
     Raises:
         UsageError: an unknown name or a bad option.
@@ -108,7 +113,7 @@ def make_plan(
     if asks:
         lines.append(f"{model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
     task_settings = [*task_settings, *asks]
-    methods = plan_methods(chosen, [*settings, *more])
+    methods = (expand or plan_methods)(chosen, [*settings, *more])
     for each in methods:
         each.decoder.check(each.options, model)
     return Plan(

@@ -16,8 +16,13 @@ def show(
     as_json: bool = common.JSON,
 ) -> None:
     """Show a run, finished or not, without torch."""
+    from specbench.cli.sweep import show_sweep
     from specbench.reading import read_run
+    from specbench.sweep.table import is_sweep, read_sweep
 
+    if is_sweep(run):
+        show_sweep(read_sweep(run), as_json)
+        return
     read = read_run(run)
     if as_json:
         lines = [record.model_dump(mode="json") for record in read.records] if requests else None

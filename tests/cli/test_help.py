@@ -39,6 +39,12 @@ FLAGS = {
     "show": ["RUN", "--requests", "--json"],
     "list": ["kind", "--json"],
     "doctor": ["--out", "--json"],
+    "sweep": [
+        *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
+        *(*_KERNELS, "--data-dir", "--data-file", "--out", "--json", "--simulate-acceptance", "--head"),
+        *("--grid", "--grid-file", "--held-out", "--search", "--until-ci", "--executor", "--workers", "--yes"),
+        "--no-score",
+    ],
     "train": [
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),

@@ -1,0 +1,221 @@
+"""``specbench sweep``: options of methods as a grid."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
+
+from specbench.cli import common, output
+from specbench.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from specbench.decoding import Method
+    from specbench.plan import Plan
+    from specbench.sweep.executors import Executor, Make
+    from specbench.sweep.grid import Axis, Grid
+    from specbench.sweep.worker import Worker
+
+_EXECUTORS = ("local", "ray")
+_SEARCHES = ("grid", "halving")
+
+
+def sweep(
+    method: str | None = common.METHOD,
+    grid: list[str] = typer.Option(
+        [],
+        "--grid",
+        help="Values of an option, or of concurrency: n=8,16 or r=0.5:0.9:0.1; repeatable.",
+        metavar="OPT=VALUES",
+    ),
+    grid_file: Path | None = typer.Option(
+        None, "--grid-file", help="The same as YAML: a mapping, grid.", exists=True, dir_okay=False
+    ),
+    task: str = typer.Option(common.DEFAULT_TASK, "--task", help="The task."),
+    model: str = common.MODEL,
+    gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
+    limit: int | None = typer.Option(
+        None, "--limit", min=1, help="Prompts to choose by, drawn by lot.", show_default="all not held out"
+    ),
+    held_out: int = typer.Option(0, "--held-out", min=0, help="Other prompts, to judge the best cell by."),
+    search: str = typer.Option("grid", "--search", help="grid: every cell on every prompt; halving: slow cells drop."),
+    until: str | None = typer.Option(
+        None, "--until-ci", help="Stop a cell when its speedup is known to ± this share.", metavar="PERCENT"
+    ),
+    max_new_tokens: int | None = common.BUDGET,
+    temperature: float = typer.Option(0.0, "--temperature", min=0.0, help="0 is greedy."),
+    top_k: int = common.TOP_K,
+    top_p: float = common.TOP_P,
+    seed: int = common.SEED,
+    settings: list[str] = common.SET,
+    head: str | None = common.HEAD,
+    task_settings: list[str] = common.TASK_SET,
+    dtype: str = common.DTYPE,
+    device: str = common.DEVICE,
+    attention: str = common.ATTENTION,
+    graphs: str = common.GRAPHS,
+    compile: bool = common.COMPILE,
+    revision: str | None = common.REVISION,
+    data_dir: Path | None = common.DATA_DIR,
+    data_file: Path | None = common.DATA_FILE,
+    simulate: list[str] = typer.Option(
+        [], "--simulate-acceptance", help="As of run, for every cell: MEAN[:SPREAD].", metavar="SPEC"
+    ),
+    executor: str = typer.Option("local", "--executor", help="local: this machine; ray: a Ray cluster."),
+    workers: int | None = typer.Option(
+        None, "--workers", min=1, help="Devices to use.", show_default="all GPUs, or one worker on a CPU"
+    ),
+    yes: bool = typer.Option(False, "--yes", help="Run a grid however large it is."),
+    no_score: bool = typer.Option(False, "--no-score", help="Do not judge the answers."),
+    out: Path = typer.Option(Path("sweeps"), "--out", help="Folder that receives the sweep's folder."),
+    as_json: bool = common.JSON,
+) -> None:
+    """Measure settings of methods beside each other: which is best, and which are as good.
+
+    Every prompt is decoded by all cells, one right after the other, and by ar. Repeating the command goes on where it
+    stopped; a wider grid decodes only its new cells.
+    """
+    from specbench.sweep.drive import Sweep, drive
+    from specbench.sweep.grid import read_axes
+    from specbench.sweep.search import Kind
+    from specbench.sweep.table import read_sweep
+
+    common.assert_gpu(gpu)
+    if executor not in _EXECUTORS:
+        raise unknown("executor", executor, _EXECUTORS)
+    if search not in _SEARCHES:
+        raise unknown("search", search, _SEARCHES)
+    if "," in task:
+        raise UsageError("a sweep has one task; run it once for each")
+    arguments: dict[str, Any] = {
+        "method": method,
+        "task": task,
+        "model": model,
+        "settings": settings,
+        "head": head,
+        "task_settings": task_settings,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "limit": None,  # the prompts are drawn by lot, in the worker
+        "max_new_tokens": max_new_tokens,
+        "repeats": 1,
+        "dtype": dtype,
+        "device": device,
+        "attention": attention,
+        "graphs": graphs,
+        "compile": compile,
+        "revision": revision,
+        "data_dir": data_dir,
+        "data_file": data_file,
+        "out": out,
+        "simulate": simulate,
+    }
+    axes = read_axes(grid, grid_file)
+    plan, cells = make(axes, arguments, yes)
+    asked = Sweep(cells, out, cast(Kind, search), _share(until), data_dir, not no_score)
+    notes = output.stderr()
+    for line in plan.said:
+        notes.print(line, soft_wrap=True, markup=False)
+    from specbench.cli.progress import SweepProgress
+
+    running = _executor(executor, workers, device, partial(worker, axes, arguments, (limit, held_out, seed)), notes)
+    try:
+        with SweepProgress(notes) as progress:
+            path = drive(asked, running, progress)
+    finally:
+        running.close()
+    read = read_sweep(path)
+    show_sweep(read, as_json, write=True)
+
+
+def make(axes: Sequence[Axis], arguments: Mapping[str, Any], insist: bool) -> tuple[Plan, Grid]:
+    """The plan whose methods are the cells, and the grid they come from."""
+    from specbench.sweep import grid
+
+    found: list[Grid] = []
+
+    def expand(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
+        found.append(grid.expand(names, settings, axes, insist))
+        return (found[0].baseline, *(cell.method for cell in found[0].cells))
+
+    most = max(grid.concurrency_of(axes))
+    return common.make_plan(**arguments, concurrency=most, expand=expand), found[0]
+
+
+def worker(axes: Sequence[Axis], arguments: Mapping[str, Any], draw: tuple[int | None, int, int]) -> Worker:
+    """A worker, made where it works."""
+    from specbench.sweep.worker import Draw, Worker
+
+    plan, _ = make(axes, arguments, insist=True)
+    return Worker(plan, Draw(*draw))
+
+
+def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
+    """Prints a sweep.
+
+    Args:
+        read: a :class:`specbench.sweep.table.ReadSweep`.
+        as_json: one JSON document instead.
+        write: also write the CSV and the pictures into its folder.
+    """
+    from specbench.reporting.sweep import sweep_table
+
+    run = next(iter(read.runs.values())).run
+    if write:
+        read.cells.to_csv(read.path / "cells.csv", index=False, float_format="%.6g")
+    if as_json:
+        import json
+
+        rows = json.loads(read.cells.to_json(orient="records"))
+        output.emit_json({"folder": str(read.path), "sweep": dict(read.head), "cells": rows})
+        return
+    console = output.stdout()
+    console.print()
+    console.print(sweep_table(run, read.cells))
+    console.print(f"\nsweep: {read.path}", soft_wrap=True)
+
+
+def _share(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 < share < 1:
+        raise UsageError(f"--until-ci {text}: write a share in per cent, as in --until-ci 2%")
+    return share
+
+
+def _executor(kind: str, workers: int | None, device: str, make: Make, notes: Any) -> Executor:
+    from specbench.sweep.executors import Here
+    from specbench.sweep.processes import Processes, places
+
+    if kind == "ray":
+        from specbench.sweep.cluster import Cluster
+
+        return Cluster(make, workers)
+    devices = _devices() if device in ("auto", "cuda") else []
+    count = workers or len(devices) or 1
+    if devices and count > len(devices):
+        raise UsageError(f"--workers {count}, but there are {len(devices)} GPUs; one worker has one GPU")
+    if count == 1:
+        notes.print("loading …")
+        return Here(make)
+    notes.print(f"starting {count} workers …")
+    return Processes(make, places(count, devices[:count]))
+
+
+def _devices() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may name, one per GPU."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return named[:count] if named else [str(at) for at in range(count)]

@@ -1,0 +1,107 @@
+"""What a terminal shows of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from specbench.records import BASELINE
+from specbench.reporting.table import number
+
+#: Cells of one concurrency that a table shows; the file has all.
+SHOWN = 20
+
+
+def sweep_table(run: Mapping[str, Any], cells: pd.DataFrame) -> RenderableType:
+    """The fastest cells at each concurrency, and what can be said of the best one.
+
+    Args:
+        run: content of a ``run.json`` of the sweep.
+        cells: as :func:`specbench.sweep.table.cells` makes it.
+    """
+    title = Text()
+    title.append(f"{run['task']['name']} v{run['task']['version']}", style="bold")
+    title.append(f" · {run['model']['name']} {run['model']['dtype']} · {run['environment']['device']['name']}")
+    parts: list[RenderableType] = [title, Text()]
+    for concurrency in sorted(cells["concurrency"].unique()):
+        at = cells[cells["concurrency"] == concurrency]
+        tuning = at[(at["set"] == "tuning") & (at["stopped"] != "too large")]
+        ranked = tuning.sort_values("speedup", ascending=False, na_position="last", kind="stable")
+        plain = ranked[ranked["method"] == BASELINE]
+        others = ranked[ranked["method"] != BASELINE]
+        parts += [_table(pd.concat([others.head(SHOWN), plain]), f"concurrency {concurrency}"), Text()]
+        parts += [Text(line, style="dim") for line in sentences(at)]
+        if len(others) > SHOWN:
+            parts.append(Text(f"{len(others) - SHOWN} slower cells are in the CSV.", style="dim"))
+        parts.append(Text())
+    return Group(*parts[:-1])
+
+
+def _table(rows: pd.DataFrame, title: str) -> Table:
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made.padding = (0, 1, 0, 0)
+    made.add_column("cell", min_width=8, overflow="fold")
+    for column in ("prompts", "TPF", "tok/s", "speedup", "rows"):
+        made.add_column(column, justify="right", no_wrap=True)
+    made.add_column("", overflow="fold", min_width=6)
+    for row in rows.to_dict("records"):
+        plain = row["method"] == BASELINE
+        ratio = "1" if plain else interval(row, "speedup")
+        said = [row["stopped"], "best" if row["best"] else "within noise" if row["within_noise"] else ""]
+        made.add_row(
+            row["label"],
+            str(int(row["prompts"])),
+            _number(row["tpf"], 2),
+            _number(row["tok_s"], 1),
+            ratio,
+            _number(row["rows_per_step"], 0),
+            " ".join(word for word in said if word),
+        )
+    return made
+
+
+def sentences(cells: pd.DataFrame) -> list[str]:
+    """What one concurrency's cells say, in words."""
+    tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
+    large = tuning[tuning["stopped"] == "too large"]
+    measured = tuning[tuning["stopped"] != "too large"]
+    found = []
+    best = measured[measured["best"].astype(bool)]
+    if len(best):
+        row = best.iloc[0]
+        noise = measured[measured["within_noise"].astype(bool) & ~measured["best"].astype(bool)]
+        near = f"; {len(noise)} within noise of it: {_some(list(noise['label']))}" if len(noise) else ""
+        asked = f"speedup {interval(row, 'speedup')} on {int(row['prompts'])} prompts"
+        found.append(f"Best of {len(measured)} cells: {row['label']}, {asked}{near}.")
+        again = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]
+        if len(again):
+            other = again.iloc[0]
+            found.append(
+                f"On {int(other['prompts'])} prompts it was not chosen by: speedup {interval(other, 'speedup')}."
+            )
+    if len(large):
+        found.append(f"Not run, trees too large: {_some(list(large['label']))}.")
+    return found
+
+
+def interval(row: Mapping[Any, Any] | pd.Series[Any], name: str) -> str:
+    """A figure with its interval, where there is one."""
+    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    if pd.isna(value):
+        return "–"
+    return f"{value:.2f} (too few)" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _number(value: float, digits: int) -> str:
+    return number(None if pd.isna(value) else value, digits)
+
+
+def _some(labels: list[str]) -> str:
+    more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
+    return ", ".join(labels[:4]) + more

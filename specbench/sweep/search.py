@@ -1,0 +1,112 @@
+"""Which cells a sweep decodes next: all of them, or fewer as the slow ones fall out. No torch, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specbench.records import BASELINE
+from specbench.sweep.measured import Measured
+
+Kind = Literal["grid", "halving"]
+
+#: Blocks between two looks at the intervals. The same for any number of workers, so that all stop at the same prompt.
+LOOK_EVERY = 4
+
+
+@dataclass(frozen=True)
+class Round:
+    """Work that can be done in any order.
+
+    Attributes:
+        labels: the cells, plain decoding first.
+        blocks: prompt ids; each block is decoded by all the cells, one right after the other.
+    """
+
+    labels: tuple[str, ...]
+    blocks: tuple[tuple[str, ...], ...]
+
+
+@dataclass
+class Search:
+    """The rounds of one sweep at one concurrency.
+
+    Attributes:
+        labels: of the cells, plain decoding left out.
+        prompts: to choose by, in the order in which they are used.
+        held_out: to judge the chosen one by; none of ``prompts``.
+        block: prompts of a block.
+        kind: "grid" decodes every prompt with every cell; "halving" drops the slower half after each of its rungs,
+            which have twice the prompts of the one before (successive halving, Jamieson and Talwalkar 2016).
+        until: a cell stops when the half width of its speedup's interval is at most this share of the speedup.
+        stopped: label -> why it was not decoded to the end, "halved" or "interval".
+    """
+
+    labels: Sequence[str]
+    prompts: Sequence[str]
+    held_out: Sequence[str] = ()
+    block: int = 1
+    kind: Kind = "grid"
+    until: float | None = None
+    stopped: dict[str, str] = field(default_factory=dict)
+
+    def rounds(self, measured: Measured) -> Iterator[Round]:
+        """The rounds; what one has measured has to be in ``measured`` before the next is taken."""
+        alive, seen = list(self.labels), list[str]()
+        for rung, prompts in enumerate(self._rungs()):
+            if rung:
+                kept = set(measured.ranked(alive, self._before(rung))[: math.ceil(len(alive) / 2)])
+                self.stopped |= {label: "halved" for label in alive if label not in kept}
+                alive = [label for label in alive if label in kept]
+            blocks = self._blocks(prompts)
+            looks = len(blocks) if self.until is None else LOOK_EVERY
+            for at in range(0, len(blocks), looks):
+                running = [label for label in alive if label not in self.stopped]
+                if not running:
+                    break
+                taken = tuple(blocks[at : at + looks])
+                yield Round((BASELINE, *running), taken)
+                seen += [prompt for block in taken for prompt in block]
+                # Not what a killed command or one without a limit has measured further on: a repeated one stops alike.
+                self.stopped |= {label: "interval" for label in running if self._narrow(measured, label, seen)}
+        best = self.best(measured)
+        if best is not None and self.held_out:
+            yield Round((BASELINE, best), tuple(self._blocks(self.held_out)))
+
+    def finalists(self) -> list[str]:
+        """The cells that halving has not dropped."""
+        return [label for label in self.labels if self.stopped.get(label) != "halved"]
+
+    def best(self, measured: Measured) -> str | None:
+        """The cell with the highest speedup over plain decoding; None while nothing is measured."""
+        ranked = measured.ranked(self.finalists(), self.prompts)
+        return ranked[0] if ranked and measured.speedup(ranked[0], prompts=self.prompts) is not None else None
+
+    def within_noise(self, measured: Measured) -> list[str]:
+        """The cells that the prompts do not tell apart from the best one."""
+        best = self.best(measured)
+        return [] if best is None else measured.within_noise(best, self.finalists(), self.prompts)
+
+    def _rungs(self) -> list[Sequence[str]]:
+        """The prompts that each rung adds; the last one's end at the last prompt."""
+        if self.kind == "grid" or len(self.labels) < 2:
+            return [self.prompts]
+        count = min(math.ceil(math.log2(len(self.labels))), int(math.log2(len(self.prompts))) if self.prompts else 0)
+        ends = [math.ceil(len(self.prompts) / 2 ** (count - rung)) for rung in range(count + 1)]
+        return [self.prompts[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def _before(self, rung: int) -> list[str]:
+        return [prompt for prompts in self._rungs()[:rung] for prompt in prompts]
+
+    def _blocks(self, prompts: Sequence[str]) -> list[tuple[str, ...]]:
+        return [tuple(prompts[at : at + self.block]) for at in range(0, len(prompts), self.block)]
+
+    def _narrow(self, measured: Measured, label: str, prompts: Sequence[str]) -> bool:
+        if self.until is None:
+            return False
+        ratio = measured.speedup(label, prompts=prompts)
+        if ratio is None or ratio.interval is None:
+            return False
+        return (ratio.interval.high - ratio.interval.low) / 2 <= self.until * ratio.value

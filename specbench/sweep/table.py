@@ -1,0 +1,157 @@
+"""A sweep as a table, a row per cell, from its files alone. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.errors import UsageError
+from specbench.reading import ReadRun, read_run
+from specbench.records import BASELINE, RequestRecord
+from specbench.stats import Ratio, paired_ratio
+from specbench.storage import RunFolder
+from specbench.summary import method_figures
+from specbench.sweep.drive import SWEEP, read_head
+from specbench.sweep.measured import Measured
+
+_NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class ReadSweep:
+    """A sweep as it is on disk, finished or not.
+
+    Attributes:
+        path: its folder.
+        head: content of ``sweep.json``.
+        runs: its run folders by concurrency, ascending.
+        cells: :func:`cells`.
+    """
+
+    path: Path
+    head: Mapping[str, Any]
+    runs: Mapping[int, ReadRun]
+    cells: pd.DataFrame
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a folder is a sweep's."""
+    return (path / SWEEP).is_file()
+
+
+def read_sweep(path: Path) -> ReadSweep:
+    """Reads a sweep folder.
+
+    Raises:
+        UsageError: not a sweep, damaged, or of a newer version.
+    """
+    head = read_head(path)
+    runs = {count: read_run(path / f"c{count}") for count in head["concurrency"] if (path / f"c{count}").is_dir()}
+    if not runs:
+        raise UsageError(f"{path} has lost its runs (c1, …); repeat the sweep's command")
+    return ReadSweep(path, head, runs, cells(head, runs))
+
+
+def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun]) -> pd.DataFrame:
+    """One row per cell, concurrency and set of prompts; plain decoding is a row with method "ar".
+
+    Columns: ``cell`` (hash of what decides it), ``label``, ``method``, a column per swept option, ``concurrency``,
+    ``set`` ("tuning" or "held-out"), ``prompts``, ``requests``, ``tokens``, ``target_forwards``, ``tpf``, ``tok_s``,
+    ``speedup`` (over plain decoding at the same concurrency, on the same prompts), both with ``_low`` and ``_high``
+    of a 95% bootstrap over prompts, ``rows_per_step``, ``step_ms``, ``predicted_tok_s``, ``accuracy``, ``best``,
+    ``within_noise``, ``stopped``. What there is not is nan.
+
+    Cells that cannot run are rows with ``stopped`` "too large" and no figures.
+    """
+    rows = [row for count, read in runs.items() for row in _rows(head, count, read)]
+    for label in head["too_large"]:
+        rows += [{"label": label, "concurrency": count, "set": "tuning", "stopped": "too large"} for count in runs]
+    options = list(dict.fromkeys(option for cell in head["cells"].values() for option in cell["values"]))
+    figures = [
+        "prompts", "requests", "tokens", "target_forwards", "tpf", "tok_s", "tok_s_low", "tok_s_high", "speedup",
+        "speedup_low", "speedup_high", "rows_per_step", "step_ms", "predicted_tok_s", "accuracy", "best",
+        "within_noise", "stopped",
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
+
+
+def _rows(head: Mapping[str, Any], concurrency: int, read: ReadRun) -> Iterator[dict[str, Any]]:
+    found = read.summary.get("sweep", {})
+    tuning = set(head["tuning"])
+    ids = {str(spec["label"]): _hash(spec, read) for spec in read.run["methods"]}
+    unknown = {str(spec["label"]): {"method": spec["name"], "values": {}} for spec in read.run["methods"]}
+    for name, wanted in (("tuning", True), ("held-out", False)):
+        by_label: dict[str, list[RequestRecord]] = defaultdict(list)
+        measured = Measured(shared=concurrency > 1)
+        for record in read.records:
+            if (record.prompt_id in tuning) == wanted:
+                by_label[record.method].append(record)
+                measured.add(record)
+        for label in ids:
+            if records := by_label.get(label):
+                cell = head["cells"].get(label, unknown[label])
+                yield {
+                    "cell": ids[label],
+                    "label": label,
+                    "method": cell["method"],
+                    **cell["values"],
+                    "concurrency": concurrency,
+                    "set": name,
+                    **_figures(label, records, measured, read, concurrency > 1),
+                    "best": label == found.get("best"),
+                    "within_noise": label in found.get("within_noise", ()),
+                    "stopped": found.get("stopped", {}).get(label, ""),
+                }
+
+
+def _figures(
+    label: str, records: Sequence[RequestRecord], measured: Measured, read: ReadRun, shared: bool
+) -> dict[str, Any]:
+    figures = method_figures(records, shared=shared)
+    speed = _speed(records, shared)
+    over = None if label == BASELINE else measured.speedup(label)
+    verdicts = [read.verdicts[record.key] for record in records if record.key in read.verdicts]
+    return {
+        **{name: figures[name] for name in ("prompts", "requests", "tokens", "target_forwards", "tpf")},
+        **_three("tok_s", speed),
+        **_three("speedup", over),
+        "rows_per_step": figures["rows_per_step"],
+        "step_ms": _NAN if figures["step_s"] is None else 1e3 * figures["step_s"],
+        "predicted_tok_s": _NAN,
+        "accuracy": sum(verdicts) / len(verdicts) if verdicts else _NAN,
+    }
+
+
+def _speed(records: Sequence[RequestRecord], shared: bool) -> Ratio:
+    """Tokens per second: one second a token over the seconds a token."""
+    ones = [1.0] * len(records)
+    seconds = [record.busy_decode_s if shared else record.decode_s for record in records]
+    tokens = [float(record.n_out - 1) for record in records]
+    return paired_ratio((ones, ones), (seconds, tokens), seed=0, clusters=[record.prompt_id for record in records])
+
+
+def _three(name: str, ratio: Ratio | None) -> dict[str, float]:
+    interval = ratio.interval if ratio else None
+    return {
+        name: ratio.value if ratio else _NAN,
+        f"{name}_low": interval.low if interval else _NAN,
+        f"{name}_high": interval.high if interval else _NAN,
+    }
+
+
+def _hash(spec: Mapping[str, Any], read: ReadRun) -> str:
+    """Of what decides a cell: the method with all its options, and all that the sweep's cells have in common."""
+    said = json.dumps([read.run["digest"], read.run["concurrency"], spec["name"], spec["options"]], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+
+def finished(read: ReadSweep) -> bool:
+    """Whether every part of it got to its end."""
+    return all(RunFolder.load(read.path / f"c{count}").finished for count in read.runs)
