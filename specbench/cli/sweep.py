@@ -136,12 +136,16 @@ def sweep(
 
 def make(axes: Sequence[Axis], arguments: Mapping[str, Any], insist: bool) -> tuple[Plan, Grid]:
     """The plan whose methods are the cells, and the grid they come from."""
+    from specbench.plan import settings_of_all
     from specbench.sweep import grid
 
     found: list[Grid] = []
+    head = arguments["head"]
 
     def expand(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
-        found.append(grid.expand(names, settings, axes, insist))
+        # What an alias sets gives way to what is swept; what the user sets does not.
+        mine = [*arguments["settings"], *(settings_of_all(names, "head", head) if head is not None else [])]
+        found.append(grid.expand(names, settings, axes, insist, asked=mine))
         return (found[0].baseline, *(cell.method for cell in found[0].cells))
 
     most = max(grid.concurrency_of(axes))

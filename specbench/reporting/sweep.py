@@ -55,7 +55,7 @@ def _table(rows: pd.DataFrame, title: str) -> Table:
         ratio = "1" if plain else interval(row, "speedup")
         said = [row["stopped"], "best" if row["best"] else "within noise" if row["within_noise"] else ""]
         made.add_row(
-            row["label"],
+            Text(row["label"], overflow="fold"),  # a text, because its values may look like markup
             str(int(row["prompts"])),
             _number(row["tpf"], 2),
             _number(row["tok_s"], 1),

@@ -192,20 +192,25 @@ def _work(make: Make, cores: Sequence[int], pipe: Connection) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
     os.environ["OMP_NUM_THREADS"] = str(len(cores))
+    # Whoever asked may be gone, perhaps without having read all that was said.
+    with contextlib.suppress(EOFError, ConnectionError, KeyboardInterrupt):
+        _serve(make, pipe)
+
+
+def _serve(make: Make, pipe: Connection) -> None:
     try:
         worker = make()
-        while True:
-            what, arguments = pipe.recv()
-            try:
-                if what == "decode":
-                    for record in worker.decode(*arguments):
-                        pipe.send(("record", record))
-                    pipe.send(("done", None))
-                else:
-                    pipe.send(("answer", getattr(worker, what)(*arguments)))
-            except SpecbenchError as error:
-                pipe.send(("error", error))
     except SpecbenchError as error:
         pipe.send(("error", error))
-    except (EOFError, ConnectionError, KeyboardInterrupt):
-        pass  # whoever asked is gone, perhaps without having read all that was said
+        return
+    while True:
+        what, arguments = pipe.recv()
+        try:
+            if what == "decode":
+                for record in worker.decode(*arguments):
+                    pipe.send(("record", record))
+                pipe.send(("done", None))
+            else:
+                pipe.send(("answer", getattr(worker, what)(*arguments)))
+        except SpecbenchError as error:
+            pipe.send(("error", error))

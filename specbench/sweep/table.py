@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,18 @@ def read_sweep(path: Path) -> ReadSweep:
         UsageError: not a sweep, damaged, or of a newer version.
     """
     head = read_head(path)
-    runs = {count: read_run(path / f"c{count}") for count in head["concurrency"] if (path / f"c{count}").is_dir()}
+    runs = {count: _read(path / f"c{count}") for count in head["concurrency"] if (path / f"c{count}").is_dir()}
     if not runs:
         raise UsageError(f"{path} has lost its runs (c1, …); repeat the sweep's command")
     return ReadSweep(path, head, runs, cells(head, runs))
+
+
+def _read(path: Path) -> ReadRun:
+    read = read_run(path)
+    if RunFolder.load(path).finished:
+        return read
+    # What an earlier command found says nothing of the cells that this one has added.
+    return replace(read, summary={name: value for name, value in read.summary.items() if name != "sweep"})
 
 
 def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun]) -> pd.DataFrame:

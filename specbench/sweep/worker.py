@@ -111,6 +111,10 @@ class Worker:
         plan = self._of(concurrency, tuple(label for label in labels if label in known))
         return grade(plan, self._engine, self._prepared, mine)
 
+    def step_seconds(self) -> list[tuple[int, float]]:
+        """Measured (rows, seconds) of steps of one sequence, up to the widest cell."""
+        return list(self._engine.step_seconds(self._plan.max_rows))
+
     def report(self) -> dict[str, Any]:
         """What the engine chose and what its captures cost."""
         return self._engine.report()

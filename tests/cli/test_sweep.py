@@ -1,0 +1,276 @@
+"""``sweep`` on dummy weights: its files, its table, what it refuses, and that killing it changes no count."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from specbench.sweep import worker
+
+TINY = ("--model", "config:tiny", "--max-new-tokens", 16)
+CELLS = ["jacobi n=2", "jacobi n=4", "jacobi n=8"]
+GRID = ("--method", "jacobi", "--grid", "n=2,4,8")
+COUNTS = ["cell", "label", "method", "concurrency", "set", "prompts", "requests", "tokens", "target_forwards", "tpf"]
+COUNTS += ["rows_per_step", "stopped"]
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+    """A file of ten prompts, three of them with two turns, as arguments."""
+    path = tmp_path_factory.mktemp("data") / "mine.jsonl"
+    rows = [
+        {"turns": [f"Name {at} colours.", "And another."]} if at % 4 == 1 else {"prompt": f"Once upon a time, {at} men"}
+        for at in range(10)
+    ]
+    path.write_text("".join(f"{json.dumps({'id': f'q{at}', **row})}\n" for at, row in enumerate(rows)))
+    return ("--task", "prompts", "--data-file", path)
+
+
+def lines(folder: Path, concurrency: int = 1) -> list[dict[str, Any]]:
+    """The whole lines of requests.jsonl."""
+    file = folder / f"c{concurrency}" / "requests.jsonl"
+    text = file.read_bytes() if file.exists() else b""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def only(out: Path) -> Path:
+    (folder,) = out.glob("[!.]*")
+    return folder
+
+
+def table(folder: Path) -> pd.DataFrame:
+    return pd.read_csv(folder / "cells.csv", keep_default_na=True)
+
+
+def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: tuple[object, ...]) -> None:
+    said = cli("sweep", *TINY, *prompts, *GRID, "--limit", 7, "--held-out", 3, "--out", tmp_path, columns=140)
+    assert said.code == 0, said.err
+    folder = only(tmp_path)
+    assert {path.name for path in folder.iterdir()} >= {"sweep.json", "cells.csv", "c1"}
+    assert "concurrency 1: at most" in said.err
+    assert "checking losslessness" in said.err
+    assert said.out.splitlines()[-1] == f"sweep: {folder}"
+    assert "Best of 3 cells: jacobi n=" in said.out
+    assert "On 3 prompts it was not chosen by: speedup" in said.out
+
+    cells = table(folder)
+    assert list(cells.columns[:6]) == ["cell", "label", "method", "block_size", "concurrency", "set"]
+    assert set(COUNTS) | {"tok_s", "speedup", "speedup_low", "speedup_high", "step_ms", "best"} <= set(cells.columns)
+    tuning = cells[cells["set"] == "tuning"]
+    assert list(tuning["label"]) == ["ar", *CELLS]
+    assert list(tuning["block_size"])[1:] == [2, 4, 8]
+    assert (tuning["prompts"] == 7).all()
+    assert tuning["requests"].nunique() == 1
+    assert (tuning["tpf"].iloc[0], tuning["rows_per_step"].iloc[0]) == (1, 1)
+    assert ((tuning["rows_per_step"] > 1) & (tuning["rows_per_step"] <= tuning["block_size"]))[1:].all()
+    assert tuning["speedup"][1:].between(tuning["speedup_low"][1:], tuning["speedup_high"][1:]).all()
+    (best,) = tuning[tuning["best"]]["label"]
+    assert list(cells[cells["set"] == "held-out"]["label"]) == ["ar", best]
+    assert tuning.set_index("label")["speedup"][1:].idxmax() == best
+
+    found = lines(folder)
+    head = json.loads((folder / "sweep.json").read_text())
+    assert not set(head["tuning"]) & set(head["held_out"])
+    assert {line["prompt_id"] for line in found} == {*head["tuning"], *head["held_out"]}
+    assert len({line["segment"] for line in found}) == len(found)
+    by_key = {line["key"]: line["ids"] for line in found}
+    for key, ids in by_key.items():
+        label, _, rest = key.partition("|")
+        assert ids == by_key[f"ar|{rest}"], f"{label} is not lossless on {rest}"
+    rows = json.loads((folder / "c1" / "summary.json").read_text())["rows"]
+    assert all(row["lossless"] for row in rows)
+
+    # From its files, in text and in JSON, nothing is decoded.
+    shown = cli("show", folder, columns=140)
+    assert (shown.code, shown.out) == (0, said.out)
+    told = cli("show", folder, "--json")
+    again = cli("sweep", *TINY, *prompts, *GRID, "--limit", 7, "--held-out", 3, "--out", tmp_path, "--json")
+    assert told.code == again.code == 0, again.err
+    assert json.loads(told.out) == json.loads(again.out)
+    document = json.loads(told.out)
+    assert document["folder"] == str(folder)
+    assert document["sweep"] == head
+    assert [cell["label"] for cell in document["cells"]] == list(cells["label"])
+    assert document["cells"][0]["speedup"] is None
+    assert lines(folder) == found
+
+
+def test_a_wider_grid_goes_on_in_its_folder(cli: Any, tmp_path: Path, prompts: tuple[object, ...]) -> None:
+    command = ("sweep", *TINY, *prompts, "--limit", 3, "--no-score", "--out", tmp_path)
+    assert cli(*command, "--method", "jacobi", "--grid", "n=2,4").code == 0
+    before = lines(only(tmp_path))
+    said = cli(*command, *GRID)
+    assert said.code == 0, said.err
+    assert f"{len(before)} are done already" in said.err
+    after = lines(only(tmp_path))
+    assert after[: len(before)] == before
+    assert {(line["method"], line["repeat"]) for line in after[len(before) :]} == {("ar", 1), (CELLS[2], 1)}
+    assert list(table(only(tmp_path))["label"]) == ["ar", *CELLS]
+
+
+def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
+    cli: Any, tmp_path: Path, prompts: tuple[object, ...]
+) -> None:
+    said = cli(
+        "sweep", *TINY, *prompts, "--method", "jf", "--grid", "n=2,4,8,512", "--grid", "concurrency=1,2",
+        "--search", "halving", "--limit", 8, "--held-out", 2, "--out", tmp_path, columns=100,
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    assert said.out.count("Not run, trees too large: jf n=512.") == 2
+    assert said.out.index("concurrency 1") < said.out.index("concurrency 2")
+    cells = table(only(tmp_path))
+    for count in (1, 2):
+        at = cells[(cells["concurrency"] == count) & (cells["set"] == "tuning")]
+        assert sorted(at["prompts"].dropna()) == [2, 4, 8, 8], "three cells, two, one; and ar"
+        assert Counter(at["stopped"].dropna()) == {"halved": 2, "too large": 1}
+        assert len(cells[(cells["concurrency"] == count) & (cells["set"] == "held-out")]) == 2
+    # The same requests at either, whoever was dropped.
+    ids = [{line["key"]: line["ids"] for line in lines(only(tmp_path), count)} for count in (1, 2)]
+    both = ids[0].keys() & ids[1].keys()
+    assert sum(key.startswith("ar|") for key in both) >= 10
+    assert all(ids[0][key] == ids[1][key] for key in both)
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        pytest.param(["--method", "jf"], "nothing to sweep; write --grid", id="no grid"),
+        pytest.param(["--method", "ar", "--grid", "concurrency=1,2"], "nothing to sweep but ar", id="only ar"),
+        pytest.param(["--method", "jf", "--grid", "blocksize=4"], "did you mean block_size", id="misspelt option"),
+        pytest.param(["--method", "jg", "--grid", "n=4"], "unknown method 'jg'", id="misspelt method"),
+        pytest.param(["--method", "jf", "--grid", "n=4,,8"], "an empty value", id="empty value"),
+        pytest.param(["--method", "jf", "--grid", "r=3"], "less than or equal to 1", id="r of 3"),
+        pytest.param(["--method", "jf", "--grid", "n=4", "--set", "n=8"], "both set and swept", id="set and swept"),
+        pytest.param(
+            ["--method", "jf", "--grid", "n=1:100000:1", "--grid", "K=1:100:1"], "10,000,000 cells", id="many"
+        ),
+        pytest.param([*GRID, "--search", "halfing"], "did you mean halving", id="search"),
+        pytest.param([*GRID, "--executor", "lokal"], "did you mean local", id="executor"),
+        pytest.param([*GRID, "--until-ci", "two"], "write a share in per cent", id="share"),
+        pytest.param([*GRID, "--until-ci", "nan"], "write a share in per cent", id="nan"),
+        pytest.param([*GRID, "--task", "gsm8k,mbpp"], "a sweep has one task", id="two tasks"),
+        pytest.param([*GRID, "--workers", "1000"], "lower --workers", id="too many workers"),
+        pytest.param([*GRID, "--simulate-acceptance", "3"], "drafts at most 2 rows", id="simulated beyond a cell"),
+    ],
+)
+def test_refusals_before_a_model_is_loaded(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], says: str
+) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(worker, "load", load)
+    said = cli("sweep", "--model", "config:tiny", *argv, "--out", tmp_path / "out")
+    assert says in said.error
+    assert said.code == (1 if "--workers" in argv else 2)
+    assert said.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_refusals_of_files_and_prompts(cli: Any, tmp_path: Path, prompts: tuple[object, ...]) -> None:
+    out = tmp_path / "out"
+    file = tmp_path / "grid.yaml"
+    file.write_text("grid: {n: [4, 8}")
+    said = cli("sweep", *TINY, *prompts, "--method", "jf", "--grid-file", file, "--out", out)
+    assert (said.code, "cannot be read as YAML" in said.error) == (2, True)
+    said = cli("sweep", *TINY, *prompts, *GRID, "--held-out", 10, "--out", out)
+    assert said.code == 2
+    assert "1 prompts to choose by and 10 held out are more than the 10 that there are" in said.error
+    said = cli("sweep", *TINY, *prompts, *GRID, "--limit", 8, "--held-out", 3, "--out", out)
+    assert "8 prompts to choose by and 3 held out are more than the 10 that there are" in said.error
+    assert not out.exists()
+
+
+def test_one_label_with_another_setting_beside_it_is_refused(
+    cli: Any, tmp_path: Path, prompts: tuple[object, ...]
+) -> None:
+    command = ("sweep", *TINY, *prompts, *GRID, "--limit", 2, "--no-score", "--out", tmp_path)
+    assert cli(*command).code == 0
+    said = cli(*command, "--set", "init=pad")
+    assert said.code == 2
+    assert "'jacobi n=" in said.error
+    assert "with other options; choose another --out" in said.error
+
+
+def test_a_simulated_sweep_goes_on_too(cli: Any, tmp_path: Path, prompts: tuple[object, ...]) -> None:
+    command = ("sweep", *TINY, *prompts, "--limit", 3, "--simulate-acceptance", "2", "--out", tmp_path)
+    assert cli(*command, "--method", "jacobi", "--grid", "n=4,8").code == 0
+    said = cli(*command, "--method", "jacobi", "--grid", "n=4,8,16")
+    assert said.code == 0, said.err
+    folder = only(tmp_path)
+    assert {line["method"] for line in lines(folder) if line["repeat"] == 1} == {"ar", "jacobi n=16"}
+    simulated = json.loads((folder / "c1" / "run.json").read_text())["simulated"]
+    assert list(simulated) == ["jacobi n=4", "jacobi n=8", "jacobi n=16"]
+    assert (table(folder)["tpf"][1:] > 1.5).all(), "all of them, the new one too"
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_counts_of_one(cli: Any, tmp_path: Path, prompts: tuple[object, ...]) -> None:
+    command = ("sweep", *TINY, *prompts, *GRID, "--temperature", 0.7, "--no-score", "--device", "cpu")
+    for count in (1, 2):
+        said = cli(*command, "--workers", count, "--out", tmp_path / str(count))
+        assert said.code == 0, said.err
+    first, second = (only(tmp_path / str(count)) for count in (1, 2))
+    ids = [{line["key"]: (line["ids"], line["accepts"]) for line in lines(folder)} for folder in (first, second)]
+    assert ids[0] == ids[1]
+    same = [name for name in COUNTS if name != "cell"]
+    pd.testing.assert_frame_equal(table(first)[same], table(second)[same])
+
+
+def run_and_kill(command: tuple[object, ...], out: Path, requests: int, delay: float) -> None:
+    """Starts the command anew and kills it ``delay`` seconds after ``requests`` of them are on disk."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    argv = [sys.executable, "-m", "specbench", *map(str, command), "--out", str(out)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
+        until = time.monotonic() + 120
+        while not any(len(lines(folder)) >= requests for folder in out.glob("[!.]*")):
+            assert process.poll() is None, process.stdout and process.stdout.read().decode()
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL, "it ended before it was killed"
+
+
+def test_a_killed_sweep_ends_with_the_counts_of_an_unbroken_one(
+    cli: Any, tmp_path: Path, prompts: tuple[object, ...]
+) -> None:
+    command = (
+        "sweep", "--model", "config:tiny", "--max-new-tokens", 60, *prompts, *GRID, "--temperature", 0.7, "--seed", 3,
+        "--no-score",
+    )  # fmt: skip
+    unbroken, out = tmp_path / "unbroken", tmp_path / "out"
+    assert cli(*command, "--out", unbroken).code == 0
+    total = len(lines(only(unbroken)))
+    assert total == 4 * (10 + 3)
+
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    kept = []
+    for requests in (rng.randrange(total // 2), rng.randrange(total // 2, total - 6)):
+        run_and_kill(command, out, requests, rng.uniform(0, 0.03))
+        kept.append(len(lines(only(out))))  # each goes on in the first one's folder
+        assert not (only(out) / "c1" / "DONE").exists()
+    told = f"seed {seed}: killed with {kept} of {total} requests on disk"
+    assert kept == sorted(kept), told
+    assert cli("show", only(out)).code == 0, told
+
+    last = cli(*command, "--out", out)
+    assert last.code == 0, told
+    assert f"{kept[-1]} are done already" in last.err, told
+    assert len(lines(only(out))) == total, told
+    assert (only(out) / "c1" / "DONE").exists(), told
+    pd.testing.assert_frame_equal(table(only(out))[COUNTS], table(only(unbroken))[COUNTS], obj=told)
+    answers = [{line["key"]: (line["ids"], line["accepts"]) for line in lines(only(path))} for path in (out, unbroken)]
+    assert answers[0] == answers[1], told
