@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
@@ -136,7 +136,7 @@ class RunFolder:
         Raises:
             EnvironmentRefused: the disk is full or ``out`` cannot be written.
         """
-        name = f"{_utc():%Y%m%dT%H%M%SZ}-{re.sub(r'[^A-Za-z0-9._+=@-]+', '-', stem)[:150]}-{digest[:8]}"
+        name = _folder_name(stem, digest)
         draft = out / f".{name}.{os.getpid()}.tmp"
         content = {**run, "schema_version": SCHEMA_VERSION, "digest": digest}
         lock = None
@@ -259,6 +259,55 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def write_folder(out: Path, stem: str, digest: str, write: Callable[[Path], None]) -> Path:
+    """A new folder ``<utc>-<stem>-<digest8>`` that has its name only once everything is in it.
+
+    Args:
+        out: parent folder; made when missing.
+        stem, digest: as for :meth:`RunFolder.create`.
+        write: writes the files into the folder it is given.
+
+    Raises:
+        EnvironmentRefused: the disk is full or ``out`` cannot be written; nothing is left behind.
+    """
+    name = _folder_name(stem, digest)
+    draft = out / f".{name}.{os.getpid()}.tmp"
+    try:
+        draft.mkdir(parents=True)
+        write(draft)
+        path = _rename_to_free_name(draft, out / name)
+        _sync_folder(out)
+    except BaseException as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _refused(error, out / name) from error
+        raise
+    return path
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Writes ``text`` in UTF-8 as :func:`write_json_atomic` writes JSON."""
+    _write_atomic(path, text.encode())
+
+
+def check_writable(out: Path) -> None:
+    """Makes ``out`` where it is missing: what cannot be written is better known before minutes are spent.
+
+    Raises:
+        EnvironmentRefused: it cannot be made, or files cannot be put into it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _refused(error, out) from error
+
+
+def _folder_name(stem: str, digest: str) -> str:
+    return f"{_utc():%Y%m%dT%H%M%SZ}-{re.sub(r'[^A-Za-z0-9._+=@-]+', '-', stem)[:150]}-{digest[:8]}"
 
 
 def _utc() -> datetime:
