@@ -1,4 +1,4 @@
-"""``specbench show``: a run's table again, from its files alone."""
+"""``specbench show``: a run's or a profile's table again, from its files alone."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Any
 import typer
 
 from specbench.cli import common, output
+from specbench.errors import UsageError
 
 
 def show(
-    run: Path = typer.Argument(help="A folder that specbench run wrote.", metavar="RUN"),
+    run: Path = typer.Argument(help="A folder that specbench run or profile wrote.", metavar="RUN"),
     requests: bool = typer.Option(False, "--requests", help="A line per request instead of the table."),
     as_json: bool = common.JSON,
 ) -> None:
-    """Show a run, finished or not, without torch."""
+    """Show a run, finished or not, or a profile, without torch."""
+    from specbench.profiles import is_profile
     from specbench.reading import read_run
 
+    if is_profile(run):
+        _show_profile(run, requests, as_json)
+        return
     read = read_run(run)
     if as_json:
         lines = [record.model_dump(mode="json") for record in read.records] if requests else None
@@ -35,6 +40,19 @@ def show(
     from specbench.reporting.table import headline
 
     console.print(headline(read.run, read.summary, read.judged))
+
+
+def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
+    from specbench.profiles import read_profile
+    from specbench.reporting.profile import profile_report
+
+    if requests:
+        raise UsageError(f"{path} is a profile, which has no requests; leave --requests out")
+    profile = read_profile(path)
+    if as_json:
+        output.emit_json(profile.model_dump(mode="json"))
+    else:
+        output.stdout().print(profile_report(profile))
 
 
 def _row(record: Any, verdicts: dict[str, bool], simulated: bool) -> list[str]:

@@ -39,6 +39,9 @@ FLAGS = {
     "show": ["RUN", "--requests", "--json"],
     "list": ["kind", "--json"],
     "doctor": ["--out", "--json"],
+    "profile": [
+        *("--model", "--gpu", "--rows", "--contexts", "--slots", "--seconds", *_MODEL, *_KERNELS, "--out", "--json"),
+    ],
     "train": [
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
