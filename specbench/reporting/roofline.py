@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -17,6 +18,8 @@ from specbench.roofline import Ceilings, bound_s, step_cost
 ROOFLINE, STEPS = "roofline.png", "steps.png"
 
 _LABELLED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # of many row counts those that leave their labels room
+
+_LEGEND: dict[str, Any] = {"frameon": True, "framealpha": 0.9, "edgecolor": "none"}  # lines pass beneath its text
 
 
 def write_pictures(profile: Profile, folder: Path) -> None:
@@ -73,7 +76,7 @@ def roofline(profile: Profile) -> Figure:
     plot.set_xlim(low, high)
     _log_ticks(plot.xaxis, lambda value, _: f"{value:g}")
     _log_ticks(plot.yaxis, lambda value, _: _si(value))
-    plot.legend(loc="lower right")
+    plot.legend(loc="lower right", **_LEGEND)
     style.titled(figure, f"Roofline of a decoding step: {_what(profile)}", _NOTE)
     return figure
 
@@ -108,7 +111,7 @@ def steps(profile: Profile) -> Figure:
             plot.axvline(free.rows, color=colour, linewidth=1.0, linestyle=":", label=label)
     style.plain_ticks(plot, [count for count in every if count in _LABELLED] or every)
     _log_ticks(plot.yaxis, lambda value, _: f"{value:g}")
-    plot.legend(loc="upper left")
+    plot.legend(loc="upper left", **_LEGEND)
     style.titled(figure, f"Step time over rows: {_what(profile)}", f"Medians; bands are quartiles. {_NOTE}")
     return figure
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 from models_tiny import tiny_llama
+from recorded import recorded_capture
 
+from specbench.engine import graphs
 from specbench.profiling import measure
 from specbench.profiling.ceilings import measure_ceilings
 from specbench.profiling.cells import Cell, ranked
@@ -147,6 +149,18 @@ def test_real_steps_of_one_slot_and_of_several() -> None:
     assert all(0 < one.low_s <= one.seconds <= one.high_s < 1 for one in points)
     assert measurement.report["attention"] == "reference"
     assert model.config._attn_implementation != "specbench"  # given back
+
+
+def test_captured_steps_are_measured_and_none_is_captured_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+    cells = [Cell(1, 16), Cell(5, 16), Cell(5, 100), Cell(2, 16, 2)]
+    deadline = time.perf_counter() + 60.0
+    measurement = Measurement(tiny_llama(97), SHAPE, CEILINGS, deadline, lambda line: None, graphs=True)
+    points, left_out = measurement.run(cells)
+    assert left_out == []
+    assert cells_of(points) == set(cells)
+    assert measurement.report["graphs"] > 0
+    assert measurement.report["late_captures"] == 0
 
 
 def test_ceilings_are_what_a_machine_can_have() -> None:
