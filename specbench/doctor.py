@@ -12,6 +12,7 @@ from typing import Literal
 
 from specbench.environment import (
     DISTRIBUTION,
+    free_ram_bytes,
     installed_version,
     kernel_driver,
     nvml_state,
@@ -149,10 +150,8 @@ def _check_load() -> Check:
 
 
 def _check_memory() -> Check:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
+    free = free_ram_bytes()
+    if free is None:
         return Check("memory", "warn", "unknown: /proc/meminfo has no MemAvailable", "make sure that 2 GiB are free")
     if free < 2 * _GIB:  # the smallest model in fp32 and the libraries
         return Check("memory", "warn", f"{free / _GIB:.1f} GiB free", "free 2 GiB or runs may be killed")

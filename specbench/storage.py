@@ -136,8 +136,7 @@ class RunFolder:
         Raises:
             EnvironmentRefused: the disk is full or ``out`` cannot be written.
         """
-        name = f"{_utc():%Y%m%dT%H%M%SZ}-{safe_name(stem)}-{digest[:8]}"
-        return cls._make(out / name, digest, run, _rename_to_free_name)
+        return cls._make(out / _folder_name(stem, digest), digest, run, _rename_to_free_name)
 
     @classmethod
     def at(cls, path: Path, digest: str, run: Mapping[str, Any]) -> RunFolder:
@@ -311,6 +310,55 @@ class RunFolder:
 def safe_name(stem: str) -> str:
     """A text as part of a file name: what does not belong there becomes "-", and what is too long is cut."""
     return re.sub(r"[^A-Za-z0-9._+=@-]+", "-", stem)[:150]
+
+
+def write_folder(out: Path, stem: str, digest: str, write: Callable[[Path], None]) -> Path:
+    """A new folder ``<utc>-<stem>-<digest8>`` that has its name only once everything is in it.
+
+    Args:
+        out: parent folder; made when missing.
+        stem, digest: as for :meth:`RunFolder.create`.
+        write: writes the files into the folder it is given.
+
+    Raises:
+        EnvironmentRefused: the disk is full or ``out`` cannot be written; nothing is left behind.
+    """
+    name = _folder_name(stem, digest)
+    draft = out / f".{name}.{os.getpid()}.tmp"
+    try:
+        draft.mkdir(parents=True)
+        write(draft)
+        path = _rename_to_free_name(draft, out / name)
+        _sync_folder(out)
+    except BaseException as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _refused(error, out / name) from error
+        raise
+    return path
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Writes ``text`` in UTF-8 as :func:`write_json_atomic` writes JSON."""
+    _write_atomic(path, text.encode())
+
+
+def check_writable(out: Path) -> None:
+    """Makes ``out`` where it is missing: what cannot be written is better known before minutes are spent.
+
+    Raises:
+        EnvironmentRefused: it cannot be made, or files cannot be put into it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _refused(error, out) from error
+
+
+def _folder_name(stem: str, digest: str) -> str:
+    return f"{_utc():%Y%m%dT%H%M%SZ}-{safe_name(stem)}-{digest[:8]}"
 
 
 def _utc() -> datetime:

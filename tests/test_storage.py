@@ -20,7 +20,15 @@ import pytest
 from specbench import storage
 from specbench.errors import EnvironmentRefused, UsageError
 from specbench.records import SCHEMA_VERSION
-from specbench.storage import RequestLog, RunFolder, read_requests, write_json_atomic
+from specbench.storage import (
+    RequestLog,
+    RunFolder,
+    check_writable,
+    read_requests,
+    write_folder,
+    write_json_atomic,
+    write_text_atomic,
+)
 
 DIGEST = "0123456789abcdef" * 4
 RUN = {"method": "jacobi"}
@@ -268,6 +276,43 @@ def test_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(EnvironmentRefused, match=r"^cannot write .*runs"):
         RunFolder.create(tmp_path / "runs", "ar-gsm8k", DIGEST, RUN)
+
+
+def test_a_folder_of_files_has_its_name_once_all_are_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_utc", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+
+    def write(folder: Path) -> None:
+        write_text_atomic(folder / "text", "é\n")
+        seen.append(len(list(tmp_path.glob("out/2*"))))
+
+    seen: list[int] = []
+    first = write_folder(tmp_path / "out", "profile-config:tiny", DIGEST, write)
+    assert first == tmp_path / "out" / "20260102T030405Z-profile-config-tiny-01234567"
+    assert (first / "text").read_bytes() == b"\xc3\xa9\n"
+    assert names(first) == ["text"]
+    second = write_folder(tmp_path / "out", "profile-config:tiny", DIGEST, write)
+    assert seen == [0, 1]
+    assert names(tmp_path / "out") == [first.name, second.name] == [first.name, f"{first.name}-2"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), ValueError("a mistake"), KeyboardInterrupt()])
+def test_a_folder_of_files_that_cannot_all_be_written_is_none(tmp_path: Path, error: BaseException) -> None:
+    def write(folder: Path) -> None:
+        (folder / "first").write_text("")
+        raise error
+
+    with pytest.raises(EnvironmentRefused if isinstance(error, OSError) else type(error)) as raised:
+        write_folder(tmp_path, "profile", DIGEST, write)
+    assert not isinstance(error, OSError) or "disk full while writing" in str(raised.value)
+    assert names(tmp_path) == []
+
+
+def test_an_out_is_made_or_refused_beforehand(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentRefused, match=r"cannot write .*file"):
+        check_writable(tmp_path / "file")
 
 
 def test_an_interrupted_run_is_found_and_a_finished_one_is_not(tmp_path: Path) -> None:

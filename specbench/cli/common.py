@@ -243,7 +243,7 @@ def load_model(plan: Plan, notes: Console) -> LoadedModel:
     Raises:
         EnvironmentRefused: ``--graphs on`` without a CUDA device.
     """
-    _assert_graphs(plan)
+    assert_graphs(plan.graphs, plan.device)
     for line in plan.said:
         notes.print(line, soft_wrap=True, markup=False)
     notes.print(f"loading {plan.model} …")
@@ -252,13 +252,17 @@ def load_model(plan: Plan, notes: Console) -> LoadedModel:
     return load(plan.model, dtype=plan.dtype, device=plan.device, revision=plan.revision)
 
 
-def _assert_graphs(plan: Plan) -> None:
-    """``--graphs on`` is refused on a CPU before minutes are spent on loading a model."""
-    if plan.graphs != "on":
+def assert_graphs(graphs: str, device: str) -> None:
+    """``--graphs on`` is refused on a CPU before minutes are spent on loading a model.
+
+    Raises:
+        EnvironmentRefused: no CUDA device.
+    """
+    if graphs != "on":
         return
     import torch
 
-    if plan.device == "cpu" or not torch.cuda.is_available():
+    if device == "cpu" or not torch.cuda.is_available():
         raise EnvironmentRefused("CUDA graphs need a CUDA device; use --graphs auto")
 
 

@@ -1,4 +1,4 @@
-"""``specbench show``: a run's table again, from its files alone."""
+"""``specbench show``: a run, a sweep or a profile again, from its files alone."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from typing import Any
 import typer
 
 from specbench.cli import common, output
+from specbench.errors import UsageError
 
 
 def show(
-    run: Path = typer.Argument(help="A folder that specbench run wrote.", metavar="RUN"),
+    run: Path = typer.Argument(help="A folder that specbench run, sweep or profile wrote.", metavar="RUN"),
     requests: bool = typer.Option(False, "--requests", help="A line per request instead of the table."),
     as_json: bool = common.JSON,
 ) -> None:
-    """Show a run, finished or not, without torch."""
+    """Show a run, finished or not, a sweep or a profile, without torch."""
     from specbench.cli.sweep import show_sweep
+    from specbench.profiles import is_profile
     from specbench.reading import read_run
     from specbench.sweep.table import is_sweep, read_sweep
 
+    if is_profile(run):
+        _show_profile(run, requests, as_json)
+        return
     if is_sweep(run):
         show_sweep(read_sweep(run), as_json)
         return
@@ -40,6 +45,19 @@ def show(
     from specbench.reporting.table import headline
 
     console.print(headline(read.run, read.summary, read.judged))
+
+
+def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
+    from specbench.profiles import read_profile
+    from specbench.reporting.profile import profile_report
+
+    if requests:
+        raise UsageError(f"{path} is a profile, which has no requests; leave --requests out")
+    profile = read_profile(path)
+    if as_json:
+        output.emit_json(profile.model_dump(mode="json"))
+    else:
+        output.stdout().print(profile_report(profile))
 
 
 def _row(record: Any, verdicts: dict[str, bool], simulated: bool) -> list[str]:

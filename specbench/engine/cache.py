@@ -10,6 +10,8 @@ from torch import Tensor
 
 from specbench.engine.ops import Ops
 
+_NOISE = 256  # cells of a block of noise
+
 LayerShape = tuple[int, int, int]  # KV heads, key head size, value head size
 
 
@@ -48,6 +50,7 @@ class StaticCache:
         self, shapes: dict[int, LayerShape], slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.capacity = capacity
+        self.shapes = shapes
         by_shape: dict[LayerShape, list[int]] = defaultdict(list)
         for layer, shape in shapes.items():
             by_shape[shape].append(layer)
@@ -64,6 +67,7 @@ class StaticCache:
         self._extent: int | None = None
         self._lengths = torch.empty(0)
         self._ops: Ops | None = None
+        self._noise = torch.Generator(device).manual_seed(0)  # its own: nothing else's random numbers depend on it
 
     @property
     def nbytes(self) -> int:
@@ -107,6 +111,15 @@ class StaticCache:
         for buffer in self._buffers:
             mine = buffer[:, slot]
             mine[:, :, start : start + len(rows)] = mine.index_select(2, start + rows)
+
+    def scatter_noise(self, slot: int, start: int, stop: int) -> None:
+        """Writes noise into a slot's cells from ``start`` to before ``stop``, one block of it again and again."""
+        for buffer in self._buffers:
+            layers, _, heads, _, size = buffer.shape
+            noise = torch.randn(heads, _NOISE, size, dtype=buffer.dtype, device=buffer.device, generator=self._noise)
+            for at in range(start, stop, _NOISE):
+                cells = buffer[:, slot, :, at : min(at + _NOISE, stop)]
+                cells.copy_(noise[None, :, : cells.shape[2]].expand(layers, -1, -1, -1))
 
     def read(self, slot: int, length: int) -> list[Tensor]:
         """A copy of a slot's first ``length`` cells, one tensor [layers, heads, length, size] per buffer."""

@@ -77,6 +77,7 @@ class Engine:
         self.capacity = capacity
         self._padded = self.device.type == "cuda" if pad_rows is None else pad_rows
         self._lengths: list[int | None] = [None] * slots  # cached tokens of each slot; None is a free slot
+        self._assumed = [0] * slots  # cells of each slot that :meth:`assume` has given noise
         # Two at least: the lossless check steps two rows where no method steps more than one.
         self._max_rows = max(2, max_rows)
         self.native_attention: str = model.config._attn_implementation
@@ -95,6 +96,7 @@ class Engine:
         self.attach()
         try:
             shapes, calls = self._layer_shapes()
+            self.calls = calls  # what each layer's attention is
             checks.check_windows(model, calls.windows, reach)
             self.attentions.check_shapes(shapes)
             self._program = Program(model, self.attentions.ops())
@@ -181,6 +183,25 @@ class Engine:
         """
         if not 0 <= length <= self.length(slot):
             raise ValueError(f"slot {slot} holds {self.length(slot)} tokens, not {length}")
+        self._lengths[slot] = length
+
+    def assume(self, slot: int, length: int) -> None:
+        """Takes the first ``length`` cells of an occupied slot as filled, without a prefill: for timing steps there.
+
+        What a step costs depends on how many tokens are cached and not on which. Cells that were never assumed before
+        get noise first, since memory that was never written, or holds zeros only, can be faster than memory with data.
+        What steps emit behind an assumed context means nothing.
+
+        Raises:
+            ValueError: the capacity is smaller.
+        """
+        if not 0 <= length <= self.capacity:
+            raise ValueError(f"slot {slot} has room for {self.capacity} tokens, not {length}")
+        self.length(slot)  # of a free slot it is an error
+        assumed = self._assumed[slot]
+        if length > assumed:
+            self.cache.scatter_noise(slot, assumed, length)
+            self._assumed[slot] = length
         self._lengths[slot] = length
 
     def prefill(

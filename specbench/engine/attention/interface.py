@@ -61,9 +61,15 @@ class Backend(Protocol):
 
 @dataclass
 class Calls:
-    """What the attention layers asked for during one forward; read by the load-time checks."""
+    """What the attention layers asked for during one forward; read by the load-time checks and the cost of a step.
+
+    Attributes:
+        windows: by layer, the sliding window; None is no limit.
+        heads: by layer, query heads.
+    """
 
     windows: dict[int, int | None] = field(default_factory=dict)
+    heads: dict[int, int] = field(default_factory=dict)
 
 
 def attend(
@@ -96,7 +102,8 @@ def attend(
             "this model brings an attention mask of its own, which the engine does not express yet"
         )
     if calls is not None:
-        calls.windows[getattr(module, "layer_idx", len(calls.windows))] = sliding_window
+        layer = getattr(module, "layer_idx", len(calls.windows))
+        calls.windows[layer], calls.heads[layer] = sliding_window, query.shape[1]
     return step(query, key, value, scaling, sliding_window), None
 
 

@@ -1,0 +1,122 @@
+"""``specbench profile``: what a step of this model costs on this device, and where it stops being free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from specbench.cli import common, output
+from specbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from specbench.profiles import Profile, Settings
+
+
+def profile(
+    model: str = common.MODEL,
+    gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
+    rows: str | None = typer.Option(
+        None, "--rows", help="Rows of a step, comma-separated; 1 is added.", show_default="1 to 512"
+    ),
+    contexts: str | None = typer.Option(
+        None, "--contexts", help="Cached tokens, comma-separated.", show_default="128 to 32768, as the model takes"
+    ),
+    slots: str | None = typer.Option(
+        None, "--slots", help="Sequences stepped together, comma-separated.", show_default="1 to 16"
+    ),
+    seconds: float | None = typer.Option(
+        None, "--seconds", min=1.0, help="Time to measure for; what it does not cover is named.", show_default="120"
+    ),
+    dtype: str = common.DTYPE,
+    device: str = common.DEVICE,
+    attention: str = common.ATTENTION,
+    graphs: str = common.GRAPHS,
+    compile: bool = common.COMPILE,
+    revision: str | None = common.REVISION,
+    out: Path = typer.Option(Path("profiles"), "--out", help="Folder that receives the profile's folder."),
+    as_json: bool = common.JSON,
+) -> None:
+    """Measure a step's time over rows, context and sequences, against the device's roofline.
+
+    Answers how many rows of a draft are nearly free, and which ceiling stops them.
+    """
+    common.assert_gpu(gpu)
+    settings = _settings(rows, contexts, slots, seconds, attention, graphs, compile)
+    common.assert_graphs(settings.graphs, device)
+    from specbench.names import resolve
+    from specbench.storage import check_writable
+
+    resolve(model)
+    check_writable(out)
+    notes = output.stderr()
+    notes.print(f"loading {model} …")
+    from specbench.models import load
+    from specbench.profiling.profile import measure_profile
+
+    loaded = load(model, dtype=dtype, device=device, revision=revision)
+    found = measure_profile(loaded, settings, lambda line: notes.print(f"{line} …", soft_wrap=True, markup=False))
+    folder = _write(found, out)
+    if as_json:
+        output.emit_json({"folder": str(folder), **found.model_dump(mode="json")})
+        return
+    from specbench.reporting.profile import profile_report
+
+    console = output.stdout()
+    console.print(profile_report(found))
+    console.print(f"\nprofile: {folder}", soft_wrap=True)
+
+
+def _settings(
+    rows: str | None,
+    contexts: str | None,
+    slots: str | None,
+    seconds: float | None,
+    attention: str,
+    graphs: str,
+    compile: bool,
+) -> Settings:
+    from specbench.plan import ROW_LIMIT, plan_attention, plan_graphs
+    from specbench.profiles import CONTEXTS, ROWS, SECONDS, SLOTS, Settings
+
+    return Settings(
+        rows=ROWS if rows is None else _counts("--rows", rows, ROW_LIMIT, add=1),
+        contexts=CONTEXTS if contexts is None else _counts("--contexts", contexts),
+        slots=SLOTS if slots is None else _counts("--slots", slots, add=1),
+        clip=contexts is None,
+        seconds=seconds or SECONDS,
+        attention=plan_attention(attention),
+        graphs=plan_graphs(graphs),
+        compile=compile,
+    )
+
+
+def _counts(flag: str, text: str, most: int | None = None, add: int | None = None) -> tuple[int, ...]:
+    """Ascending whole numbers of a comma-separated list.
+
+    Raises:
+        UsageError: something else is in it.
+    """
+    found = {add} if add else set()
+    for word in common.split(text):
+        if not word.isdecimal() or int(word) < 1 or (most is not None and int(word) > most):
+            upper = f"to {most}" if most is not None else "up"
+            raise UsageError(f"{flag} {word}: give whole numbers from 1 {upper}, comma-separated, as {flag} 1,16,64")
+        found.add(int(word))
+    if not common.split(text):
+        raise UsageError(f"{flag} names nothing; give whole numbers, comma-separated, as {flag} 1,16,64")
+    return tuple(sorted(found))
+
+
+def _write(found: Profile, out: Path) -> Path:
+    from specbench.profiles import PROFILE, STEPS, steps_csv
+    from specbench.reporting.roofline import write_pictures
+    from specbench.storage import write_folder, write_json_atomic, write_text_atomic
+
+    def write(folder: Path) -> None:
+        write_json_atomic(folder / PROFILE, found.model_dump(mode="json"))
+        write_text_atomic(folder / STEPS, steps_csv(found))
+        write_pictures(found, folder)
+
+    return write_folder(out, f"profile-{found.model.name}", found.digest(), write)

@@ -1,0 +1,76 @@
+"""What a device does at best: bytes moved and FLOPs done per second by plain operations far larger than any cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from specbench.engine.graphs import settle
+from specbench.engine.linears import Kind, Linears
+from specbench.profiles import MeasuredCeilings
+
+_REPEATS, _LEAST = 15, 3
+
+
+def measure_ceilings(
+    device: torch.device, dtype: torch.dtype, linears: Kind = "torch", seconds: float = 10.0
+) -> MeasuredCeilings:
+    """Bandwidth by a copy and by a sum, arithmetic by a square matrix product; medians of interleaved repeats.
+
+    The product runs through torch and through the linears that the engine uses; the faster one counts.
+
+    Args:
+        device: where.
+        dtype: of the matrix product. Bandwidth is measured on float32, whose sum costs no conversion.
+        linears: kind of the engine's linear layers.
+        seconds: after so many, three repeats are enough.
+    """
+    if device.type == "cuda":
+        nbytes, size = min(4 << 30, torch.cuda.mem_get_info(device)[0] // 4), 8192
+    else:
+        nbytes, size = 256 << 20, 2048
+    # Noise: a device draws less power on zeros, and clocks by power.
+    source = torch.randn(1 << 20, device=device).repeat(max(1, nbytes >> 22))
+    target = torch.empty_like(source)
+    x = torch.randn(size, size, dtype=dtype, device=device)
+    layer = nn.Linear(size, size, bias=False, dtype=dtype, device=device).requires_grad_(False)
+    products: dict[str, Callable[[], Any]] = {"torch": lambda: torch.mm(x, layer.weight.T)}
+    if linears != "torch":
+        packed = Linears(nn.Sequential(layer), linears)
+        packed.attach()
+        products[linears] = lambda: layer(x)
+    work: dict[str, Callable[[], Any]] = {"copy": lambda: target.copy_(source), "read": source.sum, **products}
+    taken: dict[str, list[float]] = {name: [] for name in work}
+    began = time.perf_counter()
+    with torch.inference_mode():
+        for call in work.values():  # the first touches memory and makes handles
+            _seconds(call, device)
+        for at in range(_REPEATS):
+            if at >= _LEAST and time.perf_counter() - began > seconds:
+                break
+            for name, call in work.items():
+                taken[name].append(_seconds(call, device))
+    if linears != "torch":
+        packed.detach()
+    return MeasuredCeilings(
+        copy_bytes_per_s=2 * source.nbytes / median(taken["copy"]),
+        read_bytes_per_s=source.nbytes / median(taken["read"]),
+        flops_per_s=2 * size**3 / min(median(taken[name]) for name in products),
+        buffer_bytes=source.nbytes,
+        matmul_size=size,
+        repeats=len(taken["copy"]),
+    )
+
+
+def _seconds(call: Callable[[], Any], device: torch.device) -> float:
+    """From an idle device to an idle device."""
+    settle(device)
+    began = time.perf_counter()
+    call()
+    settle(device)
+    return time.perf_counter() - began

@@ -1,0 +1,171 @@
+"""Step times of the engine over rows, contexts and slots: interleaved, so that drift hits all of them alike."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from statistics import median, quantiles
+from typing import Any
+
+from specbench.engine.engine import Engine
+from specbench.engine.tree import TokenTree
+from specbench.profiles import LeftOut, base_context
+from specbench.profiling.cells import Cell
+from specbench.roofline import Ceilings, ModelShape, StepPoint, StepTimes
+
+_WANTED, _MOST = 5, 25  # timed steps of each cell
+_LEAST = 3  # where steps turn out slower than they first were
+_SOME_TOKENS = 1000  # token ids are drawn from the first so many: every vocabulary has them, or fewer
+
+Say = Callable[[str], None]
+
+
+class Steps:
+    """An engine's steps at assumed contexts; the model is the engine's only while they last.
+
+    Args:
+        model: a transformers causal LM without an engine.
+        cells: what it will have to step.
+        options: further arguments of the engine.
+    """
+
+    def __init__(self, model: Any, cells: Sequence[Cell], **options: Any) -> None:
+        slots, rows = max(cell.slots for cell in cells), max(cell.rows for cell in cells)
+        context = max(cell.context for cell in cells)
+        vocab = min(_SOME_TOKENS, int(model.get_input_embeddings().weight.shape[0]))
+        self._tokens, self._random = range(vocab), random.Random(0)
+        self.engine = Engine(model, slots=slots, capacity=context + 1, max_rows=rows, **options)
+        try:
+            self.engine.prepare(rows, context=base_context([cell.context for cell in cells]))
+            for _ in range(slots):
+                self.engine.alloc()
+        finally:
+            self.engine.close()
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """The model is this engine's while it lasts."""
+        self.engine.attach()
+        try:
+            yield
+        finally:
+            self.engine.close()
+
+    def seconds(self, cell: Cell) -> float:
+        """Wall time of one step, host included; the engine is attached."""
+        trees = {}
+        for slot in range(cell.slots):
+            self.engine.assume(slot, cell.context)
+            trees[slot] = TokenTree.chain(self._random.choices(self._tokens, k=cell.rows))
+        self.engine.settle()
+        began = time.perf_counter()
+        self.engine.step(trees)
+        return time.perf_counter() - began
+
+
+class Measurement:
+    """Measures cells within a time.
+
+    First each cell is stepped once or twice, in order; one that would not leave time for enough steps of all before it
+    is left out, often without being tried: what a step takes is foreseen from those that were. Then all that were taken
+    are stepped in rounds, in an order drawn anew for each.
+
+    Args:
+        model: a transformers causal LM without an engine.
+        shape, ceilings: to foresee with.
+        deadline: on ``time.perf_counter``'s clock. The first cell is measured whatever it says.
+        say: takes a line on what goes on.
+        options: further arguments of the engine.
+
+    Attributes:
+        report: what the engine chose, after :meth:`run`.
+    """
+
+    def __init__(
+        self, model: Any, shape: ModelShape, ceilings: Ceilings, deadline: float, say: Say, **options: Any
+    ) -> None:
+        self._model, self._shape, self._ceilings = model, shape, ceilings
+        self._deadline, self._say, self._options = deadline, say, options
+        self._arms: dict[bool, Steps] = {}  # by whether of several slots: one for both would be their product in size
+        self._tried: dict[Cell, float] = {}
+        self._random = random.Random(0)
+        self.report: dict[str, Any] = {}
+
+    def run(self, cells: Sequence[Cell]) -> tuple[list[StepPoint], list[LeftOut]]:
+        """Points of what was measured, and what there was no time for.
+
+        Args:
+            cells: the most informative ones first; the first is of one slot.
+        """
+        left_out = []
+        for several in (False, True):
+            mine = [cell for cell in cells if (cell.slots > 1) == several]
+            if mine and (not several or self._left() > 0):
+                self._arms[several] = Steps(self._model, mine, **self._options)
+        reserved = 0.0
+        for cell in cells:
+            if not self._try(cell, reserved):
+                left_out.append(cell.left_out("time"))
+                continue
+            reserved += _WANTED * self._tried[cell]
+        self._say(f"timing {len(self._tried)} steps in rounds" + (f", {len(left_out)} left out" if left_out else ""))
+        points = [_point(cell, taken) for cell, taken in self._rounds().items()]
+        self.report = self._arms[False].engine.report()
+        self.report.pop("steps", None)  # a coarser form of the points
+        return points, left_out
+
+    def _left(self) -> float:
+        return self._deadline - time.perf_counter()
+
+    def _try(self, cell: Cell, reserved: float) -> bool:
+        """Warms a cell up and notes its time, unless it leaves too little for the others or itself."""
+        if (cell.slots > 1) not in self._arms:
+            return False
+        if self._tried:
+            points = [_point(tried, [seconds]) for tried, seconds in self._tried.items()]
+            foreseen = StepTimes(self._shape, self._ceilings, points).seconds(cell.rows, cell.context, cell.slots)
+            if (_WANTED + 2) * foreseen > self._left() - reserved:
+                return False
+        steps = self._arms[cell.slots > 1]
+        with steps.attached():
+            seconds = min(steps.seconds(cell) for _ in range(2))  # the first may pay for what is made once
+        if self._tried and _WANTED * seconds > self._left() - reserved:
+            return False
+        self._tried[cell] = seconds
+        return True
+
+    def _rounds(self) -> dict[Cell, list[float]]:
+        """Seconds of every step of every cell; the same number for all of them."""
+        taken: dict[Cell, list[float]] = {cell: [] for cell in self._tried}
+        longest = 0.0
+        for done in range(_MOST):
+            if done >= _LEAST and longest > self._left():
+                break
+            began = time.perf_counter()
+            for arm in self._drawn(self._arms):
+                mine = [cell for cell in taken if (cell.slots > 1) == arm]
+                with self._arms[arm].attached():
+                    for cell in self._drawn(mine):
+                        taken[cell].append(self._arms[arm].seconds(cell))
+            longest = max(longest, time.perf_counter() - began)
+        return taken
+
+    def _drawn(self, some: Iterable[Any]) -> list[Any]:
+        found = list(some)
+        self._random.shuffle(found)
+        return found
+
+
+def _point(cell: Cell, taken: Sequence[float]) -> StepPoint:
+    low, _, high = quantiles(taken, n=4, method="inclusive") if len(taken) > 1 else (taken[0],) * 3
+    return StepPoint(
+        rows=cell.rows,
+        context=cell.context,
+        slots=cell.slots,
+        seconds=median(taken),
+        low_s=low,
+        high_s=high,
+        steps=len(taken),
+    )

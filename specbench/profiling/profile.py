@@ -1,0 +1,114 @@
+"""A profile from a loaded model: its shape, the device's ceilings, step times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from specbench import environment, gpus
+from specbench.engine.engine import Engine
+from specbench.engine.linears import Kind
+from specbench.models import LoadedModel
+from specbench.profiles import FreeRows, Profile, Settings, base_context
+from specbench.profiling.ceilings import measure_ceilings
+from specbench.profiling.cells import within
+from specbench.profiling.measure import Measurement, Say
+from specbench.profiling.shape import shape_of
+from specbench.roofline import Ceilings, ModelShape, StepPoint, free_rows, knee
+
+_TOLERANCE = 0.10
+_CEILINGS = 0.1  # share of the time that their measuring may take
+_UNKNOWN_RAM = 2 << 30  # where the kernel does not tell how much is free
+_GRAPHS = {"auto": None, "on": True, "off": False}
+
+
+def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profile:
+    """Measures what a step of ``loaded`` costs on the device it is on.
+
+    Args:
+        loaded: a model that serves no engine.
+        settings: what to measure, how and for how long.
+        say: takes a line on what goes on.
+
+    Raises:
+        UsageError: contexts that the model does not take, or a model that the engine does not run.
+        EnvironmentRefused: no memory, or not what was asked for on this device.
+    """
+    deadline = time.perf_counter() + settings.seconds
+    model = loaded.model
+    shape, linears = _shape(model, settings.attention)
+    free_bytes = _free_bytes(model.device)
+    if linears != "torch":
+        free_bytes -= 2 * loaded.spec.weight_bytes  # the packed copies of two engines
+    cells, left_out = within(settings, shape, loaded.context, free_bytes)
+    say("measuring bandwidth and matrix products")
+    measured = measure_ceilings(model.device, model.dtype, linears, _CEILINGS * settings.seconds)
+    say(f"trying {len(cells)} steps of at most {settings.rows[-1]} rows")
+    measurement = Measurement(
+        model,
+        shape,
+        measured.ceilings,
+        deadline,
+        say,
+        backend=settings.attention,
+        graphs=_GRAPHS[settings.graphs],
+        compile=settings.compile,
+    )
+    points, no_time = measurement.run(cells)
+    # Behind the measuring: what the device's clocks were then says more than what they were before.
+    captured = environment.capture(str(model.device))
+    gpu = gpus.identify(captured.device.name, captured.device.memory_bytes) if captured.device.kind == "cuda" else None
+    base = base_context([cell.context for cell in cells])
+    return Profile(
+        model=loaded.spec,
+        environment=captured.model_dump(mode="json"),
+        settings=settings,
+        engine=measurement.report,
+        shape=shape,
+        measured=measured,
+        gpu=gpu.name if gpu else None,
+        datasheet=datasheet(gpu, loaded.spec.dtype),
+        base_context=base,
+        knee=knee(shape, measured.ceilings, base),
+        points=points,
+        free_rows=_free_rows(points),
+        left_out=[*left_out, *no_time],
+    )
+
+
+def datasheet(gpu: gpus.Gpu | None, dtype: str) -> Ceilings | None:
+    """What the vendor states for matrix products of a dtype; None where that is nothing."""
+    tflops = {"bfloat16": gpu.bf16, "float16": gpu.fp16, "float32": gpu.fp32}.get(dtype) if gpu else None
+    if gpu is None or tflops is None:
+        return None
+    return Ceilings(bytes_per_s=gpu.bandwidth_gb_s * 1e9, flops_per_s=tflops * 1e12)
+
+
+def _shape(model: Any, attention: str) -> tuple[ModelShape, Kind]:
+    """The model's shape and its kind of linears, from an engine without room for anything."""
+    engine = Engine(model, capacity=1, max_rows=2, graphs=False, backend=attention)
+    try:
+        return shape_of(engine), engine.linears
+    finally:
+        engine.close()
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return environment.free_ram_bytes() or _UNKNOWN_RAM
+
+
+def _free_rows(points: Sequence[StepPoint]) -> list[FreeRows]:
+    """Of every context that one slot was measured at with more than one row."""
+    found = []
+    for context in sorted({point.context for point in points}):
+        curve = {p.rows: p.seconds for p in points if (p.context, p.slots) == (context, 1)}
+        if 1 in curve and len(curve) > 1:
+            rows = free_rows(curve, _TOLERANCE)
+            below = min((count for count in curve if count > rows), default=None)
+            found.append(FreeRows(context=context, rows=rows, below=below, tolerance=_TOLERANCE))
+    return found

@@ -1,0 +1,92 @@
+"""The shape of a loaded model, by its parameters: no model family is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from torch import Tensor, nn
+
+from specbench.engine.engine import Engine
+from specbench.errors import UsageError
+from specbench.roofline import AttentionLayers, Experts, ModelShape
+
+# How configurations of transformers spell the number of experts; most answer to several.
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k")
+
+
+def shape_of(engine: Engine) -> ModelShape:
+    """What decides the cost of a step of the model that an engine runs.
+
+    - Tables of embedding modules are read by the row, unless one is the LM head.
+    - 3-D parameters that begin with the number of experts are experts; a row goes through some of them.
+    - Other 2-D weights are matrix products, of every row, whichever of their sides is the input.
+    - The rest (norms, biases) is read and costs no FLOPs to speak of.
+
+    Raises:
+        UsageError: experts of which the configuration does not say how many are active.
+    """
+    model = engine.model
+    config = model.config.get_text_config()
+    head = model.get_output_embeddings().weight
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    words = model.get_input_embeddings().weight
+    if not any(_same(words, table) for table in tables):  # an embedding module of the model's own make
+        tables.append(words)
+    counts = {value for name in _EXPERTS if (value := getattr(config, name, None))}
+    sizes: Counter[str] = Counter()
+    experts = 0
+    parameters = dict(model.named_parameters())  # tied ones once
+    for name, parameter in parameters.items():
+        if _same(parameter, head):
+            sizes["head"] += parameter.numel()
+        elif any(_same(parameter, table) for table in tables):
+            sizes["embedding"] += parameter.numel()
+        elif parameter.ndim == 3 and parameter.shape[0] in counts:
+            experts = parameter.shape[0]
+            sizes["expert"] += parameter.numel() // experts
+        elif parameter.ndim == 2 and not name.endswith("bias"):
+            sizes["matmul"] += parameter.numel()
+        else:
+            sizes["small"] += parameter.numel()
+    return ModelShape(
+        matmul=sizes["matmul"],
+        head=sizes["head"],
+        embedding=sizes["embedding"],
+        embedding_width=sum(table.shape[1] for table in tables),
+        tied=_same(words, head),
+        small=sizes["small"],
+        experts=Experts(count=experts, active=_active(config), elements=sizes["expert"]) if experts else None,
+        attention=_attention(engine),
+        weight_bytes=sum(p.nbytes for p in parameters.values()) / sum(p.numel() for p in parameters.values()),
+        cache_bytes=model.dtype.itemsize,
+    )
+
+
+def _attention(engine: Engine) -> tuple[AttentionLayers, ...]:
+    """Layers of a shape together, as the engine's cache and attention learnt them from a forward."""
+    calls = engine.calls
+    alike = Counter(
+        (calls.heads[layer], *shape, calls.windows.get(layer)) for layer, shape in engine.cache.shapes.items()
+    )
+    return tuple(
+        AttentionLayers(
+            layers=layers, query_heads=heads, kv_heads=kv_heads, key_size=key, value_size=value, window=window
+        )
+        for (heads, kv_heads, key, value, window), layers in alike.items()
+    )
+
+
+def _active(config: Any) -> int:
+    for name in _ACTIVE:
+        if value := getattr(config, name, None):
+            return int(value)
+    raise UsageError(
+        f"this model has experts, and its configuration has no {_ACTIVE[0]}: how many a token goes through is not "
+        "known; add it to config.json"
+    )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape

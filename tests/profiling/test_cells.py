@@ -1,0 +1,62 @@
+"""What is measured first, and what a model or a memory does not allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from specbench.errors import EnvironmentRefused, UsageError
+from specbench.profiles import Settings
+from specbench.profiling.cells import Cell, ranked, within
+from specbench.roofline import AttentionLayers, ModelShape
+
+SHAPE = ModelShape(
+    matmul=1, head=1, embedding=0, embedding_width=1, tied=True, small=0,
+    attention=(AttentionLayers(layers=1, query_heads=1, kv_heads=1, key_size=5, value_size=5),),
+    weight_bytes=2, cache_bytes=1,
+)  # fmt: skip
+TOKEN = 10  # bytes
+PLENTY = 1 << 40
+
+
+def test_the_curve_over_rows_comes_first_then_contexts_then_slots_then_the_rest() -> None:
+    cells = ranked((1, 2, 16), (128, 512, 2048), (1, 4))
+    assert cells[:3] == [Cell(1, 512), Cell(2, 512), Cell(16, 512)]
+    assert set(cells[3:7]) == {Cell(rows, context) for rows in (1, 16) for context in (128, 2048)}
+    assert cells[7:9] == [Cell(1, 512, 4), Cell(16, 512, 4)]
+    assert set(cells[9:]) == {Cell(2, 128), Cell(2, 2048)}
+    assert len(set(cells)) == len(cells) == 3 * 3 + 2
+
+
+def test_the_default_contexts_are_shortened_to_what_the_model_takes() -> None:
+    cells, left_out = within(Settings(), SHAPE, 8192, PLENTY)
+    assert max(cell.context for cell in cells) == 8192 - 512 - 1
+    assert max(cell.context + cell.rows for cell in cells) < 8192
+    assert left_out == []
+
+
+def test_rows_are_at_most_half_of_the_positions() -> None:
+    cells, left_out = within(Settings(), SHAPE, 128, PLENTY)
+    assert max(cell.rows for cell in cells) == 64
+    assert [(one.rows, one.why) for one in left_out] == [(rows, "model") for rows in (96, 128, 192, 256, 384, 512)]
+
+
+def test_contexts_that_were_asked_for_are_named_when_the_model_does_not_take_them() -> None:
+    asked = Settings(rows=(1, 8), contexts=(100, 4000), slots=(1,), clip=False)
+    cells, left_out = within(asked, SHAPE, 1024, PLENTY)
+    assert {cell.context for cell in cells} == {100}
+    assert [(one.rows, one.context, one.why) for one in left_out] == [(1, 4000, "model"), (8, 4000, "model")]
+    with pytest.raises(UsageError, match=r"1024 positions: with 8 rows, give --contexts of at most 1015"):
+        within(asked.model_copy(update={"contexts": (4000,)}), SHAPE, 1024, PLENTY)
+
+
+def test_what_does_not_fit_in_memory_is_left_out_and_named() -> None:
+    asked = Settings(rows=(1, 16), contexts=(100, 9000), slots=(1, 2, 4))
+    room = 3 * TOKEN * (9000 + 2 * 16)  # a third of it holds one slot of the long context
+    assert within(asked, SHAPE, None, room)[1] == []
+    cells, left_out = within(asked, SHAPE, None, room - 3)
+    assert {cell.context for cell in cells} == {100}
+    assert {(one.rows, one.context, one.why) for one in left_out} == {(1, 9000, "memory"), (16, 9000, "memory")}
+    _, left_out = within(asked, SHAPE, None, 3 * TOKEN * 2 * (100 + 2 * 16))  # two slots, not four
+    assert {(one.context, one.slots) for one in left_out} == {(9000, 1), (100, 4)}
+    with pytest.raises(EnvironmentRefused, match="no memory for a KV cache of 100 tokens"):
+        within(asked, SHAPE, None, 3 * TOKEN)
