@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ from specbench.scoring.score import VERDICTS
 from specbench.storage import RunFolder
 from specbench.summary import summarise
 
+#: File name of a projection onto another GPU.
+PROJECTION = "projection-{}.json"
+
 
 @dataclass(frozen=True)
 class ReadRun:
     """A run as it is on disk; of an unfinished one, the summary of what there is so far.
 
-    ``judged`` is :func:`specbench.judging.scores.scores`, empty where no judge was asked.
+    ``judged`` is :func:`specbench.judging.scores.scores`, empty where no judge was asked; ``projections`` the contents
+    of what ``--project`` wrote.
     """
 
     run: dict[str, Any]
@@ -31,6 +36,7 @@ class ReadRun:
     verdicts: dict[str, bool]
     summary: dict[str, Any]
     judged: list[dict[str, Any]]
+    projections: list[dict[str, Any]] = field(default_factory=list)
 
 
 def read_run(path: Path) -> ReadRun:
@@ -54,6 +60,18 @@ def read_run(path: Path) -> ReadRun:
         raise UsageError(f"{path / VERDICTS} is damaged ({error}); {again} writes it anew") from error
     summary = folder.summary() or summarise(config, records, verdicts or None, metrics=metrics)
     judgments = read_judgments(path)
-    return ReadRun(
-        folder.run, config, records, verdicts, summary, scores(judgments, [spec.label for spec in config.methods])
-    )
+    judged = scores(judgments, [spec.label for spec in config.methods])
+    return ReadRun(folder.run, config, records, verdicts, summary, judged, _projections(path))
+
+
+def _projections(path: Path) -> list[dict[str, Any]]:
+    found = []
+    for file in sorted(path.glob(PROJECTION.format("*"))):
+        try:
+            content = json.loads(file.read_bytes())
+            if not isinstance(content["rows"], dict):
+                raise TypeError("its rows are no mapping")
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{file} is damaged ({error}); delete it, or run with --project again") from error
+        found.append(content)
+    return found

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench.decoding import Method
+    from specbench.gpus import Gpu
     from specbench.models import LoadedModel
     from specbench.plan import Plan
 
@@ -270,6 +271,19 @@ def assert_answers(run: Mapping[str, Any]) -> None:
     """Refuses to judge what a lottery wrote; ``run`` is the content of ``run.json``."""
     if run.get("simulated"):
         raise UsageError("acceptance was simulated in this run, so its text answers nothing; run it without")
+
+
+def other_gpu(name: str | None, profile: Path | None) -> Gpu | None:
+    """``--project``: the GPU of that name.
+
+    Raises:
+        UsageError: no such GPU is known, or there is a profile and nothing to project onto.
+    """
+    from specbench import gpus
+
+    if name is None and profile is not None:
+        raise UsageError("--profile has the step times for --project; name the GPU with --project GPU")
+    return None if name is None else gpus.find(name)
 
 
 def assert_gpu(wanted: str) -> None:

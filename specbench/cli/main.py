@@ -9,7 +9,20 @@ from collections.abc import Sequence
 import typer
 
 from specbench import __version__
-from specbench.cli import check_lossless, doctor, judge, listing, new_method, profile, run, score, show, sweep, train
+from specbench.cli import (
+    check_lossless,
+    doctor,
+    judge,
+    listing,
+    new_method,
+    profile,
+    run,
+    score,
+    show,
+    sweep,
+    train,
+    tune,
+)
 from specbench.errors import SpecbenchError
 
 INTERRUPTED = 130
@@ -31,6 +44,7 @@ app.command("list")(listing.list_)
 app.command("doctor")(doctor.doctor)
 app.command("profile")(profile.profile)
 app.command("sweep")(sweep.sweep)
+app.command("tune")(tune.tune)
 app.command("train")(train.train)
 app.command("new-method")(new_method.new_method)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from specbench.cli import common, output
+
+if TYPE_CHECKING:
+    from specbench.profiles import Profile
 
 
 def run(
@@ -44,12 +48,19 @@ def run(
         help="Tokens per forward, drawn at random: MEAN[:SPREAD] or METHOD=MEAN[:SPREAD]. The text means nothing.",
         metavar="SPEC",
     ),
+    project: str | None = typer.Option(
+        None, "--project", help="Add what this would be on another GPU; see list gpus.", metavar="GPU"
+    ),
+    profile: Path | None = typer.Option(
+        None, "--profile", help="Step times for --project; else they are measured.", exists=True, file_okay=False
+    ),
     as_json: bool = common.JSON,
 ) -> None:
     """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
 
     Repeating an interrupted command goes on where it stopped.
     """
+    onto = common.other_gpu(project, profile)
     common.assert_gpu(gpu)
     plan = common.make_plan(
         method=method,
@@ -80,6 +91,7 @@ def run(
         preset=preset,
     )
     from specbench.cli.progress import RunProgress
+    from specbench.reporting.projection import projection_table
     from specbench.reporting.table import headline
 
     notes = output.stderr()
@@ -90,16 +102,28 @@ def run(
     # All prompts of all tasks are read and checked before the first is run.
     prepared = [prepare(plan, task_plan, loaded) for task_plan in plan.tasks]
     finished = []
+    steps: Profile | None = None
     for item in prepared:
         with RunProgress(notes) as progress:
             folder = execute(plan, loaded, item, progress)
         summary = folder.summary()
         assert summary is not None
-        finished.append({"folder": str(folder.path), "task": item.spec.name, **summary})
+        projected = None
+        if onto is not None:
+            from specbench.cli import project as projection
+
+            # Behind the run: nothing that it measures is any warmer or colder for it.
+            steps = steps or projection.profile_for(plan, loaded, profile, notes)
+            projected = projection.add(folder.path, onto, steps)
+        extra = {"projection": projected} if projected else {}
+        finished.append({"folder": str(folder.path), "task": item.spec.name, **summary, **extra})
         if not as_json:
             console = output.stdout()
             console.print()
             console.print(headline(folder.run, summary))
+            if projected:
+                console.print()
+                console.print(projection_table(projected))
             console.print(f"\nrun: {folder.path}", soft_wrap=True)
     if as_json:
         output.emit_json(finished)

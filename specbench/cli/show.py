@@ -22,19 +22,19 @@ def show(
     from specbench.reading import read_run
     from specbench.sweep.table import is_sweep, read_sweep
 
+    if is_sweep(run):  # first: a sweep may hold the profile that it was predicted with
+        show_sweep(read_sweep(run), as_json)
+        return
     if is_profile(run):
         _show_profile(run, requests, as_json)
-        return
-    if is_sweep(run):
-        show_sweep(read_sweep(run), as_json)
         return
     read = read_run(run)
     if as_json:
         lines = [record.model_dump(mode="json") for record in read.records] if requests else None
         judged = {"judged": read.judged} if read.judged else {}
-        output.emit_json(
-            {"run": read.run, "summary": read.summary, **judged, **({"requests": lines} if requests else {})}
-        )
+        projected = {"projections": read.projections} if read.projections else {}
+        told = {"run": read.run, "summary": read.summary, **judged, **projected}
+        output.emit_json({**told, **({"requests": lines} if requests else {})})
         return
     console = output.stdout()
     if requests:
@@ -42,9 +42,13 @@ def show(
         rows = [_row(record, read.verdicts, record.method in read.config.simulated) for record in read.records]
         console.print(output.table(columns, rows))
         return
+    from specbench.reporting.projection import projection_table
     from specbench.reporting.table import headline
 
     console.print(headline(read.run, read.summary, read.judged))
+    for projection in read.projections:
+        console.print()
+        console.print(projection_table(projection))
 
 
 def _show_profile(path: Path, requests: bool, as_json: bool) -> None:

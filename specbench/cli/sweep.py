@@ -65,6 +65,9 @@ def sweep(
     simulate: list[str] = typer.Option(
         [], "--simulate-acceptance", help="As of run, for every cell: MEAN[:SPREAD].", metavar="SPEC"
     ),
+    profile: Path | None = typer.Option(
+        None, "--profile", help="A folder of specbench profile, to predict with.", exists=True, file_okay=False
+    ),
     executor: str = typer.Option("local", "--executor", help="local: this machine; ray: a Ray cluster."),
     workers: int | None = typer.Option(
         None, "--workers", min=1, help="Devices to use.", show_default="all GPUs, or one worker on a CPU"
@@ -79,6 +82,7 @@ def sweep(
     Every prompt is decoded by all cells, one right after the other, and by ar. Repeating the command goes on where it
     stopped; a wider grid decodes only its new cells.
     """
+    from specbench.profiles import read_profile
     from specbench.sweep.drive import Sweep, drive
     from specbench.sweep.grid import read_axes
     from specbench.sweep.search import Kind
@@ -118,7 +122,8 @@ def sweep(
     }
     axes = read_axes(grid, grid_file)
     plan, cells = make(axes, arguments, yes)
-    asked = Sweep(cells, out, cast(Kind, search), _share(until), data_dir, not no_score)
+    steps = read_profile(profile) if profile else None
+    asked = Sweep(cells, out, cast(Kind, search), _share(until), data_dir, not no_score, steps)
     notes = output.stderr()
     for line in plan.said:
         notes.print(line, soft_wrap=True, markup=False)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from specbench.errors import UsageError
+from specbench.profiles import PROFILE, Profile
 from specbench.records import BASELINE, RequestRecord, RunConfig, request_key
 from specbench.scoring.launch import Tenths, read_metrics, score_in_child
 from specbench.storage import RunFolder, safe_name, write_json_atomic
@@ -59,7 +60,7 @@ class Sweep:
         kind, until: of the :class:`~specbench.sweep.search.Search`.
         data_dir: where task data are, before the other places.
         score: judge the answers, where the task has a verdict.
-        profile: a folder of ``specbench profile`` to predict with.
+        profile: of the model on this device, to predict with; a copy of it goes into the sweep's folder.
     """
 
     grid: Grid
@@ -68,7 +69,7 @@ class Sweep:
     until: float | None = None
     data_dir: Path | None = None
     score: bool = True
-    profile: Path | None = None
+    profile: Profile | None = None
 
 
 def drive(sweep: Sweep, executor: Executor, progress: Progress) -> Path:
@@ -266,6 +267,8 @@ def read_head(path: Path) -> dict[str, Any]:
 def _write_head(path: Path, sweep: Sweep, described: Described, digest: str) -> None:
     """``sweep.json``; of a sweep that goes on, the cells of earlier commands stay in it."""
     before = read_head(path) if (path / SWEEP).exists() else {}
+    if sweep.profile is not None:
+        write_json_atomic(path / PROFILE, sweep.profile.model_dump(mode="json"))
     cells = {cell.label: {"method": cell.method.name, "values": dict(cell.values)} for cell in sweep.grid.cells}
     write_json_atomic(
         path / SWEEP,
@@ -279,6 +282,5 @@ def _write_head(path: Path, sweep: Sweep, described: Described, digest: str) -> 
             "held_out": list(described.held_out),
             "search": sweep.kind,
             "until_interval": sweep.until,
-            "profile": str(sweep.profile) if sweep.profile else before.get("profile"),
         },
     )

@@ -13,8 +13,10 @@ from typing import Any
 import pandas as pd
 
 from specbench.errors import UsageError
+from specbench.profiles import is_profile, read_profile
 from specbench.reading import ReadRun, read_run
 from specbench.records import BASELINE, RequestRecord
+from specbench.roofline import StepTimes
 from specbench.stats import Ratio, paired_ratio
 from specbench.storage import RunFolder
 from specbench.summary import method_figures
@@ -56,7 +58,11 @@ def read_sweep(path: Path) -> ReadSweep:
     runs = {count: _read(path / f"c{count}") for count in head["concurrency"] if (path / f"c{count}").is_dir()}
     if not runs:
         raise UsageError(f"{path} has lost its runs (c1, …); repeat the sweep's command")
-    return ReadSweep(path, head, runs, cells(head, runs))
+    times = None
+    if is_profile(path):
+        profile = read_profile(path)
+        times = StepTimes(profile.shape, profile.ceilings, profile.points)
+    return ReadSweep(path, head, runs, cells(head, runs, times))
 
 
 def _read(path: Path) -> ReadRun:
@@ -67,18 +73,19 @@ def _read(path: Path) -> ReadRun:
     return replace(read, summary={name: value for name, value in read.summary.items() if name != "sweep"})
 
 
-def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun]) -> pd.DataFrame:
+def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes | None = None) -> pd.DataFrame:
     """One row per cell, concurrency and set of prompts; plain decoding is a row with method "ar".
 
     Columns: ``cell`` (hash of what decides it), ``label``, ``method``, a column per swept option, ``concurrency``,
     ``set`` ("tuning" or "held-out"), ``prompts``, ``requests``, ``tokens``, ``target_forwards``, ``tpf``, ``tok_s``,
     ``speedup`` (over plain decoding at the same concurrency, on the same prompts), both with ``_low`` and ``_high``
     of a 95% bootstrap over prompts, ``rows_per_step``, ``step_ms``, ``predicted_tok_s``, ``accuracy``, ``best``,
-    ``within_noise``, ``stopped``. What there is not is nan.
+    ``within_noise``, ``stopped``. What there is not is nan. ``predicted_tok_s`` is what tokens per forward and rows
+    per step come to at the step times of a profile, with drafting for nothing.
 
     Cells that cannot run are rows with ``stopped`` "too large" and no figures.
     """
-    rows = [row for count, read in runs.items() for row in _rows(head, count, read)]
+    rows = [row for count, read in runs.items() for row in _rows(head, count, read, times)]
     for label in head["too_large"]:
         rows += [{"label": label, "concurrency": count, "set": "tuning", "stopped": "too large"} for count in runs]
     options = list(dict.fromkeys(option for cell in head["cells"].values() for option in cell["values"]))
@@ -90,7 +97,9 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
 
 
-def _rows(head: Mapping[str, Any], concurrency: int, read: ReadRun) -> Iterator[dict[str, Any]]:
+def _rows(
+    head: Mapping[str, Any], concurrency: int, read: ReadRun, times: StepTimes | None
+) -> Iterator[dict[str, Any]]:
     found = read.summary.get("sweep", {})
     tuning = set(head["tuning"])
     ids = {str(spec["label"]): _hash(spec, read) for spec in read.run["methods"]}
@@ -112,7 +121,7 @@ def _rows(head: Mapping[str, Any], concurrency: int, read: ReadRun) -> Iterator[
                     **cell["values"],
                     "concurrency": concurrency,
                     "set": name,
-                    **_figures(label, records, measured, read, concurrency > 1),
+                    **_figures(label, records, measured, read, concurrency, times),
                     "best": label == found.get("best"),
                     "within_noise": label in found.get("within_noise", ()),
                     "stopped": found.get("stopped", {}).get(label, ""),
@@ -120,8 +129,14 @@ def _rows(head: Mapping[str, Any], concurrency: int, read: ReadRun) -> Iterator[
 
 
 def _figures(
-    label: str, records: Sequence[RequestRecord], measured: Measured, read: ReadRun, shared: bool
+    label: str,
+    records: Sequence[RequestRecord],
+    measured: Measured,
+    read: ReadRun,
+    concurrency: int,
+    times: StepTimes | None,
 ) -> dict[str, Any]:
+    shared = concurrency > 1
     figures = method_figures(records, shared=shared)
     speed = _speed(records, shared)
     over = None if label == BASELINE else measured.speedup(label)
@@ -132,9 +147,19 @@ def _figures(
         **_three("speedup", over),
         "rows_per_step": figures["rows_per_step"],
         "step_ms": _NAN if figures["step_s"] is None else 1e3 * figures["step_s"],
-        "predicted_tok_s": _NAN,
+        "predicted_tok_s": _predicted(figures, records, concurrency, times),
         "accuracy": sum(verdicts) / len(verdicts) if verdicts else _NAN,
     }
+
+
+def _predicted(
+    figures: Mapping[str, Any], records: Sequence[RequestRecord], concurrency: int, times: StepTimes | None
+) -> float:
+    if times is None or not figures["tpf"]:
+        return _NAN
+    context = sum(record.n_prompt + record.n_out / 2 for record in records) / len(records)
+    rows = max(1, round(figures["rows_per_step"]))
+    return concurrency * float(figures["tpf"]) / times.seconds(rows, round(context), concurrency)
 
 
 def _speed(records: Sequence[RequestRecord], shared: bool) -> Ratio:

@@ -25,7 +25,11 @@ FLAGS = {
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
-        *("--simulate-acceptance", "--head"),
+        *("--simulate-acceptance", "--head", "--project", "--profile"),
+    ],
+    "tune": [
+        *("--method", "--task", "--model", "--gpu", "--grid", "--limit", "--held-out", "--max-new-tokens", "--seed"),
+        *(*_OPTIONS, "--head", *_MODEL, *_KERNELS, "--data-dir", "--data-file", "--out", "--json"),
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
@@ -43,7 +47,7 @@ FLAGS = {
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
         *(*_KERNELS, "--data-dir", "--data-file", "--out", "--json", "--simulate-acceptance", "--head"),
         *("--grid", "--grid-file", "--held-out", "--search", "--until-ci", "--executor", "--workers", "--yes"),
-        "--no-score",
+        *("--no-score", "--profile"),
     ],
     "profile": [
         *("--model", "--gpu", "--rows", "--contexts", "--slots", "--seconds", *_MODEL, *_KERNELS, "--out", "--json"),

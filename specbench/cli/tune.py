@@ -1,0 +1,118 @@
+"""``specbench tune``: which options of a method are best here, in a sentence with its evidence."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from specbench.cli import common, output
+from specbench.cli.sweep import make, worker
+from specbench.errors import UsageError
+
+
+def tune(
+    method: str = typer.Option(..., "--method", help="The method.", show_default=False),
+    task: str = typer.Option(common.DEFAULT_TASK, "--task", help="The task."),
+    model: str = common.MODEL,
+    gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
+    grid: list[str] = typer.Option(
+        [], "--grid", help="What to try, as for sweep; instead of the method's own list.", metavar="OPT=VALUES"
+    ),
+    limit: int = typer.Option(16, "--limit", min=1, help="Prompts to choose by."),
+    held_out: int = typer.Option(16, "--held-out", min=1, help="Other prompts, to judge the choice by."),
+    max_new_tokens: int | None = common.BUDGET,
+    seed: int = common.SEED,
+    settings: list[str] = common.SET,
+    head: str | None = common.HEAD,
+    task_settings: list[str] = common.TASK_SET,
+    dtype: str = common.DTYPE,
+    device: str = common.DEVICE,
+    attention: str = common.ATTENTION,
+    graphs: str = common.GRAPHS,
+    compile: bool = common.COMPILE,
+    revision: str | None = common.REVISION,
+    data_dir: Path | None = common.DATA_DIR,
+    data_file: Path | None = common.DATA_FILE,
+    out: Path = typer.Option(Path("sweeps"), "--out", help="Folder that receives the sweep's folder."),
+    as_json: bool = common.JSON,
+) -> None:
+    """Find the best options of a method for this model, task and device.
+
+    A sweep by successive halving over the options that matter; the winner is judged on other prompts.
+    """
+    from specbench.reporting.tune import advice
+    from specbench.sweep.drive import Sweep, drive
+    from specbench.sweep.executors import Here
+    from specbench.sweep.grid import read_axes
+    from specbench.sweep.table import read_sweep
+
+    common.assert_gpu(gpu)
+    if "," in method or "," in task:
+        raise UsageError("tune takes one method and one task; run it once for each")
+    arguments: dict[str, Any] = {
+        "method": method,
+        "task": task,
+        "model": model,
+        "settings": settings,
+        "head": head,
+        "task_settings": task_settings,
+        "temperature": 0.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "seed": seed,
+        "limit": None,  # the prompts are drawn by lot, in the worker
+        "max_new_tokens": max_new_tokens,
+        "repeats": 1,
+        "dtype": dtype,
+        "device": device,
+        "attention": attention,
+        "graphs": graphs,
+        "compile": compile,
+        "revision": revision,
+        "data_dir": data_dir,
+        "data_file": data_file,
+        "out": out,
+    }
+    axes = read_axes(grid or _own(method, settings))
+    plan, cells = make(axes, arguments, insist=False)
+    notes = output.stderr()
+    for line in plan.said:
+        notes.print(line, soft_wrap=True, markup=False)
+    from specbench.cli.progress import SweepProgress
+
+    notes.print(f"{len(cells.cells)} settings; loading …")
+    made = partial(worker, axes, arguments, (limit, held_out, seed))()
+    running = Here(lambda: made)
+    try:
+        curve = made.step_seconds()
+        with SweepProgress(notes) as progress:
+            path = drive(Sweep(cells, out, "halving", None, data_dir, score=False), running, progress)
+    finally:
+        running.close()
+    read = read_sweep(path)
+    read.cells.to_csv(path / "cells.csv", index=False, float_format="%.6g")
+    found = advice(next(iter(read.runs.values())).run, read.cells, curve, method)
+    if as_json:
+        output.emit_json({"folder": str(path), **found})
+        return
+    console = output.stdout()
+    for line in found["said"]:
+        console.print(line, markup=False)
+    console.print(f"\nsweep: {path} (specbench show has every setting)", soft_wrap=True)
+
+
+def _own(method: str, settings: list[str]) -> list[str]:
+    """The method's list of what to try, without what the user has set."""
+    from specbench import registry
+    from specbench.options import names
+
+    card = registry.method(method)
+    lists = card.info.get("tune", {})
+    if not lists:
+        raise UsageError(f"method '{method}' has no list of what to try; say it with --grid OPTION=V,V,…")
+    known = names(card.load().Options)
+    taken = {known.get(setting.partition("=")[0].rpartition(".")[2].replace("-", "_")) for setting in settings}
+    return [f"{option}={','.join(map(str, values))}" for option, values in lists.items() if option not in taken]

@@ -1,0 +1,78 @@
+"""``run --project``: a projection beside a run, never in its figures; shown again from the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench import roofline
+
+RUN = ("run", "--model", "config:tiny", "--task", "humaneval", "--limit", 2, "--max-new-tokens", 12)
+
+
+@pytest.fixture(scope="module")
+def profile(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small profile of the dummy model."""
+    out = tmp_path_factory.mktemp("profiles")
+    said = cli("profile", "--model", "config:tiny", "--rows", "1,16", "--contexts", "128", "--slots", "1",
+               "--seconds", "5", "--out", out)  # fmt: skip
+    assert said.code == 0, said.err
+    (found,) = out.iterdir()
+    return found
+
+
+def test_a_run_is_projected_and_shown_again(cli: Any, profile: Path, tmp_path: Path) -> None:
+    said = cli(*RUN, "--method", "jacobi", "--out", tmp_path, "--project", "b200", "--profile", profile)
+    assert said.code == 0, said.err
+    assert "Projected onto b200, not measured" in said.out
+    (folder,) = tmp_path.iterdir()
+    content = json.loads((folder / "projection-b200.json").read_text())
+    assert set(content["rows"]) == {"ar", "jacobi"}
+    steps = json.loads((profile / "profile.json").read_text())
+    assert content["ceilings_here"]["flops_per_s"] == steps["measured"]["flops_per_s"]
+    row = content["rows"]["ar"]["tok_s"]
+    shape = roofline.ModelShape.model_validate(steps["shape"])
+    most = 1 / roofline.bound_s(
+        roofline.step_cost(shape, 1, content["context"]), roofline.Ceilings.model_validate(content["ceilings_there"])
+    )
+    assert 0 < row["low"] <= row["value"] <= row["high"] <= most * 1.5
+    again = cli("show", folder)
+    assert "Projected onto b200, not measured" in again.out
+    assert max(map(len, again.out.splitlines())) <= 80
+    assert json.loads(cli("show", folder, "--json").out)["projections"] == [content]
+    # The run itself is what it is without a projection.
+    assert "projection" not in (folder / "summary.json").read_text()
+
+
+def test_an_unknown_gpu_is_refused_before_anything_is_loaded(cli: Any) -> None:
+    said = cli(*RUN, "--project", "b20")
+    assert (said.code, "did you mean" in said.error) == (2, True)
+    assert "loading" not in said.err
+
+
+def test_a_profile_without_a_gpu_is_refused(cli: Any, profile: Path) -> None:
+    said = cli(*RUN, "--profile", profile)
+    assert (said.code, "--project GPU" in said.error) == (2, True)
+
+
+def test_a_profile_of_another_model_is_refused_and_the_run_is_kept(cli: Any, profile: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    content = json.loads((profile / "profile.json").read_text())
+    content["model"]["fingerprint"] = "0" * 64
+    (other / "profile.json").write_text(json.dumps(content))
+    said = cli(*RUN, "--method", "ar", "--out", tmp_path / "runs", "--project", "h200", "--profile", other)
+    assert (said.code, "profile is of" in said.error) == (2, True)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "DONE").exists()
+
+
+def test_a_damaged_projection_is_named(cli: Any, tmp_path: Path) -> None:
+    assert cli(*RUN, "--method", "ar", "--out", tmp_path).code == 0
+    (folder,) = tmp_path.iterdir()
+    (folder / "projection-h200.json").write_text("{}")
+    said = cli("show", folder)
+    assert (said.code, "projection-h200.json" in said.error) == (2, True)

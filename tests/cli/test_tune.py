@@ -1,0 +1,99 @@
+"""``specbench tune``: a recommendation with its evidence, and the lists of what methods have tuned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from specbench import registry
+from specbench.options import names
+from specbench.plan import ROW_LIMIT, make_method
+from specbench.reporting.tune import advice
+
+RUN = {
+    "task": {"name": "humaneval"},
+    "model": {"name": "toy", "dtype": "float32"},
+    "environment": {"device": {"name": "cpu"}},
+}
+CURVE = [(1, 1.0), (2, 1.05), (4, 1.2)]
+TUNED = {name: card for name, card in registry.methods().items() if "tune" in card.info}
+
+
+def test_every_method_that_drafts_has_a_list() -> None:
+    assert set(TUNED) == set(registry.methods()) - {"ar"}
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_a_list_holds_the_default_and_nothing_that_cannot_run(name: str) -> None:
+    card = TUNED[name]
+    options = card.load().Options
+    known, usual = names(options), options().model_dump()
+    for option, values in card.info["tune"].items():
+        assert known[option] == option  # long names
+        assert usual[option] in values
+        for value in values:
+            assert make_method(name, name, {option: value}).max_rows <= ROW_LIMIT
+
+
+def rows(*changes: dict[str, Any]) -> pd.DataFrame:
+    usual = {
+        "label": "jf n=8", "method": "jf", "concurrency": 1, "set": "tuning", "prompts": 8, "tpf": 1.5,
+        "rows_per_step": 9.0, "speedup": 1.3, "speedup_low": 1.2, "speedup_high": 1.4, "best": False,
+        "within_noise": False, "stopped": "",
+    }  # fmt: skip
+    return pd.DataFrame([{**usual, **change} for change in changes])
+
+
+def test_the_held_out_prompts_judge() -> None:
+    found = rows(
+        {"best": True, "within_noise": True},
+        {"label": "jf n=16", "speedup": 1.2, "within_noise": True},
+        {"label": "jf n=64", "speedup": 0.5},
+        {"set": "held-out", "speedup": 1.1, "speedup_low": 1.01, "speedup_high": 1.2, "prompts": 5},
+    )
+    told = advice(RUN, found, CURVE, "jf")
+    assert told["faster"]
+    assert told["set"] == ["jf.n=8"]
+    assert told["free_rows"] == 2
+    text = " ".join(told["said"])
+    assert "speedup 1.10 [1.01, 1.20] over ar on 5 prompts that it was not chosen by" in text
+    assert "1 of 2 other settings are within noise" in text
+    assert "specbench run --method jf --set jf.n=8" in text
+
+
+@pytest.mark.parametrize("low", [0.99, float("nan")], ids=["not shown", "too few"])
+def test_nothing_is_recommended_that_is_not_shown_to_be_faster(low: float) -> None:
+    found = rows({"best": True}, {"set": "held-out", "speedup": 1.2, "speedup_low": low, "speedup_high": 1.4})
+    told = advice(RUN, found, CURVE, "jf")
+    assert not told["faster"]
+    assert "No setting tried is shown to be faster" in told["said"][-1]
+
+
+def test_a_method_is_tuned(cli: Any, tmp_path: Path) -> None:
+    said = cli(
+        "tune", "--method", "jacobi", "--model", "config:tiny", "--limit", 4, "--held-out", 2, "--max-new-tokens", 8,
+        "--set", "jacobi.init=pad", "--out", tmp_path, "--json",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    assert told["set"][0].startswith("jacobi.block_size=")
+    (folder,) = tmp_path.iterdir()
+    cells = pd.read_csv(folder / "cells.csv")
+    assert sorted(cells[cells["set"] == "tuning"]["block_size"].dropna().unique()) == [4, 8, 16, 32]
+    judged = cells[cells["set"] == "held-out"]
+    assert set(judged["method"]) == {"ar", "jacobi"}
+    assert judged["prompts"].tolist() == [2, 2]
+
+
+def test_what_the_user_sets_is_not_tried(cli: Any, tmp_path: Path) -> None:
+    said = cli("tune", "--method", "jacobi", "--model", "config:tiny", "--set", "jacobi.n=4", "--out", tmp_path)
+    assert (said.code, "nothing to sweep" in said.error) == (2, True)
+
+
+def test_one_method_at_a_time(cli: Any) -> None:
+    said = cli("tune", "--method", "jf,msn")
+    assert (said.code, "one method" in said.error) == (2, True)
