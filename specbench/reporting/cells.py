@@ -74,6 +74,10 @@ def shown(value: Any) -> str:
 
 
 def bars(cells: pd.DataFrame, column: str) -> Floats:
-    """[2, n] lengths of a figure's error bars, downwards and upwards; nan where it has no interval."""
+    """[2, n] lengths of a figure's error bars, downwards and upwards; nan where it has no interval.
+
+    A percentile interval of few prompts may lie beside its value; the bar then has no length on that side.
+    """
     value = floats(cells, column)
-    return np.stack([value - floats(cells, f"{column}_low"), floats(cells, f"{column}_high") - value])
+    lengths = np.stack([value - floats(cells, f"{column}_low"), floats(cells, f"{column}_high") - value])
+    return np.maximum(lengths, 0.0)

@@ -25,6 +25,7 @@ from matplotlib.ticker import MaxNLocator
 from specbench.records import BASELINE
 from specbench.reporting import style
 from specbench.reporting.cells import HALVED, Floats, bars, check, flags, floats, methods, options, shown, values_of
+from specbench.reporting.labels import place
 
 Scale = Literal["log", "linear"]
 
@@ -139,7 +140,6 @@ def contour(
                 _surface(panel, part, plane, quantity, levels, norm)
             else:
                 _line(panel, part, plane, quantity)
-            _best(panel, part, plane, quantity)
             if row == len(slices) - 1:
                 panel.set_xlabel(plane.across)
             if column == 0 or not plane.flat:
@@ -148,7 +148,10 @@ def contour(
             figure.colorbar(
                 ScalarMappable(norm, style.COLOUR_MAP), ax=list(axes[:, column]), pad=0.02, aspect=30 * len(slices)
             )
-    style.titled(figure, _title(mine, places, caption), "\n\n" + _note(mine, plane))
+    style.titled(figure, _title(mine, x, y, facet, caption), "\n\n" + _note(mine, plane))
+    for row, (_, part) in enumerate(slices):  # after all that moves the panels
+        for column, (quantity, _) in enumerate(_QUANTITIES):
+            _best(axes[row, column], part, plane, quantity)
     _legend(figure)
     return figure
 
@@ -266,22 +269,28 @@ def _rings(panel: Axes, x: Floats, y: Floats) -> None:
 
 
 def _best(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str) -> None:
-    """A star at the best cell, with its value and interval written beside it, on the side with more room."""
-    best = cells[flags(cells, "best") & np.isfinite(floats(cells, quantity))]
-    for row in best.to_dict("records"):
-        place = row[plane.across], row[plane.up] if plane.flat else row[quantity]
-        panel.scatter(
-            [place[0]], [place[1]], s=230, marker="*", color="white", edgecolors=style.INK, zorder=6, label=BEST
-        )
+    """A star at the best cell, with its value and interval written beside it.
+
+    Where colour fills the panel, on the side with more room; beside a line, where the line is not.
+    """
+    measured = cells[np.isfinite(floats(cells, quantity))]
+    up = plane.up if plane.flat else quantity
+    for row in measured[flags(measured, "best")].to_dict("records"):
+        at = row[plane.across], row[up]
+        panel.scatter([at[0]], [at[1]], s=230, marker="*", color="white", edgecolors=style.INK, zorder=6, label=BEST)
         text = f"{row[quantity]:.2f} TPF"
         if quantity == "tok_s":
             text = f"{row['tok_s']:.1f} tok/s"
             if np.isfinite(row["tok_s_low"]):
                 text += f"\n[{row['tok_s_low']:.1f}, {row['tok_s_high']:.1f}]"
-        across, up = panel.transAxes.inverted().transform(panel.transData.transform(place))
+        if not plane.flat:
+            points = np.stack([floats(measured, plane.across), floats(measured, up)], axis=1)
+            place(panel, [at], [text], avoid=points, lines=[points[np.argsort(points[:, 0])]])
+            continue
+        right, top = panel.transAxes.inverted().transform(panel.transData.transform(at)) > 0.5
         panel.annotate(
-            text, place, (-11 if across > 0.5 else 11, -11 if up > 0.5 else 11), textcoords="offset points",
-            ha="right" if across > 0.5 else "left", va="top" if up > 0.5 else "bottom", fontsize=style.SMALL_SIZE,
+            text, at, (-11 if right else 11, -11 if top else 11), textcoords="offset points",
+            ha="right" if right else "left", va="top" if top else "bottom", fontsize=style.SMALL_SIZE,
             bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": style.FAINT, "alpha": 0.92},
             zorder=7,
         )  # fmt: skip
@@ -318,11 +327,12 @@ def _legend(figure: Figure) -> None:
     legend.set_in_layout(False)
 
 
-def _title(cells: pd.DataFrame, places: Sequence[str], caption: str) -> str:
-    fixed = [f"{option} {shown(cells[option].dropna().iloc[0])}" for option in options(cells) if option not in places]
-    over = " and ".join(places[:2])
+def _title(cells: pd.DataFrame, x: str, y: str | None, facet: str | None, caption: str) -> str:
+    """What is drawn over what, what is held fixed, and on the next line the caption."""
+    held = [option for option in options(cells) if option not in (x, y, facet)]
+    fixed = [f"{option} {shown(cells[option].dropna().iloc[0])}" for option in held]
     where = [*fixed, f"concurrency {shown(cells['concurrency'].iloc[0])}"]
-    return f"{methods(cells)[0]} over {over} · {' · '.join(where)}\n{caption}"
+    return f"{methods(cells)[0]} over {x}{f' and {y}' if y else ''} · {' · '.join(where)}\n{caption}"
 
 
 def _note(cells: pd.DataFrame, plane: _Plane) -> str:

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.contour import QuadContourSet
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from sweeps import NOTHING, cells, grid, plane
 
 from specbench.reporting import style
@@ -193,6 +194,8 @@ def test_the_note_says_how_wide_intervals_are_and_how_many_there_are() -> None:
 def test_the_title_says_what_is_held_fixed_and_what_was_asked() -> None:
     title = contour(grid(K=2, concurrency=8), "n", "pool", caption="a model · a task").get_suptitle()
     assert title == "jf over n and pool · K 2 · concurrency 8\na model · a task"
+    line = pd.concat([grid(pools=(4,), K=1), grid(pools=(4,), K=2)])
+    assert contour(line, "n", facet="K").get_suptitle().strip() == "jf over n · pool 4 · concurrency 1"
 
 
 def test_facets_have_common_colours_and_their_own_cells() -> None:
@@ -228,6 +231,23 @@ def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
     (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
     ends = [[float(y) for _, y in segment] for segment in drawn.get_segments()]
     assert ends == [[pytest.approx(value - 2), pytest.approx(value + 2)] for value in frame["tok_s"]]
+
+
+def test_an_interval_beside_its_value_is_a_bar_on_one_side() -> None:
+    frame = grid((8, 16), (4,), tok_s_low=70.0, tok_s_high=75.0)
+    panel = speed(contour(frame, "n"))
+    (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
+    assert [[float(y) for _, y in segment] for segment in drawn.get_segments()] == [[58, 75], [68, 75]]
+
+
+def test_what_is_written_at_the_best_of_a_line_hides_no_cell() -> None:
+    frame = grid((8, 16, 32, 64, 128), (4,)).assign(tok_s=[60.0, 73.0, 85.0, 95.0, 78.0])
+    panel = speed(contour(set_at(frame, 64, 4, best=True), "n"))
+    panel.figure.canvas.draw()
+    (text,) = panel.texts
+    box = Text.get_window_extent(text)
+    assert text.get_text().startswith("95.0 tok/s")
+    assert not any(box.contains(x, y) for x, y in panel.transData.transform(frame[["n", "tok_s"]].to_numpy()))
 
 
 def test_a_line_is_not_drawn_across_a_missing_cell() -> None:
