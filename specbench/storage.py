@@ -26,6 +26,27 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, no quota, file si
 _LOCK, _RUN, _REQUESTS, _SUMMARY, _DONE = ".lock", "run.json", "requests.jsonl", "summary.json", "DONE"
 
 
+def write_atomic(path: Path, content: bytes) -> None:
+    """Writes ``content`` so that ``path`` holds either the old or the whole new one, also after a power cut.
+
+    Raises:
+        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _refused(error, path) from error
+        raise
+
+
 def write_json_atomic(path: Path, obj: Any) -> None:
     """Writes ``obj`` as JSON so that ``path`` holds either the old or the whole new content, also after a power cut.
 
@@ -33,7 +54,7 @@ def write_json_atomic(path: Path, obj: Any) -> None:
         EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
         TypeError, ValueError: ``obj`` is not JSON (nan is not).
     """
-    _write_atomic(path, json.dumps(obj, indent=2, allow_nan=False).encode() + b"\n")
+    write_atomic(path, json.dumps(obj, indent=2, allow_nan=False).encode() + b"\n")
 
 
 def read_requests(path: Path) -> Iterator[dict[str, Any]]:
@@ -284,7 +305,7 @@ class RunFolder:
         if self._lock is None:
             raise ValueError(f"{self.path} was opened for reading")
         write_json_atomic(self.path / _SUMMARY, summary)
-        _write_atomic(self.path / _DONE, b"")
+        write_atomic(self.path / _DONE, b"")
         (self.path / _LOCK).unlink(missing_ok=True)
         self.close()
 
@@ -340,7 +361,7 @@ def write_folder(out: Path, stem: str, digest: str, write: Callable[[Path], None
 
 def write_text_atomic(path: Path, text: str) -> None:
     """Writes ``text`` in UTF-8 as :func:`write_json_atomic` writes JSON."""
-    _write_atomic(path, text.encode())
+    write_atomic(path, text.encode())
 
 
 def check_writable(out: Path) -> None:
@@ -408,22 +429,6 @@ def _whole_lines(fd: int) -> tuple[int, int]:
             end = offset + last + 1
         offset += len(block)
     return end, lines
-
-
-def _write_atomic(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        _sync_folder(path.parent)
-    except BaseException as error:
-        draft.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _refused(error, path) from error
-        raise
 
 
 def _sync_folder(folder: Path) -> None:

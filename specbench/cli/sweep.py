@@ -177,7 +177,12 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
 
     run = next(iter(read.runs.values())).run
     if write:
+        from specbench.reporting.pictures import pictures
+
         read.cells.to_csv(read.path / "cells.csv", index=False, float_format="%.6g")
+        drawn = read.cells[(read.cells["set"] == "tuning") & read.cells["method"].notna()].drop(columns="set")
+        # jf and jf#2 are two methods to a picture: their cells may have equal options.
+        pictures(drawn.assign(method=drawn["label"].str.split(" ").str[0]), read.path, _caption(run))
     if as_json:
         import json
 
@@ -188,6 +193,11 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
     console.print()
     console.print(sweep_table(run, read.cells))
     console.print(f"\nsweep: {read.path}", soft_wrap=True)
+
+
+def _caption(run: Mapping[str, Any]) -> str:
+    model, task = run["model"], run["task"]
+    return f"{model['name']} {model['dtype']} · {task['name']} · {run['environment']['device']['name']}"
 
 
 def _share(text: str | None) -> float | None:

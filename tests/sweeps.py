@@ -1,0 +1,55 @@
+"""Tables of cells as a sweep makes them, with figures that a test can tell beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from specbench.reporting.cells import FIGURES
+
+NOTHING = float("nan")
+_PLAIN: dict[str, Any] = {
+    **dict.fromkeys(FIGURES, NOTHING),
+    "method": "jf", "concurrency": 1, "prompts": 50, "requests": 50, "tokens": 5000, "target_forwards": 2000,
+    "tpf": 2.5, "tok_s": 100.0, "best": False, "within_noise": False, "stopped": "",
+}  # fmt: skip
+
+
+def cells(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The table of these rows. What a row does not say is plain; a half-width ``tok_s_half`` makes an interval."""
+    made = []
+    for number, given in enumerate(rows):
+        row = {**_PLAIN, "cell": f"{number:08x}", **given}
+        half = row.pop("tok_s_half", None)
+        if half is not None:
+            row |= {"tok_s_low": row["tok_s"] - half, "tok_s_high": row["tok_s"] + half}
+        if "label" not in given:
+            row["label"] = row["method"]
+        made.append(row)
+    return pd.DataFrame(made)
+
+
+def plane(n: float, pool: float) -> float:
+    """tok/s of :func:`grid`: a plane over log2 of both options."""
+    return float(20 + 10 * np.log2(n) + 4 * np.log2(pool))
+
+
+def grid(
+    ns: Sequence[float] = (8, 16, 32, 64), pools: Sequence[float] = (1, 2, 4), *, without: Any = (), **further: Any
+) -> pd.DataFrame:
+    """A cell for each pair of options but those in ``without``: ``plane`` tok/s, a tenth of that tokens per forward."""
+    pairs = [(n, pool) for n in ns for pool in pools if (n, pool) not in without]
+    return cells([{"n": n, "pool": p, "tok_s": plane(n, p), "tpf": plane(n, p) / 10, **further} for n, p in pairs])
+
+
+def busy(method: str, speedups: Mapping[int, float | tuple[float, float, float]], **further: Any) -> pd.DataFrame:
+    """A method's rows by concurrency: its speedup, or (low, value, high)."""
+    rows = []
+    for concurrency, given in speedups.items():
+        low, value, high = given if isinstance(given, tuple) else (NOTHING, given, NOTHING)
+        figures = {"speedup": value, "speedup_low": low, "speedup_high": high}
+        rows.append({"method": method, "concurrency": concurrency, **figures, **further})
+    return cells(rows)
