@@ -248,11 +248,17 @@ def _decode(
     return records
 
 
-def warm_up(plan: Plan, model: LoadedModel, prepared: Prepared, engine: Engine, runner: Runner) -> None:
-    """Captures every graph, then runs every method on text of the tool's own, as long as the longest prompt."""
+def warm_up(
+    plan: Plan, model: LoadedModel, prepared: Prepared, engine: Engine, runner: Runner, tokens: int = _WARM_UP_TOKENS
+) -> None:
+    """Captures every graph, then runs every method on text of the tool's own, as long as the longest prompt.
+
+    Args:
+        tokens: of an answer to it.
+    """
     text = model.tokenizer(_WARM_UP * (1 + prepared.longest // 32))["input_ids"][: prepared.longest]
     assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
-    rule = StopRule(frozenset(), (), min(_WARM_UP_TOKENS, prepared.budget), model.decode)
+    rule = StopRule(frozenset(), (), min(tokens, prepared.budget), model.decode)
     requests = [Request(f"warm-up/{slot}", 0, text, rule) for slot in range(plan.concurrency)]
     warm: set[str] = set()
     for temperature in {prompt.temperature for prompt in prepared.prompts.values()}:

@@ -22,8 +22,8 @@ from specbench.sweep.task import Described, Task
 from specbench.task import Prompt
 from specbench.telemetry import GpuMeter
 
-# A cell whose method is warm already: enough steps to meet its shapes, on a prompt that costs next to nothing.
-_BRIEF_PROMPT, _BRIEF_TOKENS = 16, 8
+# Enough steps to meet a cell's shapes, on a prompt that costs next to nothing: a sweep has many cells to warm.
+_BRIEF_PROMPT, _BRIEF_TOKENS = 16, 4
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Worker:
             self.close()
             raise
         self._runners: dict[int, Runner] = {}
-        self._warm: set[tuple[int, str]] = set()
+        self._warm: set[tuple[int, str, object]] = set()
 
     def describe(self) -> Described:
         """What it works on."""
@@ -138,25 +138,30 @@ class Worker:
         return self._runners[concurrency]
 
     def _warm_up(self, plan: Plan, runner: Runner) -> None:
-        """The first cell of each method as a run warms up; the others briefly, or warm-up would outlast small cells."""
-        fresh = [method for method in plan.methods if (plan.concurrency, method.label) not in self._warm]
-        if not fresh:
-            return
-        first: dict[str, Method] = {}
-        warm = {label for concurrency, label in self._warm if concurrency == plan.concurrency}
-        known = {method.name for method in self._plan.methods if method.label in warm}
-        for method in sorted(fresh, key=lambda method: -method.max_rows):
+        """The widest cell of each method on a long prompt, then every width briefly: a hundred cells have few of them.
+
+        What a method brings may have work of its own to capture for each cell, so there every cell has its turn.
+        """
+        fresh: dict[tuple[int, str, object], Method] = {}
+        for method in sorted(plan.methods, key=lambda method: -method.max_rows):
+            kind = method.max_rows if method.shared is None else method.label
+            key = (plan.concurrency, method.name, kind)
+            if key not in self._warm:
+                fresh.setdefault(key, method)
+        known = {name for concurrency, name, _ in self._warm if concurrency == plan.concurrency}
+        widest: dict[str, Method] = {}
+        for method in fresh.values():
             if method.name not in known:
-                first.setdefault(method.name, method)
-        if first:
-            warm_up(replace(plan, methods=tuple(first.values())), self._model, self._prepared, self._engine, runner)
-        rest = [method for method in fresh if method not in first.values()]
+                widest.setdefault(method.name, method)
+        if widest:
+            first = replace(plan, methods=tuple(widest.values()))
+            warm_up(first, self._model, self._prepared, self._engine, runner, _BRIEF_TOKENS)
         ids = self._model.tokenizer("A pilot boards each ship a mile out. ")["input_ids"][:_BRIEF_PROMPT]
         rule = StopRule(frozenset(), (), _BRIEF_TOKENS, self._model.decode)
         requests = [Request(f"warm-up/{slot}", 0, ids, rule) for slot in range(plan.concurrency)]
-        for temperature in {prompt.temperature for prompt in self._prepared.prompts.values()}:
+        for temperature in {prompt.temperature for prompt in self._prepared.prompts.values()} if fresh else ():
             self._engine.sampling = sampling_of(plan, temperature)
-            for method in rest:
+            for method in [method for method in fresh.values() if method not in widest.values()]:
                 self._engine.prepare(
                     method.max_rows,
                     top_k=method.top_k,
@@ -166,4 +171,4 @@ class Worker:
                 )
                 for _ in runner.segment(method, requests):
                     pass
-        self._warm |= {(plan.concurrency, method.label) for method in fresh}
+        self._warm |= fresh.keys()
