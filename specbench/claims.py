@@ -151,9 +151,8 @@ def read(text: str) -> Catalog:
         return Catalog.model_validate({"parameters": {}, "gpus": {}, **data, "claims": rows})
     except ValidationError as error:
         first = error.errors()[0]
-        raise UsageError(
-            f"claims: {'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
-        ) from error
+        where, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"claims: {where}: {what}") from error
     except KeyError as error:
         raise UsageError(f"claims: a table or a row lacks {error}") from error
     except tomllib.TOMLDecodeError as error:

@@ -33,7 +33,7 @@ def test_a_row_reads_from_method_to_caveat(cli: Any, columns: int) -> None:
         "Jacobi Forcing post 2025: post and README, table, batch 1 GPU A100; model Qwen2.5-Coder-7B;"
     )
     assert "caveat: baseline is HF eager, 41.3 tok/s" in words
-    assert "TPF there: tokens - 1 over forwards" in words
+    assert "TPF there: for its own rows tokens - 1 over forwards" in words
     (line,) = [line for line in said.out.splitlines() if "163.9" in line]
     assert line.split()[:8] == ["jf", "4.0", "4.1", "163.9", "41.3", "110–144", "83.5", "MR;"]
 
