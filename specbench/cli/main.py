@@ -11,6 +11,7 @@ import typer
 from specbench import __version__
 from specbench.cli import (
     check_lossless,
+    claims,
     doctor,
     judge,
     listing,
@@ -41,6 +42,7 @@ app.command("judge")(judge.judge)
 app.command("score")(score.score)
 app.command("show")(show.show)
 app.command("list")(listing.list_)
+app.command("claims")(claims.claims)
 app.command("doctor")(doctor.doctor)
 app.command("profile")(profile.profile)
 app.command("sweep")(sweep.sweep)

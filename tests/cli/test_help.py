@@ -42,6 +42,7 @@ FLAGS = {
     "score": ["RUN", "--workers", "--data-dir", "--json"],
     "show": ["RUN", "--requests", "--json"],
     "list": ["kind", "--json"],
+    "claims": ["--method", "--task", "--json"],
     "doctor": ["--out", "--json"],
     "sweep": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
@@ -121,6 +122,7 @@ def test_answers_at_once(command: list[str]) -> None:
     [
         (["--help"], HEAVY),
         *((["list", kind], HEAVY) for kind in ("methods", "tasks", "models", "gpus")),
+        (["claims"], HEAVY),
         (["show", "nowhere"], ("torch", "transformers")),
     ],
     ids=lambda value: value[-1],

@@ -1,0 +1,186 @@
+"""Published speedups as printed (``catalog/claims.toml``), and what a GPU's bandwidth allows their baselines. No torch.
+
+Figures are decimals and keep the digits of the publication: 1.50 says more than 1.5, and a speedup is compared with its
+own tok/s to within half a unit of the last digit of each.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, PositiveInt, ValidationError, model_validator
+
+from specbench import gpus
+from specbench.errors import UsageError
+from specbench.records import Record
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: Bytes of a weight in bf16 and fp16, which is what the publications ran in.
+BYTES_PER_WEIGHT = 2.0
+
+#: Between the caveats of a row: its table's first, then its own.
+BETWEEN = "; "
+
+
+class Claim(Record):
+    """One published row. Whatever the publication does not give is None or empty."""
+
+    id: str = Field(description="unique: its table, then what tells it apart there")
+    paper: str
+    source: str = Field(description="where in the publication: table, section, post or repository")
+    method: str = Field(description="the name it has here, or else the publication's")
+    setting: str = ""
+    model: str = ""
+    gpu: str = Field(default="", description="as the publication names it")
+    task: str = Field(default="", description="the name it has here, or else the publication's; a part after a colon")
+    speedup: Decimal | None = Field(default=None, gt=0, description="over the publication's own baseline")
+    tpf: Decimal | None = Field(default=None, gt=0, description="tokens a forward, accepted length, as counted there")
+    tok_s: Decimal | None = Field(default=None, gt=0)
+    baseline_tok_s: Decimal | None = Field(default=None, gt=0)
+    accuracy: Decimal | None = Field(default=None, ge=0)
+    metric: str = Field(default="", description="what accuracy is")
+    tpf_is: str = Field(default="", description="how TPF is counted there, where it is known and not as here")
+    caveat: str = ""
+    note: str = Field(default="", description="where the publication disagrees with itself")
+
+    @model_validator(mode="after")
+    def _says_something_and_agrees_with_itself(self) -> Claim:
+        if self.speedup is None and self.tpf is None and self.tok_s is None:
+            raise ValueError(f"{self.id} claims no speedup, no TPF and no tok/s")
+        if (self.accuracy is None) != (not self.metric):
+            raise ValueError(f"{self.id}: accuracy and metric go together")
+        if not self.note and not consistent(self):
+            raise ValueError(
+                f"{self.id}: speedup {self.speedup} is not {self.tok_s} / {self.baseline_tok_s}; say so in a note"
+            )
+        return self
+
+
+class Catalog(Record):
+    """All of ``claims.toml``.
+
+    Attributes:
+        claims: in the file's order.
+        parameters: weights that a token reads, in elements, of each model whose size is known.
+        gpus: boards that a publication may mean by a GPU's name, as :data:`specbench.gpus.GPUS` names them, slowest
+            memory first.
+    """
+
+    claims: tuple[Claim, ...]
+    parameters: dict[str, PositiveInt]
+    gpus: dict[str, tuple[str, ...]]
+
+    @model_validator(mode="after")
+    def _names_are_unique_and_known(self) -> Catalog:
+        twice = [id_ for id_, times in Counter(claim.id for claim in self.claims).items() if times > 1]
+        if twice:
+            raise ValueError(f"claims given twice: {', '.join(twice)}")
+        for name, boards in self.gpus.items():
+            speeds = [gpus.find(board).bandwidth_gb_s for board in boards]
+            if not speeds or speeds != sorted(speeds):
+                raise ValueError(f"{name}: boards are to be given, slowest memory first")
+        return self
+
+    def bandwidth(self, claim: Claim) -> tuple[Bandwidth, ...]:
+        """What :func:`over_bandwidth` says of a claim on each board it may mean, the slowest first.
+
+        None where model size or GPU is not known. At times the publication's own figures tell which board it was not.
+        """
+        parameters = self.parameters.get(claim.model)
+        if parameters is None:
+            return ()
+        boards = [gpus.find(board) for board in self.gpus.get(claim.gpu, ())]
+        return tuple(over_bandwidth(claim, parameters, BYTES_PER_WEIGHT, board) for board in boards)
+
+
+class Bandwidth(Record):
+    """The fastest that one-token steps can be on a GPU, and how near a publication's baseline came to it."""
+
+    tok_s: float = Field(gt=0, description="tokens per second if weights arrive at the datasheet's bandwidth")
+    share: float | None = Field(description="the baseline's tok/s over that; None where no baseline is given")
+
+
+def over_bandwidth(claim: Claim, parameters: int, bytes_per_weight: float, gpu: gpus.Gpu) -> Bandwidth:
+    """AR tok/s that the GPU's bandwidth allows: weights read once a token, KV cache and activations left out.
+
+    A baseline far below it waits for kernels to be launched and not for memory. A method that puts more rows into such
+    a step gets them nearly free, and would gain less over a faster baseline.
+
+    Args:
+        claim: whose baseline is held against it.
+        parameters: weights that a token reads, in elements.
+        bytes_per_weight: 2 for bf16 and fp16.
+        gpu: its datasheet figures.
+    """
+    bound = gpu.bandwidth_gb_s * 1e9 / (parameters * bytes_per_weight)
+    share = None if claim.baseline_tok_s is None else float(claim.baseline_tok_s) / bound
+    return Bandwidth(tok_s=bound, share=share)
+
+
+def consistent(claim: Claim) -> bool:
+    """Whether the speedup is the ratio of the two tok/s as far as their printed digits tell; true where one lacks."""
+    if claim.speedup is None or claim.tok_s is None or claim.baseline_tok_s is None:
+        return True
+    ours, theirs = (_half_unit(claim.tok_s), _half_unit(claim.baseline_tok_s))
+    least = (claim.tok_s - ours) / (claim.baseline_tok_s + theirs)
+    most = (claim.tok_s + ours) / (claim.baseline_tok_s - theirs)
+    return least <= claim.speedup + _half_unit(claim.speedup) and most >= claim.speedup - _half_unit(claim.speedup)
+
+
+def read(text: str) -> Catalog:
+    """A catalog of claims from TOML, laid out as ``claims.toml``.
+
+    Raises:
+        UsageError: no TOML; an unknown or missing field; a row twice; a speedup that contradicts its own tok/s and has
+            no note.
+    """
+    try:
+        # Floats as written: a float would forget the last zero of 1.50.
+        data = tomllib.loads(text, parse_float=Decimal)
+        rows = [_flat(table, row) for table in data.pop("table", []) for row in table["claim"]]
+        return Catalog.model_validate({"parameters": {}, "gpus": {}, **data, "claims": rows})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"claims: {where}: {what}") from error
+    except KeyError as error:
+        raise UsageError(f"claims: a table or a row lacks {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"claims: {error}") from error
+
+
+@cache
+def claims() -> Catalog:
+    """The catalog that comes with specbench."""
+    return read((Path(__file__).parent / "catalog" / "claims.toml").read_text(encoding="utf-8"))
+
+
+def _flat(table: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    shared = {field: value for field, value in table.items() if field not in ("name", "claim")}
+    apart = [row["method"], *(row.get(field, "") for field in ("setting", "model", "task"))]
+    flat = {**shared, **row, "id": f"{table['name']}/{_slug(*apart)}"}
+    if flat.get("accuracy") is None:
+        flat.pop("metric", None)
+    if said := [words["caveat"] for words in (shared, row) if "caveat" in words]:
+        flat["caveat"] = BETWEEN.join(said)
+    return flat
+
+
+def _slug(*parts: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", " ".join(parts).lower()).strip("-")
+
+
+def _half_unit(figure: Decimal) -> Decimal:
+    exponent = figure.as_tuple().exponent
+    assert isinstance(exponent, int)  # finite: it was validated
+    return Decimal(1).scaleb(exponent) / 2

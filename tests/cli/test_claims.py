@@ -1,0 +1,84 @@
+"""``specbench claims``: what is published, legible in a narrow terminal and a wide one."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from specbench.claims import claims
+
+widths = pytest.mark.parametrize("columns", [80, 140])
+
+
+@widths
+def test_it_fits_and_cuts_no_figure(cli: Any, columns: int) -> None:
+    said = cli("claims", columns=columns)
+    assert said.code == 0
+    assert max(map(len, said.out.splitlines())) <= columns
+    assert "…" not in said.out
+    printed = set(re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", said.out))
+    for claim in claims().claims:
+        for figure in (claim.speedup, claim.tpf, claim.tok_s, claim.baseline_tok_s, claim.accuracy):
+            assert figure is None or str(figure) in printed, claim
+
+
+@widths
+def test_a_row_reads_from_method_to_caveat(cli: Any, columns: int) -> None:
+    said = cli("claims", "--method", "jf", "--task", "humaneval", columns=columns)
+    words = " ".join(said.out.split())
+    assert words.startswith(
+        "Jacobi Forcing post 2025: post and README, table, batch 1 GPU A100; model Qwen2.5-Coder-7B;"
+    )
+    assert "caveat: baseline is HF eager, 41.3 tok/s" in words
+    assert "TPF there: for its own rows tokens - 1 over forwards" in words
+    (line,) = [line for line in said.out.splitlines() if "163.9" in line]
+    assert line.split()[:8] == ["jf", "4.0", "4.1", "163.9", "41.3", "110–144", "83.5", "MR;"]
+
+
+@widths
+def test_the_legend_closes_it(cli: Any, columns: int) -> None:
+    words = " ".join(cli("claims", "--method", "pld", columns=columns).out.split())
+    assert words.endswith("A baseline far below it waits for launches and not for memory.")
+    assert "– is not given" in words
+
+
+def test_filters(cli: Any) -> None:
+    rows = json.loads(cli("claims", "--method", "jetspec", "--task", "gsm8k", "--json").out)
+    assert {(row["method"], row["task"]) for row in rows} == {("jetspec", "gsm8k")}
+    assert len(rows) < len(json.loads(cli("claims", "--method", "jetspec", "--json").out))
+
+
+def test_a_tasks_parts_are_its_own(cli: Any) -> None:
+    rows = json.loads(cli("claims", "--task", "spec-bench", "--json").out)
+    assert {"spec-bench", "spec-bench:qa"} < {row["task"] for row in rows}
+    (part,) = {row["task"] for row in json.loads(cli("claims", "--task", "spec-bench:qa", "--json").out)}
+    assert part == "spec-bench:qa"
+
+
+def test_json_has_every_row_with_its_bound(cli: Any) -> None:
+    rows = {row["id"]: row for row in json.loads(cli("claims", "--json").out)}
+    assert len(rows) == len(claims().claims)
+    row = rows["jf-humaneval/jf-mr"]
+    assert (row["speedup"], row["tok_s"], row["baseline_tok_s"], row["metric"]) == (4.0, 163.9, 41.3, "%")
+    assert row["bandwidth_bound_tok_s"] == pytest.approx(
+        [1555e9 / (2 * row["parameters"]), 2039e9 / (2 * row["parameters"])]
+    )
+    unknown = rows["jf-humaneval/eagle-3-another"]
+    assert (unknown["parameters"], unknown["bandwidth_bound_tok_s"]) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (("--method", "jff"), "unknown method of a claim 'jff'; did you mean jf?"),
+        (("--task", "gsm8"), "unknown task of a claim 'gsm8'; did you mean gsm8k?"),
+        (("--method", "jf", "--task", "spider"), "unknown task of a claim 'spider'; known: gsm8k, humaneval, math"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(cli: Any, argv: tuple[str, ...], says: str) -> None:
+    said = cli("claims", *argv)
+    assert (said.code, said.out) == (2, "")
+    assert said.error == f"error: {says}"
