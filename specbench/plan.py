@@ -14,14 +14,11 @@ from specbench.decoding import Decoder, Method
 from specbench.errors import UsageError, unknown
 from specbench.options import names as option_names
 from specbench.options import parse
-from specbench.records import BASELINE, MethodSpec, SamplingSpec, SimulatedAcceptance
+from specbench.records import BASELINE, GRAPHS, MethodSpec, SamplingSpec, SimulatedAcceptance
 from specbench.simulate import parse as parse_simulated
 
 #: Attention backends that a plan may name; auto leaves the choice to the engine, which knows the device.
 ATTENTION = ("auto", "reference", "triton", "flash")
-
-#: ``--graphs`` values, as the engine takes them: None is on for CUDA and off elsewhere.
-GRAPHS: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
 #: The widest tree the engine takes; a plan that drafts more is refused before a model is loaded.
 ROW_LIMIT = 512

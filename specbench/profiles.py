@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from specbench.errors import UsageError
+from specbench.gpus import Gpu
 from specbench.records import SCHEMA_VERSION, ModelSpec, Record
 from specbench.roofline import Ceilings, Knee, ModelShape, StepPoint, bound_s, step_cost
 
@@ -118,6 +119,12 @@ class Profile(Record):
         device = {key: self.environment["device"][key] for key in ("kind", "name")}
         told = {**self.model_dump(mode="json", include={"model", "settings"}), "device": device}
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def datasheet(gpu: Gpu, dtype: str) -> Ceilings | None:
+    """What the vendor states for matrix products of a dtype; None where that is nothing."""
+    tflops = {"bfloat16": gpu.bf16, "float16": gpu.fp16, "float32": gpu.fp32}.get(dtype)
+    return None if tflops is None else Ceilings(bytes_per_s=gpu.bandwidth_gb_s * 1e9, flops_per_s=tflops * 1e12)
 
 
 def base_context(contexts: Sequence[int]) -> int:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.gpus import Gpu
 from specbench.records import BASELINE
 from specbench.roofline import Ceilings, ModelShape, StepPoint, StepTimes, bound_s, step_cost
 
@@ -49,12 +48,6 @@ class Projection:
         measured = self._times.seconds(rows, context, slots)
         found = sorted((measured * there / here, max(there, there + measured - here)))
         return Band(math.sqrt(found[0] * found[1]), found[0], found[1])
-
-
-def ceilings_of(gpu: Gpu, dtype: str) -> Ceilings | None:
-    """What the vendor states for a dtype; None where that is nothing."""
-    tflops = {"bfloat16": gpu.bf16, "float16": gpu.fp16, "float32": gpu.fp32}.get(dtype)
-    return None if tflops is None else Ceilings(bytes_per_s=gpu.bandwidth_gb_s * 1e9, flops_per_s=tflops * 1e12)
 
 
 def project(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +14,9 @@ SCHEMA_VERSION = 1
 
 #: Label of the baseline method. Every run contains it: no row is shown without its AR twin.
 BASELINE = "ar"
+
+#: ``--graphs`` values, as the engine takes them: None is on for CUDA and off elsewhere.
+GRAPHS: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
 StopReason = Literal["stop", "stop-string", "length"]
 

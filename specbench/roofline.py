@@ -247,16 +247,6 @@ class StepTimes:
         below, above = zip(*map(sides, self._points), strict=True)
         return any(below) and any(above)
 
-    def on(self, ceilings: Ceilings) -> StepTimes:
-        """The same shares of another device's ceilings: a projection, for whoever shows it to say so."""
-        scaled = []
-        for point in self._points:
-            cost = step_cost(self._shape, point.rows, point.context, point.slots)
-            factor = bound_s(cost, ceilings) / bound_s(cost, self._ceilings)
-            times = {field: factor * getattr(point, field) for field in ("seconds", "low_s", "high_s")}
-            scaled.append(point.model_copy(update=times))
-        return StepTimes(self._shape, ceilings, scaled)
-
     def _share(self, point: StepPoint) -> float:
         """Logarithm of the share of its bound that a measured step reached."""
         cost = step_cost(self._shape, point.rows, point.context, point.slots)

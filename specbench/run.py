@@ -19,9 +19,9 @@ from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
 from specbench.models import LoadedModel, load
 from specbench.order import Order
-from specbench.plan import GRAPHS, Plan, TaskPlan
+from specbench.plan import Plan, TaskPlan
 from specbench.prepare import Prepared, prepare
-from specbench.records import BASELINE, RequestRecord, RunConfig, request_key
+from specbench.records import BASELINE, GRAPHS, RequestRecord, RunConfig, request_key
 from specbench.runner import Request, Runner
 from specbench.scoring.launch import Tenths, read_metrics, score_in_child
 from specbench.simulate import Acceptance

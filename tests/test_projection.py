@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from specbench import gpus
-from specbench.projection import Projection, ceilings_of, project
+from specbench.profiles import datasheet
+from specbench.projection import Projection, project
 from specbench.roofline import AttentionLayers, Ceilings, ModelShape, StepPoint, bound_s, step_cost
 
 SHAPE = ModelShape(
@@ -97,7 +98,7 @@ def test_throughput_counts_all_slots() -> None:
 
 def test_ceilings_of_a_datasheet() -> None:
     h100 = gpus.find("h100")
-    found = ceilings_of(h100, "bfloat16")
+    found = datasheet(h100, "bfloat16")
     assert found is not None
     assert (found.bytes_per_s, found.flops_per_s) == (3.35e12, 989.4e12)
-    assert ceilings_of(h100, "int4") is None
+    assert datasheet(h100, "int4") is None

@@ -195,16 +195,6 @@ def test_it_tells_inside_from_outside(asked: tuple[int, int, int], inside: bool)
     assert StepTimes(shape(), DEVICE, MEASURED).covers(*asked) is inside
 
 
-def test_another_device_is_met_at_the_same_shares() -> None:
-    times = StepTimes(shape(), DEVICE, MEASURED)
-    twice = times.on(Ceilings(bytes_per_s=2000.0, flops_per_s=8000.0))
-    for asked in ((1, 15, 1), (7, 33, 1), (4, 99, 3)):
-        assert twice.seconds(*asked) == pytest.approx(times.seconds(*asked) / 2)
-    faster = times.on(Ceilings(bytes_per_s=2000.0, flops_per_s=4000.0))
-    assert faster.seconds(1, 15) == pytest.approx(1.0)  # bound by memory
-    assert faster.seconds(64, 15) == pytest.approx(30.0)  # bound by arithmetic
-
-
 def test_step_times_need_one_slot() -> None:
     with pytest.raises(ValueError, match="one slot"):
         StepTimes(shape(), DEVICE, [point(1, 15, 4, 1.0)])

@@ -34,7 +34,8 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
     Raises:
         UsageError: the profile is of another model, or the GPU has no figures for its dtype.
     """
-    from specbench.projection import Projection, ceilings_of, project
+    from specbench.profiles import datasheet
+    from specbench.projection import Projection, project
     from specbench.reading import read_run
     from specbench.storage import RunFolder, write_json_atomic
 
@@ -42,7 +43,7 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
     mine, its = read.config.model, profile.model
     if (mine.fingerprint, mine.dtype) != (its.fingerprint, its.dtype):
         raise UsageError(f"the profile is of {its.name} {its.dtype}, the run of {mine.name} {mine.dtype}; profile that")
-    there = ceilings_of(gpu, mine.dtype)
+    there = datasheet(gpu, mine.dtype)
     if there is None:
         raise UsageError(f"{gpu.name} has no figure for {mine.dtype} in the table; choose another --dtype")
     context = round(sum(r.n_prompt + r.n_out / 2 for r in read.records) / len(read.records))

@@ -174,6 +174,7 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
         write: also write the CSV and the pictures into its folder.
     """
     from specbench.reporting.sweep import sweep_table
+    from specbench.sweep.table import finished
 
     run = next(iter(read.runs.values())).run
     if write:
@@ -192,6 +193,8 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
     console = output.stdout()
     console.print()
     console.print(sweep_table(run, read.cells))
+    if not finished(read):
+        console.print("This sweep is not complete; repeat its command to go on.", style="dim")
     console.print(f"\nsweep: {read.path}", soft_wrap=True)
 
 

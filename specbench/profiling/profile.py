@@ -12,17 +12,17 @@ from specbench import environment, gpus
 from specbench.engine.engine import Engine
 from specbench.engine.linears import Kind
 from specbench.models import LoadedModel
-from specbench.profiles import FreeRows, Profile, Settings, base_context
+from specbench.profiles import FreeRows, Profile, Settings, base_context, datasheet
 from specbench.profiling.ceilings import measure_ceilings
 from specbench.profiling.cells import within
 from specbench.profiling.measure import Measurement, Say
 from specbench.profiling.shape import shape_of
-from specbench.roofline import Ceilings, ModelShape, StepPoint, free_rows, knee
+from specbench.records import GRAPHS
+from specbench.roofline import ModelShape, StepPoint, free_rows, knee
 
 _TOLERANCE = 0.10
 _CEILINGS = 0.1  # share of the time that their measuring may take
 _UNKNOWN_RAM = 2 << 30  # where the kernel does not tell how much is free
-_GRAPHS = {"auto": None, "on": True, "off": False}
 
 
 def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profile:
@@ -54,7 +54,7 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
         deadline,
         say,
         backend=settings.attention,
-        graphs=_GRAPHS[settings.graphs],
+        graphs=GRAPHS[settings.graphs],
         compile=settings.compile,
     )
     points, no_time = measurement.run(cells)
@@ -70,21 +70,13 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
         shape=shape,
         measured=measured,
         gpu=gpu.name if gpu else None,
-        datasheet=datasheet(gpu, loaded.spec.dtype),
+        datasheet=datasheet(gpu, loaded.spec.dtype) if gpu else None,
         base_context=base,
         knee=knee(shape, measured.ceilings, base),
         points=points,
         free_rows=_free_rows(points),
         left_out=[*left_out, *no_time],
     )
-
-
-def datasheet(gpu: gpus.Gpu | None, dtype: str) -> Ceilings | None:
-    """What the vendor states for matrix products of a dtype; None where that is nothing."""
-    tflops = {"bfloat16": gpu.bf16, "float16": gpu.fp16, "float32": gpu.fp32}.get(dtype) if gpu else None
-    if gpu is None or tflops is None:
-        return None
-    return Ceilings(bytes_per_s=gpu.bandwidth_gb_s * 1e9, flops_per_s=tflops * 1e12)
 
 
 def _shape(model: Any, attention: str) -> tuple[ModelShape, Kind]:

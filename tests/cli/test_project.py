@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specbench import roofline
+from specbench.profiles import read_profile
 
 RUN = ("run", "--model", "config:tiny", "--task", "humaneval", "--limit", 2, "--max-new-tokens", 12)
 
@@ -45,6 +46,26 @@ def test_a_run_is_projected_and_shown_again(cli: Any, profile: Path, tmp_path: P
     assert json.loads(cli("show", folder, "--json").out)["projections"] == [content]
     # The run itself is what it is without a projection.
     assert "projection" not in (folder / "summary.json").read_text()
+
+
+def test_a_sweep_is_predicted_with_a_profile(cli: Any, profile: Path, tmp_path: Path) -> None:
+    grid = ("--method", "jacobi", "--grid", "n=2,8", "--grid", "concurrency=1,2", "--profile", profile, "--no-score")
+    said = cli("sweep", *RUN[1:], *grid, "--out", tmp_path, "--json")
+    assert said.code == 0, said.err
+    document = json.loads(said.out)
+    steps = read_profile(profile)
+    times = roofline.StepTimes(steps.shape, steps.ceilings, steps.points)
+    records = [json.loads(line) for line in (Path(document["folder"]) / "c2" / "requests.jsonl").open()]
+    assert {(cell["method"], cell["concurrency"]) for cell in document["cells"]} == {
+        (method, count) for method in ("ar", "jacobi") for count in (1, 2)
+    }
+    for cell in (cell for cell in document["cells"] if cell["concurrency"] == 2):
+        mine = [record for record in records if record["method"] == cell["label"]]
+        context = sum(record["n_prompt"] + record["n_out"] / 2 for record in mine) / len(mine)
+        seconds = times.seconds(round(cell["rows_per_step"]), round(context), 2)
+        assert cell["predicted_tok_s"] == pytest.approx(2 * cell["tpf"] / seconds)
+    # With its profile in it, the folder is still a sweep.
+    assert "Best of 2 cells" in cli("show", document["folder"]).out
 
 
 def test_an_unknown_gpu_is_refused_before_anything_is_loaded(cli: Any) -> None:
