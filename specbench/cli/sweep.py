@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 _EXECUTORS = ("local", "ray")
 _SEARCHES = ("grid", "halving")
 
+# Parameters that mean what they mean for run.
+_OF_PLAN = (
+    "method", "task", "model", "settings", "head", "task_settings", "temperature", "top_k", "top_p", "seed",
+    "max_new_tokens", "dtype", "device", "attention", "graphs", "compile", "revision", "data_dir", "data_file", "out",
+    "simulate",
+)  # fmt: skip
+
 
 def sweep(
     method: str | None = common.METHOD,
@@ -82,6 +89,7 @@ def sweep(
     Every prompt is decoded by all cells, one right after the other, and by ar. Repeating the command goes on where it
     stopped; a wider grid decodes only its new cells.
     """
+    arguments = plan_arguments(locals())
     from specbench.profiles import read_profile
     from specbench.sweep.drive import Sweep, drive
     from specbench.sweep.grid import read_axes
@@ -95,31 +103,6 @@ def sweep(
         raise unknown("search", search, _SEARCHES)
     if "," in task:
         raise UsageError("a sweep has one task; run it once for each")
-    arguments: dict[str, Any] = {
-        "method": method,
-        "task": task,
-        "model": model,
-        "settings": settings,
-        "head": head,
-        "task_settings": task_settings,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "seed": seed,
-        "limit": None,  # the prompts are drawn by lot, in the worker
-        "max_new_tokens": max_new_tokens,
-        "repeats": 1,
-        "dtype": dtype,
-        "device": device,
-        "attention": attention,
-        "graphs": graphs,
-        "compile": compile,
-        "revision": revision,
-        "data_dir": data_dir,
-        "data_file": data_file,
-        "out": out,
-        "simulate": simulate,
-    }
     axes = read_axes(grid, grid_file)
     plan, cells = make(axes, arguments, yes)
     steps = read_profile(profile) if profile else None
@@ -137,6 +120,15 @@ def sweep(
         running.close()
     read = read_sweep(path)
     show_sweep(read, as_json, write=True)
+
+
+def plan_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`make` takes of a command's parameters, its ``locals()``; what the command lacks is as usual.
+
+    Of the prompts it takes nothing: they are drawn by lot, in the worker.
+    """
+    usual: dict[str, Any] = {"head": None, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "simulate": []}
+    return {"limit": None, "repeats": 1, **{name: given.get(name, usual.get(name)) for name in _OF_PLAN}}
 
 
 def make(axes: Sequence[Axis], arguments: Mapping[str, Any], insist: bool) -> tuple[Plan, Grid]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from specbench.cli import common, output
-from specbench.cli.sweep import make, worker
+from specbench.cli.sweep import make, plan_arguments, worker
 from specbench.errors import UsageError
 
 
@@ -43,6 +42,7 @@ def tune(
 
     A sweep by successive halving over the options that matter; the winner is judged on other prompts.
     """
+    arguments = plan_arguments(locals())
     from specbench.reporting.tune import advice
     from specbench.sweep.drive import Sweep, drive
     from specbench.sweep.executors import Here
@@ -52,30 +52,6 @@ def tune(
     common.assert_gpu(gpu)
     if "," in method or "," in task:
         raise UsageError("tune takes one method and one task; run it once for each")
-    arguments: dict[str, Any] = {
-        "method": method,
-        "task": task,
-        "model": model,
-        "settings": settings,
-        "head": head,
-        "task_settings": task_settings,
-        "temperature": 0.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "seed": seed,
-        "limit": None,  # the prompts are drawn by lot, in the worker
-        "max_new_tokens": max_new_tokens,
-        "repeats": 1,
-        "dtype": dtype,
-        "device": device,
-        "attention": attention,
-        "graphs": graphs,
-        "compile": compile,
-        "revision": revision,
-        "data_dir": data_dir,
-        "data_file": data_file,
-        "out": out,
-    }
     axes = read_axes(grid or _own(method, settings))
     plan, cells = make(axes, arguments, insist=False)
     notes = output.stderr()
