@@ -90,16 +90,36 @@ def ask(
     return [texts[name] for name in asked]
 
 
-def read(folder: Path) -> list[Text]:
+def read(folder: Path, model: LoadedModel | None = None) -> list[Text]:
     """The answers that :func:`ask` has left in a folder, in the order in which they were finished.
 
+    Args:
+        folder: is only read.
+        model: whose they have to be; None is anyone's.
+
     Raises:
-        UsageError: there are none, or a line is damaged.
+        UsageError: there are none, they are another model's, or a line is damaged.
     """
     texts = [_text(row) for row in read_requests(folder / ANSWERS)]
     if not texts:
         raise UsageError(f"{folder} holds no {ANSWERS}; name a folder that specbench train wrote")
+    if model is not None and how(folder)["model"] != model.spec.fingerprint:
+        raise UsageError(f"{folder} holds answers of another model; leave --answers out to ask this one")
     return texts
+
+
+def how(folder: Path) -> dict[str, Any]:
+    """How the answers in a folder were made: the fingerprint of the model, budget, temperature, seed.
+
+    Raises:
+        UsageError: it does not say.
+    """
+    try:
+        found: dict[str, Any] = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+        found["model"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{folder} has no readable {HEADER}; name a folder that specbench train wrote") from error
+    return found
 
 
 def _text(row: dict[str, Any]) -> Text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +37,9 @@ class Job:
         out: folder that receives everything; what is in there from an interrupted run is gone on with.
         seed: of initial weights, order and whatever else is drawn.
         say: takes a line for the user.
+        model: what ``--model`` called the target.
+        about: what there is to say of the texts, for the card of what comes of it: plain values by name.
+        score: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
     """
 
     target: LoadedModel
@@ -45,6 +48,9 @@ class Job:
     out: Path
     seed: int
     say: Callable[[str], None]
+    model: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    score: Callable[[str, str], bool | None] = lambda prompt_id, text: None
 
 
 class Recipe(Protocol):
