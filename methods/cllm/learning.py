@@ -1,0 +1,78 @@
+"""What a CLLM learns: any state of a block says what its fixed point says (Kou et al. 2024, arXiv:2403.00835, §3.2)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+from torch import Tensor
+
+from specbench.options import Options as BaseOptions
+from specbench.options import option
+from specbench.training.lesson import ConsistencyLesson
+from specbench.training.objectives import Norm, global_consistency, local_consistency
+from specbench.training.packing import Sample, pack
+from specbench.training.states import cut, stream
+from specbench.training.trajectory import Trajectory
+
+_CONTEXT = 1  # blocks of a mask's window: a noisy block sees the answer's own text before it
+
+
+class Options(BaseOptions):
+    """Options of the method's training. The released trainer takes one block a step, in a sequence of its own; here
+    all blocks of an answer are in one sequence and see what they would see there."""
+
+    loss: Literal["global", "local"] = option("global", help="learn from the fixed point, or from the next state")
+    ar_weight: float = option(10.0, help="of the autoregressive loss: 10 released; the paper also has 1: faster", ge=0)
+    include_prompt: bool = option(True, help="the prompt's tokens count in the autoregressive loss")
+    smoothing: float = option(0.0, help="of its labels; released 0.1, which the paper does not have", ge=0, lt=1)
+    norm: Norm = option("tokens", help="consistency: mean over tokens, over blocks, or as Jacobi Forcing's code")
+    last_row: bool = option(False, help="a block's last row foresees the next block's first token too")
+    max_tokens: int = option(4096, help="of a packed text; last blocks are left out of longer ones", ge=8)
+
+
+class Lesson(ConsistencyLesson):
+    """See :class:`ConsistencyLesson`."""
+
+    def __init__(self, model: Any, options: Options) -> None:
+        objective = local_consistency if options.loss == "local" else global_consistency
+        super().__init__(
+            model,
+            partial(objective, norm=options.norm, last=options.last_row),
+            window=_CONTEXT,
+            ar_weight=options.ar_weight,
+            include_prompt=options.include_prompt,
+            smoothing=options.smoothing,
+        )
+
+
+class Collator:
+    """Trajectories as a batch of :class:`Lesson`: of each block a uniformly drawn state that is not the fixed point.
+
+    Args:
+        options: of the method.
+        seed: with the visit and the text's id it decides every draw.
+        length, multiple: see :func:`pack`.
+
+    Attributes:
+        visit: how often the data were gone through before; set by whoever loops.
+    """
+
+    def __init__(self, options: Options, seed: int = 0, length: int = 0, multiple: int = 1) -> None:
+        self._options, self._seed, self._length, self._multiple = options, seed, length, multiple
+        self._streams = 2 if options.loss == "local" else 1
+        self.visit = 0
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
+        cuts = [cut(each, self._options.max_tokens, 1 + self._streams) for each in trajectories]
+        return pack([self.sample(each) for each in cuts], self._length, self._multiple).tensors()
+
+    def sample(self, trajectory: Trajectory) -> Sample:
+        """A text with the states that its blocks are learnt from at this visit, and the next ones for ``local``."""
+        draw = random.Random(f"{self._seed}/{self.visit}/{trajectory.id}")
+        chosen = [draw.randrange(max(1, len(states) - 1)) for states in trajectory.blocks]
+        after = [min(at + 1, len(states) - 1) for at, states in zip(chosen, trajectory.blocks, strict=True)]
+        noisy = [stream(trajectory, at) for at in (chosen, after)[: self._streams]]
+        return Sample(trajectory.prompt, trajectory.answer, noisy, trajectory.block_size)
