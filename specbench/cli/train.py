@@ -98,9 +98,7 @@ def train(
     notes.print(f"trained: {made.get('weights', into)}", soft_wrap=True, markup=False)
 
 
-def _check_source(
-    method: str, module: Any, sets: list[str], answers: Path | None, trajectories: Path | None
-) -> None:
+def _check_source(method: str, module: Any, sets: list[str], answers: Path | None, trajectories: Path | None) -> None:
     """One source of texts, and the one that the recipe learns from."""
     if getattr(module, "TRAJECTORIES", False):
         if trajectories is None:

@@ -1,4 +1,4 @@
-"""The card of trained weights: what they learnt from, how much of it, and what decoding gained, for machine and reader."""
+"""The card of trained weights: what they learnt from, how much of it, and what decoding gained."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def write_card(folder: Path, made: Mapping[str, Any]) -> None:
 
     Args:
         folder: has the weights.
-        made: plain values: ``method``, ``model``, ``texts``, ``answer_tokens``, ``steps``, ``options``, ``before``, ``after``
-            (:meth:`specbench.training.look.Held.figures`) and whatever else there is to say.
+        made: plain values: ``method``, ``model``, ``texts``, ``answer_tokens``, ``steps``, ``options``, ``before`` and
+            ``after`` (:meth:`specbench.training.look.Held.figures`), and whatever else there is to say.
 
     Raises:
         EnvironmentRefused: the disk is full.
@@ -44,9 +44,9 @@ def _readme(made: Mapping[str, Any]) -> str:
         "",
         f"# {method} for {model}",
         "",
-        f"A {what} of `{model}` for the parallel decoder `{method}`, made by `specbench train {method}`. It learnt from the",
-        f"model's own answers to {data}: {made['texts']} answers, {made['answer_tokens']} answer tokens seen in "
-        f"{made['steps']} steps.",
+        f"A {what} of `{model}` for the parallel decoder `{method}`, made by `specbench train {method}`. It learnt "
+        f"from the model's own answers to {data}: {made['texts']} answers, {made['answer_tokens']} of their tokens "
+        f"in {made['steps']} steps.",
         "",
         "```",
         f"specbench run --model THIS_FOLDER --method {method} --task gsm8k",
@@ -73,7 +73,8 @@ def _table(made: Mapping[str, Any]) -> list[str]:
     rows += [("right answers", "pass_rate", "{:.1%}")] if "pass_rate" in after else []
     rows += [("tokens as the target's own", "agrees", "{:.1%}")]
     settings = ", ".join(f"{name} {value}" for name, value in made.get("decoding", {}).items())
-    scored = f" ({after['scored']} of them have a verdict)" if after.get("scored", 0) not in (0, after["prompts"]) else ""
+    some = after.get("scored", 0) not in (0, after["prompts"])
+    scored = f" ({after['scored']} of them have a verdict)" if some else ""
     return [
         f"On {after['prompts']} held-out prompts{scored}, decoded by `{made['method']}`"
         + (f" with {settings}:" if settings else ":"),

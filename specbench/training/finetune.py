@@ -47,8 +47,8 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     """Trains, and leaves ``adapter`` or ``checkpoint`` in ``job.out``, which ``--model`` loads.
 
     Raises:
-        UsageError: there is nothing to learn from, texts are another tokenizer's, the loss is not finite, or ``job.out``
-            holds a training with other options.
+        UsageError: there is nothing to learn from, texts are another tokenizer's, the loss is not finite, or
+            ``job.out`` holds a training with other options.
         EnvironmentRefused: memory does not suffice, or the disk is full.
     """
     _check(job)
@@ -126,6 +126,4 @@ def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
 
 def _held(teaching: Teaching, job: Job, model: Any, texts: Sequence[Any]) -> Held:
     with weights.as_decoded(model) as plain:
-        return held_out(
-            job.target, plain, method_of(teaching.method, teaching.decoding), texts, job.seed, job.score
-        )
+        return held_out(job.target, plain, method_of(teaching.method, teaching.decoding), texts, job.seed, job.score)

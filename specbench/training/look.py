@@ -56,9 +56,7 @@ class Held:
         return f"{self.tpf:.3f} tokens per forward, {passed}{self.agrees:.1%} of the tokens as before training"
 
 
-def held_out(
-    loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Text], seed: int, score: Score
-) -> Held:
+def held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Text], seed: int, score: Score) -> Held:
     """Decodes the prompts of texts.
 
     A lossless method emits what plain decoding of these weights does, so the same answers say what both are worth.

@@ -32,7 +32,8 @@ class Job:
 
     Attributes:
         target: the model that is drafted for.
-        texts: to learn from.
+        texts: to learn from: each a :class:`Text`, or a :class:`specbench.training.trajectory.Trajectory`, which is one
+            with more to it.
         held_out: never learnt from; what progress is measured on.
         out: folder that receives everything; what is in there from an interrupted run is gone on with.
         seed: of initial weights, order and whatever else is drawn.
@@ -43,8 +44,8 @@ class Job:
     """
 
     target: LoadedModel
-    texts: Sequence[Text]
-    held_out: Sequence[Text]
+    texts: Sequence[Any]
+    held_out: Sequence[Any]
     out: Path
     seed: int
     say: Callable[[str], None]

@@ -49,9 +49,7 @@ class Found:
     score: Callable[[str, str], bool | None]
 
 
-def find(
-    loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told: Callable[[int, int], None]
-) -> Found:
+def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told: Callable[[int, int], None]) -> Found:
     """The texts to train on.
 
     Args:

@@ -72,9 +72,10 @@ def as_decoded(model: Any) -> Iterator[Any]:
         with torch.no_grad(), model.disable_adapter():
             for layer in model.modules():
                 if isinstance(layer, LoraLayer):
-                    weight = layer.get_base_layer().weight
+                    weight: Any = layer.get_base_layer().weight
+                    delta: Any = layer.get_delta_weight
                     own.append((weight, weight.data))
-                    weight.data = weight.data + layer.get_delta_weight("default").to(weight.dtype)
+                    weight.data = weight.data + delta("default").to(weight.dtype)
             yield model.get_base_model()
     finally:
         for weight, before in own:
