@@ -26,7 +26,7 @@ class Options(BaseOptions):
 
     loss: Literal["global", "local"] = option("global", help="learn from the fixed point, or from the next state")
     ar_weight: float = option(10.0, help="of the autoregressive loss: 10 released; the paper also has 1: faster", ge=0)
-    include_prompt: bool = option(True, help="the prompt's tokens count in the autoregressive loss")
+    include_prompt: bool = option(False, help="the prompt's tokens count in the autoregressive loss, as released")
     smoothing: float = option(0.0, help="of its labels; released 0.1, which the paper does not have", ge=0, lt=1)
     norm: Norm = option("tokens", help="consistency: mean over tokens, over blocks, or as Jacobi Forcing's code")
     last_row: bool = option(False, help="a block's last row foresees the next block's first token too")

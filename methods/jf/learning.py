@@ -31,7 +31,7 @@ class Options(BaseOptions):
     noise_rotate: bool = option(False, help="another level for each block at each visit; no publication's")
     mask_window: int | None = option(None, "W", help="blocks that see each other's noise; default is all", ge=1)
     ar_weight: float = option(10.0, help="of the autoregressive loss: released 10, checkpoints' names say 1", ge=0)
-    include_prompt: bool = option(True, help="the prompt's tokens count in the autoregressive loss")
+    include_prompt: bool = option(False, help="the prompt's tokens count in the autoregressive loss, as released")
     norm: Norm = option("tokens", help="consistency: mean over tokens, over blocks, or the released code's")
     max_tokens: int = option(16384, help="of a packed text; last blocks are left out of longer ones", ge=8)
 
