@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from specbench.cli import common, output
+from specbench.cli.progress import counting
 from specbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from specbench.training.answers import Asking
     from specbench.training.recipe import Job
     from specbench.training.sources import Wanted
@@ -22,10 +25,14 @@ _CARD = "card.json"
 def train(
     method: str = typer.Argument(help="A method that has a recipe; see list methods.", metavar="METHOD"),
     prompts: str | None = typer.Option(
-        None, "--prompts", help="TASK-train or .jsonl files, comma-separated; test splits are refused.", metavar="SETS"
+        None,
+        "--prompts",
+        help="TASK-train or .jsonl files, comma-separated; test splits are refused.",
+        metavar="SETS",
+        show_default="all of --answers or --trajectories",
     ),
     answers: Path | None = typer.Option(
-        None, "--answers", help="Folder of answers made before; only read.", file_okay=False
+        None, "--answers", help="Folder of answers; missing ones are made.", file_okay=False, show_default="--out"
     ),
     trajectories: Path | None = typer.Option(
         None, "--trajectories", help="Folder of specbench trajectories, for jf and cllm.", file_okay=False
@@ -74,8 +81,7 @@ def train(
     loaded = load(model, dtype=dtype, device=device, revision=revision)
     job = _job(
         model, loaded, Wanted(sets, answers, trajectories, limit, data_dir),
-        Asking(max_new_tokens, concurrency, temperature, seed), into, held_out,
-        lambda line: notes.print(line, soft_wrap=True, markup=False, highlight=False),
+        Asking(max_new_tokens, concurrency, temperature, seed), into, held_out, notes,
     )  # fmt: skip
     made = {
         "method": method,
@@ -112,34 +118,22 @@ def _check_source(method: str, module: Any, sets: list[str], answers: Path | Non
         raise UsageError("--trajectories have their answers with them; leave --answers out")
 
 
-def _job(
-    model: str, loaded: Any, wanted: Wanted, asking: Asking, into: Path, held_out: int, say: Callable[[str], None]
-) -> Job:
+def _job(model: str, loaded: Any, wanted: Wanted, asking: Asking, into: Path, held_out: int, notes: Console) -> Job:
     """Finds or asks the texts, and sets aside what is not learnt from."""
     from specbench.training.recipe import Job, apart
     from specbench.training.sources import find
 
-    found = find(loaded, wanted, asking, into, _tenths(say))
+    found = find(loaded, wanted, asking, into, counting(notes, "answers"))
     if held_out >= len(found.texts):
         raise UsageError(f"--held-out {held_out} leaves none of {len(found.texts)} prompts to learn from; lower it")
     learnt, aside = apart(found.texts, held_out, asking.seed)
     # A folder is found from wherever the adapter is loaded; a name stays one.
     named = str(Path(model).expanduser().resolve()) if Path(model).expanduser().exists() else model
+
+    def say(line: str) -> None:
+        notes.print(line, soft_wrap=True, markup=False, highlight=False)
+
     return Job(loaded, learnt, aside, into, asking.seed, say, named, found.about, found.score)
-
-
-def _tenths(say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Says how many answers are there, at every tenth of them."""
-    said = -1
-
-    def told(done: int, total: int) -> None:
-        nonlocal said
-        tenth = 10 * done // total
-        if tenth > said:
-            said = tenth
-            say(f"{done}/{total} answers")
-
-    return told
 
 
 def _shown(value: Any) -> str:

@@ -90,36 +90,36 @@ def ask(
     return [texts[name] for name in asked]
 
 
-def read(folder: Path, model: LoadedModel | None = None) -> list[Text]:
+def read(folder: Path) -> list[Text]:
     """The answers that :func:`ask` has left in a folder, in the order in which they were finished.
 
-    Args:
-        folder: is only read.
-        model: whose they have to be; None is anyone's.
-
     Raises:
-        UsageError: there are none, they are another model's, or a line is damaged.
+        UsageError: there are none, or a line is damaged.
     """
     texts = [_text(row) for row in read_requests(folder / ANSWERS)]
     if not texts:
         raise UsageError(f"{folder} holds no {ANSWERS}; name a folder that specbench train wrote")
-    if model is not None and how(folder)["model"] != model.spec.fingerprint:
-        raise UsageError(f"{folder} holds answers of another model; leave --answers out to ask this one")
     return texts
 
 
-def how(folder: Path) -> dict[str, Any]:
-    """How the answers in a folder were made: the fingerprint of the model, budget, temperature, seed.
+def made(folder: Path, model: LoadedModel) -> dict[str, Any]:
+    """How the answers of a folder were made: budget, temperature, seed; fingerprint and precision of the model.
 
     Raises:
-        UsageError: it does not say.
+        UsageError: the folder says nothing of it, or they are of another model, or of this one in another precision.
     """
-    try:
-        found: dict[str, Any] = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-        found["model"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{folder} has no readable {HEADER}; name a folder that specbench train wrote") from error
+    path = folder / HEADER
+    if not path.exists():
+        raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench train or trajectories wrote")
+    _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype})
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def sampling_of(folder: Path, model: LoadedModel) -> Sampling:
+    """How the answers of a folder were decoded; raises as :func:`made`."""
+    found = made(folder, model)
+    return Sampling(temperature=found["temperature"], seed=found["seed"])
 
 
 def _text(row: dict[str, Any]) -> Text:

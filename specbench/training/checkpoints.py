@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from specbench.errors import UsageError
 from specbench.storage import write_json_atomic
-from specbench.training.recipe import Text
 
 _WHOLE = "whole.json"  # written last
 _OPTIONS = "options.json"
@@ -55,12 +53,3 @@ def claim(folder: Path, settings: Mapping[str, Any], what: str) -> None:
             raise UsageError(f"{folder} has {what} in training with another {', '.join(other)}; give another --out")
     folder.mkdir(parents=True, exist_ok=True)
     write_json_atomic(path, settings)
-
-
-def digest(texts: Sequence[Text]) -> str:
-    """sha256 of what is learnt from."""
-    sums = hashlib.sha256()
-    for text in texts:
-        states = [len(block) for block in getattr(text, "blocks", ())]
-        sums.update(json.dumps([text.id, list(text.prompt), list(text.answer), *states]).encode())
-    return sums.hexdigest()

@@ -18,7 +18,7 @@ from specbench.training import checkpoints, weights
 from specbench.training.card import write_card
 from specbench.training.look import Held, held_out, method_of
 from specbench.training.loop import Course, Look, fit
-from specbench.training.recipe import Job
+from specbench.training.recipe import Job, digest
 from specbench.training.settings import FREE, WeightOptions
 
 _BEFORE = "before.json"
@@ -54,7 +54,8 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     _check(job)
     chosen = options.model_dump(mode="json")
     settings = {name: value for name, value in chosen.items() if name not in FREE}
-    about = {"seed": job.seed, "texts": checkpoints.digest(job.texts), "model": job.target.spec.fingerprint}
+    texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
+    about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
     checkpoints.claim(job.out, {**settings, **about}, f"a {teaching.method}")
     loaded = job.target
     base = fingerprints(loaded.model)

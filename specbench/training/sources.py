@@ -20,8 +20,9 @@ class Wanted:
     """Which texts.
 
     Attributes:
-        sets: names of training sets; empty takes all that ``answers`` or ``trajectories`` have.
-        answers: folder of answers made before, which is only read.
+        sets: names of training sets; empty takes all that ``trajectories`` or ``answers`` have.
+        answers: folder of answers made before. Those that ``sets`` have and it lacks are made there; without ``sets``
+            it is only read. None is the training's own folder.
         trajectories: folder of trajectories.
         limit: texts of each set, from its start; None is all.
         data_dir: as of ``--data-dir``.
@@ -64,21 +65,22 @@ def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told
         EnvironmentRefused: no memory, or the disk is full.
     """
     about: dict[str, Any] = {}
+    made_in = wanted.answers or folder
     if wanted.trajectories:
         header = trajectory.read_header(wanted.trajectories)
         texts: Sequence[Any] = list(trajectory.read(wanted.trajectories, model=loaded.spec.fingerprint))
         about["trajectories"] = {"block_size": header.block_size, **header.settings}
-    elif wanted.answers:
-        texts = answers.read(wanted.answers, loaded)
-        about["answers"] = answers.how(wanted.answers)
-    else:
+    elif wanted.sets:
         prompts = [
             prompt
             for name in wanted.sets
             for prompt in training_prompts([name], loaded.has_chat_template, wanted.data_dir)[: wanted.limit]
         ]
-        texts = answers.ask(loaded, prompts, asking, folder, told)
-        about["answers"] = answers.how(folder)
+        texts = answers.ask(loaded, prompts, asking, made_in, told)
+        about["answers"] = answers.made(made_in, loaded)
+    else:
+        about["answers"] = answers.made(made_in, loaded)
+        texts = answers.read(made_in)
     texts = _of(texts, wanted)
     sets = wanted.sets or sorted({_set(text) for text in texts})
     return Found(texts, {"prompts": list(sets), **about}, scorer(sets, loaded.has_chat_template, wanted.data_dir))
