@@ -25,6 +25,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
             method="cllm",
             lesson=lambda model: learning.Lesson(model, options),
             collator=learning.Collator(options, job.seed),
+            masked=True,
             size=lambda text: len(text.prompt) + streams * len(text.answer),
             decoding={"block_size": job.texts[0].block_size} if job.texts else {},
         ),

@@ -26,6 +26,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
             method="jf",
             lesson=lambda model: learning.Lesson(model, options),
             collator=learning.Collator(options, job.seed),
+            masked=True,
             size=lambda text: len(text.prompt) + 2 * len(text.answer),
             decoding=decoding,
         ),

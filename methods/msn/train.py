@@ -22,6 +22,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
             method="msn",
             lesson=lambda model: learning.Lesson(model, options),
             collator=learning.Collator(options, job.seed),
+            masked=False,
             size=lambda text: len(text.prompt) + len(text.answer),
             decoding={},
         ),

@@ -14,12 +14,13 @@ from torch import nn
 from specbench.adapters import fingerprints
 from specbench.errors import UsageError
 from specbench.storage import write_json_atomic
-from specbench.training import checkpoints, weights
+from specbench.training import checkpoints
 from specbench.training.card import write_card
 from specbench.training.look import Held, held_out, method_of
-from specbench.training.loop import Course, Look, fit
+from specbench.training.loop import Course, Look, fit, in_bf16
 from specbench.training.recipe import Job, digest
 from specbench.training.settings import FREE, WeightOptions
+from specbench.training.weights import Weights
 
 _BEFORE = "before.json"
 
@@ -32,6 +33,7 @@ class Teaching:
         method: its name.
         lesson: (model) -> a module called as ``lesson(**batch)`` that returns ``loss``, and figures to show.
         collator: texts -> batch; told by its attribute ``visit`` how often the texts were gone through before.
+        masked: the lesson's attention is masked by blocks.
         size: tokens of a text as it is packed.
         decoding: options of the method with which held-out prompts are decoded.
     """
@@ -39,6 +41,7 @@ class Teaching:
     method: str
     lesson: Callable[[Any], nn.Module]
     collator: Any
+    masked: bool
     size: Callable[[Any], int]
     decoding: Mapping[str, Any]
 
@@ -59,23 +62,27 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     checkpoints.claim(job.out, {**settings, **about}, f"a {teaching.method}")
     loaded = job.target
     base = fingerprints(loaded.model)
-    dtype: torch.dtype = loaded.model.dtype
     before = _before(teaching, job)
-    model = weights.trainable(loaded.model, options, job.model, job.seed)
+    half = in_bf16(options, loaded.model.device)
+    loaded.model.set_attn_implementation(_attention(teaching, options, loaded.model.device, half))
+    weights = Weights(loaded.model, options, job.model, job.seed, half)
 
     def collate(visit: int, texts: Sequence[Any]) -> Any:
         teaching.collator.visit = visit
         return teaching.collator(texts)
 
-    def look() -> Look:
-        found = _held(teaching, job, model, job.held_out[: options.watched])
+    def look(texts: Sequence[Any]) -> Held:
+        with weights.as_decoded() as model:
+            return _held(teaching, job, model, texts)
+
+    def glance() -> Look:
+        found = look(job.held_out[: options.watched])
         return Look(found.figures(), found.line())
 
-    done = fit(
-        Course(teaching.lesson(model), job.texts, collate, teaching.size, look if job.held_out else None), options, job
-    )
-    weights.settle(model)
-    after = _held(teaching, job, model, job.held_out) if job.held_out else None
+    lesson = teaching.lesson(weights.model)
+    done = fit(Course(lesson, job.texts, collate, teaching.size, glance if job.held_out else None), options, job)
+    weights.settle()
+    after = look(job.held_out) if job.held_out else None
     if after:
         job.say(f"held out, all {after.prompts}: {after.line()}")
     made = {
@@ -94,9 +101,17 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         **({} if options.full else {"base_fingerprints": base}),
     }
     folder = job.out / ("checkpoint" if options.full else "adapter")
-    weights.keep(model, loaded.tokenizer, dtype, folder)
+    weights.keep(folder, loaded.tokenizer)
     write_card(folder, made)
     return {**made, "weights": str(folder)}
+
+
+def _attention(teaching: Teaching, options: WeightOptions, device: torch.device, half: bool) -> str:
+    if options.attention != "auto":
+        return options.attention
+    if device.type == "cuda":
+        return "flex_attention" if teaching.masked else "sdpa"
+    return "eager" if half else "sdpa"  # in bfloat16, sdpa's CPU kernels take twice as long
 
 
 def _check(job: Job) -> None:
@@ -126,5 +141,4 @@ def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
 
 
 def _held(teaching: Teaching, job: Job, model: Any, texts: Sequence[Any]) -> Held:
-    with weights.as_decoded(model) as plain:
-        return held_out(job.target, plain, method_of(teaching.method, teaching.decoding), texts, job.seed, job.score)
+    return held_out(job.target, model, method_of(teaching.method, teaching.decoding), texts, job.seed, job.score)

@@ -69,6 +69,12 @@ def held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Te
         seed: of drafts.
         score: judges answers.
     """
+    # Looked at more or less often, a training draws the same.
+    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+        return _held_out(loaded, model, method, texts, seed, score)
+
+
+def _held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Text], seed: int, score: Score) -> Held:
     budget = max(len(text.answer) for text in texts)
     capacity = max(len(text.prompt) for text in texts) + budget
     training = model.training

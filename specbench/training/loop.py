@@ -216,13 +216,16 @@ class _Trainer(Trainer):
             ) from error
 
 
+def in_bf16(options: LoopOptions, device: torch.device) -> bool:
+    """Whether products are in bfloat16; by default where it is not emulated, which would cost more than it saves."""
+    if options.bf16 is not None:
+        return options.bf16
+    on_cpu = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    return bool(torch.cuda.is_bf16_supported() if device.type == "cuda" else on_cpu())
+
+
 def _arguments(options: LoopOptions, job: Job, folder: Path, looks: bool) -> TrainingArguments:
     device: torch.device = job.target.model.device
-    bf16 = options.bf16
-    if bf16 is None:
-        # Where it is emulated it costs more than it saves.
-        on_cpu = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-        bf16 = torch.cuda.is_bf16_supported() if device.type == "cuda" else on_cpu()
     return TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=options.batch,
@@ -236,7 +239,7 @@ def _arguments(options: LoopOptions, job: Job, folder: Path, looks: bool) -> Tra
         adam_beta1=options.beta1,
         adam_beta2=options.beta2,
         max_grad_norm=options.clip,
-        bf16=bool(bf16),
+        bf16=in_bf16(options, device),
         use_cpu=device.type == "cpu",
         logging_steps=options.log_every,
         logging_nan_inf_filter=False,

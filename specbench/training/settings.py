@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from specbench.options import Options, option
 
 #: Options that may differ when a training goes on: they are no part of what is learnt.
@@ -37,5 +39,8 @@ class WeightOptions(LoopOptions):
     lora_targets: str = option("all-linear", help="names of layers, joined by +; all-linear leaves the LM head out")
     activation_checkpointing: bool = option(
         False, "checkpointing", help="compute activations again in the backward pass: less memory, a third more time"
+    )
+    attention: Literal["auto", "sdpa", "eager", "flex_attention"] = option(
+        "auto", help="of training; auto: flex_attention on CUDA where blocks are masked, eager for bfloat16 on a CPU"
     )
     watched: int = option(8, help="held-out prompts decoded at each look; before and after training all are", ge=1)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
 
 from specbench.errors import UsageError
 from specbench.training.settings import WeightOptions
@@ -17,25 +18,94 @@ from specbench.training.settings import WeightOptions
 _KEPT = torch.bfloat16  # of an adapter, as most published ones are
 
 
-def trainable(model: Any, options: WeightOptions, base: str, seed: int) -> Any:
-    """The model with the weights that are to be trained: in float32, and the only ones with a gradient.
+class Weights:
+    """The target in training: what learns has a gradient and is in float32, everything else has none.
 
     Args:
-        model: a transformers causal LM without any; it is changed.
+        model: a transformers causal LM without any gradient; it is changed.
         options: adapter or full, and the adapter's shape.
         base: what ``--model`` called it, so that the adapter finds it again.
         seed: of an adapter's initial weights.
+        half: products are in bfloat16, so what does not learn may be too: it is then not rounded anew in every forward.
 
-    Returns:
-        The model itself, or one of PEFT's around it.
+    Attributes:
+        model: the transformers model, or PEFT's around it.
 
     Raises:
         UsageError: the adapter's targets are no layers of this model.
     """
-    if options.activation_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    if options.full:
-        return model.float().requires_grad_(True)
+
+    def __init__(self, model: Any, options: WeightOptions, base: str, seed: int, half: bool = False) -> None:
+        self._dtype: torch.dtype = model.dtype
+        self._full = options.full
+        self._exact: list[tuple[nn.Parameter, Tensor]] = []
+        if options.activation_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        if options.full:
+            self.model: Any = model.float().requires_grad_(True)
+            return
+        self.model = _adapted(model, options, seed)
+        self.model.peft_config["default"].base_model_name_or_path = base
+        if half:
+            for parameter in self.model.parameters():
+                if not parameter.requires_grad:
+                    self._exact.append((parameter, parameter.data))
+                    parameter.data = parameter.data.to(torch.bfloat16)
+
+    @contextmanager
+    def as_decoded(self) -> Iterator[Any]:
+        """The transformers model with what was learnt so far in its weights, for as long as this lasts.
+
+        Afterwards the weights are what they were, bit by bit: subtracting an adapter's part again would not be exact,
+        and a training that is looked at more often would end elsewhere.
+        """
+        if self._full:
+            yield self.model
+            return
+        own = []
+
+        def put(parameter: Any, value: Tensor) -> None:
+            own.append((parameter, parameter.data))
+            parameter.data = value
+
+        try:
+            with torch.no_grad(), self.model.disable_adapter():
+                for parameter, exact in self._exact:
+                    put(parameter, exact)
+                adapted: list[Any] = [layer for layer in self.model.modules() if isinstance(layer, LoraLayer)]
+                for layer in adapted:
+                    weight = layer.get_base_layer().weight
+                    put(weight, weight.data + layer.get_delta_weight("default").to(weight.dtype))
+                yield self.model.get_base_model()
+        finally:
+            for parameter, before in reversed(own):
+                parameter.data = before
+
+    def settle(self) -> None:
+        """Rounds what was learnt to what is kept of it, so that what is measured is what is kept."""
+        kept = self._dtype if self._full else _KEPT
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(kept).to(parameter.dtype)
+
+    def keep(self, folder: Path, tokenizer: Any) -> None:
+        """Writes what ``--model`` loads: an adapter in bfloat16, or a checkpoint in the target's own precision.
+
+        Args:
+            folder: receives the files.
+            tokenizer: goes with a checkpoint.
+        """
+        if not self._full:
+            kept = {name: value.to(_KEPT) for name, value in self.model.state_dict().items() if "lora_" in name}
+            self.model.save_pretrained(str(folder), state_dict=kept, save_embedding_layers=False)
+            return
+        self.model.to(self._dtype).save_pretrained(folder)
+        if hasattr(tokenizer, "save_pretrained"):
+            tokenizer.save_pretrained(folder)
+
+
+def _adapted(model: Any, options: WeightOptions, seed: int) -> Any:
+    """The model with a LoRA adapter around its layers, which the seed alone decides."""
     names = options.lora_targets
     config = LoraConfig(
         r=options.lora_rank,
@@ -44,66 +114,10 @@ def trainable(model: Any, options: WeightOptions, base: str, seed: int) -> Any:
         target_modules=names if names == "all-linear" else names.split("+"),
         task_type="CAUSAL_LM",
     )
-    # Decided by the seed alone, whatever was drawn before.
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         torch.manual_seed(seed)
         try:
-            wrapped = get_peft_model(model, config)
+            return get_peft_model(model, config)
         except ValueError as error:
             reason = " ".join(str(error).split())[:160]
             raise UsageError(f"lora_targets={names} does not go with this model: {reason}") from error
-    wrapped.peft_config["default"].base_model_name_or_path = base
-    return wrapped
-
-
-@contextmanager
-def as_decoded(model: Any) -> Iterator[Any]:
-    """The transformers model with what was learnt so far in its weights, for as long as this lasts.
-
-    Afterwards the weights are what they were, bit by bit: subtracting an adapter's part again would not be exact, and a
-    training that is looked at more often would end elsewhere.
-    """
-    if not isinstance(model, PeftModel):
-        yield model
-        return
-    own = []
-    try:
-        with torch.no_grad(), model.disable_adapter():
-            for layer in model.modules():
-                if isinstance(layer, LoraLayer):
-                    weight: Any = layer.get_base_layer().weight
-                    delta: Any = layer.get_delta_weight
-                    own.append((weight, weight.data))
-                    weight.data = weight.data + delta("default").to(weight.dtype)
-            yield model.get_base_model()
-    finally:
-        for weight, before in own:
-            weight.data = before
-
-
-def settle(model: Any) -> None:
-    """Rounds an adapter to what is kept of it, so that what is measured is what is kept."""
-    if isinstance(model, PeftModel):
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
-
-
-def keep(model: Any, tokenizer: Any, dtype: torch.dtype, folder: Path) -> None:
-    """Writes what ``--model`` loads: an adapter in bfloat16, or a checkpoint.
-
-    Args:
-        model: from :func:`trainable`.
-        tokenizer: goes with a checkpoint.
-        dtype: of a checkpoint.
-        folder: receives the files.
-    """
-    if isinstance(model, PeftModel):
-        kept = {name: value.to(_KEPT) for name, value in model.state_dict().items() if "lora_" in name}
-        model.save_pretrained(str(folder), state_dict=kept, save_embedding_layers=False)
-        return
-    state = {name: value.to(dtype) for name, value in model.state_dict().items()}
-    model.save_pretrained(folder, state_dict=state)
-    if hasattr(tokenizer, "save_pretrained"):
-        tokenizer.save_pretrained(folder)
