@@ -35,13 +35,13 @@ def train(
         None, "--answers", help="Folder of answers; missing ones are made.", file_okay=False, show_default="--out"
     ),
     trajectories: Path | None = typer.Option(
-        None, "--trajectories", help="Folder of specbench trajectories, for jf and cllm.", file_okay=False
+        None, "--trajectories", help="Folder of specbench trajectories, for consistency.", file_okay=False
     ),
     model: str = common.MODEL,
     out: Path | None = typer.Option(
         None, "--out", help="Folder of this training; goes on there.", show_default="trained/METHOD-MODEL"
     ),
-    recipe: str | None = typer.Option(None, "--recipe", help="Options of a paper, as jf-paper, or a .yaml file."),
+    recipe: str | None = typer.Option(None, "--recipe", help="A paper's options by name; a wrong one lists them. Or a .yaml file."),
     settings: list[str] = typer.Option([], "--set", help="An option of the recipe; repeatable.", metavar="OPT=VALUE"),
     limit: int | None = typer.Option(None, "--limit", min=1, help="First N texts of each set only."),
     held_out: int = typer.Option(64, "--held-out", min=0, help="Prompts that progress is measured on, not learnt."),

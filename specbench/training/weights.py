@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,8 +115,10 @@ def _adapted(model: Any, options: WeightOptions, seed: int) -> Any:
         target_modules=names if names == "all-linear" else names.split("+"),
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         torch.manual_seed(seed)
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by a name that it will lose
         try:
             return get_peft_model(model, config)
         except ValueError as error:
