@@ -22,6 +22,7 @@ from specbench.cli import (
     show,
     sweep,
     train,
+    trajectories,
     tune,
 )
 from specbench.errors import INTERRUPTED, SpecbenchError
@@ -45,6 +46,7 @@ app.command("doctor")(doctor.doctor)
 app.command("profile")(profile.profile)
 app.command("sweep")(sweep.sweep)
 app.command("tune")(tune.tune)
+app.command("trajectories")(trajectories.trajectories)
 app.command("train")(train.train)
 app.command("new-method")(new_method.new_method)
 

@@ -57,6 +57,11 @@ FLAGS = {
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
     ],
+    "trajectories": [
+        *("--prompts", "--model", "--out", "--answers", "--block-size", "--states", "--init", "--augment"),
+        *("--keep-circles", "--max-run", "--limit", "--max-new-tokens", "--temperature", "--concurrency", "--seed"),
+        *("--shard", "--rows", *_MODEL, "--data-dir", "--json"),
+    ],
     "new-method": ["NAME", "--into", "--json"],
 }
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
