@@ -24,9 +24,7 @@ from specbench.cli import (
     train,
     tune,
 )
-from specbench.errors import SpecbenchError
-
-INTERRUPTED = 130
+from specbench.errors import INTERRUPTED, SpecbenchError
 
 app = typer.Typer(
     name="specbench",
