@@ -63,6 +63,7 @@ class ModelSpec(Record):
     weight_bytes: int
     dummy: bool
     template: str | None = Field(default=None, description="chat template of the alias; None: the model's own, if any")
+    base: str | None = Field(default=None, description="what the adapter was merged into; None: it is no adapter")
 
 
 class TaskSpec(Record):
