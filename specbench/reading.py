@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,13 +47,7 @@ def read_run(path: Path) -> ReadRun:
         UsageError: not a run folder, damaged, or written by a newer version.
     """
     folder = RunFolder.load(path)
-    try:
-        config = RunConfig.model_validate({k: v for k, v in folder.run.items() if k in RunConfig.model_fields})
-        records = [RequestRecord.model_validate(line) for line in folder.requests()]
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path} is damaged: field '{where}': {first['msg']}; run it again") from error
+    config, records = read_config(folder), list(each_record(folder))
     try:
         verdicts, metrics = read_verdicts(path), read_metrics(path)
     except (ValueError, KeyError, TypeError) as error:
@@ -61,10 +56,46 @@ def read_run(path: Path) -> ReadRun:
     summary = folder.summary() or summarise(config, records, verdicts or None, metrics=metrics)
     judgments = read_judgments(path)
     judged = scores(judgments, [spec.label for spec in config.methods])
-    return ReadRun(folder.run, config, records, verdicts, summary, judged, _projections(path))
+    return ReadRun(folder.run, config, records, verdicts, summary, judged, read_projections(path))
 
 
-def _projections(path: Path) -> list[dict[str, Any]]:
+def read_config(folder: RunFolder) -> RunConfig:
+    """The configuration of a run.
+
+    Raises:
+        UsageError: it does not fit; names the field.
+    """
+    try:
+        return RunConfig.model_validate({k: v for k, v in folder.run.items() if k in RunConfig.model_fields})
+    except ValidationError as error:
+        raise _damaged(folder, error) from error
+
+
+def each_record(folder: RunFolder) -> Iterator[RequestRecord]:
+    """The requests of a run, one after the other: a hundred thousand of them take a gigabyte together.
+
+    Raises:
+        UsageError: one does not fit; names the field.
+    """
+    try:
+        for line in folder.requests():
+            yield RequestRecord.model_validate(line)
+    except ValidationError as error:
+        raise _damaged(folder, error) from error
+
+
+def _damaged(folder: RunFolder, error: ValidationError) -> UsageError:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return UsageError(f"{folder.path} is damaged: field '{where}': {first['msg']}; run it again")
+
+
+def read_projections(path: Path) -> list[dict[str, Any]]:
+    """What ``--project`` wrote beside a run.
+
+    Raises:
+        UsageError: damaged.
+    """
     found = []
     for file in sorted(path.glob(PROJECTION.format("*"))):
         try:

@@ -17,6 +17,7 @@ from specbench.cli import (
     listing,
     new_method,
     profile,
+    report,
     run,
     score,
     show,
@@ -44,6 +45,7 @@ app.command("show")(show.show)
 app.command("list")(listing.list_)
 app.command("claims")(claims.claims)
 app.command("doctor")(doctor.doctor)
+app.command("report")(report.report)
 app.command("profile")(profile.profile)
 app.command("sweep")(sweep.sweep)
 app.command("tune")(tune.tune)

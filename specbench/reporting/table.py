@@ -207,8 +207,8 @@ def _throttled(summary: Mapping[str, Any]) -> list[str]:
     return [f"{count} of {total} requests ran on a throttled GPU ({reasons}); show --requests marks them."]
 
 
-def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
-    """Sentences that qualify the table, the legend last."""
+def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = True) -> list[str]:
+    """Sentences that qualify the table; where it stands alone, also what each speedup is made of, and the legend."""
     found = []
     described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
     for row in summary["rows"]:
@@ -221,7 +221,8 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
         if row["method"] == BASELINE or ratio is None:
             continue
         parts = f"{number(row['tpf'], 2)} TPF × {number(row['step_ratio'], 2)} step-time ratio"
-        found.append(f"{name(row)}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}.")
+        if alone:
+            found.append(f"{name(row)}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}.")
         if asked := row.get("simulated"):
             if row["tpf"] is not None and row["tpf"] < 0.9 * asked["mean"]:
                 found.append(
@@ -242,7 +243,7 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     found += _throttled(summary)
     if not summary["complete"]:
         found.append("This run is not complete; repeat its command to go on.")
-    return [*found, LEGEND]
+    return [*found, LEGEND] if alone else found
 
 
 def _short(value: Any) -> str:

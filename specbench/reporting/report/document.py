@@ -1,0 +1,182 @@
+"""A report before it has a format: sections of text, tables and figures, each with its runs and its formula.
+
+Everything a format needs is here as plain text and numbers, so that HTML, Markdown and CSV say the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Tone = Literal["", "good", "bad", "faint"]
+
+DASH = "–"
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place of a table.
+
+    Attributes:
+        text: as people read it.
+        value, low, high: the figure behind it with its interval, for files that programs read.
+        tone: how it looks; never the only bearer of a meaning.
+        under: a second, smaller line.
+    """
+
+    text: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    tone: Tone = ""
+    under: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; ``key`` is its name in CSV, with its unit. Words are set from the left, figures from the right."""
+
+    key: str
+    title: str
+    words: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row. The first ones of each ``part`` have it as a heading above them."""
+
+    cells: Sequence[Cell]
+    run: str = ""
+    method: str = ""
+    part: str = ""
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where figures come from: ids of runs, and how they were worked out."""
+
+    runs: Sequence[str]
+    formula: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; ``name`` is its name in CSV."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    source: Source
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture.
+
+    Attributes:
+        name: of its file, without suffix; unique in a report.
+        content: an SVG document, or the bytes of a PNG.
+        says: what is to be seen, for those who do not see it.
+        behind: the same as a table, for formats without pictures.
+        wide: takes the page's whole width.
+    """
+
+    name: str
+    title: str
+    content: str | bytes
+    says: str
+    source: Source
+    behind: Table | None = None
+    wide: bool = False
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return f"{self.name}.{'svg' if isinstance(self.content, str) else 'png'}"
+
+
+@dataclass(frozen=True)
+class Words:
+    """Sentences, a line each."""
+
+    lines: Sequence[str]
+    kind: Literal["text", "notes", "warning"] = "text"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Words and what they mean."""
+
+    meanings: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of a trace: its text and how it came."""
+
+    text: str
+    came: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One generation, a line for each step; ``legend`` says what the ways of coming are."""
+
+    title: str
+    steps: Sequence[Sequence[Token]]
+    legend: Mapping[str, str]
+    source: Source
+    more: str = ""
+
+
+Block = Words | Terms | Table | Figure | Trace
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it; its own sections come last."""
+
+    id: str
+    title: str
+    blocks: Sequence[Block] = ()
+    sections: Sequence[Section] = field(default_factory=tuple)
+    under: str = ""
+
+    def tables(self) -> Iterator[Table]:
+        """Every table in here, those behind figures too."""
+        for block in self.blocks:
+            if isinstance(block, Table):
+                yield block
+            elif isinstance(block, Figure) and block.behind is not None:
+                yield block.behind
+        for section in self.sections:
+            yield from section.tables()
+
+    def figures(self) -> Iterator[Figure]:
+        """Every figure in here."""
+        for block in self.blocks:
+            if isinstance(block, Figure):
+                yield block
+        for section in self.sections:
+            yield from section.figures()
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report."""
+
+    title: str
+    under: str
+    sections: Sequence[Section]
+
+
+def printable(text: str) -> str:
+    """Text that every file can hold: halves of characters and control characters, which models do write, replaced."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
