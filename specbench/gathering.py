@@ -146,9 +146,7 @@ def _places(path: Path) -> list[Path]:
         raise UsageError(f"{path} is not a folder; name folders that specbench run, sweep or profile wrote")
     found = list(_below(path))
     if not found:
-        raise UsageError(
-            f"{path} holds no run, no sweep and no profile; name what specbench run, sweep or profile wrote"
-        )
+        raise UsageError(f"{path} holds no run, sweep or profile; name folders that specbench run or sweep wrote")
     return found
 
 

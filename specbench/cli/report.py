@@ -26,9 +26,11 @@ def report(
     page = write_report(build(found), out)
     if as_json:
         skipped = [{"folder": each.folder, "why": each.why} for each in found.skipped]
-        names = {"runs": [run.folder for run in found.runs], "sweeps": [sweep.path.name for sweep in found.sweeps]}
-        output.emit_json(
-            {"report": str(page), **names, "profiles": [name for name, _ in found.profiles], "skipped": skipped}
-        )
+        used = {
+            "runs": [run.folder for run in found.runs],
+            "sweeps": [sweep.path.name for sweep in found.sweeps],
+            "profiles": [name for name, _ in found.profiles],
+        }
+        output.emit_json({"report": str(page), **used, "skipped": skipped})
         return
     output.stdout().print(str(page), soft_wrap=True, markup=False)

@@ -33,11 +33,9 @@ def _facts(found: Gathered) -> Table:
 
 def _run_facts(run: Run) -> dict[str, str]:
     config, model = run.config, run.config.model
-    asked = {label: spec.options for label, spec in ((s.label, s) for s in config.methods) if spec.options}
-    options = "; ".join(
-        f"{label}: {', '.join(f'{k} {v}' for k, v in chosen.items())}" for label, chosen in asked.items()
-    )
-    sampling = config.sampling
+    asked = {spec.label: ", ".join(f"{k} {v}" for k, v in spec.options.items()) for spec in config.methods}
+    options = "; ".join(f"{label}: {chosen}" for label, chosen in asked.items() if chosen)
+    how = config.sampling
     return {
         "folder": run.folder,
         **_machine(run.run),
@@ -45,7 +43,7 @@ def _run_facts(run: Run) -> dict[str, str]:
         "graphs, compile, linears": f"{config.graphs}, {'on' if config.compile else 'off'}, {config.linears}",
         "weights": f"{model.source}{f' @ {model.revision}' if model.revision else ''}, {model.fingerprint[:12]}",
         "task": f"{config.task.name} v{config.task.version}, prompts {config.task.prompts_sha256[:12]}",
-        "sampling": f"T={sampling.temperature:g}, top-k {sampling.top_k}, top-p {sampling.top_p:g}, seed {sampling.seed}",
+        "sampling": f"T={how.temperature:g}, top-k {how.top_k}, top-p {how.top_p:g}, seed {how.seed}",
         "repeats, order seed": f"{config.repeats}, {config.order_seed}",
         "options": options or DASH,
         "digest": known(run.run, "digest") or DASH,

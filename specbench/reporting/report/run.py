@@ -28,7 +28,7 @@ def run_section(run: Run) -> Section:
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
     if said := notes(config, summary, alone=False):
         blocks.append(Words(said, "notes"))
-    return Section(f"run-{run.id}", run.id, blocks, under=conditions(run))
+    return Section(f"run-{run.id}", f"Run {run.id}", blocks, under=conditions(run))
 
 
 def _figures(run: Run) -> Iterator[Figure]:
@@ -55,8 +55,8 @@ def _factors(row: rows.Row) -> charts.Factors | None:
 def _decomposition(run: Run, found: list[charts.Factors]) -> Figure:
     source = Source(
         [run.id],
-        "speedup = TPF × step ratio. TPF: tokens per target forward after prefill; step ratio: AR's seconds per forward "
-        "over the method's. Black: the speedup with its 95% interval.",
+        "speedup = TPF × step ratio. TPF: tokens per target forward after prefill; step ratio: AR's seconds per "
+        "forward over the method's. Black: the speedup with its 95% interval.",
     )
     columns = [Column("method", "method", words=True), Column("tpf", "TPF"), Column("step_ratio", "step ratio")]
     columns.append(Column("speedup", "speedup"))
@@ -105,9 +105,8 @@ def _accepted(run: Run, kept: dict[str, Any]) -> Figure:
 
 def _against_accuracy(run: Run, scored: list[rows.Row]) -> Figure:
     metric = run.config.task.metric or "right answers"
-    source = Source(
-        [run.id], f"tok/s: decode tokens over decode seconds. {metric}: right answers, 95% Wilson interval."
-    )
+    formula = f"tok/s: decode tokens over decode seconds. {metric}: right answers, with Wilson's 95% interval."
+    source = Source([run.id], formula)
     points = [
         charts.Point(
             row.method,
@@ -177,8 +176,9 @@ def _groups(run: Run) -> Table:
                 body.append(Row([Cell(group), Cell(row.method), *figures], run.id, row.method, strong=base))
     formula = (
         "As in the headline table, over a group's prompts. * as Spec-Bench defines them: prefill included, means of "
+        "prompts' speeds, AR without stop tokens."
     )
-    source = Source([run.id], f"{formula}prompts' speeds, AR without stop tokens.")
+    source = Source([run.id], formula)
     return Table("groups", "By group of categories", columns, body, source)
 
 
@@ -211,8 +211,8 @@ def _projected(run: Run, content: Any) -> Table:
     ]
     formula = (
         f"Tokens per forward and step times measured on {content['device']}, ceilings of {content['gpu']}'s datasheet. "
-        "Bands: every step keeps the share of its bound that it reaches here, or what it takes beyond the bound stays as "
-        "long. Drafting on the host is left out. No measurement."
+        "Bands: every step keeps the share of its bound that it reaches here, or what it takes beyond the bound stays "
+        "as long. Drafting on the host is left out. No measurement."
     )
     title = f"Projected onto {content['gpu']}, not measured"
     return Table(f"projected {content['gpu']}", title, columns, body, Source([run.id], formula))

@@ -39,9 +39,7 @@ class Drawing:
         """A filled rectangle; ``title`` is shown to those who point at it."""
         inner = f"<title>{escape(title)}</title>" if title else ""
         size = f'x="{n(x)}" y="{n(y)}" width="{n(max(0.0, width))}" height="{n(height)}"'
-        self._shapes.append(
-            f'<rect {size} fill="{colour}">{inner}</rect>' if inner else f'<rect {size} fill="{colour}"/>'
-        )
+        self._shapes.append(f'<rect {size} fill="{colour}">{inner}</rect>')
 
     def shape(self, points: Sequence[tuple[float, float]], colour: str) -> None:
         """A filled polygon with a white rim."""

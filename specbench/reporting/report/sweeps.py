@@ -81,8 +81,8 @@ def _figure(row: Mapping[Any, Any], column: str, digits: int) -> Cell:
 def _with_interval(row: Mapping[Any, Any], column: str) -> Cell:
     if pd.isna(row[column]):
         return cells.NOTHING
-    ends = [None if pd.isna(row[f"{column}_{end}"]) else float(row[f"{column}_{end}"]) for end in ("low", "high")]
-    return Cell(interval(row, column), float(row[column]), *ends)
+    low, high = (None if pd.isna(row[f"{column}_{end}"]) else float(row[f"{column}_{end}"]) for end in ("low", "high"))
+    return Cell(interval(row, column), float(row[column]), low, high)
 
 
 def _drawn(name: str, table: pd.DataFrame, caption: str) -> Iterator[Block]:
@@ -101,17 +101,16 @@ _TITLES = {"contour": "Over the options", "pareto": "Speed against right answers
 def _picture(name: str, picture: Picture) -> Figure:
     kind = picture.name.partition("-")[0]
     says = f"{_TITLES[kind]}: the figures of the table above, as a picture."
-    return Figure(
-        f"{name}-{picture.name}", picture.name, style.png(picture.draw()), says, Source([name], _SWEPT), wide=True
-    )
+    content, source = style.png(picture.draw()), Source([name], _SWEPT)
+    return Figure(f"{name}-{picture.name}", picture.name, content, says, source, wide=True)
 
 
 def profile_section(name: str, profile: Profile) -> Section:
     """A profile: what it says, its step times, the roofline."""
     source = Source(
         [name],
-        "Medians of measured steps. Bound: the longer of bytes over bandwidth and FLOPs over arithmetic, at the measured "
-        "ceilings; weights, KV cache and matrix products, each byte once, no activations.",
+        "Medians of measured steps. Bound: the longer of bytes over bandwidth and FLOPs over arithmetic, at the "
+        "measured ceilings; weights, KV cache and matrix products, each byte once, no activations.",
     )
     with style.styled():
         drawn = {"roofline": style.png(roofline(profile)), "steps": style.png(steps(profile))}
@@ -124,28 +123,21 @@ def profile_section(name: str, profile: Profile) -> Section:
     ]
     device = known(profile.environment, "device", "name") or "unknown device"
     under = f"{profile.model.name} {profile.model.dtype}{' (dummy weights)' if profile.model.dummy else ''} · {device}"
-    return Section(
-        f"profile-{name}", name, [Words(sentences(profile)), _steps(name, profile, source), *figures], under=under
-    )
+    blocks: list[Block] = [Words(sentences(profile)), _steps(name, profile, source), *figures]
+    return Section(f"profile-{name}", name, blocks, under=under)
 
 
 def _steps(name: str, profile: Profile, source: Source) -> Table:
     contexts = profile.contexts
     curves = {context: profile.curve(context) for context in contexts}
     columns = [Column("rows", "rows"), *(Column(f"step_ms_context_{context}", f"{context}") for context in contexts)]
+
+    def took(rows: int, context: int) -> Cell:
+        point = curves[context].get(rows)
+        return Cell(milliseconds(point.seconds), 1e3 * point.seconds) if point else cells.NOTHING
+
     body = [
-        Row(
-            [
-                cells.count(rows),
-                *(
-                    Cell(milliseconds(point.seconds), 1e3 * point.seconds)
-                    if (point := curve.get(rows))
-                    else cells.NOTHING
-                    for curve in curves.values()
-                ),
-            ],
-            name,
-        )
+        Row([cells.count(rows), *(took(rows, context) for context in contexts)], name)
         for rows in sorted({rows for curve in curves.values() for rows in curve})
     ]
     return Table("profile", "Milliseconds of a step, by rows and cached tokens", columns, body, source)

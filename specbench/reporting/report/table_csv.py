@@ -19,10 +19,8 @@ def to_csv(document: Document) -> str:
         for table in section.tables():
             for row in table.rows:
                 pairs = list(zip(table.columns, row.cells, strict=True))
-                name = " / ".join(
-                    cell.text for column, cell in pairs if column.words and cell.value is None and cell.text
-                )
-                name = row.method or name
+                words = [cell.text for column, cell in pairs if column.words and cell.text]
+                name = row.method or " / ".join(words)
                 for column, cell in pairs:
                     figures = [_digits(value) for value in (cell.value, cell.low, cell.high)]
                     if cell.text:
