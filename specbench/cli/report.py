@@ -12,6 +12,7 @@ from specbench.cli import common, output
 def report(
     runs: list[Path] = typer.Argument(help="Folders of runs, sweeps or profiles, or folders of such.", metavar="RUNS"),
     out: Path = typer.Option(Path("report"), "--out", help="Folder that receives report.html, .md and .csv."),
+    claims: bool = typer.Option(False, "--claims", help="With the published rows of the same methods beside them."),
     as_json: bool = common.JSON,
 ) -> None:
     """Write runs, sweeps and profiles as one HTML page, as Markdown and as CSV, without torch."""
@@ -23,7 +24,7 @@ def report(
     notes = output.stderr()
     for each in found.skipped:
         notes.print(f"not in the report: {each.folder}: {each.why}", soft_wrap=True, markup=False)
-    page = write_report(build(found), out)
+    page = write_report(build(found, claims=claims), out)
     if as_json:
         skipped = [{"folder": each.folder, "why": each.why} for each in found.skipped]
         used = {

@@ -208,13 +208,13 @@ def _throttled(summary: Mapping[str, Any]) -> list[str]:
 
 
 def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = True) -> list[str]:
-    """Sentences that qualify the table; where it stands alone, also what each speedup is made of, and the legend."""
+    """Sentences that qualify the table; where it stands alone, also figures that a page has tables for, and legend."""
     found = []
     described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
     for row in summary["rows"]:
-        for figure, value in row.get("measures", {}).items():
+        for figure, value in row.get("measures", {}).items() if alone else ():
             found.append(f"{name(row)}: {value:.2f} {described[row['method']].get(figure, figure)}.")
-        if row.get("draft_forwards"):
+        if row.get("draft_forwards") and alone:
             drafting = row["draft_forwards"] / max(1, row["target_forwards"])
             found.append(f"{name(row)}: {drafting:.2f} forwards of its draft model for each of the target.")
         ratio = row["speedup"]

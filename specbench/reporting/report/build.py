@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from specbench.gathering import Gathered, Run
 
 
-def build(found: Gathered) -> Document:
-    """The whole report: an overview, each task with its runs, sweeps, profiles, environments, definitions."""
+def build(found: Gathered, *, claims: bool = False) -> Document:
+    """The whole report: an overview, each task with its runs, sweeps, profiles, environments, definitions.
+
+    Args:
+        found: what it is of.
+        claims: with the published rows of the methods that were measured.
+    """
     sections = [overview(found), *_tasks(found)]
     if found.sweeps or found.profiles:
         from specbench.reporting.report.sweeps import profile_section, sweep_section
@@ -26,6 +31,11 @@ def build(found: Gathered) -> Document:
         profiles = [profile_section(name, profile) for name, profile in found.profiles]
         sections += [Section("sweeps", "Sweeps", sections=sweeps)] if sweeps else []
         sections += [Section("profiles", "Profiles", sections=profiles)] if profiles else []
+    if claims:
+        from specbench.claims import claims as catalog
+        from specbench.reporting.report.claims import claims_section
+
+        sections.append(claims_section(found, catalog()))
     sections += [environment_section(found), words_section()]
     counts = {"run": len(found.runs), "sweep": len(found.sweeps), "profile": len(found.profiles)}
     under = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count)

@@ -168,6 +168,58 @@ def kept_word(kept: int) -> str:
 
 
 @dataclass(frozen=True)
+class Dumbbell:
+    """A claimed speedup, over a bandwidth-bound baseline, and with both at the bound where that is known."""
+
+    label: str
+    claimed: float
+    over_bound: float
+    at_bound: float | None
+
+
+def dumbbells(rows: Sequence[Dumbbell]) -> str:
+    """What claims come to, a line each."""
+    each = 40.0
+    figures = [f for row in rows for f in (row.claimed, row.over_bound, row.at_bound or 1.0)]
+    ticks = svg.nice_ticks(max(figures), 5)
+    bottom = 30 + each * len(rows)
+    drawing = Drawing(WIDTH, bottom + 38, "Claimed speedups, and what they are over a strong baseline")
+
+    def x(value: float) -> float:
+        return _EDGE + (WIDTH - 2 * _EDGE - 6) * value / ticks[-1]
+
+    _mark(drawing, 14, 10, "dot", ORANGE)
+    drawing.text(23, 14, "claimed", size=SMALL)
+    _mark(drawing, 92, 10, "ring", BLUE)
+    drawing.text(101, 14, "over bound AR", size=SMALL)
+    _mark(drawing, 202, 10, "triangle", GREEN)
+    drawing.text(211, 14, "both at the bound", size=SMALL)
+    _ticks_below(drawing, ticks, x, bottom, bottom, "times AR")
+    for at, row in enumerate(rows):
+        top = 30 + each * at
+        middle = top + 26
+        drawing.text(_EDGE, top + 13, svg.cut(row.label, WIDTH - 2 * _EDGE, SMALL), size=SMALL)
+        drawing.line(x(ticks[0]), middle, x(ticks[-1]), middle, GRID)
+        drawing.line(x(1), middle - 7, x(1), middle + 7, FAINT, 1.2)
+        drawing.line(x(row.over_bound), middle, x(row.claimed), middle, "#9a9a9a", 2)
+        if row.at_bound is not None:
+            _mark(drawing, x(row.at_bound), middle, "triangle", GREEN)
+        _mark(drawing, x(row.over_bound), middle, "ring", BLUE)
+        _mark(drawing, x(row.claimed), middle, "dot", ORANGE)
+    return drawing.svg()
+
+
+def _mark(drawing: Drawing, x: float, y: float, kind: str, colour: str) -> None:
+    """A disc, a ring or a triangle: told apart by shape as well as by colour."""
+    if kind == "triangle":
+        drawing.shape([(x - 6, y + 5), (x + 6, y + 5), (x, y - 6)], colour)
+        return
+    drawing.dot(x, y, 5.5, colour)
+    if kind == "ring":
+        drawing.dot(x, y, 2.6, "#ffffff")
+
+
+@dataclass(frozen=True)
 class Point:
     """A point of a scatter, with the half-axes of its interval where it has one."""
 

@@ -66,14 +66,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; ``name`` is its name in CSV."""
+    """A table; ``name`` is its name in CSV. A folded one shows its title until it is opened."""
 
     name: str
     title: str
     columns: Sequence[Column]
     rows: Sequence[Row]
     source: Source
-    notes: Sequence[str] = ()
+    folded: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from specbench import rows
     from specbench.gathering import Run
 
+_OPEN = 10  # rows; a longer table beside the headline's is folded
+
 
 def run_section(run: Run) -> Section:
     """Everything about a run but its rows in the headline table."""
@@ -128,6 +130,8 @@ def _against_accuracy(run: Run, scored: list[rows.Row]) -> Figure:
 def _tables(run: Run) -> Iterator[Table]:
     if any(row.metrics for row in run.rows):
         yield _metrics(run)
+    if any(row.measures or row.draft_forwards for row in run.rows):
+        yield _measures(run)
     if any(row.groups for row in run.rows):
         yield _groups(run)
     for judged in run.judged:
@@ -151,7 +155,27 @@ def _metrics(run: Run) -> Table:
         for row in run.rows
     ]
     source = Source([run.id], "Right answers of those scored; below, their share with Wilson's 95% interval.")
-    return Table("metrics", "Right answers by every metric", columns, body, source)
+    title = "Right answers by every metric"
+    return Table("metrics", title, columns, body, source, folded=len(body) > _OPEN)
+
+
+def _measures(run: Run) -> Table:
+    said = {name: what for spec in run.config.methods for name, what in spec.measures.items()}
+    names = list(dict.fromkeys(name for row in run.rows for name in row.measures))
+    drafting = any(row.draft_forwards for row in run.rows)
+    columns = [Column("method", "method", words=True), *(Column(name, name.replace("_", " ")) for name in names)]
+    columns += [Column("draft_forwards_per_forward", "draft forwards")] if drafting else []
+    body = []
+    for row in run.rows:
+        if row.measures or row.draft_forwards:
+            figures = [cells.figure(row.measures.get(name), 2) for name in names]
+            each = row.draft_forwards / row.target_forwards if row.target_forwards else None
+            figures += [cells.figure(each, 2)] if drafting else []
+            body.append(Row([Cell(row.method), *figures], run.id, row.method))
+    meanings = [f"{name.replace('_', ' ')}: {said[name]}, mean over requests." for name in names if name in said]
+    meanings += ["draft forwards: of its draft model, for each forward of the target."] if drafting else []
+    source = Source([run.id], " ".join(meanings))
+    return Table("measures", "The methods' own figures", columns, body, source, folded=len(body) > _OPEN)
 
 
 def _groups(run: Run) -> Table:

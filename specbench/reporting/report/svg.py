@@ -50,7 +50,8 @@ class Drawing:
         """A disc with a white rim."""
         at = f'cx="{n(x)}" cy="{n(y)}" r="{n(radius)}"'
         rim = 'stroke="#ffffff" stroke-width="1"'
-        self._shapes.append(f'<circle {at} fill="{colour}" {rim}><title>{escape(title)}</title></circle>')
+        inner = f"<title>{escape(title)}</title>" if title else ""
+        self._shapes.append(f'<circle {at} fill="{colour}" {rim}>{inner}</circle>')
 
     def text(
         self, x: float, y: float, words: str, *, size: float = TEXT, colour: str = INK, anchor: str = "start",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 
-from specbench.reporting.report.document import Document, printable
+from specbench.reporting.report.document import DASH, Document, printable
 
-FIELDS = ("table", "run", "part", "row", "figure", "value", "low", "high", "text")
+FIELDS = ("table", "run", "row", "figure", "value", "low", "high", "text")
 
 
 def to_csv(document: Document) -> str:
@@ -23,9 +23,10 @@ def to_csv(document: Document) -> str:
                 name = row.method or " / ".join(words)
                 for column, cell in pairs:
                     figures = [_digits(value) for value in (cell.value, cell.low, cell.high)]
-                    if cell.text:
-                        text = f"{cell.text} {cell.under}".strip()
-                        writer.writerow([table.name, row.run, row.part, name, column.key, *figures, text])
+                    if cell.text not in ("", DASH):
+                        # Of a figure the words would only say it again, with fewer digits.
+                        text = f"{cell.text} {cell.under}".strip() if cell.value is None else ""
+                        writer.writerow([table.name, row.run, name, column.key, *figures, text])
     return printable(file.getvalue())
 
 
