@@ -16,7 +16,8 @@ from specbench.judging.records import read_judgments
 from specbench.judging.scores import scores
 from specbench.profiles import Profile, is_profile, read_profile
 from specbench.reading import each_record, read_config, read_projections
-from specbench.records import RequestRecord, RunConfig
+from specbench.records import BASELINE, RequestRecord, RunConfig
+from specbench.reporting.trace import Step, steps
 from specbench.rows import Row, summary_rows
 from specbench.scoring.launch import read_metrics, read_verdicts
 from specbench.stats import Ratio, paired_ratio
@@ -26,6 +27,9 @@ from specbench.sweep.table import ReadSweep, is_sweep, read_sweep
 
 #: Files that say a folder is, or was, a run.
 _OF_A_RUN = ("run.json", "requests.jsonl", "summary.json", "DONE")
+
+_LOOKED_AT = 4  # prompts, of which one is pictured
+_LONG = 24  # tokens: a shorter answer shows little of a method
 
 _DRAWS = 2_000  # of the bootstrap of tokens per forward: a hundred thousand prompts in a second
 
@@ -75,6 +79,7 @@ class Run:
         tallies: by method label.
         judged: scores by judge, see :func:`specbench.judging.scores.scores`.
         projections: content of each ``projection-GPU.json``.
+        pictured: by method label but AR's, step by step, the answer to ``pictured_prompt``.
     """
 
     id: str
@@ -87,6 +92,8 @@ class Run:
     tallies: Mapping[str, Tally]
     judged: Sequence[Mapping[str, Any]]
     projections: Sequence[Mapping[str, Any]]
+    pictured: Mapping[str, Sequence[Step]] = field(default_factory=dict)
+    pictured_prompt: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,10 +186,12 @@ def read_whole_run(path: Path) -> Run:
     tallies = {spec.label: Tally() for spec in config.methods}
     summary = folder.summary() if folder.finished else None
     kept: list[RequestRecord] = []
+    traced = _Traced()
     seen: set[str] = set()
     for record in each_record(folder):
         _check_record(record, tallies, seen)
         tallies[record.method].add(record)
+        traced.add(record)
         if summary is None:  # for its figures: of a request that takes everything but its text
             kept.append(record.model_copy(update={"ids": [], "text": ""}))
     if len({prompt for tally in tallies.values() for prompt in tally.by_prompt}) > config.task.prompts:
@@ -194,6 +203,7 @@ def read_whole_run(path: Path) -> Run:
     _check_rows(rows, tallies)
     engine = summary.get("engine")
     judged = scores(read_judgments(path), list(tallies))
+    prompt, pictured = traced.pictured([label for label in tallies if label != BASELINE])
     return Run(
         id=_id(folder),
         folder=path.name,
@@ -205,7 +215,40 @@ def read_whole_run(path: Path) -> Run:
         tallies=tallies,
         judged=judged,
         projections=_whole_projections(path, list(tallies)),
+        pictured=pictured,
+        pictured_prompt=prompt,
     )
+
+
+class _Traced:
+    """Of a run's answers those that a picture may be made of: the first ones to its first prompts."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, dict[str, RequestRecord]] = {}  # prompt -> method -> record
+
+    def add(self, record: RequestRecord) -> None:
+        """Takes a request, and keeps it if it is one of them."""
+        if record.tokens is None or (record.repeat, record.turn) != (0, 1):
+            return
+        if record.prompt_id in self._answers or len(self._answers) < _LOOKED_AT:
+            self._answers.setdefault(record.prompt_id, {})[record.method] = record
+
+    def pictured(self, labels: Sequence[str]) -> tuple[str, dict[str, list[Step]]]:
+        """The prompt that most methods have answered, at length if there is one, and each answer step by step.
+
+        Raises:
+            UsageError: an answer's trace is damaged.
+        """
+
+        def worth(prompt: str) -> tuple[int, bool]:
+            answers = self._answers[prompt]
+            return sum(label in answers for label in labels), all(r.n_out >= _LONG for r in answers.values())
+
+        if not self._answers:
+            return "", {}
+        prompt = max(self._answers, key=worth)
+        answers = self._answers[prompt]
+        return prompt, {label: steps(answers[label]) for label in labels if label in answers}
 
 
 def _check_record(record: RequestRecord, tallies: Mapping[str, Tally], seen: set[str]) -> None:

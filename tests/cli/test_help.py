@@ -57,6 +57,7 @@ FLAGS = {
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
     ],
+    "report": ["RUNS", "--out", "--claims", "--json"],
     "new-method": ["NAME", "--into", "--json"],
 }
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")

@@ -9,6 +9,7 @@ from specbench.reporting.projection import band
 from specbench.reporting.report.document import DASH, Cell, Tone
 from specbench.reporting.table import accuracy as right
 from specbench.reporting.table import lossless as graded
+from specbench.reporting.table import name as named
 from specbench.reporting.table import number
 from specbench.reporting.table import speedup as with_interval
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 _TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad"}
 
 NOTHING = Cell(DASH, tone="faint")
+
+
+def method(row: Row) -> str:
+    """A row's method, marked where its acceptance was simulated."""
+    return named(row.model_dump())
 
 
 def figure(value: float | None, digits: int) -> Cell:

@@ -118,22 +118,50 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Token:
-    """A token of a trace: its text and how it came."""
+class Piece:
+    """A token of a trace: its text, how it came, and how that looks; no origin is a sign of the trace's own."""
 
     text: str
-    came: str
+    origin: str
+    look: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A step of a trace.
+
+    Attributes:
+        number: from 1; 0 is the prompt's forward.
+        rows: of its tree, where that is known.
+        pieces: what it added.
+        rejected: drafts that came to nothing.
+    """
+
+    number: int
+    rows: int | None
+    pieces: Sequence[Piece]
+    rejected: Sequence[Piece] = ()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A way of coming: its letter where there are no colours, its look, and what it means."""
+
+    letter: str
+    look: str
+    meaning: str
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One generation, a line for each step; ``legend`` says what the ways of coming are."""
+    """One generation, a line for each step; ``origins`` is its legend. It is folded unless it is ``open``."""
 
     title: str
-    steps: Sequence[Sequence[Token]]
-    legend: Mapping[str, str]
+    said: str
+    lines: Sequence[Line]
+    origins: Mapping[str, Origin]
     source: Source
-    more: str = ""
+    open: bool = False
 
 
 Block = Words | Terms | Table | Figure | Trace
@@ -180,3 +208,11 @@ class Document:
 def printable(text: str) -> str:
     """Text that every file can hold: halves of characters and control characters, which models do write, replaced."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def parts(text: str) -> list[tuple[str, bool]]:
+    """A text's pieces, and whether each stands between backticks and so is code."""
+    found = text.split("`")
+    if len(found) % 2 == 0:  # the last backtick opens nothing
+        found[-2:] = ["`".join(found[-2:])]
+    return [(piece, at % 2 == 1) for at, piece in enumerate(found) if piece]

@@ -21,7 +21,7 @@ FORMULA = (
     "e2e: the same speedup with prefill, all tokens over all seconds. cut: answers that ended at the token budget."
 )
 
-_LOSSY = "not AR's text (lossy)"
+_LOSSY = "not AR's text (lossy): no speed without its quality"
 
 
 def headline(task: str, runs: Sequence[Run]) -> Table:
@@ -98,12 +98,12 @@ def _rows(run: Run) -> Iterator[Row]:
     apart = settings(run.config.methods)
     ordered = sorted(run.rows, key=_is_lossy)
     for row in ordered:
-        part = f"{run.id} · {conditions(run)}" + (f" · {_LOSSY}" if _is_lossy(row) else "")
+        part = f"{run.id} · {_LOSSY if _is_lossy(row) else conditions(run)}"
         yield Row(_cells(run, row, apart[row.method]), run.id, row.method, part, strong=row.baseline)
 
 
 def _cells(run: Run, row: rows.Row, apart: str) -> list[Cell]:
-    name = cells.words(row.method, apart)
+    name = cells.words(cells.method(row), apart)
     quality = cells.accuracy(row.accuracy) if not row.simulated else cells.NOTHING
     rating = _rating(run, row.method)
     if row.accuracy is None and rating is not None:

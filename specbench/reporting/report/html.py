@@ -10,7 +10,7 @@ from itertools import groupby
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from specbench.reporting.report.document import Block, Document, Figure, Row, printable
+from specbench.reporting.report.document import Block, Document, Figure, Row, parts, printable
 
 
 def to_html(document: Document) -> str:
@@ -50,8 +50,6 @@ def _by_kind(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
 
 def _codes(text: str) -> Markup:
     """Text with what stands between backticks set as code."""
-    parts = text.split("`")
     return Markup("").join(
-        Markup("<code>{}</code>").format(part) if at % 2 and at < len(parts) - 1 else escape(part)
-        for at, part in enumerate(parts)
+        Markup("<code>{}</code>").format(piece) if code else escape(piece) for piece, code in parts(text)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from specbench.reporting.report.document import (
@@ -11,11 +11,14 @@ from specbench.reporting.report.document import (
     Cell,
     Document,
     Figure,
+    Piece,
     Section,
     Source,
     Table,
     Terms,
+    Trace,
     Words,
+    parts,
     printable,
 )
 
@@ -47,14 +50,15 @@ def _block(block: Block, pictures: str) -> Iterator[str]:
             yield from _table(block.behind)
         else:
             yield from _source(block.source)
+    elif isinstance(block, Trace):
+        yield from _trace(block)
     elif isinstance(block, Terms):
         yield from ("| word | definition |", "| --- | --- |")
-        yield from (f"| {_in_table(word)} | {_in_table(means)} |" for word, means in block.meanings.items())
+        yield from (f"| {_coded(word)} | {_coded(means)} |" for word, means in block.meanings.items())
         yield ""
     elif isinstance(block, Words):
         mark = "" if block.kind == "text" else "* "
-        # Definitions keep their `code`; sentences about runs may hold anything.
-        yield from (f"{mark}{line if block.kind == 'text' else _plain(line)}" for line in block.lines)
+        yield from (f"{mark}{_coded(line)}" for line in block.lines)
         yield ""
 
 
@@ -64,12 +68,34 @@ def _table(table: Table) -> Iterator[str]:
     for part, rows in groupby(table.rows, lambda row: row.part):
         if part:
             yield from (_plain(part), "")
-        yield f"| {' | '.join(_cell_text(column.title) for column in table.columns)} |"
+        yield f"| {' | '.join(_plain(column.title) for column in table.columns)} |"
         yield f"| {' | '.join('---' if column.words else '---:' for column in table.columns)} |"
         for row in rows:
             yield f"| {' | '.join(_cell(cell) for cell in row.cells)} |"
         yield ""
     yield from _source(table.source)
+
+
+def _trace(trace: Trace) -> Iterator[str]:
+    """A trace with letters for colours, as a terminal without them has it."""
+    yield from (f"**{_plain(trace.title)}**", "", f"{_plain(trace.said)}.", "", "```text")
+    for line in trace.lines:
+        # A fence in the text would end the block.
+        said = "".join(_marked(line.pieces, trace)).replace("```", "ˋˋˋ")
+        struck = "".join(_marked(line.rejected, trace)).replace("```", "ˋˋˋ")
+        yield f"{line.number:>3} {said}" + (f"   ✗ {struck}" if struck else "")
+    yield from ("```", "")
+    for word, origin in trace.origins.items():
+        yield f"* {_plain(f'{origin.letter}: {word}' if origin.letter else word)}: {_plain(origin.meaning)}"
+    yield ""
+    yield from _source(trace.source)
+
+
+def _marked(pieces: Sequence[Piece], trace: Trace) -> Iterator[str]:
+    for origin, some in groupby(pieces, lambda piece: piece.origin):
+        text = "│".join(piece.text for piece in some)
+        letter = trace.origins[origin].letter if origin else ""
+        yield f"⟨{letter}:{text}⟩" if letter else text.replace("│", "")
 
 
 def _source(source: Source) -> Iterator[str]:
@@ -78,18 +104,19 @@ def _source(source: Source) -> Iterator[str]:
 
 
 def _cell(cell: Cell) -> str:
-    return _cell_text(f"{cell.text} {cell.under}".strip())
+    return _plain(f"{cell.text} {cell.under}")
 
 
-def _cell_text(text: str) -> str:
-    return _plain(text).replace("|", "\\|")
-
-
-def _in_table(text: str) -> str:
-    """A definition, whose backticks are its own."""
-    return " ".join(text.split()).replace("|", "\\|")
+def _coded(text: str) -> str:
+    """Text whose code between backticks stays code."""
+    return "".join(f"`{' '.join(piece.split())}`" if code else _escaped(piece) for piece, code in parts(text))
 
 
 def _plain(text: str) -> str:
-    """Text that is nothing but text: no markup of Markdown or HTML, on one line."""
-    return re.sub(r"([\\`*_\[\]<>#])", r"\\\1", " ".join(text.split()))
+    """Text that is nothing but text, on one line."""
+    return _escaped(text).strip()
+
+
+def _escaped(text: str) -> str:
+    """Without markup of Markdown or HTML, and without line breaks."""
+    return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", re.sub(r"\s+", " ", text))

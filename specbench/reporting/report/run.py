@@ -10,6 +10,7 @@ from specbench.records import BASELINE
 from specbench.reporting.report import cells, charts
 from specbench.reporting.report.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.reporting.report.headline import conditions, withheld
+from specbench.reporting.report.traces import traces
 from specbench.reporting.table import notes, simulated_title
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def run_section(run: Run) -> Section:
         asked = {label: spec.model_dump() for label, spec in run.config.simulated.items()}
         blocks.append(Words([simulated_title(asked)], "warning"))
     blocks += [*_figures(run), *_tables(run)]
+    blocks += traces(run)
     summary = {"rows": [row.model_dump() for row in run.rows], "complete": run.complete}
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
     if said := notes(config, summary, alone=False):
@@ -51,7 +53,7 @@ def _factors(row: rows.Row) -> charts.Factors | None:
     if row.baseline or row.speedup is None or not row.tpf or not row.step_ratio or row.speedup.value <= 0:
         return None
     low, high = (row.speedup.low, row.speedup.high) if row.speedup.shown else (None, None)
-    return charts.Factors(row.method, row.tpf, row.step_ratio, row.speedup.value, low, high)
+    return charts.Factors(cells.method(row), row.tpf, row.step_ratio, row.speedup.value, low, high)
 
 
 def _decomposition(run: Run, found: list[charts.Factors]) -> Figure:
