@@ -15,11 +15,10 @@ from specbench.errors import UsageError
 from specbench.judging.records import read_judgments
 from specbench.judging.scores import scores
 from specbench.profiles import Profile, is_profile, read_profile
-from specbench.reading import each_record, read_config, read_projections
+from specbench.reading import read_config, read_projections, read_scores, whole_records
 from specbench.records import BASELINE, RequestRecord, RunConfig
 from specbench.reporting.trace import Step, steps
 from specbench.rows import Row, summary_rows
-from specbench.scoring.launch import read_metrics, read_verdicts
 from specbench.stats import Ratio, paired_ratio
 from specbench.storage import RunFolder
 from specbench.summary import summarise
@@ -187,9 +186,7 @@ def read_whole_run(path: Path) -> Run:
     summary = folder.summary() if folder.finished else None
     kept: list[RequestRecord] = []
     traced = _Traced()
-    seen: set[str] = set()
-    for record in each_record(folder):
-        _check_record(record, tallies, seen)
+    for record in whole_records(folder, config):
         tallies[record.method].add(record)
         traced.add(record)
         if summary is None:  # for its figures: of a request that takes everything but its text
@@ -197,7 +194,7 @@ def read_whole_run(path: Path) -> Run:
     if len({prompt for tally in tallies.values() for prompt in tally.by_prompt}) > config.task.prompts:
         raise UsageError(f"requests.jsonl holds more prompts than the {config.task.prompts} of run.json")
     if summary is None:
-        verdicts, metrics = _verdicts(path)
+        verdicts, metrics = read_scores(path)
         summary = summarise(config, kept, verdicts or None, metrics=metrics)
     rows = summary_rows(summary)
     _check_rows(rows, tallies)
@@ -251,16 +248,6 @@ class _Traced:
         return prompt, {label: steps(answers[label]) for label in labels if label in answers}
 
 
-def _check_record(record: RequestRecord, tallies: Mapping[str, Tally], seen: set[str]) -> None:
-    if record.method not in tallies:
-        raise UsageError(f"requests.jsonl holds requests of '{record.method}', which run.json does not name")
-    if record.key in seen:
-        raise UsageError(f"requests.jsonl holds {record.key} twice")
-    if 1 + sum(record.accepts) != record.n_out:
-        raise UsageError(f"requests.jsonl: the tokens of {record.key} are not those of its forwards")
-    seen.add(record.key)
-
-
 def _check_rows(rows: Sequence[Row], tallies: Mapping[str, Tally]) -> None:
     """Whether a summary is that of these records: a file cut off at its end, or another run's, has other sums."""
     if [row.method for row in rows] != list(tallies):
@@ -272,13 +259,6 @@ def _check_rows(rows: Sequence[Row], tallies: Mapping[str, Tally]) -> None:
                 f"summary.json counts {row.requests} requests and {row.tokens} tokens of {row.method}, "
                 f"requests.jsonl {tally.requests} and {tally.tokens}"
             )
-
-
-def _verdicts(path: Path) -> tuple[dict[str, bool], dict[str, dict[str, bool]]]:
-    try:
-        return read_verdicts(path), read_metrics(path)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"verdicts.jsonl is damaged ({error}); python -m specbench.scoring writes it anew") from error
 
 
 def _whole_projections(path: Path, labels: Sequence[str]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from specbench.cli import (
     check_lossless,
     claims,
     doctor,
+    export,
     judge,
     listing,
     new_method,
@@ -25,9 +26,7 @@ from specbench.cli import (
     train,
     tune,
 )
-from specbench.errors import SpecbenchError
-
-INTERRUPTED = 130
+from specbench.errors import INTERRUPTED, SpecbenchError
 
 app = typer.Typer(
     name="specbench",
@@ -42,6 +41,7 @@ app.command("check-lossless")(check_lossless.check_lossless)
 app.command("judge")(judge.judge)
 app.command("score")(score.score)
 app.command("show")(show.show)
+app.command("export")(export.export)
 app.command("list")(listing.list_)
 app.command("claims")(claims.claims)
 app.command("doctor")(doctor.doctor)
