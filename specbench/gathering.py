@@ -75,6 +75,7 @@ class Run:
         rows: of its summary, AR first.
         complete: every request is there.
         engine: what the engine chose and captured.
+        interval: how the intervals were made; None of an older version's.
         tallies: by method label.
         judged: scores by judge, see :func:`specbench.judging.scores.scores`.
         projections: content of each ``projection-GPU.json``.
@@ -88,6 +89,7 @@ class Run:
     rows: Sequence[Row]
     complete: bool
     engine: Mapping[str, Any]
+    interval: str | None
     tallies: Mapping[str, Tally]
     judged: Sequence[Mapping[str, Any]]
     projections: Sequence[Mapping[str, Any]]
@@ -195,10 +197,13 @@ def read_whole_run(path: Path) -> Run:
         raise UsageError(f"requests.jsonl holds more prompts than the {config.task.prompts} of run.json")
     if summary is None:
         verdicts, metrics = read_scores(path)
-        summary = summarise(config, kept, verdicts or None, metrics=metrics)
+        try:
+            summary = summarise(config, kept, verdicts or None, metrics=metrics)
+        except ValueError as error:
+            raise UsageError(f"requests.jsonl is damaged ({error})") from error
     rows = summary_rows(summary)
+    engine, interval = summary.get("engine"), summary.get("interval")
     _check_rows(rows, tallies)
-    engine = summary.get("engine")
     judged = scores(read_judgments(path), list(tallies))
     prompt, pictured = traced.pictured([label for label in tallies if label != BASELINE])
     return Run(
@@ -209,6 +214,7 @@ def read_whole_run(path: Path) -> Run:
         rows=rows,
         complete=folder.finished and summary.get("complete") is True,
         engine=engine if isinstance(engine, dict) else {},
+        interval=interval if isinstance(interval, str) else None,
         tallies=tallies,
         judged=judged,
         projections=_whole_projections(path, list(tallies)),

@@ -19,6 +19,20 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
+class PerPrompt(_Part):
+    """How single prompts fared."""
+
+    median: float
+    geometric_mean: float
+
+
+class ToTell(_Part):
+    """How many prompts it takes to tell a difference; None where no number does."""
+
+    difference: float
+    prompts: int | None = None
+
+
 class Speedup(_Part):
     """A ratio with its interval; without one there is no verdict on it."""
 
@@ -26,6 +40,9 @@ class Speedup(_Part):
     low: float | None = None
     high: float | None = None
     verdict: str
+    per_prompt: PerPrompt | None = None
+    detectable: float | None = None
+    to_tell: ToTell | None = None
 
     @property
     def shown(self) -> bool:
@@ -43,13 +60,42 @@ class Accuracy(_Part):
     high: float | None = None
 
 
+class Again(_Part):
+    """A method's second row held against its first: the A/A check."""
+
+    of: str
+    speedup: Speedup
+
+
+class Difference(_Part):
+    """Right answers less AR's, on the same prompts."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    verdict: str
+    gained: int
+    lost: int
+    p_value: float
+
+
+class Rate(_Part):
+    """How many prompts have a grade, with Wilson's interval of their share."""
+
+    count: int
+    of: int
+    low: float | None = None
+    high: float | None = None
+
+
 class Lossless(_Part):
-    """The worst grade of a method's answers, and how many have which."""
+    """The worst grade of a method's answers, how many have which, and the same over prompts."""
 
     verdict: Literal["exact", "numeric-tie", "lossy"]
     exact: int = 0
     numeric_tie: int = 0
     lossy: int = 0
+    rates: dict[str, Rate] = Field(default_factory=dict)
 
 
 class Group(_Part):
@@ -96,7 +142,9 @@ class Row(_Part):
     step_ratio: float | None = None
     length_changed: int = 0
     prompt_changed: int = 0
+    again: Again | None = None
     accuracy: Accuracy | None = None
+    accuracy_difference: Difference | None = None
     metrics: dict[str, Accuracy | None] = Field(default_factory=dict)
     groups: dict[str, Group] = Field(default_factory=dict)
     lossless: Lossless | None = None

@@ -6,7 +6,6 @@ epochs, no weights by offset. Blocks and anchors are those of SpecForge's DFlash
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.options import Options as BaseOptions
 from specbench.options import option
-from specbench.training.recipe import Job, Text
+from specbench.training.recipe import Job, Text, digest
 from specbench.training.repetition import without_circles
 
 _KEPT = torch.bfloat16  # as published heads are
@@ -154,7 +153,7 @@ def _teaches(text: Text) -> bool:
 def _same_options(options: Options, job: Job) -> None:
     """A checkpoint goes with the options that it was made with."""
     path = job.out / "options.json"
-    mine = {**options.model_dump(mode="json", exclude=_FREE), "seed": job.seed, "texts": _digest(job.texts)}
+    mine = {**options.model_dump(mode="json", exclude=_FREE), "seed": job.seed, "texts": digest(job.texts)}
     if path.exists():
         theirs = json.loads(path.read_text(encoding="utf-8"))
         other = sorted(name for name in mine if theirs.get(name) != mine[name])
@@ -162,13 +161,6 @@ def _same_options(options: Options, job: Job) -> None:
             raise UsageError(f"{job.out} has a head in training with another {', '.join(other)}; give another --out")
     job.out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
-
-
-def _digest(texts: Sequence[Text]) -> str:
-    sums = hashlib.sha256()
-    for text in texts:
-        sums.update(json.dumps([text.id, list(text.prompt), list(text.answer)]).encode())
-    return sums.hexdigest()
 
 
 def _arguments(options: Options, job: Job, folder: str, device: torch.device) -> TrainingArguments:

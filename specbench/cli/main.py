@@ -12,6 +12,7 @@ from specbench import __version__
 from specbench.cli import (
     check_lossless,
     claims,
+    compare,
     doctor,
     export,
     judge,
@@ -24,6 +25,7 @@ from specbench.cli import (
     show,
     sweep,
     train,
+    trajectories,
     tune,
 )
 from specbench.errors import INTERRUPTED, SpecbenchError
@@ -42,6 +44,7 @@ app.command("judge")(judge.judge)
 app.command("score")(score.score)
 app.command("show")(show.show)
 app.command("export")(export.export)
+app.command("compare")(compare.compare)
 app.command("list")(listing.list_)
 app.command("claims")(claims.claims)
 app.command("doctor")(doctor.doctor)
@@ -49,6 +52,7 @@ app.command("report")(report.report)
 app.command("profile")(profile.profile)
 app.command("sweep")(sweep.sweep)
 app.command("tune")(tune.tune)
+app.command("trajectories")(trajectories.trajectories)
 app.command("train")(train.train)
 app.command("new-method")(new_method.new_method)
 

@@ -102,6 +102,20 @@ def read(folder: Path) -> list[Text]:
     return texts
 
 
+def sampling_of(folder: Path, model: LoadedModel) -> Sampling:
+    """How the answers of a folder were decoded.
+
+    Raises:
+        UsageError: the folder says nothing of it, or they are of another model, or of this one in another precision.
+    """
+    path = folder / HEADER
+    if not path.exists():
+        raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench train or trajectories wrote")
+    _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype})
+    made = json.loads(path.read_text(encoding="utf-8"))
+    return Sampling(temperature=made["temperature"], seed=made["seed"])
+
+
 def _text(row: dict[str, Any]) -> Text:
     return Text(row["id"], row["prompt"], row["answer"])
 

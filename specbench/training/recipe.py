@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,3 +72,11 @@ def apart(texts: Sequence[Text], count: int, seed: int) -> tuple[list[Text], lis
     aside = set(random.Random(seed).sample(range(len(texts)), count))
     learnt = [text for at, text in enumerate(texts) if at not in aside]
     return learnt, [texts[at] for at in sorted(aside)]
+
+
+def digest(texts: Sequence[Text]) -> str:
+    """Hash of texts and their order, to tell whether work goes on with the same ones."""
+    sums = hashlib.sha256()
+    for text in texts:
+        sums.update(json.dumps([text.id, list(text.prompt), list(text.answer)]).encode())
+    return sums.hexdigest()

@@ -120,13 +120,21 @@ def _cells(run: Run, row: rows.Row, apart: str) -> list[Cell]:
         cells.figure(row.tpf, 2),
         cells.figure(row.tok_s, 1),
         one if base else cells.ratio(row.speedup),
-        Cell("baseline", tone="faint") if base else cells.verdict(row.speedup),
+        _verdict(row),
         one if base else cells.figure(row.step_ratio, 2),
         one if base else cells.ratio(row.e2e_speedup),
         quality,
         cells.lossless(row),
         share,
     ]
+
+
+def _verdict(row: rows.Row) -> Cell:
+    if row.baseline:
+        return Cell("baseline", tone="faint")
+    if row.again:  # what it differs by from its twin is noise, whatever it says of AR
+        return Cell("A/A", under=f"{row.again.of} once more", tone="faint")
+    return cells.verdict(row.speedup)
 
 
 def _rating(run: Run, method: str) -> Cell | None:

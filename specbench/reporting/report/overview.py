@@ -61,7 +61,8 @@ def _table(found: Gathered, best: dict[str, rows.Row | None]) -> Table:
 
 def candidates(run: Run) -> list[rows.Row]:
     """Rows whose speedup may be told."""
-    return [row for row in run.rows if row.speedup and not (row.baseline or row.simulated or withheld(run, row))]
+    told = [row for row in run.rows if not (row.baseline or row.simulated or row.again)]
+    return [row for row in told if row.speedup and not withheld(run, row)]
 
 
 def _best(run: Run) -> rows.Row | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from specbench.engine.phases import PHASES
+from specbench.grades import ORDER
 from specbench.records import BASELINE
 from specbench.reporting.report import cells, charts
 from specbench.reporting.report.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
@@ -29,6 +30,7 @@ def run_section(run: Run) -> Section:
     blocks += [*_figures(run), *_tables(run)]
     blocks += traces(run)
     summary = {"rows": [row.model_dump() for row in run.rows], "complete": run.complete}
+    summary |= {"interval": run.interval} if run.interval else {}
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
     if said := notes(config, summary, alone=False):
         blocks.append(Words(said, "notes"))
@@ -62,16 +64,23 @@ def _decomposition(run: Run, found: list[charts.Factors]) -> Figure:
         "speedup = TPF × step ratio. TPF: tokens per target forward after prefill; step ratio: AR's seconds per "
         "forward over the method's. Black: the speedup with its 95% interval.",
     )
-    columns = [Column("method", "method", words=True), Column("tpf", "TPF"), Column("step_ratio", "step ratio")]
-    columns.append(Column("speedup", "speedup"))
-    body = [
-        Row([Cell(f.label), *(cells.figure(v, 2) for v in (f.tpf, f.step_ratio, f.speedup))], run.id, f.label)
-        for f in found
-    ]
+    columns = [
+        Column("method", "method", words=True), Column("tpf", "TPF"), Column("step_ratio", "step ratio"),
+        Column("speedup", "speedup"), Column("prompts_median_speedup", "median of prompts"),
+        Column("prompts_geometric_mean_speedup", "geometric mean of prompts"),
+    ]  # fmt: skip
+    each = {cells.method(row): row.speedup.per_prompt for row in run.rows if row.speedup}
+    body = [Row([Cell(f.label), *_factors_of(f, each.get(f.label))], run.id, f.label) for f in found]
     title = "What the speedup is made of"
     behind = Table("decomposition", title, columns, body, source)
     says = "; ".join(f"{f.label}: {f.tpf:.2f} × {f.step_ratio:.2f} = {f.speedup:.2f}" for f in found)
     return Figure(f"{run.id}-decomposition", title, charts.decomposition(found), says, source, behind)
+
+
+def _factors_of(found: charts.Factors, each: rows.PerPrompt | None) -> list[Cell]:
+    figures = [found.tpf, found.step_ratio, found.speedup]
+    of_prompts = [each.median, each.geometric_mean] if each else [None, None]
+    return [cells.figure(figure, 2) for figure in (*figures, *of_prompts)]
 
 
 def _phases(run: Run, traced: list[rows.Row]) -> Figure:
@@ -130,6 +139,8 @@ def _against_accuracy(run: Run, scored: list[rows.Row]) -> Figure:
 
 
 def _tables(run: Run) -> Iterator[Table]:
+    if any(row.lossless and row.lossless.rates and row.lossless.verdict != "exact" for row in run.rows):
+        yield _grades(run)
     if any(row.metrics for row in run.rows):
         yield _metrics(run)
     if any(row.measures or row.draft_forwards for row in run.rows):
@@ -142,6 +153,25 @@ def _tables(run: Run) -> Iterator[Table]:
         yield _projected(run, content)
     if any(row.gpu for row in run.rows):
         yield _gpu(run)
+
+
+def _grades(run: Run) -> Table:
+    columns = [Column("method", "method", words=True), *(Column(f"{grade}_prompts", grade) for grade in ORDER)]
+    body = []
+    for row in run.rows:
+        if row.lossless and row.lossless.rates:
+            rates = [row.lossless.rates.get(grade) for grade in ORDER]
+            body.append(Row([Cell(row.method), *(_rate(rate) for rate in rates)], run.id, row.method))
+    source = Source([run.id], "Prompts of those graded, each by the worst of its answers; below, 95% Wilson intervals.")
+    return Table("lossless", "How many prompts have AR's text", columns, body, source)
+
+
+def _rate(rate: rows.Rate | None) -> Cell:
+    if rate is None:
+        return cells.NOTHING
+    known = rate.low is not None and rate.high is not None
+    under = f"[{100 * (rate.low or 0):.0f}%, {100 * (rate.high or 0):.0f}%]" if known else ""
+    return Cell(f"{rate.count}/{rate.of}", rate.count / rate.of if rate.of else None, rate.low, rate.high, under=under)
 
 
 def _metrics(run: Run) -> Table:
