@@ -8,9 +8,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+if not TYPE_CHECKING:  # or a type checker would let any name pass
 
-def __getattr__(name: str) -> Any:
-    """``specbench.load``, fetched when it is asked for: it brings pandas, which costs a second."""
-    if name == "load":
-        return import_module("specbench.loading").load
-    raise AttributeError(f"module 'specbench' has no attribute '{name}'")
+    def __getattr__(name: str) -> Any:
+        """``specbench.load``, fetched when it is asked for: it brings pandas, which costs a second."""
+        if name == "load":
+            return import_module("specbench.loading").load
+        raise AttributeError(f"module 'specbench' has no attribute '{name}'")

@@ -19,6 +19,7 @@ from specbench.cli import (
     listing,
     new_method,
     profile,
+    report,
     run,
     score,
     show,
@@ -47,6 +48,7 @@ app.command("compare")(compare.compare)
 app.command("list")(listing.list_)
 app.command("claims")(claims.claims)
 app.command("doctor")(doctor.doctor)
+app.command("report")(report.report)
 app.command("profile")(profile.profile)
 app.command("sweep")(sweep.sweep)
 app.command("tune")(tune.tune)

@@ -126,7 +126,7 @@ class Generation:
         for word, meaning in self._legend.items():
             mark = self._letters[word] if plain else "██"
             said = [meaning] if meaning else []
-            said += [f"{drafted[word]} rows drafted"] if drafted[word] else []
+            said += [f"rows drafted: {drafted[word]}"] if drafted[word] else []
             table.add_row(Text(mark, self._styles[word]), escaped(word), str(emitted[word]), "; ".join(said))
         return [table, Text(self._signs(), style="dim")]
 

@@ -231,14 +231,14 @@ def _throttled(summary: Mapping[str, Any]) -> list[str]:
     return [f"{count} of {total} requests ran on a throttled GPU ({reasons}); show --requests marks them."]
 
 
-def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
-    """Sentences that qualify the table, the legend last."""
+def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = True) -> list[str]:
+    """Sentences that qualify the table; where it stands alone, also figures that a page has tables for, and legend."""
     found = []
     described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
     for row in summary["rows"]:
-        for figure, value in row.get("measures", {}).items():
+        for figure, value in row.get("measures", {}).items() if alone else ():
             found.append(f"{name(row)}: {value:.2f} {described[row['method']].get(figure, figure)}.")
-        if row.get("draft_forwards"):
+        if row.get("draft_forwards") and alone:
             drafting = row["draft_forwards"] / max(1, row["target_forwards"])
             found.append(f"{name(row)}: {drafting:.2f} forwards of its draft model for each of the target.")
         ratio = row["speedup"]
@@ -248,9 +248,12 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
             found.append(_again(row))
             continue
         parts = f"{number(row['tpf'], 2)} TPF × {number(row['step_ratio'], 2)} step-time ratio"
-        found.append(
-            f"{name(row)}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}{_spread(ratio)}.{tells(ratio)}"
-        )
+        if alone:
+            found.append(
+                f"{name(row)}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}{_spread(ratio)}.{tells(ratio)}"
+            )
+        elif said := tells(ratio):
+            found.append(f"{name(row)}:{said}")
         if asked := row.get("simulated"):
             if row["tpf"] is not None and row["tpf"] < 0.9 * asked["mean"]:
                 found.append(
@@ -276,7 +279,7 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
         found.append("Intervals: percentile bootstrap, as an earlier version made them; too narrow for few prompts.")
     if not summary["complete"]:
         found.append("This run is not complete; repeat its command to go on.")
-    return [*found, LEGEND]
+    return [*found, LEGEND] if alone else found
 
 
 def _again(row: Mapping[str, Any]) -> str:

@@ -59,6 +59,7 @@ FLAGS = {
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
         *("--trajectories", "--recipe"),
     ],
+    "report": ["RUNS", "--out", "--claims", "--json"],
     "trajectories": [
         *("--prompts", "--model", "--out", "--answers", "--block-size", "--states", "--init", "--augment"),
         *("--keep-circles", "--max-run", "--limit", "--max-new-tokens", "--temperature", "--concurrency", "--seed"),
