@@ -36,6 +36,7 @@ class MethodSpec(Record):
     lossless: bool
     measures: dict[str, str] = Field(default_factory=dict, description="what its own figures are, by name")
     weights: dict[str, str] = Field(default_factory=dict, description="which weights of its own it drafted with")
+    own_noise: bool = Field(default=False, description="sampled, it draws its own noise: its texts cannot equal AR's")
 
 
 class SamplingSpec(Record):
