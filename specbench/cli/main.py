@@ -12,6 +12,7 @@ from specbench import __version__
 from specbench.cli import (
     check_lossless,
     claims,
+    compare,
     doctor,
     judge,
     listing,
@@ -41,6 +42,7 @@ app.command("check-lossless")(check_lossless.check_lossless)
 app.command("judge")(judge.judge)
 app.command("score")(score.score)
 app.command("show")(show.show)
+app.command("compare")(compare.compare)
 app.command("list")(listing.list_)
 app.command("claims")(claims.claims)
 app.command("doctor")(doctor.doctor)

@@ -41,6 +41,7 @@ FLAGS = {
     ],
     "score": ["RUN", "--workers", "--data-dir", "--json"],
     "show": ["RUN", "--requests", "--json"],
+    "compare": ["RUN", "--fail-under", "--over-ar", "--prompts", "--json"],
     "list": ["kind", "--json"],
     "claims": ["--method", "--task", "--json"],
     "doctor": ["--out", "--json"],
