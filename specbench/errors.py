@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+#: Exit code of what Ctrl-C ended, with what was finished kept.
+INTERRUPTED = 130
+
 
 class SpecbenchError(Exception):
     """Base of all expected failures; the CLI prints its text and exits with ``exit_code``."""

@@ -98,6 +98,7 @@ class Profile(Record):
     points: list[StepPoint]
     free_rows: list[FreeRows]
     left_out: list[LeftOut]
+    interrupted: bool = Field(default=False, description="Ctrl-C ended it before its time was over")
 
     @property
     def ceilings(self) -> Ceilings:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ from pydantic import ValidationError
 from specbench.errors import UsageError
 from specbench.judging.records import read_judgments
 from specbench.judging.scores import scores
-from specbench.records import RequestRecord, RunConfig
+from specbench.records import RequestRecord, RunConfig, request_key
 from specbench.scoring.launch import read_metrics, read_verdicts
 from specbench.scoring.score import VERDICTS
 from specbench.storage import RunFolder
@@ -39,32 +43,143 @@ class ReadRun:
     projections: list[dict[str, Any]] = field(default_factory=list)
 
 
-def read_run(path: Path) -> ReadRun:
+def read_run(path: Path, *, traces: bool = True) -> ReadRun:
     """Reads a run folder.
 
+    Args:
+        path: the folder.
+        traces: keep how each token came; what it takes of memory is most of a run made with ``--trace``.
+
     Raises:
-        UsageError: not a run folder, damaged, or written by a newer version.
+        UsageError: not a run folder, damaged, put together from several, or written by a newer version.
     """
     folder = RunFolder.load(path)
-    try:
-        config = RunConfig.model_validate({k: v for k, v in folder.run.items() if k in RunConfig.model_fields})
-        records = [RequestRecord.model_validate(line) for line in folder.requests()]
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path} is damaged: field '{where}': {first['msg']}; run it again") from error
-    try:
-        verdicts, metrics = read_verdicts(path), read_metrics(path)
-    except (ValueError, KeyError, TypeError) as error:
-        again = f"python -m specbench.scoring {path}"
-        raise UsageError(f"{path / VERDICTS} is damaged ({error}); {again} writes it anew") from error
+    config = read_config(folder)
+    with _uncollected():
+        records = list(whole_records(folder, config, traces=traces))
+    verdicts, metrics = read_scores(path)
     summary = folder.summary() or summarise(config, records, verdicts or None, metrics=metrics)
     judgments = read_judgments(path)
     judged = scores(judgments, [spec.label for spec in config.methods])
-    return ReadRun(folder.run, config, records, verdicts, summary, judged, _projections(path))
+    return ReadRun(folder.run, config, records, verdicts, summary, judged, read_projections(path))
 
 
-def _projections(path: Path) -> list[dict[str, Any]]:
+def read_config(folder: RunFolder) -> RunConfig:
+    """The configuration of a run.
+
+    Raises:
+        UsageError: it does not fit; names the field.
+    """
+    try:
+        return RunConfig.model_validate({k: v for k, v in folder.run.items() if k in RunConfig.model_fields})
+    except ValidationError as error:
+        raise _damaged(str(folder.path), error) from error
+
+
+def read_scores(path: Path) -> tuple[dict[str, bool], dict[str, dict[str, bool]]]:
+    """Verdicts and further metrics of a run, see :mod:`specbench.scoring.launch`.
+
+    Raises:
+        UsageError: damaged.
+    """
+    try:
+        return read_verdicts(path), read_metrics(path)
+    except (ValueError, KeyError, TypeError) as error:
+        again = f"python -m specbench.scoring {path}"
+        raise UsageError(f"{path / VERDICTS} is damaged ({error}); {again} writes it anew") from error
+
+
+def each_record(folder: RunFolder) -> Iterator[RequestRecord]:
+    """The requests of a run, one after the other: a hundred thousand of them take a gigabyte together.
+
+    Raises:
+        UsageError: one does not fit; names the line and the field.
+    """
+    for number, line in enumerate(folder.request_lines(), 1):
+        try:
+            record = RequestRecord.model_validate_json(line)
+        except ValidationError as error:
+            raise _damaged(f"{folder.requests_path} line {number}", error) from error
+        yield record
+
+
+def whole_records(folder: RunFolder, config: RunConfig, *, traces: bool = True) -> Iterator[RequestRecord]:
+    """:func:`each_record`, checked against the run's other files.
+
+    Args:
+        folder: the run.
+        config: its configuration.
+        traces: as for :func:`read_run`.
+
+    Raises:
+        UsageError: a record is twice there, contradicts itself or is of a method that the run has not; or a finished
+            run has another number of them than its summary says. What came before must not be used then.
+    """
+    counts = Counter({spec.label: 0 for spec in config.methods})
+    keys: set[str] = set()
+    for record in each_record(folder):
+        if said := _misplaced(record, counts, keys):
+            raise UsageError(f"{folder.path} is damaged or mixed: {record.key} {said}; restore it or repeat the run")
+        keys.add(record.key)
+        counts[record.method] += 1
+        yield record if traces or record.tokens is None else record.model_copy(update={"tokens": None})
+    if said := _miscounted(folder, counts):
+        raise UsageError(f"{folder.path} is cut off or mixed: {said}; restore it or repeat the run")
+
+
+def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[str]) -> str:
+    """Why a record cannot be of this run; empty where it can."""
+    if record.method not in methods:
+        return "is of a method that the run has not"
+    if record.key != request_key(record.method, record.prompt_id, record.repeat, record.turn):
+        return "is not what its fields say"
+    if record.key in keys:
+        return "is there twice"
+    if not len(record.ids) == record.n_out == 1 + sum(record.accepts):
+        return "has other tokens than its forwards emitted"
+    return ""
+
+
+def _miscounted(folder: RunFolder, counts: Mapping[str, int]) -> str:
+    """What a finished run's summary has of other requests than these; empty where it is of the same."""
+    summary = folder.summary() if folder.finished else None
+    if summary is None:
+        return "it is finished and has no summary" if folder.finished else ""
+    try:
+        told = {str(row["method"]): int(row["requests"]) for row in summary["rows"]}
+    except (KeyError, TypeError, ValueError):
+        return "its summary is no summary"
+    for label in {**told, **counts}:
+        if told.get(label) != counts.get(label):
+            return f"it holds {counts.get(label, 0)} requests of {label} where its summary has {told.get(label, 0)}"
+    return ""
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the cyclic garbage collector, which would look at every record again and again: most of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _damaged(what: str, error: ValidationError) -> UsageError:
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    said = f"field '{field}': {first['msg']}" if field else first["msg"]
+    return UsageError(f"{what} is damaged: {said}; run it again")
+
+
+def read_projections(path: Path) -> list[dict[str, Any]]:
+    """What ``--project`` wrote beside a run.
+
+    Raises:
+        UsageError: damaged.
+    """
     found = []
     for file in sorted(path.glob(PROJECTION.format("*"))):
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import string
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-#: Raised whenever a field changes its meaning or disappears; readers refuse what is newer than they know.
+#: Raised whenever a field changes its meaning or disappears, and from the first release on whenever one is added:
+#: readers refuse fields that they do not know, and should say "newer", not "damaged".
 SCHEMA_VERSION = 1
 
 #: Label of the baseline method. Every run contains it: no row is shown without its AR twin.
@@ -36,6 +38,7 @@ class MethodSpec(Record):
     lossless: bool
     measures: dict[str, str] = Field(default_factory=dict, description="what its own figures are, by name")
     weights: dict[str, str] = Field(default_factory=dict, description="which weights of its own it drafted with")
+    own_noise: bool = Field(default=False, description="sampled, it draws its own noise: its texts cannot equal AR's")
 
 
 class SamplingSpec(Record):
@@ -125,6 +128,36 @@ class GpuTrace(Record):
     throttled: list[str] | None = Field(description="what held the clocks down at its start, its end or between")
 
 
+class Draft(Record):
+    """The tree of one step, its root left out: row 1 comes first, as in ``parents`` and ``path``."""
+
+    ids: list[int]
+    parents: list[int] | None = Field(description="row of each one's parent, 0 is the root; None: a chain")
+    origins: str = Field(description="a letter per row, see TokenTrace")
+    draft_only: list[int] = Field(description="rows that only generate drafts and could not be accepted")
+    path: list[int] = Field(description="rows that were accepted, top down")
+
+
+class TokenTrace(Record):
+    """How each kept token came, and which part of the text is its own: what a viewer needs, without the tokenizer.
+
+    A letter stands for a word of ``words``, ``LETTERS[i]`` for the i-th. ``chars`` are of ``text + tail``: a token that
+    ends in the middle of a character has none of it, and the one that completes the character has all of it.
+    """
+
+    words: list[str] = Field(description="origins in order of appearance; see specbench.engine.tree.ORIGINS")
+    origins: str = Field(description="a letter per kept token; prefill, bonus, or how its draft was made")
+    rows: list[int] = Field(description="tree rows of each target forward after prefill")
+    chars: list[int] = Field(description="characters of each kept token")
+    tail: str = Field(description="what the kept tokens say behind text: what was cut at a stop string")
+    drafts: list[Draft] | None = Field(default=None, description="with --trace: what each of these forwards verified")
+    pieces: dict[int, str] | None = Field(default=None, description="with --trace: text of each drafted id by itself")
+
+
+#: See :class:`TokenTrace`.
+LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
+
+
 class RequestRecord(Record):
     """One prompt decoded once by one method.
 
@@ -162,6 +195,7 @@ class RequestRecord(Record):
     )
     measures: dict[str, float] = Field(default_factory=dict, description="the method's own figures, see method.toml")
     gpu: GpuTrace | None = Field(default=None, description="where NVML answers")
+    tokens: TokenTrace | None = Field(default=None, description="None in records from before there was one")
 
 
 def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:

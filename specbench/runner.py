@@ -24,6 +24,7 @@ from specbench.records import GpuTrace, RequestRecord, request_key
 from specbench.simulate import Acceptance
 from specbench.stopping import Output, StopRule
 from specbench.telemetry import GpuMeter
+from specbench.tracing import Verified, token_trace, verified
 
 Clock = Callable[[], int]  # nanoseconds
 T = TypeVar("T")
@@ -94,7 +95,7 @@ class _Sequence:
     busy_prefill: int = 0
     busy_decode: float = 0
     accepts: list[int] = field(default_factory=list)
-    rows: int = 0
+    verified: list[Verified] = field(default_factory=list)
     spent: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -230,8 +231,9 @@ class Runner:
         for sequence in active:
             sequence.last = now
             sequence.busy_decode += share
-            sequence.accepts.append(sequence.output.extend(results[sequence.slot].emitted))
-            sequence.rows += len(trees[sequence.slot])
+            tree, result = trees[sequence.slot], results[sequence.slot]
+            sequence.accepts.append(sequence.output.extend(result.emitted))
+            sequence.verified.append(verified(tree, result.path, whole=self._trace))
 
     def _forced(self, active: Sequence[_Sequence], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
         """The ``forced`` of a step where acceptance is simulated; nothing else is passed to the engine then.
@@ -265,7 +267,7 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int) -> Reques
         n_overshoot=output.overshoot,
         n_stop_tail=output.stop_tail(),
         accepts=sequence.accepts,
-        rows=sequence.rows,
+        rows=sum(step.rows for step in sequence.verified),
         forwards=len(sequence.accepts),
         draft_forwards=sequence.decoder.draft_forwards,
         start_s=(sequence.started - origin) * second,
@@ -279,4 +281,5 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int) -> Reques
         or None,
         measures=dict(sequence.decoder.measures(len(output.ids), output.reason != "length")),
         gpu=sequence.gpu,
+        tokens=token_trace(output, sequence.accepts, sequence.verified),
     )

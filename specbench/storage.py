@@ -65,19 +65,21 @@ def read_requests(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         UsageError: another line is not a JSON object; names its number.
     """
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict):
-                raise UsageError(f"{path} line {number} is damaged; delete that line to go on without its request")
-            yield row
+    for number, line in enumerate(whole_lines(path), 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise UsageError(f"{path} line {number} is damaged; delete that line to go on without its request")
+        yield row
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file but a last one without its newline; none if it does not exist yet."""
+    if path.exists():
+        with path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
 
 
 class RequestLog:
@@ -289,7 +291,16 @@ class RunFolder:
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """The recorded requests, see :func:`read_requests`."""
-        return read_requests(self.path / _REQUESTS)
+        return read_requests(self.requests_path)
+
+    @property
+    def requests_path(self) -> Path:
+        """Where they are."""
+        return self.path / _REQUESTS
+
+    def request_lines(self) -> Iterator[bytes]:
+        """Their lines as they are in the file."""
+        return whole_lines(self.requests_path)
 
     def summary(self) -> dict[str, Any] | None:
         """Content of ``summary.json``; None when there is none yet."""
@@ -405,6 +416,18 @@ def _acquire(folder: Path) -> int:
             f"the file system of {folder} has no locks ({error.strerror}); choose an --out on a local disk"
         ) from error
     return lock
+
+
+@contextlib.contextmanager
+def write_lock(folder: Path) -> Iterator[None]:
+    """Waits until no other process is between reading and writing a file of ``folder``; for moments, not for runs."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: refused by the run folders already
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _rename_to_free_name(draft: Path, wanted: Path) -> Path:

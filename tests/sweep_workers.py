@@ -82,14 +82,17 @@ def config(labels: Sequence[str], prompts: int, requests: int = 0, **options: An
     )  # fmt: skip
 
 
-def grid(labels: Sequence[str], concurrency: Sequence[int] = (1,), too_large: Mapping[str, int] | None = None) -> Grid:
+def grid(labels: Sequence[str], concurrency: Sequence[int] = (1,), too_large: Sequence[str] = ()) -> Grid:
     """The grid of these cells."""
 
     def method(label: str) -> Method:
         return Method(label.split()[0], label, Options(), True, None)
 
-    cells = [Cell(method(label), {"n": int(label.rpartition("=")[2])}) for label in labels]
-    return Grid(method(BASELINE), tuple(cells), tuple(concurrency), too_large or {})
+    cells, lost = (
+        tuple(Cell(method(label), {"n": int(label.rpartition("=")[2])}) for label in some)
+        for some in (labels, too_large)
+    )
+    return Grid(method(BASELINE), cells, tuple(concurrency), lost)
 
 
 @dataclass(frozen=True)

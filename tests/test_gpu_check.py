@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.gpu_check import shapes
-from benchmarks.gpu_check.bandwidth import copy_bandwidth, step_bytes
 from benchmarks.gpu_check.records import Check, Figure
 from specbench import environment
-from specbench.models import load
 
 SIZE = shapes.Size(context=24, steps=3, concurrency=(1, 2), rows=(1, 4))
 TINY = "config:tiny"
@@ -61,21 +58,6 @@ def test_no_part_is_begun_after_the_budget(check: Check) -> None:
 
     check.run("late", never, _silent)
     assert check.parts[0]["error"] == "not begun: the -1 s are over"
-
-
-def test_a_step_reads_every_weight_once_and_the_cache() -> None:
-    model = load(TINY, dtype="float32", device="cpu").model
-    config = model.config
-    embedding = model.get_input_embeddings().weight
-    tied = embedding.data_ptr() == model.get_output_embeddings().weight.data_ptr()
-    weights = sum(p.numel() for p in model.parameters()) - (0 if tied else embedding.numel() - embedding.shape[1])
-    size = config.hidden_size // config.num_attention_heads
-    cells = 10 * 2 * config.num_hidden_layers * config.num_key_value_heads * size
-    assert step_bytes(model, 10) == 4 * (weights + cells)
-
-
-def test_a_copy_counts_what_it_reads_and_what_it_writes() -> None:
-    assert 1e8 < copy_bandwidth(torch.device("cpu"), 1 << 20) < 1e13
 
 
 @pytest.mark.parametrize(

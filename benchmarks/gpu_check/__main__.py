@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from benchmarks.gpu_check import shapes, small
-from benchmarks.gpu_check.bandwidth import copy_bandwidth
 from benchmarks.gpu_check.records import Check, Figure, Part
 from specbench import environment
 from specbench.models import _device as device_of
 from specbench.names import DEFAULT_MODEL
 from specbench.plan import runnable
+from specbench.profiles import MeasuredCeilings
+from specbench.profiling.ceilings import measure_ceilings
 
 BUDGET_S = 520  # under 9 minutes
 JF_LARGE = ["jf.n=64", "jf.K=2", "jf.r=0.85", "jf.pool=4"]
@@ -40,14 +44,23 @@ def main() -> int:
         return 3
     captured = environment.capture(str(device)).model_dump(mode="json")
     check = Check(args.out, captured, args.budget)
-    bandwidth = copy_bandwidth(device)
-    check.run("bus", lambda: [Figure("copy bandwidth", bandwidth / 1e9, "GB/s", note="read and written")], _say)
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    ceilings = measure_ceilings(device, dtype)
+    bandwidth = ceilings.copy_bytes_per_s
+    check.run("ceilings", lambda: _ceilings(ceilings, dtype), _say)
     for name, part in parts(args.model, bandwidth, args.out, args.rehearse).items():
         if args.only in name:
             check.run(name, part, _say)
             shapes.free_memory()
     _say(f"{args.out / 'gpu-check.md'}: {'passed' if check.passed else 'NOT passed'}")
     return 0 if check.passed else 1
+
+
+def _ceilings(measured: MeasuredCeilings, dtype: torch.dtype) -> Iterator[Figure]:
+    yield Figure("copy bandwidth", measured.copy_bytes_per_s / 1e9, "GB/s", note="read and written")
+    yield Figure("read bandwidth", measured.read_bytes_per_s / 1e9, "GB/s", note="of a sum")
+    product = f"square product of {measured.matmul_size}, {str(dtype).removeprefix('torch.')}"
+    yield Figure("arithmetic", measured.flops_per_s / 1e12, "TFLOP/s", note=product)
 
 
 def parts(model: str, bandwidth: float, out: Path, rehearse: bool) -> dict[str, Part]:

@@ -11,7 +11,6 @@ from typing import NoReturn
 
 import torch
 
-from benchmarks.gpu_check.bandwidth import step_bytes
 from benchmarks.gpu_check.records import Figure
 from benchmarks.vs_generate import by_generate
 from specbench.decoding import Context, Method, Target
@@ -20,7 +19,9 @@ from specbench.engine.phases import HOST_PHASES
 from specbench.engine.tree import TokenTree
 from specbench.models import LoadedModel, load
 from specbench.plan import plan_methods
+from specbench.profiling.shape import shape_of
 from specbench.records import RequestRecord, SimulatedAcceptance
+from specbench.roofline import step_cost
 from specbench.runner import Request, Runner
 from specbench.simulate import Acceptance
 from specbench.stopping import StopRule
@@ -71,11 +72,11 @@ def baseline(
         how = "compiled" if compile else "as it is"
         yield from _captures(f"{spec} {how}", engine)
         taken = _row_times(engine, loaded, size)
+        read = step_cost(shape_of(engine), 1, size.context).bytes
     finally:
         engine.close()
     note = f"median of {size.steps} steps, {dtype}, context {size.context}"
     step = median(taken[1])
-    read = step_bytes(model, size.context)
     yield Figure(f"{spec} {how}: AR step", 1e3 * step, "ms", note=note)
     if brief:
         yield Figure(f"{spec} {how}: AR, share of the copy bandwidth", read / step / bandwidth, "share", "", note)

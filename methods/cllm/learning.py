@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from torch import Tensor
-
 from specbench.options import Options as BaseOptions
 from specbench.options import option
+from specbench.training.collator import ConsistencyCollator
 from specbench.training.lesson import ConsistencyLesson
 from specbench.training.objectives import Norm, global_consistency, local_consistency
-from specbench.training.packing import Sample, pack
-from specbench.training.states import cut, stream
 from specbench.training.trajectory import Trajectory
 
 _CONTEXT = 1  # blocks of a mask's window: a noisy block sees the answer's own text before it
@@ -48,31 +45,15 @@ class Lesson(ConsistencyLesson):
         )
 
 
-class Collator:
-    """Trajectories as a batch of :class:`Lesson`: of each block a uniformly drawn state that is not the fixed point.
-
-    Args:
-        options: of the method.
-        seed: with the visit and the text's id it decides every draw.
-        length, multiple: see :func:`pack`.
-
-    Attributes:
-        visit: how often the data were gone through before; set by whoever loops.
-    """
+class Collator(ConsistencyCollator):
+    """Of each block a uniformly drawn state that is not the fixed point; for ``local`` the one after it, too."""
 
     def __init__(self, options: Options, seed: int = 0, length: int = 0, multiple: int = 1) -> None:
-        self._options, self._seed, self._length, self._multiple = options, seed, length, multiple
         self._streams = 2 if options.loss == "local" else 1
-        self.visit = 0
+        super().__init__(options.max_tokens, self._streams, seed, length, multiple)
 
-    def __call__(self, trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
-        cuts = [cut(each, self._options.max_tokens, 1 + self._streams) for each in trajectories]
-        return pack([self.sample(each) for each in cuts], self._length, self._multiple).tensors()
-
-    def sample(self, trajectory: Trajectory) -> Sample:
-        """A text with the states that its blocks are learnt from at this visit, and the next ones for ``local``."""
-        draw = random.Random(f"{self._seed}/{self.visit}/{trajectory.id}")
-        chosen = [draw.randrange(max(1, len(states) - 1)) for states in trajectory.blocks]
-        after = [min(at + 1, len(states) - 1) for at, states in zip(chosen, trajectory.blocks, strict=True)]
-        noisy = [stream(trajectory, at) for at in (chosen, after)[: self._streams]]
-        return Sample(trajectory.prompt, trajectory.answer, noisy, trajectory.block_size)
+    def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
+        last = [len(states) - 1 for states in trajectory.blocks]  # 0 where a block was right from the start
+        chosen = [draw.randrange(max(1, final)) for final in last]
+        after = [min(at + 1, final) for at, final in zip(chosen, last, strict=True)]
+        return (chosen, after)[: self._streams]

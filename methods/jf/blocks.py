@@ -30,6 +30,7 @@ class Blocks:
         self._pool = Pool(options.chains - 1) if options.chains > 1 else None
         self._chain: list[int] = []  # tokens[0] is the last emitted token
         self._left: list[int] = []  # tokens still to commit of each block, the real one first; their sum is the chain
+        self._fresh = 0  # tokens at the chain's end that no forward has refreshed yet
         self._branches: list[list[int]] = []  # rows of each recycled candidate of the last tree
         self._counts = {"recycled": 0, "carried": 0}
 
@@ -48,8 +49,7 @@ class Blocks:
             self._chain = list(result.next_tokens)
             self._left = [len(self._chain)]
             if len(self._chain) < n:
-                self._chain += self._noise.draw(n - 1)
-                self._left = [n]
+                self._start(result.emitted[-1])
             return
         self._count(result.path)
         accepted, total = len(result.path), len(self._chain)
@@ -60,9 +60,9 @@ class Blocks:
             if not self._left[0]:
                 self._left.pop(0)
         if not self._left:
-            self._chain = [result.emitted[-1], *self._noise.draw(n - 1)]
-            self._left = [n]
+            self._start(result.emitted[-1])
             return
+        self._fresh = 0
         self._chain = [result.emitted[-1], *guesses[: total - accepted - 1]]
         if self._pool:
             self._pool.reject(self._chain)
@@ -70,6 +70,7 @@ class Blocks:
             # The last row's own next token is a guess for the first position of the block that starts behind it.
             self._chain += [guesses[-1], *self._noise.draw(n - 1)]
             self._left.append(n)
+            self._fresh = n - 1
 
     def draft(self) -> TokenTree:
         tree = Branches(self._chain[0])
@@ -77,10 +78,22 @@ class Blocks:
         if self._pool:
             real = self._chain[1 : self._left[0]]
             self._branches = [tree.add(candidate) for candidate in self._pool.candidates(self._chain[0], real)]
-        return tree.tree()
+        return tree.tree(origins=self._origins(len(tree)))
 
     def measures(self) -> Mapping[str, float]:
         return self._counts
+
+    def _start(self, verified: int) -> None:
+        """A first block of fresh guesses."""
+        self._fresh = self._options.block_size - 1
+        self._chain = [verified, *self._noise.draw(self._fresh)]
+        self._left = [len(self._chain)]
+
+    def _origins(self, rows: int) -> list[str]:
+        """Of the chain's rows by the block they are in, noise at its end, and branches behind it."""
+        total = len(self._chain)
+        real = ["guess"] * self._left[0] + ["block"] * (total - self._left[0])
+        return real[: total - self._fresh] + ["noise"] * self._fresh + ["pool"] * (rows - total)
 
     def _refreshed(self, result: StepResult) -> list[int]:
         """The Jacobi update of every position behind the accepted path, up to the end of the chain.

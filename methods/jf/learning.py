@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from specbench.options import Options as BaseOptions
 from specbench.options import option
+from specbench.training.collator import ConsistencyCollator
 from specbench.training.lesson import ConsistencyLesson
 from specbench.training.objectives import Norm, progressive_consistency
-from specbench.training.packing import Sample, pack
 from specbench.training.schedule import Ends, Measure, Order, Schedule
-from specbench.training.states import cut, sizes, stream
+from specbench.training.states import sizes
 from specbench.training.trajectory import Trajectory
 
 
@@ -49,32 +47,14 @@ class Lesson(ConsistencyLesson):
         )
 
 
-class Collator:
-    """Trajectories as a batch of :class:`Lesson`.
-
-    Args:
-        options: of the method.
-        seed: of random orders; with the visit and the text's id it decides every draw.
-        length: samples share sequences of up to so many tokens; see :func:`pack`.
-        multiple: see :func:`pack`.
-
-    Attributes:
-        visit: how often the data were gone through before; set by whoever loops.
-    """
+class Collator(ConsistencyCollator):
+    """The state of each block whose noise is nearest to what the schedule asks for."""
 
     def __init__(self, options: Options, seed: int = 0, length: int = 0, multiple: int = 1) -> None:
-        self._options, self._seed, self._length, self._multiple = options, seed, length, multiple
+        super().__init__(options.max_tokens, 1, seed, length, multiple)
         self._schedule = Schedule(
             options.noise_window, options.noise_order, options.noise_ends, options.noise_measure, options.noise_rotate
         )
-        self.visit = 0
 
-    def __call__(self, trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
-        samples = [self.sample(cut(each, self._options.max_tokens, streams=2)) for each in trajectories]
-        return pack(samples, self._length, self._multiple).tensors()
-
-    def sample(self, trajectory: Trajectory) -> Sample:
-        """A text with the states that its blocks are learnt from at this visit."""
-        draw = random.Random(f"{self._seed}/{self.visit}/{trajectory.id}")
-        chosen = self._schedule.states(trajectory.blocks, sizes(trajectory), draw, self.visit)
-        return Sample(trajectory.prompt, trajectory.answer, [stream(trajectory, chosen)], trajectory.block_size)
+    def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
+        return [self._schedule.states(trajectory.blocks, sizes(trajectory), draw, self.visit)]

@@ -34,9 +34,10 @@ class Calls:
         self._recycled = 0
         self._start([])
 
-    def _start(self, draft: list[int]) -> None:
+    def _start(self, draft: list[int], fresh: int = 0) -> None:
         self._committed: list[int] = []
         self._draft = draft  # what is left of the real block; draft[0] is the last emitted token
+        self._fresh = fresh  # tokens at its end that no forward has refreshed yet
         self._candidates: list[list[int]] = []
         self._branches: list[list[int]] = []
         self._ahead: tuple[list[int], list[int]] = ([], [])  # the block ahead: taken as accepted, and still guessed
@@ -54,8 +55,11 @@ class Calls:
         chain = [0, *tree.add(self._draft[1:])]
         ahead = tree.add(self._ahead[0] + self._ahead[1], chain[-1])
         self._branches = [tree.add(candidate[1:]) for candidate in self._candidates]
+        length = len(self._draft)
+        origins = ["guess"] * (length - self._fresh) + ["noise"] * self._fresh + ["block"] * len(ahead)
+        origins += ["pool"] * (len(tree) - len(origins))
         # The block ahead is computed behind the draft, and never emitted from there.
-        return tree.tree([row not in set(ahead) for row in range(len(tree))] if ahead else None)
+        return tree.tree([row not in set(ahead) for row in range(len(tree))] if ahead else None, origins)
 
     def observe(self, result: StepResult) -> None:
         self._noise.see(result.emitted)
@@ -63,7 +67,8 @@ class Calls:
         if not self._prefilled:
             self._prefilled = True
             first = list(result.next_tokens)
-            self._start(first + (self._noise.draw(n - 1) if len(first) < n else []))
+            fresh = n - 1 if len(first) < n else 0
+            self._start(first + self._noise.draw(fresh), fresh)
             return
         self._iterations += 1
         length, accepted = len(self._draft), len(result.path)
@@ -74,10 +79,10 @@ class Calls:
             rows[1:] = winner
         self._committed += [self._draft[0], *result.emitted[:-1]]
         if accepted == length or self._iterations == _MAX_ITERATIONS:
-            self._start([result.emitted[-1], *self._noise.draw(n - 1)])
+            self._start([result.emitted[-1], *self._noise.draw(n - 1)], n - 1)
             return
         tail = [result.next_tokens[row] for row in rows[accepted:-1]]
-        self._draft = [result.emitted[-1], *tail]
+        self._draft, self._fresh = [result.emitted[-1], *tail], 0
         self._recycle(tail)
         self._refresh_ahead(result.next_tokens[length:])
         threshold = math.ceil(self._options.activation_ratio * n)

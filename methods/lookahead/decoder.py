@@ -101,14 +101,16 @@ class Decoder(decoding.Decoder):
         tree = Branches(last)
         parents = _window_parents(len(self._window), len(self._window[0]) + 1)
         tree.graft([token for row in self._window for token in row], parents)
-        accept = [True] + [self._options.accept_window] * (len(tree) - 1)
+        window = len(tree)
+        accept = [True] + [self._options.accept_window] * (window - 1)
         self._guesses = self._pool.of(last)
         branches = [tree.add(ngram, share=self._options.share_prefixes) for ngram in self._guesses]
-        accept += [True] * (len(tree) - len(accept))
+        pooled = len(tree) - window
+        accept += [True] * pooled
         if not self._options.full_accept_bonus:  # the last token of a full n-gram is computed, but never emitted
             for rows in branches:
                 accept[rows[-1]] = False
-        return tree.tree(accept)
+        return tree.tree(accept, ["window"] * window + ["pool"] * pooled)
 
     def _refresh(self, result: StepResult) -> None:
         """Prolongs every column by the target's token, reads the n-grams off, and moves the window on."""

@@ -96,6 +96,7 @@ class _Tree:
         self._shape = _shape(options.tree, options.retrieval)
         self._text = NgramIndex(_RETRIEVE_BY)
         self._table: list[list[int | None]] = []
+        self._known = self._retrieved = 0  # positions of the table with guesses, and with a retrieved token
         self._drafted: list[int] = []  # token of each row of the last tree
 
     def begin(self, prompt: Sequence[int]) -> TokenTree:
@@ -116,13 +117,16 @@ class _Tree:
         best = result.top[1]
         for position, row in enumerate(sources):
             self._table[position][:RETRIEVED] = best[row, :RETRIEVED].tolist()
-        for position, token in enumerate(self._retrieve()):
+        retrieved = self._retrieve()
+        for position, token in enumerate(retrieved):
             self._table[position][RETRIEVED] = token
+        self._known, self._retrieved = len(sources), len(retrieved)
 
     def draft(self) -> TokenTree:
         table = [self._filled(position) for position in self._table]
         self._drafted = [self._text.tokens[-1]] + [table[position][rank] for position, rank in self._shape.cells]
-        return TokenTree(self._drafted, self._shape.parents)
+        origins = _origins(self._shape, self._known, self._retrieved)
+        return TokenTree(self._drafted, self._shape.parents, origins=origins)
 
     def _onward(self, accepted: Sequence[int]) -> list[int]:
         """Rows behind the accepted tokens, on the first or the longest of the paths that begin with them."""
@@ -159,6 +163,11 @@ class _Tree:
                         return text[end : end + length]
             return text[_RETRIEVE_BY : _RETRIEVE_BY + length]
         return []
+
+
+@cache
+def _origins(shape: Shape, known: int, retrieved: int) -> list[str]:
+    return shape.origins(known, retrieved)
 
 
 @cache

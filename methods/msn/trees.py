@@ -46,5 +46,18 @@ class Shape:
         leaves = [node for node in self.nodes if node not in inner]
         self.paths = [[rows[leaf[:depth]] for depth in range(len(leaf) + 1)] for leaf in leaves]
 
+    def origins(self, known: int, retrieved: int) -> list[str]:
+        """How the token of each row came.
+
+        Args:
+            known: positions ahead that the target has guessed; the others hold noise.
+            retrieved: positions of the retrieval path that earlier text has filled.
+        """
+        filled = [
+            (depth < retrieved, "lookup") if rank == RETRIEVED else (depth < known, "guess")
+            for depth, rank in self.cells
+        ]
+        return ["guess", *(origin if there else "noise" for there, origin in filled)]
+
     def __len__(self) -> int:
         return len(self.nodes)

@@ -62,7 +62,7 @@ class Decoder(decoding.Decoder):
                 branches.add(continuation)
                 if len(found) == self._options.branches:
                     break
-        return branches.tree()
+        return branches.tree(origins="lookup")
 
     def _continuations(self) -> Iterator[tuple[int, ...]]:
         """What followed earlier occurrences of the last tokens: longest match first, then in the chosen order."""

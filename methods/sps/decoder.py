@@ -84,7 +84,7 @@ class Decoder(decoding.Decoder):
         self.draft_forwards += len(drafts)
         # A draft model with more padding rows than the target could draft a token that the target does not have.
         known = takewhile(lambda token: token < self._vocab_size, drafts)
-        return TokenTree.chain([self._last, *known])
+        return TokenTree.chain([self._last, *known], origins="draft-model")
 
     def end(self) -> None:
         if self._slot is not None:

@@ -12,11 +12,14 @@ from specbench import __version__
 from specbench.cli import (
     check_lossless,
     claims,
+    compare,
     doctor,
+    export,
     judge,
     listing,
     new_method,
     profile,
+    report,
     run,
     score,
     show,
@@ -25,9 +28,7 @@ from specbench.cli import (
     trajectories,
     tune,
 )
-from specbench.errors import SpecbenchError
-
-INTERRUPTED = 130
+from specbench.errors import INTERRUPTED, SpecbenchError
 
 app = typer.Typer(
     name="specbench",
@@ -42,9 +43,12 @@ app.command("check-lossless")(check_lossless.check_lossless)
 app.command("judge")(judge.judge)
 app.command("score")(score.score)
 app.command("show")(show.show)
+app.command("export")(export.export)
+app.command("compare")(compare.compare)
 app.command("list")(listing.list_)
 app.command("claims")(claims.claims)
 app.command("doctor")(doctor.doctor)
+app.command("report")(report.report)
 app.command("profile")(profile.profile)
 app.command("sweep")(sweep.sweep)
 app.command("tune")(tune.tune)

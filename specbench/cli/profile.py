@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from specbench.cli import common, output
-from specbench.errors import UsageError
+from specbench.errors import INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from specbench.profiles import Profile, Settings
@@ -60,12 +60,15 @@ def profile(
     folder = _write(found, out)
     if as_json:
         output.emit_json({"folder": str(folder), **found.model_dump(mode="json")})
-        return
-    from specbench.reporting.profile import profile_report
+    else:
+        from specbench.reporting.profile import profile_report
 
-    console = output.stdout()
-    console.print(profile_report(found))
-    console.print(f"\nprofile: {folder}", soft_wrap=True)
+        console = output.stdout()
+        console.print(profile_report(found))
+        console.print(f"\nprofile: {folder}", soft_wrap=True)
+    if found.interrupted:
+        notes.print(f"interrupted; what was measured until then is in {folder}", soft_wrap=True, markup=False)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _settings(

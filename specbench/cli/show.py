@@ -14,14 +14,26 @@ from specbench.errors import UsageError
 def show(
     run: Path = typer.Argument(help="A folder that specbench run, sweep or profile wrote.", metavar="RUN"),
     requests: bool = typer.Option(False, "--requests", help="A line per request instead of the table."),
+    request: str | None = typer.Option(
+        None, "--request", help="How each token of an answer came: prompt id, or METHOD|PROMPT|REPEAT.", metavar="ID"
+    ),
+    method: str | None = typer.Option(None, "--method", help="With --request: of this method only."),
     as_json: bool = common.JSON,
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""
+    from specbench.cli.show_request import show_request
     from specbench.cli.sweep import show_sweep
     from specbench.profiles import is_profile
     from specbench.reading import read_run
     from specbench.sweep.table import is_sweep, read_sweep
 
+    if method is not None and request is None:
+        raise UsageError("--method goes with --request ID; add it, or leave --method out")
+    if request is not None:
+        if is_sweep(run):
+            raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
+        show_request(read_run(run), request, method, as_json)
+        return
     if is_sweep(run):  # first: a sweep may hold the profile that it was predicted with
         show_sweep(read_sweep(run), as_json)
         return

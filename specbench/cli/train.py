@@ -41,7 +41,9 @@ def train(
     out: Path | None = typer.Option(
         None, "--out", help="Folder of this training; goes on there.", show_default="trained/METHOD-MODEL"
     ),
-    recipe: str | None = typer.Option(None, "--recipe", help="A paper's options by name; a wrong one lists them. Or a .yaml file."),
+    recipe: str | None = typer.Option(
+        None, "--recipe", help="A paper's options by name, or a .yaml file; a wrong name lists them."
+    ),
     settings: list[str] = typer.Option([], "--set", help="An option of the recipe; repeatable.", metavar="OPT=VALUE"),
     limit: int | None = typer.Option(None, "--limit", min=1, help="First N texts of each set only."),
     held_out: int = typer.Option(64, "--held-out", min=0, help="Prompts that progress is measured on, not learnt."),

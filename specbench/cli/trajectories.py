@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from specbench.cli import common, output
-from specbench.cli.progress import counting
 from specbench.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     from specbench.engine.sampler import Sampling
     from specbench.models import LoadedModel
+    from specbench.training.answers import Asking
     from specbench.training.recipe import Text
 
-_BUDGET, _TEMPERATURE = 512, 0.0
+_BUDGET = 512
 _ROWS = {"cpu": 256, "cuda": 4096}  # where a forward of a small model costs no less per row with more of them
 _STATES, _INIT, _AUGMENT = ("jacobi", "artificial"), ("context", "uniform", "pad"), ("none", "cllm", "cllm-released")
 
@@ -87,16 +88,22 @@ def trajectories(
     check_sets(sets)
     if not sets:
         _refuse_of_answers(limit, max_new_tokens, temperature)
+    from specbench.plan import plan_sampling
+
+    heat = plan_sampling(temperature or 0.0, 0, 1.0, seed).temperature
     into = out or Path("trajectories", Path(model).name)
     notes = output.stderr()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # nothing is timed: threads need not spin while they wait
     notes.print(f"loading {model} …")
+    from specbench.cli.progress import counting
     from specbench.models import load
+    from specbench.training.answers import Asking
     from specbench.training.collect import Collecting, collect
 
     loaded = load(model, dtype=dtype, device=device, revision=revision)
     if sets:
-        budget, heat = max_new_tokens or _BUDGET, temperature or _TEMPERATURE
-        texts, sampling = _asked(loaded, sets, answers or into, limit, budget, heat, concurrency, seed, data_dir, notes)
+        asking = Asking(max_new_tokens or _BUDGET, concurrency, heat, seed)
+        texts, sampling = _asked(loaded, sets, answers or into, limit, asking, data_dir, notes)
     else:
         assert answers is not None
         texts, sampling = _given(loaded, answers)
@@ -121,7 +128,7 @@ def _refuse_of_answers(limit: int | None, max_new_tokens: int | None, temperatur
     """What says how answers are made is no use where all of them are."""
     given = {"--limit": limit, "--max-new-tokens": max_new_tokens, "--temperature": temperature}
     if flags := [flag for flag, value in given.items() if value is not None]:
-        raise UsageError(f"{' and '.join(flags)} says which answers to make; give --prompts too, or leave it out")
+        raise UsageError(f"{' and '.join(flags)} goes with --prompts: --answers alone takes what is there")
 
 
 def _asked(
@@ -129,22 +136,19 @@ def _asked(
     sets: list[str],
     folder: Path,
     limit: int | None,
-    max_new_tokens: int,
-    temperature: float,
-    concurrency: int,
-    seed: int,
+    asking: Asking,
     data_dir: Path | None,
     notes: Console,
 ) -> tuple[Sequence[Text], Sampling]:
     """The model's answers to training prompts, made where they are missing, and how they were decoded."""
+    from specbench.cli.progress import counting
     from specbench.engine.sampler import Sampling
-    from specbench.training.answers import Asking, ask
+    from specbench.training.answers import ask
     from specbench.training.prompts import training_prompts
 
     asked = [prompt for name in sets for prompt in training_prompts([name], loaded.has_chat_template, data_dir)[:limit]]
-    asking = Asking(max_new_tokens, concurrency, temperature, seed)
     texts = ask(loaded, asked, asking, folder, counting(notes, "answers"))
-    return texts, Sampling(temperature=temperature, seed=seed)
+    return texts, Sampling(temperature=asking.temperature, seed=asking.seed)
 
 
 def _given(loaded: LoadedModel, folder: Path) -> tuple[Sequence[Text], Sampling]:

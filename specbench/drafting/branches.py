@@ -50,6 +50,6 @@ class Branches:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def tree(self, accept: Sequence[bool] | None = None) -> TokenTree:
-        """The tree; ``accept`` as in :class:`TokenTree`."""
-        return TokenTree(self.tokens, self.parents, accept)
+    def tree(self, accept: Sequence[bool] | None = None, origins: str | Sequence[str] = "draft") -> TokenTree:
+        """The tree; ``accept`` and ``origins`` as in :class:`TokenTree`."""
+        return TokenTree(self.tokens, self.parents, accept, origins)

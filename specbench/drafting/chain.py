@@ -25,6 +25,7 @@ class JacobiChain:
         self._noise = noise
         self._sliding = sliding
         self.tokens: list[int] = []  # tokens[0] is the last emitted token; empty before the prefill
+        self._fresh = 0  # tokens at its end that no forward has refreshed yet
 
     def with_prompt(self, last: int) -> TokenTree:
         """Guesses to send along with a prompt that ends in ``last``: they come back as the first chain."""
@@ -40,10 +41,12 @@ class JacobiChain:
             self.tokens = [result.emitted[-1], *result.next_tokens[accepted:]]
         else:  # the last row's own next token is outside the block, unless it is the bonus of a path that reached it
             self.tokens = [result.emitted[-1], *result.next_tokens[accepted:-1]]
-        if self._sliding or block_done:
-            self.tokens += self._noise.draw(self._size - len(self.tokens))
+        self._fresh = self._size - len(self.tokens) if self._sliding or block_done else 0
+        if self._fresh:
+            self.tokens += self._noise.draw(self._fresh)
         return block_done
 
     def tree(self) -> TokenTree:
         """The chain as a tree without branches."""
-        return TokenTree.chain(self.tokens)
+        guesses = len(self.tokens) - self._fresh
+        return TokenTree.chain(self.tokens, origins=["guess"] * guesses + ["noise"] * self._fresh)

@@ -70,7 +70,7 @@ class Measurement:
 
     First each cell is stepped once or twice, in order; one that would not leave time for enough steps of all before it
     is left out, often without being tried: what a step takes is foreseen from those that were. Then all that were taken
-    are stepped in rounds, in an order drawn anew for each.
+    are stepped in rounds, in an order drawn anew for each. Ctrl-C ends the rounds; those that are whole are kept.
 
     Args:
         model: a transformers causal LM without an engine.
@@ -81,6 +81,7 @@ class Measurement:
 
     Attributes:
         report: what the engine chose, after :meth:`run`.
+        interrupted: whether Ctrl-C ended the rounds.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Measurement:
         self._tried: dict[Cell, float] = {}
         self._random = random.Random(0)
         self.report: dict[str, Any] = {}
+        self.interrupted = False
 
     def run(self, cells: Sequence[Cell]) -> tuple[list[StepPoint], list[LeftOut]]:
         """Points of what was measured, and what there was no time for.
@@ -137,20 +139,38 @@ class Measurement:
         return True
 
     def _rounds(self) -> dict[Cell, list[float]]:
-        """Seconds of every step of every cell; the same number for all of them."""
+        """Seconds of every step of every cell; the same number for all of them.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C before the first round was whole.
+        """
         taken: dict[Cell, list[float]] = {cell: [] for cell in self._tried}
         longest = 0.0
         for done in range(_MOST):
             if done >= _LEAST and longest > self._left():
                 break
             began = time.perf_counter()
-            for arm in self._drawn(self._arms):
-                mine = [cell for cell in taken if (cell.slots > 1) == arm]
-                with self._arms[arm].attached():
-                    for cell in self._drawn(mine):
-                        taken[cell].append(self._arms[arm].seconds(cell))
+            try:
+                one = self._round()
+            except KeyboardInterrupt:
+                if not done:
+                    raise
+                self.interrupted = True
+                break
+            for cell, seconds in one.items():
+                taken[cell].append(seconds)
             longest = max(longest, time.perf_counter() - began)
         return taken
+
+    def _round(self) -> dict[Cell, float]:
+        """Seconds of one step of every cell."""
+        found = {}
+        for arm in self._drawn(self._arms):
+            mine = [cell for cell in self._tried if (cell.slots > 1) == arm]
+            with self._arms[arm].attached():
+                for cell in self._drawn(mine):
+                    found[cell] = self._arms[arm].seconds(cell)
+        return found
 
     def _drawn(self, some: Iterable[Any]) -> list[Any]:
         found = list(some)

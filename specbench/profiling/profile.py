@@ -76,6 +76,7 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
         points=points,
         free_rows=_free_rows(points),
         left_out=[*left_out, *no_time],
+        interrupted=measurement.interrupted,
     )
 
 

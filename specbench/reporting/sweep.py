@@ -53,7 +53,8 @@ def _table(rows: pd.DataFrame, title: str) -> Table:
     for row in rows.to_dict("records"):
         plain = row["method"] == BASELINE
         ratio = "1" if plain else interval(row, "speedup")
-        said = [row["stopped"], "best" if row["best"] else "within noise" if row["within_noise"] else ""]
+        near = row["within_noise"] and not pd.isna(row["speedup_low"])  # else nothing was told apart
+        said = [row["stopped"], "best" if row["best"] else "within noise" if near else ""]
         made.add_row(
             Text(row["label"], overflow="fold"),  # a text, because its values may look like markup
             str(int(row["prompts"])),
@@ -76,7 +77,10 @@ def sentences(cells: pd.DataFrame) -> list[str]:
     if len(best):
         row = best.iloc[0]
         noise = measured[measured["within_noise"].astype(bool) & ~measured["best"].astype(bool)]
-        near = f"; {len(noise)} within noise of it: {_some(list(noise['label']))}" if len(noise) else ""
+        if len(measured) > 1 and pd.isna(row["speedup_low"]):
+            near = "; too few prompts to tell cells apart"
+        else:
+            near = f"; {len(noise)} within noise of it: {_some(list(noise['label']))}" if len(noise) else ""
         asked = f"speedup {interval(row, 'speedup')} on {int(row['prompts'])} prompts"
         found.append(f"Best of {len(measured)} cells: {row['label']}, {asked}{near}.")
         again = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]

@@ -17,10 +17,10 @@ from specbench.errors import UsageError
 from specbench.profiles import PROFILE, Profile
 from specbench.records import BASELINE, RequestRecord, RunConfig, request_key
 from specbench.scoring.launch import Tenths, read_metrics, score_in_child
-from specbench.storage import RunFolder, safe_name, write_json_atomic
+from specbench.storage import RunFolder, safe_name, write_json_atomic, write_lock
 from specbench.summary import summarise
 from specbench.sweep.executors import Executor
-from specbench.sweep.grid import Grid
+from specbench.sweep.grid import Cell, Grid
 from specbench.sweep.measured import Measured
 from specbench.sweep.search import Kind, Round, Search
 from specbench.sweep.task import Described, Task
@@ -92,7 +92,8 @@ def drive(sweep: Sweep, executor: Executor, progress: Progress) -> Path:
     try:
         for count in sweep.grid.concurrency:
             parts.append(_Part(path / f"c{count}", sweep, described, count, digest))
-        _write_head(path, sweep, described, digest)
+        with write_lock(path):  # a command with other concurrencies may be at it
+            _write_head(path, sweep, described, digest)
         for part in parts:
             part.decode(executor, progress)
         for part in parts:
@@ -269,14 +270,13 @@ def _write_head(path: Path, sweep: Sweep, described: Described, digest: str) -> 
     before = read_head(path) if (path / SWEEP).exists() else {}
     if sweep.profile is not None:
         write_json_atomic(path / PROFILE, sweep.profile.model_dump(mode="json"))
-    cells = {cell.label: {"method": cell.method.name, "values": dict(cell.values)} for cell in sweep.grid.cells}
     write_json_atomic(
         path / SWEEP,
         {
             "schema_version": 1,
             "digest": digest,
-            "cells": {**before.get("cells", {}), **cells},
-            "too_large": {**before.get("too_large", {}), **sweep.grid.too_large},
+            "cells": {**before.get("cells", {}), **_told(sweep.grid.cells)},
+            "too_large": {**before.get("too_large", {}), **_told(sweep.grid.too_large)},
             "concurrency": sorted({*before.get("concurrency", []), *sweep.grid.concurrency}),
             "tuning": list(described.tuning),
             "held_out": list(described.held_out),
@@ -284,3 +284,7 @@ def _write_head(path: Path, sweep: Sweep, described: Described, digest: str) -> 
             "until_interval": sweep.until,
         },
     )
+
+
+def _told(cells: Sequence[Cell]) -> dict[str, Any]:
+    return {cell.label: {"method": cell.method.name, "values": dict(cell.values)} for cell in cells}

@@ -73,13 +73,13 @@ class Grid:
         baseline: plain decoding, which runs beside them.
         cells: all that can run, in the order of the axes, the last one fastest.
         concurrency: numbers of sequences stepped together; every cell runs at each.
-        too_large: label of each cell that cannot run -> rows of its largest tree.
+        too_large: cells whose trees have more rows than any engine takes; they cannot run.
     """
 
     baseline: Method
     cells: tuple[Cell, ...]
     concurrency: tuple[int, ...]
-    too_large: Mapping[str, int]
+    too_large: tuple[Cell, ...] = ()
 
 
 def read_axes(written: Sequence[str], file: Path | None = None) -> tuple[Axis, ...]:
@@ -155,20 +155,18 @@ def expand(
     if count > MANY and not insist:
         raise UsageError(f"this grid has {count:,} cells; narrow it, or add --yes to run more than {MANY:,}")
     cells: list[Cell] = []
-    too_large: dict[str, int] = {}
+    too_large: list[Cell] = []
     for label, own in swept.items():
         for values in itertools.product(*(axis.values for axis in own.values())):
             chosen = dict(zip(own, values, strict=True))
             named = " ".join([label, *(f"{own[o].option}={value}" for o, value in chosen.items())])
             method = make_method(named, labels[label], {**raw[label], **chosen})
-            if method.max_rows > ROW_LIMIT:
-                too_large[named] = method.max_rows
-            else:
-                cells.append(Cell(method, {o: _typed(method, o, value) for o, value in chosen.items()}))
+            cell = Cell(method, {o: _typed(method, o, value) for o, value in chosen.items()})
+            (too_large if method.max_rows > ROW_LIMIT else cells).append(cell)
     if too_large and not cells:
         raise UsageError(f"every cell would draft trees of over {ROW_LIMIT} rows; choose smaller options")
     baseline = make_method(BASELINE, BASELINE, raw[BASELINE])
-    return Grid(baseline, tuple(cells), sequences, too_large)
+    return Grid(baseline, tuple(cells), sequences, tuple(too_large))
 
 
 def _own(label: str, name: str, fixed: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, Axis]:

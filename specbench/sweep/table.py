@@ -86,9 +86,11 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     Cells that cannot run are rows with ``stopped`` "too large" and no figures.
     """
     rows = [row for count, read in runs.items() for row in _rows(head, count, read, times)]
-    for label in head["too_large"]:
-        rows += [{"label": label, "concurrency": count, "set": "tuning", "stopped": "too large"} for count in runs]
-    options = list(dict.fromkeys(option for cell in head["cells"].values() for option in cell["values"]))
+    for label, cell in head["too_large"].items():
+        lost = {"label": label, "method": cell["method"], **cell["values"], "set": "tuning", "stopped": "too large"}
+        rows += [{**lost, "concurrency": count} for count in runs]
+    every = [*head["cells"].values(), *head["too_large"].values()]
+    options = list(dict.fromkeys(option for cell in every for option in cell["values"]))
     figures = [
         "prompts", "requests", "tokens", "target_forwards", "tpf", "tok_s", "tok_s_low", "tok_s_high", "speedup",
         "speedup_low", "speedup_high", "rows_per_step", "step_ms", "predicted_tok_s", "accuracy", "best",

@@ -248,4 +248,5 @@ def _claim(folder: Path, header: Header) -> None:
 
 def _flat(header: Header) -> dict[str, Any]:
     values = asdict(header)
-    return {**values, **values.pop("settings")}
+    settings = values.pop("settings")
+    return {**values, **settings}

@@ -18,13 +18,16 @@ from specbench.decoding import Context, Method
 from specbench.engine.engine import Engine
 from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
-from specbench.engine.tree import StepResult, TokenTree
+from specbench.engine.tree import ORIGINS, StepResult, TokenTree
 from specbench.options import Options
 from specbench.records import RequestRecord
+from specbench.reporting.trace import steps
 from specbench.runner import Request, Runner
 from specbench.stopping import StopRule
+from specbench.tracing import BONUS, PREFILL
 
 CARDS = registry.methods()
+OURS = {name for name, card in CARDS.items() if card.package.startswith("specbench.")}
 
 every_card = pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
 every_method = pytest.mark.parametrize("method", method_sets.ALL.values(), ids=method_sets.ALL)
@@ -186,6 +189,23 @@ def test_trees_keep_to_the_protocol(engine: Watching, method: Method, sampling: 
     records, trees = watch(engine, method, sampling)
     assert len(trees) >= sum(record.forwards for record in records) > 0  # all of them were checked
     assert all(record.draft_forwards >= 0 for record in records)
+    for record in records:
+        check_origins(record)
+
+
+def check_origins(record: RequestRecord) -> None:
+    """Every token of an answer came from somewhere: the prompt's forward, a draft, or the target behind them."""
+    found = steps(record)  # refuses a trace that contradicts the record's counts
+    assert [len(step.tokens) for step in found] == [1, *record.accepts]
+    assert [token.id for step in found for token in step.tokens] == record.ids
+    assert sum(step.rows or 0 for step in found) == record.rows
+    assert found[0].tokens[0].origin == PREFILL
+    for step in found[1:]:
+        *drafts, last = [token.origin for token in step.tokens]
+        assert not {PREFILL, BONUS} & set(drafts)
+        assert last == BONUS or (step is found[-1] and record.n_overshoot), "only the end of an answer is cut"
+        # "draft" is for methods that do not say; those that come with specbench all do.
+        assert set(drafts) <= ORIGINS.keys() - {"draft"} or record.method not in OURS
 
 
 @every_method

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 from models_tiny import tiny_llama
-from trajectories import made_up
+from trajectories_made_up import made_up
 
 from specbench.methods.cllm.learning import Collator, Lesson, Options
 from specbench.training.losses import forward_kl

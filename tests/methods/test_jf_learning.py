@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from models_tiny import tiny_llama
-from trajectories import made_up
+from trajectories_made_up import made_up
 
 from specbench.methods.jf.learning import Collator, Lesson, Options
 from specbench.training.packing import Packed, unpack

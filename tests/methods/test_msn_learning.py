@@ -6,7 +6,7 @@ import pytest
 import torch
 from models_tiny import tiny_llama
 from torch.nn.functional import cross_entropy
-from trajectories import made_up
+from trajectories_made_up import made_up
 
 from specbench.methods.msn.learning import Collator, Lesson, Options
 from specbench.training.noise import lowest, noised

@@ -139,6 +139,29 @@ def test_steps_that_turn_out_slower_end_the_rounds_early(measured: Any) -> None:
     assert {one.steps for one in points} == {3}
 
 
+def test_ctrl_c_keeps_the_whole_rounds(measured: Any) -> None:
+    class Interrupted(Clock):
+        def step(self, cell: Cell) -> float:
+            if len(self.stepped) == 2 * len(CELLS) + 3 * len(CELLS) + 5:  # tried twice; in the fourth round
+                raise KeyboardInterrupt
+            return super().step(cell)
+
+    points, left_out = measured(Interrupted(), 100.0)
+    assert (cells_of(points), left_out) == (set(CELLS), [])
+    assert {one.steps for one in points} == {3}
+
+
+def test_ctrl_c_before_anything_is_whole_is_not_caught(measured: Any) -> None:
+    class Interrupted(Clock):
+        def step(self, cell: Cell) -> float:
+            if len(self.stepped) == 2 * len(CELLS) + 5:
+                raise KeyboardInterrupt
+            return super().step(cell)
+
+    with pytest.raises(KeyboardInterrupt):
+        measured(Interrupted(), 100.0)
+
+
 def test_real_steps_of_one_slot_and_of_several() -> None:
     model = tiny_llama(97)
     cells = [Cell(1, 16), Cell(8, 16), Cell(8, 100), Cell(4, 16, 3)]

@@ -145,3 +145,13 @@ def test_nothing_is_said_of_a_best_cell_that_there_is_not() -> None:
 def test_intervals(figures: tuple[float, float, float], text: str) -> None:
     names = ("speedup", "speedup_low", "speedup_high")
     assert interval(dict(zip(names, figures, strict=True)), "speedup") == text
+
+
+def test_too_few_prompts_are_said_instead_of_a_list_of_all_cells() -> None:
+    few = {"prompts": 2, "speedup_low": NAN, "speedup_high": NAN, "within_noise": True}
+    rows = [PLAIN, cell("jf n=16", 1.5, **few), cell("jf n=32", 2.5, best=True, **few)]
+    (said,) = sentences(pd.DataFrame(rows))
+    assert said == (
+        "Best of 2 cells: jf n=32, speedup 2.50 (too few) on 2 prompts; too few prompts to tell cells apart."
+    )
+    assert "within noise" not in shown(rows, 140)

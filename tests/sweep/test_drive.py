@@ -6,7 +6,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def sweep(
     kind: Kind = "grid",
     until: float | None = None,
     progress: Silent | None = None,
-    too_large: Mapping[str, int] | None = None,
+    too_large: Sequence[str] = (),
     **of_worker: Any,
 ) -> tuple[Path | None, ToyWorker]:
     """One command; its folder is None where it broke off."""
@@ -104,7 +104,7 @@ def whole(path: Path | None) -> Path:
 
 
 def test_a_sweep_and_its_files(tmp_path: Path) -> None:
-    path, worker = sweep(tmp_path, held_out=HELD, too_large={"toy n=999": 999})
+    path, worker = sweep(tmp_path, held_out=HELD, too_large=["toy n=999"])
     path = whole(path)
     assert list(tmp_path.iterdir()) == [path]
     assert path.name.startswith("sweep-toy-t-")
@@ -112,7 +112,7 @@ def test_a_sweep_and_its_files(tmp_path: Path) -> None:
     assert {file.name for file in (path / "c1").iterdir()} == {"run.json", "requests.jsonl", "summary.json", "DONE"}
     found = head(path)
     assert found["cells"] == {label: {"method": "toy", "values": {"n": int(label[6:])}} for label in CELLS}
-    assert found["too_large"] == {"toy n=999": 999}
+    assert found["too_large"] == {"toy n=999": {"method": "toy", "values": {"n": 999}}}
     assert (found["concurrency"], found["search"], found["until_interval"]) == ([1], "grid", None)
     assert (found["tuning"], found["held_out"]) == ([f"p{at}" for at in range(8)], list(HELD))
 

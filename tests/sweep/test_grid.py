@@ -48,7 +48,7 @@ def test_the_last_axis_runs_fastest_and_methods_follow_each_other() -> None:
     first = grid.cells[1]
     assert first.values == {"block_size": 16, "activation_ratio": 0.9}  # by their own names, typed
     assert first.method.options.model_dump()["activation_ratio"] == 0.9
-    assert (grid.baseline.label, grid.concurrency, dict(grid.too_large)) == ("ar", (1,), {})
+    assert (grid.baseline.label, grid.concurrency, grid.too_large) == ("ar", (1,), ())
 
 
 def test_an_axis_of_one_method_wins_over_one_of_all() -> None:
@@ -78,8 +78,8 @@ def test_concurrency_belongs_to_the_run() -> None:
 def test_cells_with_too_large_trees_are_kept_apart() -> None:
     grid = made("jf", "n=64,512", "K=2,4")
     assert labels(grid) == ["jf n=64 K=2", "jf n=64 K=4"]
-    assert list(grid.too_large) == ["jf n=512 K=2", "jf n=512 K=4"]
-    assert all(rows > ROW_LIMIT for rows in grid.too_large.values())
+    assert [cell.label for cell in grid.too_large] == ["jf n=512 K=2", "jf n=512 K=4"]
+    assert all(cell.method.max_rows > ROW_LIMIT for cell in grid.too_large)
 
 
 def test_an_aliass_default_gives_way_to_what_is_swept() -> None:

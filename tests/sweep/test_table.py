@@ -23,7 +23,8 @@ A, B = "toy n=2", "toy n=4"
 
 def head(tuning: Sequence[str], too_large: Sequence[str] = ()) -> dict[str, Any]:
     found = {label: {"method": "toy", "values": {"n": int(label[6:])}} for label in (A, B)}
-    return {"cells": found, "too_large": dict.fromkeys(too_large, 999), "tuning": list(tuning)}
+    lost = {label: {"method": "toy", "values": {"n": int(label[6:])}} for label in too_large}
+    return {"cells": found, "too_large": lost, "tuning": list(tuning)}
 
 
 def read(records: Sequence[RequestRecord], concurrency: int = 1, verdicts: Any = None, **found: Any) -> ReadRun:
@@ -123,8 +124,8 @@ def test_what_there_is_not_is_nan() -> None:
     a, large = row(table, A), row(table, "toy n=999")
     assert all(pd.isna(a[name]) for name in ("tpf", "tok_s", "speedup", "rows_per_step", "step_ms", "accuracy"))
     assert (a["tokens"], a["target_forwards"]) == (1, 0)
-    assert (large["stopped"], large["concurrency"]) == ("too large", 1)
-    assert all(pd.isna(large[name]) for name in ("cell", "method", "prompts", "speedup", "best"))
+    assert (large["stopped"], large["concurrency"], large["method"]) == ("too large", 1, "toy")
+    assert all(pd.isna(large[name]) for name in ("cell", "prompts", "speedup", "best"))
 
 
 def test_a_cell_that_the_head_does_not_know_keeps_its_method() -> None:

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from flexed import uncompiled
 from models_tiny import tiny_llama
 from torch import Tensor
 
@@ -86,3 +87,13 @@ def test_what_fills_a_sequence_up_changes_nothing(filling: int) -> None:
     together = lesson(**pack(TEXTS, length=64).tensors())
     for name, value in found.items():
         torch.testing.assert_close(value, together[name], msg=name)
+
+
+@torch.no_grad()
+def test_through_flex_attention_the_loss_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    uncompiled(monkeypatch)
+    batch = pack(TEXTS, length=64, multiple=32).tensors()
+    made = partial(ConsistencyLesson, objective=global_consistency, window=1, ar_weight=1)
+    dense, flexed = made(tiny_llama(20)), made(tiny_llama(20), flex=True)
+    assert flexed.model.config._attn_implementation == "flex_attention"
+    torch.testing.assert_close(flexed(**batch)["loss"], dense(**batch)["loss"])

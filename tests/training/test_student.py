@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from flexed import uncompiled
 from models_tiny import REFUSED, SUPPORTED, build, supported, tiny_llama
 from torch import Tensor
 
@@ -88,14 +89,7 @@ def test_every_attention_that_takes_a_mask(attention: str, monkeypatch: pytest.M
     student = Student(model)
     expected = student.states(packed)
     model.set_attn_implementation(attention)
-    if attention == "flex_attention":  # compiled for a CPU it takes minutes
-        from torch.nn.attention.flex_attention import flex_attention
-        from transformers.integrations import flex_attention as theirs
-
-        def uncompiled(*args: Any, training: bool = False, **options: Any) -> Any:
-            return flex_attention(*args, **options)
-
-        monkeypatch.setattr(theirs, "compile_friendly_flex_attention", uncompiled)
+    uncompiled(monkeypatch)
     found = student.states(packed)
     used = packed.sample >= 0
     torch.testing.assert_close(found[used], expected[used], rtol=1e-4, atol=1e-4)

@@ -19,7 +19,8 @@ def chain(marginals: Marginals, budget: int) -> TokenTree:
         ValueError: ``budget`` is less than 1.
     """
     check_budget(budget)
-    return TokenTree.chain([marginals.root, *(tokens[0] for tokens in marginals.tokens[: budget - 1])])
+    spine = [tokens[0] for tokens in marginals.tokens[: budget - 1]]
+    return TokenTree.chain([marginals.root, *spine], origins="head")
 
 
 def optimal(marginals: Marginals, budget: int, spine: bool = True) -> TokenTree:
@@ -46,7 +47,7 @@ def optimal(marginals: Marginals, budget: int, spine: bool = True) -> TokenTree:
         ValueError: ``budget`` is less than 1.
     """
     tokens, parents, _ = best_prefixes(marginals, budget, spine)
-    return TokenTree(tokens, parents)
+    return TokenTree(tokens, parents, origins="head")
 
 
 def best_prefixes(marginals: Marginals, budget: int, spine: bool) -> tuple[list[int], list[int], list[float]]:

@@ -59,7 +59,7 @@ def auto(marginals: Marginals, step_seconds: StepSeconds, max_budget: int) -> Si
     expected = list(accumulate((math.exp(-cost) for cost in costs[1:]), initial=0.0))  # of trees of 1, 2, ... rows
     sizes = _sizes(step_seconds, len(tokens))
     rows, seconds = max(sizes, key=lambda size: (1 + expected[size[0] - 1]) / size[1])
-    return Sized(TokenTree(tokens[:rows], parents[:rows]), rows, expected[rows - 1], seconds)
+    return Sized(TokenTree(tokens[:rows], parents[:rows], origins="head"), rows, expected[rows - 1], seconds)
 
 
 def _sizes(step_seconds: StepSeconds, most: int) -> Iterator[tuple[int, float]]:

@@ -1,0 +1,47 @@
+"""``specbench export``: runs as tables for other tools."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import typer
+
+from specbench.cli import common
+from specbench.errors import UsageError, unknown
+
+
+def export(
+    runs: list[Path] = typer.Argument(help="Folders that specbench run or sweep wrote.", metavar="RUN..."),
+    to: str = typer.Option("csv", "--to", help="csv, json, md or latex."),
+    summary: bool = typer.Option(False, "--summary", help="A row per method instead of one per request."),
+    columns: str | None = typer.Option(
+        None, "--columns", help="These columns only, comma-separated.", show_default="all"
+    ),
+    out: Path | None = typer.Option(None, "--out", help="A file instead of stdout.", dir_okay=False),
+) -> None:
+    """Export runs as one table in long format, a row per request, without torch."""
+    from specbench.loading import load, load_methods
+    from specbench.reporting.export import FORMATS, write
+    from specbench.storage import check_writable, write_text_atomic
+
+    if to not in FORMATS:
+        raise unknown("format in --to", to, FORMATS)
+    if out is not None:
+        check_writable(out.parent)
+    frame = (load_methods if summary else load)(*runs)
+    if columns is not None:
+        wanted = common.split(columns)
+        if not wanted:
+            raise UsageError("--columns names nothing; leave it out for all")
+        for name in wanted:
+            if name not in frame.columns:
+                raise unknown("column in --columns", name, frame.columns)
+        frame = frame[list(dict.fromkeys(wanted))]
+    if out is None:
+        write(frame, to, sys.stdout)
+        return
+    text = io.StringIO()
+    write(frame, to, text)
+    write_text_atomic(out, text.getvalue())

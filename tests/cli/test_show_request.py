@@ -1,0 +1,110 @@
+"""``show --request`` and ``export`` on a run as it is made, in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["headline", "trace"])
+def run(cli: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    more = ["--trace"] if request.param else []
+    argv = ("--model", "config:tiny", "--max-new-tokens", 12, "--method", "jacobi,lookahead", "--limit", 2)
+    said = cli("run", *argv, *more, "--out", out)
+    assert said.code == 0, said.err
+    (folder,) = out.iterdir()
+    return Path(folder)
+
+
+def test_a_key_is_one_generation(cli: Any, run: Path) -> None:
+    said = cli("show", run, "--request", "lookahead|HumanEval/0|0")
+    assert said.code == 0
+    assert said.out.count("step rows tokens text") == 1
+    assert said.out.startswith("lookahead on HumanEval/0: 12 tokens")
+    assert ("✗" in said.out) == ("--trace" not in said.out)
+
+
+def test_a_prompt_is_all_its_generations_in_the_runs_order(cli: Any, run: Path) -> None:
+    said = cli("show", run, "--request", "HumanEval/1")
+    titles = [line.split()[0] for line in said.out.splitlines() if " on HumanEval/1: " in line]
+    assert titles == ["ar", "jacobi", "lookahead"]
+    said = cli("show", run, "--request", "HumanEval/1", "--method", "jacobi")
+    assert said.out.count(" on HumanEval/1: ") == 1
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_lines_fit(cli: Any, run: Path, columns: int) -> None:
+    lines = cli("show", run, "--request", "HumanEval/0", columns=columns).out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert all(line.isprintable() for line in lines)
+
+
+def test_json(cli: Any, run: Path) -> None:
+    said = cli("show", run, "--request", "jacobi|HumanEval/0|0", "--json")
+    (data,) = json.loads(said.out)
+    assert sum(data["origins"].values()) == data["n_out"] == 12
+    assert sum(len(step["tokens"]) for step in data["steps"]) == 12
+    traced = json.loads((run / "run.json").read_text())["trace"]
+    assert [step["drafts"] is not None for step in data["steps"][1:]] == [traced] * data["forwards"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--request", "HumanEval/00"), "unknown request in this run 'HumanEval/00'; did you mean HumanEval/0"),
+        (("--request", "jacobi|HumanEval/0"), "jacobi|HumanEval/0|0"),
+        (
+            ("--request", "HumanEval/0", "--method", "jacoby"),
+            "unknown method in this run 'jacoby'; did you mean jacobi",
+        ),
+        (("--method", "jacobi"), "--method goes with --request ID"),
+    ],
+)
+def test_unknown_names(cli: Any, run: Path, argv: tuple[str, ...], said: str) -> None:
+    found = cli("show", run, *argv)
+    assert found.code == 2
+    assert said in found.error
+
+
+def test_a_run_from_before_says_what_to_do(cli: Any) -> None:
+    old = sorted(path.parent for path in (Path(__file__).parents[2] / "results").glob("*/run.json"))[0]
+    found = cli("show", old, "--request", "HumanEval/0")
+    assert found.code == 2
+    assert "was recorded before tokens were traced; repeat its run" in found.error
+
+
+# ------------------------------------------------------------------ export
+
+
+def test_export_is_a_row_per_request(cli: Any, run: Path) -> None:
+    frame = pd.read_csv(io.StringIO(cli("export", run).out))
+    assert len(frame) == 6
+    assert set(frame["n_out"]) == {12}
+    assert {"ttft_s", "decode_s", "option_block_size"} <= set(frame.columns)
+
+
+def test_export_of_chosen_columns_to_a_file(cli: Any, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "table.md"
+    said = cli("export", run, "--summary", "--to", "md", "--columns", "method,requests", "--out", out)
+    assert (said.code, said.out) == (0, "")
+    assert out.read_text().splitlines()[2:] == ["| ar | 2 |", "| jacobi | 2 |", "| lookahead | 2 |"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--to", "jsn"), "unknown format in --to 'jsn'; did you mean json?"),
+        (("--columns", "tfp"), "unknown column in --columns 'tfp'; did you mean tpf"),
+        (("--columns", ","), "--columns names nothing"),
+    ],
+)
+def test_bad_words(cli: Any, run: Path, argv: tuple[str, ...], said: str) -> None:
+    found = cli("export", run, *argv)
+    assert found.code == 2
+    assert said in found.error
