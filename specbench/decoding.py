@@ -164,6 +164,8 @@ class Method:
         decoder: its class.
         measures: what its own figures are, by name.
         shared: what its sequences share, once :meth:`ready` has loaded it.
+        own_noise: at a temperature above 0 it draws with noise of its own, so that only the distribution of its texts
+            can be AR's, and not the texts.
     """
 
     name: str
@@ -173,6 +175,7 @@ class Method:
     decoder: Any
     measures: Mapping[str, str] = field(default_factory=dict)
     shared: Any = None
+    own_noise: bool = False
 
     @property
     def max_rows(self) -> int:

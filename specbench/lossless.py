@@ -12,18 +12,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
 
 from specbench.engine.engine import Engine
 from specbench.engine.tree import TokenTree
-
-Grade = Literal["exact", "numeric-tie", "lossy"]
+from specbench.grades import Grade, worst
 
 # Best scores looked at. Where more tokens than these are within the noise floor, no grade would mean anything.
 _CONTENDERS = 8
 # The noise floor is a maximum over a sample of positions; the true maximum is larger. Twice is the margin given.
 _MARGIN = 2.0
+# What the noise is measured on: so many answers of AR, so many tokens of each.
+_SAMPLES, _SAMPLE_TOKENS = 4, 64
 
 
 def first_divergence(reference: Sequence[int], other: Sequence[int]) -> int | None:
@@ -47,6 +50,30 @@ class Divergence:
     grade: Grade
 
 
+@dataclass(frozen=True)
+class Noise:
+    """How far the same arithmetic in another order moves the gap of the two best scores, and where that was measured.
+
+    Attributes:
+        floor: gaps up to this are ties, in units of the score: twice ``largest``.
+        largest: change of the gap between one-row and many-row forwards over the same tokens.
+        positions: tokens it was measured on.
+        flips: positions where the many-row forward's best token was another one. The rate at which even a perfectly
+            lossless method parts from AR here.
+        rows: of the many-row forward.
+        device, dtype, attention: what did the arithmetic; on others the noise is another.
+    """
+
+    floor: float
+    largest: float
+    positions: int
+    flips: int
+    rows: int
+    device: str
+    dtype: str
+    attention: str
+
+
 class Grader:
     """Grades outputs against AR's with an engine that is otherwise idle.
 
@@ -58,21 +85,36 @@ class Grader:
     def __init__(self, engine: Engine, rows: int) -> None:
         self._engine = engine
         self._rows = max(2, rows)
-        self._floor: float | None = None
+        self._noise: Noise | None = None
         self._samples: list[tuple[Sequence[int], Sequence[int]]] = []
 
     def sample(self, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Offers an AR output to measure the noise floor on; the first few are used, and only if a grade needs it."""
-        if self._floor is None and len(self._samples) < 4 and len(output) > 1:
-            self._samples.append((prompt, output[:64]))
+        """Offers an AR output to measure the noise on; the first few are used, and only once it is asked for."""
+        if self._noise is None and len(self._samples) < _SAMPLES and len(output) > 1:
+            self._samples.append((prompt, output[:_SAMPLE_TOKENS]))
 
     @property
-    def floor(self) -> float:
-        """Noise floor of the top-2 gap in units of the score, measured on first use; 0 when nothing was sampled."""
-        if self._floor is None:
-            noise = [self._noise(prompt, output) for prompt, output in self._samples]
-            self._floor = _MARGIN * max(noise, default=0.0)
-        return self._floor
+    def strict(self) -> bool:
+        """fp32 on a CPU, where nothing but the very same tokens is lossless (DESIGN §6)."""
+        return self._engine.device.type == "cpu" and self._engine.model.dtype == torch.float32
+
+    @property
+    def noise(self) -> Noise:
+        """Noise of the top-2 gap, measured on first use; 0 when nothing was sampled."""
+        if self._noise is None:
+            seen = [self._compared(prompt, output) for prompt, output in self._samples]
+            largest = max((change for changes, _ in seen for change in changes), default=0.0)
+            self._noise = Noise(
+                floor=_MARGIN * largest,
+                largest=largest,
+                positions=sum(len(output) - 1 for _, output in self._samples),
+                flips=sum(flips for _, flips in seen),
+                rows=self._rows,
+                device=self._engine.device.type,
+                dtype=str(self._engine.model.dtype).removeprefix("torch."),
+                attention=str(self._engine.report()["attention"]),
+            )
+        return self._noise
 
     def grade(
         self, prompt_id: str, prompt: Sequence[int], ar: Sequence[int], other: Sequence[int]
@@ -84,7 +126,7 @@ class Grader:
         behind = self._behind([*prompt, *ar[:at]])
         gap = sorted(behind.values())[1]
         parted = [ids[at] for ids in (ar, other) if at < len(ids)]
-        flipped = len(parted) == 2 and all(behind.get(token, math.inf) <= self.floor for token in parted)
+        flipped = len(parted) == 2 and all(behind.get(token, math.inf) <= self.noise.floor for token in parted)
         return Divergence(prompt_id, at, gap if math.isfinite(gap) else None, "numeric-tie" if flipped else "lossy")
 
     def _behind(self, ids: Sequence[int]) -> dict[int, float]:
@@ -102,66 +144,58 @@ class Grader:
         scores, tokens = top[0][0].tolist(), top[1][0].tolist()
         return {token: scores[0] - score for token, score in zip(tokens, scores, strict=True)}
 
-    def _noise(self, prompt: Sequence[int], output: Sequence[int]) -> float:
-        """Largest change of the top-2 gap between one-row and many-row forwards over the same tokens."""
-        single = self._teacher_forced(prompt, output, 1)
-        many = self._teacher_forced(prompt, output, self._rows)
-        noise = 0.0
-        for (scores, ids), wide in zip(single, many, strict=True):
-            first, second = (wide.get(int(token)) for token in ids[:2])
+    def _compared(self, prompt: Sequence[int], output: Sequence[int]) -> tuple[list[float], int]:
+        """Changes of the top-2 gap from one-row to many-row forwards over the same tokens, and the latter's flips."""
+        single, _ = self._teacher_forced(prompt, output, 1)
+        many, flips = self._teacher_forced(prompt, output, self._rows)
+        changes = []
+        for (scores, ids), (wide_scores, wide_ids) in zip(single, many, strict=True):
+            wide = dict(zip(wide_ids, wide_scores, strict=True))
+            first, second = (wide.get(token) for token in ids[:2])
             if first is not None and second is not None:
-                change = abs(float(scores[0] - scores[1]) - (first - second))
+                change = abs(scores[0] - scores[1] - (first - second))
                 # Infinite where the runner-up passes the top-p filter on one side only: that is no noise of a score.
-                noise = max(noise, change) if math.isfinite(change) else noise
-        return noise
+                changes += [change] if math.isfinite(change) else []
+        return changes, flips
 
-    def _teacher_forced(self, prompt: Sequence[int], output: Sequence[int], rows: int) -> Any:
-        """Scores after each of ``output[:-1]``, ``rows`` at a time: (scores, ids) pairs, or dicts for many rows."""
+    def _teacher_forced(
+        self, prompt: Sequence[int], output: Sequence[int], rows: int
+    ) -> tuple[list[tuple[list[float], list[int]]], int]:
+        """(scores, ids) of the best tokens after each of ``output[:-1]``, ``rows`` at a time, and how often a chain was
+        left before its end."""
         engine, slot = self._engine, self._engine.alloc()
-        found: list[Any] = []
+        found: list[tuple[list[float], list[int]]] = []
+        at = flips = 0
         try:
             engine.prefill(slot, prompt)
-            at = 0
             while at < len(output) - 1:
                 chain = output[at : min(at + rows, len(output) - 1)]
                 result = engine.step({slot: TokenTree.chain(chain)}, top_k=2 if rows == 1 else _CONTENDERS)[slot]
                 assert result.top is not None
-                for scores, ids in zip(*result.top, strict=True):
-                    pair = (scores, ids)
-                    found.append(pair if rows == 1 else dict(zip(ids.tolist(), scores.tolist(), strict=True)))
-                if len(result.path) < len(chain):  # a flip inside the chain: go on from where the tokens still agree
-                    del found[len(found) - (len(chain) - len(result.path)) :]
-                at += len(result.path)
+                # A flip inside the chain: go on from where the tokens still agree.
+                kept = len(result.path)
+                scores, ids = (column[:kept].tolist() for column in result.top)
+                found += zip(scores, ids, strict=True)
+                flips += kept < len(chain)
+                at += kept
         finally:
             engine.free(slot)
-        return found
+        return found, flips
 
 
-def tally(grades: Iterable[Divergence | None], floor: float | None) -> dict[str, Any]:
-    """Counts of one method's grades, its verdict (the worst grade), and where it diverged."""
+def tally(grades: Iterable[Divergence | None], noise: Noise | None) -> dict[str, Any]:
+    """Counts of one method's grades, its verdict (the worst grade), and where it diverged; JSON-ready."""
     seen = list(grades)
     diverged = [d for d in seen if d is not None]
     counts = Counter(d.grade for d in diverged)
-    worst: Grade = "lossy" if counts["lossy"] else "numeric-tie" if counts["numeric-tie"] else "exact"
     return {
-        "verdict": worst,
+        "verdict": worst(counts),
         "exact": len(seen) - len(diverged),
         "numeric_tie": counts["numeric-tie"],
         "lossy": counts["lossy"],
-        "noise_floor": floor,
+        "noise_floor": noise and noise.floor,
+        "noise": noise and asdict(noise),
         "divergences": [{"prompt": d.prompt_id, "at": d.at, "gap": d.gap, "grade": d.grade} for d in diverged],
-    }
-
-
-def merge(tallies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Tallies of one method over unlike samplings as one."""
-    order: list[Grade] = ["exact", "numeric-tie", "lossy"]
-    floors = [tally["noise_floor"] for tally in tallies if tally["noise_floor"] is not None]
-    return {
-        "verdict": max((tally["verdict"] for tally in tallies), key=order.index),
-        **{name: sum(tally[name] for tally in tallies) for name in ("exact", "numeric_tie", "lossy")},
-        "noise_floor": max(floors, default=None),
-        "divergences": [divergence for tally in tallies for divergence in tally["divergences"]],
     }
 
 
@@ -190,5 +224,6 @@ def grade_all(
     graded: dict[str, dict[str, Any]] = {}
     for label, mine in outputs.items():
         found = [grader.grade(item, prompts[item], reference[item], ids) for item, ids in mine.items()]
-        graded[label] = tally(found, grader.floor if any(found) else None)
+        # Where everything has to be exact and is, the forwards that it takes to measure the noise are spared.
+        graded[label] = tally(found, grader.noise if any(found) or not grader.strict else None)
     return graded

@@ -1,8 +1,7 @@
-"""The one loader: hub id, local folder, GGUF file, alias, or a configuration with dummy weights (DESIGN §7)."""
+"""The one loader: hub id, local folder, adapter, GGUF file, alias, or configuration with dummy weights (DESIGN §7)."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import socket
@@ -22,7 +21,8 @@ from tqdm.std import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging as transformers_logging
 
-from specbench import unpacked
+from specbench import adapters, unpacked
+from specbench.adapters import fingerprint
 from specbench.errors import EnvironmentRefused, UsageError
 from specbench.names import Source, aliases, resolve, templates
 from specbench.records import ModelSpec
@@ -120,7 +120,7 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
     transformers_logging.disable_progress_bar()
     source = resolve(spec)
     if revision and source.kind != "hub":
-        raise UsageError(f"--revision goes with a hub id; {spec} is a {source.kind}")
+        raise UsageError(f"--revision goes with a hub id, which {spec} is not")
     where = _device(device)
     precision = _dtype(dtype, where)
     try:
@@ -129,9 +129,10 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
     except _UNREADABLE as error:
-        raise _explain(source, error) from error
-    if source.template:
-        tokenizer.chat_template = templates()[source.template].read_text(encoding="utf-8")
+        raise _explain(source.base or source, error) from error
+    template = (source.base or source).template
+    if template:
+        tokenizer.chat_template = templates()[template].read_text(encoding="utf-8")
     model.eval().requires_grad_(False)
     stop_ids = _stop_ids(model, tokenizer)
     parameters = list(model.parameters())
@@ -150,8 +151,9 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
             device=where.type,
             parameters=sum(p.numel() for p in parameters),
             weight_bytes=sum(p.nbytes for p in parameters),
-            dummy=source.kind == "config",
-            template=source.template,
+            dummy=(source.base or source).kind == "config",
+            template=template,
+            base=source.base.name if source.base else None,
         ),
     )
 
@@ -188,6 +190,9 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def _read(source: Source, dtype: torch.dtype, device: torch.device, revision: str | None) -> tuple[Any, Any]:
+    if source.base:
+        model, tokenizer = _read(source.base, dtype, device, revision)
+        return adapters.merged(model, Path(source.location), source.name), tokenizer
     if source.kind == "config":
         return _dummy(source, dtype, device), ByteTokenizer()
     if source.kind == "gguf":
@@ -263,18 +268,3 @@ def _pad_id(model: Any, tokenizer: Any, stop_ids: frozenset[int]) -> int:
         if isinstance(pad, int) and pad >= 0:
             return pad
     return min(stop_ids, default=0)
-
-
-def fingerprint(model: Any) -> str:
-    """sha256 over name, shape and up to 1024 evenly spread values of every parameter.
-
-    A hash of the files would differ between formats of the same weights and take minutes for large ones; any training
-    step changes nearly every value, so samples tell checkpoints apart.
-    """
-    digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        flat = parameter.detach().reshape(-1)
-        sample = flat[:: max(1, flat.numel() // 1024)][:1024].float().cpu()
-        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
-        digest.update(sample.numpy().tobytes())
-    return digest.hexdigest()

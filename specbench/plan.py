@@ -92,6 +92,7 @@ class Plan:
                 lossless=m.lossless,
                 measures=dict(m.measures),
                 weights=dict(m.weights),
+                own_noise=m.own_noise,
             )
             for m in self.methods
         ]
@@ -273,7 +274,12 @@ def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
         wanted = f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.Decoder"
         raise UsageError(f"method '{name}' (from {card.origin}): its class Decoder has to {wanted}")
     lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
-    return Method(name, label, options, lossless, module.Decoder, measures)
+    noise = card.info.get("noise", "shared")
+    if noise not in ("shared", "own"):
+        raise UsageError(
+            f"method '{name}' (from {card.origin}): noise in its method.toml is shared or own, not {noise}"
+        )
+    return Method(name, label, options, lossless, module.Decoder, measures, own_noise=noise == "own")
 
 
 def _fitting(method: Method) -> Method:

@@ -38,6 +38,7 @@ class MethodSpec(Record):
     lossless: bool
     measures: dict[str, str] = Field(default_factory=dict, description="what its own figures are, by name")
     weights: dict[str, str] = Field(default_factory=dict, description="which weights of its own it drafted with")
+    own_noise: bool = Field(default=False, description="sampled, it draws its own noise: its texts cannot equal AR's")
 
 
 class SamplingSpec(Record):
@@ -62,6 +63,7 @@ class ModelSpec(Record):
     weight_bytes: int
     dummy: bool
     template: str | None = Field(default=None, description="chat template of the alias; None: the model's own, if any")
+    base: str | None = Field(default=None, description="what the adapter was merged into; None: it is no adapter")
 
 
 class TaskSpec(Record):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
 import torch
 
-from specbench import environment, lossless
+from specbench import environment, grades, lossless
 from specbench.decoding import Context, Target
 from specbench.engine import linears
 from specbench.engine.engine import Engine
@@ -279,7 +279,11 @@ def warm_up(
 def grade(
     plan: Plan, engine: Engine, prepared: Prepared, records: Sequence[RequestRecord]
 ) -> Mapping[str, dict[str, Any]]:
-    """Every method's answers against AR's, where both were asked the same: a later turn holds the answers before it."""
+    """Every method's answers against AR's, where both were asked the same: a later turn holds the answers before it.
+
+    Sampled answers of a method with noise of its own are left out: they say nothing one by one.
+    """
+    own = {method.label for method in plan.methods if method.own_noise}
     order = Order(plan, prepared, {record.key: record.text for record in records})
     # Repeats share seed and prompt, so each must give the same ids as the first AR pass; all of them are graded.
     reference: dict[tuple[str, int], RequestRecord] = {}
@@ -296,6 +300,8 @@ def grade(
         prompts: dict[str, Sequence[int]] = {}
         expected: dict[str, list[int]] = {}
         for record in group:
+            if record.method in own and not engine.sampling.greedy:
+                continue
             item = request_key("", record.prompt_id, record.repeat, record.turn).removeprefix("|")
             asked = order.request(record.method, record.prompt_id, record.repeat, record.turn).ids
             twin = reference[record.prompt_id, record.turn]
@@ -304,15 +310,28 @@ def grade(
                 graded.setdefault(record.method, {})[item] = record.ids
         for label, tally in lossless.grade_all(engine, plan.max_rows, prompts, expected, graded).items():
             tallies[label].append(tally)
-    return {label: lossless.merge(found) for label, found in tallies.items()}
+    return {label: grades.merge(found) for label, found in tallies.items()}
 
 
-def check(plan: Plan, task: TaskPlan, model: LoadedModel) -> dict[str, dict[str, Any]]:
-    """Losslessness of every method of a plan on one task, nothing timed and nothing written.
+@dataclass(frozen=True)
+class Checked:
+    """Losslessness of every method of a plan on one task, AR itself left out.
 
-    Returns:
-        Method label -> :func:`specbench.lossless.tally`; AR itself left out.
+    Attributes:
+        prompts: ids of the prompts that were answered.
+        tallies: method label -> :func:`specbench.lossless.tally`; of methods that draw noise of their own only where
+            nothing was sampled.
+        sampled: prompt -> token ids of AR's answer to its first turn, and the same of each method with its own noise,
+            by label; empty where nothing was sampled. Answers of several seeds together can be compared.
     """
+
+    prompts: Sequence[str]
+    tallies: Mapping[str, dict[str, Any]]
+    sampled: Mapping[str, Mapping[str, Sequence[int]]]
+
+
+def check(plan: Plan, task: TaskPlan, model: LoadedModel) -> Checked:
+    """Decodes every prompt once with every method, nothing timed and nothing written, and grades the answers."""
     prepared = prepare(plan, task, model)
     engine = make_engine(plan, model, prepared.longest + prepared.budget)
     try:
@@ -327,5 +346,12 @@ def check(plan: Plan, task: TaskPlan, model: LoadedModel) -> dict[str, dict[str,
         graded = grade(plan, engine, prepared, records)
     finally:
         engine.close()
+    sampled: dict[str, dict[str, Sequence[int]]] = defaultdict(dict)
+    own = {method.label for method in plan.methods if method.own_noise}
+    for record in records:
+        temperature = prepared.prompts[record.prompt_id].temperature
+        if own and record.turn == 1 and record.method in own | {BASELINE} and not sampling_of(plan, temperature).greedy:
+            sampled[record.method][record.prompt_id] = record.ids
     # In the order of the plan: that of the records is drawn by lot.
-    return {method.label: graded[method.label] for method in plan.methods if method.label != BASELINE}
+    others = [method.label for method in plan.methods if method.label != BASELINE]
+    return Checked(list(prepared.prompts), {label: graded[label] for label in others if label in graded}, sampled)

@@ -5,6 +5,9 @@
   engine's time, so the same formula is the throughput.
 * ``speedup`` = AR's pooled decode seconds per token over the method's, with a paired bootstrap over prompts.
 * ``speedup == tpf × step_ratio``, where ``step_ratio`` is AR's step time over the method's.
+* ``again``: a row that is another one's method with the same options once more is held against it. What they differ by
+  is noise, and has to be: an interval that leaves out 1 is a fault of the machine or of the harness.
+* ``accuracy_difference``: right answers of the method less AR's, on the same prompts.
 """
 
 from __future__ import annotations
@@ -15,10 +18,28 @@ from statistics import mean, median
 from typing import Any
 
 from specbench.engine.phases import PHASES
-from specbench.records import BASELINE, RequestRecord, RunConfig
-from specbench.stats import Interval, Ratio, paired_ratio, proportion_interval, verdict
+from specbench.grades import rates
+from specbench.records import BASELINE, MethodSpec, RequestRecord, RunConfig, request_key
+from specbench.stats import (
+    INTERVAL,
+    Difference,
+    Interval,
+    PerPrompt,
+    Ratio,
+    detectable,
+    difference_verdict,
+    paired_difference,
+    paired_ratio,
+    per_prompt,
+    prompts_needed,
+    proportion_interval,
+    verdict,
+)
 
 _BOOTSTRAP_SEED = 0
+
+#: The difference that a run with too few prompts is told how to tell: 3 %, where published speedups differ by less.
+TELLING = 0.03
 
 _Key = tuple[str, int, int]  # prompt, repeat, turn
 
@@ -57,14 +78,19 @@ def summarise(
         asked = config.simulated.get(spec.label)
         row["simulated"] = asked and asked.model_dump()
         row |= _against(baseline, mine, shared)
+        twin = _twin(config.methods, spec)
+        again = twin and _against(by_method.get(twin, {}), mine, shared)["speedup"]
+        row["again"] = again and {"of": twin, "speedup": again}
         row["accuracy"] = _accuracy(list(mine.values()), verdicts)
+        row["accuracy_difference"] = None if spec.label == BASELINE else _gained(baseline, mine, verdicts)
         row["metrics"] = {name: _accuracy(list(mine.values()), marks) for name, marks in (metrics or {}).items()}
         row["groups"] = _groups(baseline, mine, shared)
-        row["lossless"] = dict(lossless[spec.label]) if lossless and spec.label in lossless else None
+        row["lossless"] = _graded(lossless[spec.label], mine) if lossless and spec.label in lossless else None
         rows.append(row)
     expected = (config.task.requests or config.task.prompts) * config.repeats
     return {
         "complete": all(row["requests"] == expected for row in rows),
+        "interval": INTERVAL,
         "bootstrap_seed": _BOOTSTRAP_SEED,
         "rows": rows,
         **({"engine": dict(engine)} if engine else {}),
@@ -238,24 +264,72 @@ def _text_tokens(record: RequestRecord) -> int:
     return record.n_out - record.n_stop_tail - (record.stop_reason == "stop")
 
 
+def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:
+    """The first row that runs the same method in the same way, if that is another one."""
+    first = next(m for m in methods if (m.name, m.options, m.weights) == (spec.name, spec.options, spec.weights))
+    return None if first.label == spec.label else first.label
+
+
+def _graded(tally: Mapping[str, Any], mine: Mapping[_Key, RequestRecord]) -> dict[str, Any]:
+    """A tally with the rates of its grades over prompts, each by the worst of its answers."""
+    prompts = {request_key("", *key).removeprefix("|"): key[0] for key in mine}
+    diverged = [(prompts[d["prompt"]], d["grade"]) for d in tally.get("divergences", ()) if d["prompt"] in prompts]
+    return {**tally, "rates": rates(prompts.values(), diverged)}
+
+
 def _paired(
     numerator: Sequence[tuple[float, float]], denominator: Sequence[tuple[float, float]], prompts: Sequence[str]
 ) -> dict[str, Any] | None:
     if not prompts:
         return None
-    ratio = paired_ratio(
-        tuple(zip(*numerator, strict=True)),  # type: ignore[arg-type]
-        tuple(zip(*denominator, strict=True)),  # type: ignore[arg-type]
-        seed=_BOOTSTRAP_SEED,
-        clusters=prompts,
-    )
+    ar, method = (tuple(map(list, zip(*arm, strict=True))) for arm in (numerator, denominator))
+    ratio = paired_ratio(ar, method, seed=_BOOTSTRAP_SEED, clusters=prompts)  # type: ignore[arg-type]
     if ratio.value != ratio.value:  # nan: an arm decoded nothing after its first token
         return None
-    return _ratio_json(ratio)
+    return ratio_json(ratio, per_prompt(ar, method, prompts))  # type: ignore[arg-type]
 
 
-def _ratio_json(ratio: Ratio) -> dict[str, Any]:
-    return {"value": ratio.value, **_interval(ratio.interval), "verdict": verdict(ratio)}
+def ratio_json(ratio: Ratio, each: PerPrompt | None) -> dict[str, Any]:
+    """A ratio as it is recorded.
+
+    Returns:
+        ``value``, ``low``, ``high``, ``verdict``; ``per_prompt``: ``median`` and ``geometric_mean``; ``detectable``:
+        the relative difference that these prompts tell with a chance of 80 %; ``to_tell``: how many ``prompts`` it
+        takes to tell a ``difference``.
+    """
+    return {
+        "value": ratio.value,
+        **_interval(ratio.interval),
+        "verdict": verdict(ratio),
+        "per_prompt": each and {"median": each.median, "geometric_mean": each.geometric_mean},
+        "detectable": detectable(ratio),
+        "to_tell": {"difference": TELLING, "prompts": prompts_needed(ratio, TELLING)},
+    }
+
+
+def difference_json(difference: Difference) -> dict[str, Any]:
+    """A difference of shares of right answers as it is recorded, McNemar's p-value beside the interval."""
+    return {
+        "value": difference.value,
+        **_interval(difference.interval),
+        "verdict": difference_verdict(difference),
+        "gained": difference.gained,
+        "lost": difference.lost,
+        "p_value": difference.p_value,
+    }
+
+
+def _gained(
+    baseline: Mapping[_Key, RequestRecord], mine: Mapping[_Key, RequestRecord], verdicts: Mapping[str, bool] | None
+) -> dict[str, Any] | None:
+    """Right answers beyond AR's, on the requests of which both are scored."""
+    pairs = [(mine[key], baseline[key]) for key in sorted(mine.keys() & baseline.keys())]
+    scored = [(m, ar) for m, ar in pairs if verdicts and m.key in verdicts and ar.key in verdicts]
+    if not scored or verdicts is None:
+        return None
+    right = [[verdicts[record.key] for record in arm] for arm in zip(*scored, strict=True)]
+    prompts = [record.prompt_id for record, _ in scored]
+    return difference_json(paired_difference(right[0], right[1], seed=_BOOTSTRAP_SEED, clusters=prompts))
 
 
 def _interval(interval: Interval | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from checkpoints import byte_tokenizer, save
 from jinja2 import TemplateError
 
 from specbench import models, names, registry
+from specbench.adapters import CARD
 from specbench.errors import EnvironmentRefused
 from specbench.models import load
 from specbench.options import names as option_names
 from specbench.plan import default_settings, plan_methods, plan_tasks
 from specbench.task import Prompt
 
-FIELDS = {"title", "hub", "base", "method", "options", "suits", "asks", "tokenizer", "template", "wheel", "licence"}
+WEIGHTS = {"hub", "wheel", "adapter", "base", "tokenizer", "template"}
+FIELDS = {"title", "licence", "method", "options", "suits", "asks", *WEIGHTS}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 ALIASES = names.aliases()
 
@@ -31,9 +34,10 @@ def test_an_entry_is_well_formed(alias: str) -> None:
     assert "/" not in alias  # or it would hide a hub id
     assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", alias)
     assert entry["title"]
-    for field in ("hub", "base", "tokenizer"):
+    assert ("adapter" in entry) != ("hub" in entry)
+    for field in ("hub", "tokenizer") if "adapter" in entry else ("hub", "base", "tokenizer"):
         assert HUB_ID.fullmatch(entry.get(field, "owner/name")), field
-    assert entry.get("base") != entry["hub"]
+    assert entry.get("base") != entry.get("hub", alias)
     assert entry.get("template") in {None, *names.templates()}
 
 
@@ -71,13 +75,32 @@ def test_what_suits_a_model_can_be_planned_and_is_not_the_default(alias: str, me
     assert not options.items() & usual.items()
 
 
+@pytest.mark.parametrize("alias", [alias for alias, entry in ALIASES.items() if "adapter" in entry])
+def test_an_adapter_is_small_and_says_what_it_learnt(alias: str) -> None:
+    source = names.resolve(alias)
+    assert source.base
+    assert (source.kind, source.base.name) == ("adapter", ALIASES[alias]["base"])
+    folder = Path(source.location)
+    sizes = [file.stat().st_size for file in folder.iterdir()]
+    assert max(sizes) <= 10_000_000
+    assert sum(sizes) <= 20_000_000
+    made = json.loads((folder / CARD).read_text())
+    assert (made["method"], made["model"]) == (ALIASES[alias]["method"], ALIASES[alias]["base"])
+    assert "bfloat16" in made["base_fingerprints"]
+    said = (folder / "README.md").read_text(encoding="utf-8")
+    for words in ("gsm8k-train", "tokens per forward", "before", "after"):
+        assert words in said
+
+
 def test_options_come_with_a_method() -> None:
     assert not [alias for alias, entry in ALIASES.items() if "options" in entry and "method" not in entry]
 
 
 def test_every_template_is_used_and_no_weights_are_named_twice() -> None:
     assert {entry["template"] for entry in ALIASES.values() if "template" in entry} == set(names.templates())
-    weights = [(entry["hub"], entry.get("options", {}).get("head")) for entry in ALIASES.values()]
+    weights = [
+        (entry.get("hub"), entry.get("adapter"), entry.get("options", {}).get("head")) for entry in ALIASES.values()
+    ]
     assert len(weights) == len(set(weights))
 
 
@@ -125,8 +148,9 @@ def test_options_are_the_published_ones(aliases: tuple[str, ...], expected: str)
 
 
 def test_a_cllm_checkpoint_has_tokenizer_and_prompt_of_its_target() -> None:
-    targets = {entry["hub"]: entry for entry in ALIASES.values()}
-    tuned = {alias: entry for alias, entry in ALIASES.items() if entry.get("method") == "cllm"}
+    published = {alias: entry for alias, entry in ALIASES.items() if "hub" in entry}
+    targets = {entry["hub"]: entry for entry in published.values()}
+    tuned = {alias: entry for alias, entry in published.items() if entry.get("method") == "cllm"}
     assert len(tuned) == 4
     for entry in tuned.values():
         assert entry["tokenizer"] == entry["base"]

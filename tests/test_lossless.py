@@ -13,7 +13,7 @@ import torch
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.engine.tree import StepResult, TokenTree
-from specbench.lossless import Divergence, Grader, first_divergence, grade_all, tally
+from specbench.lossless import Divergence, Grader, Noise, first_divergence, grade_all, tally
 
 VOCAB, ROWS = 97, 16
 PROMPT = models_tiny.prompt(9, VOCAB)
@@ -92,7 +92,7 @@ def test_equal_output_is_exact_and_measures_nothing(plain: tuple[Engine, list[in
     engine, ar = plain
     found = grader(engine, ar)
     assert found.grade("p", PROMPT, ar, list(ar)) is None
-    assert found._floor is None  # the noise floor costs forwards; a run without a difference pays none
+    assert found._noise is None  # the noise floor costs forwards; a run without a difference pays none
 
 
 @pytest.mark.parametrize("at", [0, 7, 23])
@@ -103,7 +103,7 @@ def test_a_wrong_token_is_lossy(plain: tuple[Engine, list[int]], at: int) -> Non
     assert divergence is not None
     assert (divergence.prompt_id, divergence.at, divergence.grade) == ("p", at, "lossy")
     assert divergence.gap is not None
-    assert found.floor < 1e-3 < divergence.gap  # in float32 the noise is far below the gap of two tokens
+    assert found.noise.floor < 1e-3 < divergence.gap  # in float32 the noise is far below the gap of two tokens
 
 
 def test_the_reported_gap_is_that_of_the_two_best_scores(plain: tuple[Engine, list[int]]) -> None:
@@ -188,6 +188,12 @@ class Scripted:
     def __init__(self, single: Sequence[float], many: Sequence[float]) -> None:
         self.single, self.many = single, many
 
+    device = torch.device("cpu")
+    model = torch.zeros(1, dtype=torch.bfloat16)  # has a dtype
+
+    def report(self) -> dict[str, str]:
+        return {"attention": "scripted"}
+
     def alloc(self) -> int:
         return 0
 
@@ -216,7 +222,21 @@ class Scripted:
 def test_noise_floor(single: list[float], many: list[float], floor: float) -> None:
     found = Grader(Scripted(single, many), ROWS)  # type: ignore[arg-type]
     found.sample([1, 2], [5] * 9)
-    assert found.floor == floor
+    assert found.noise == Noise(floor, floor / 2, 8, 0, ROWS, "cpu", "bfloat16", "scripted")
+
+
+class Forgetful(Scripted):
+    """Accepts two rows of a wide step at most."""
+
+    def step(self, trees: Mapping[int, TokenTree], top_k: int) -> dict[int, StepResult]:
+        result = super().step(trees, top_k)[0]
+        return {0: StepResult(result.emitted[:2], result.path[:2], result.next_tokens, result.top)}
+
+
+def test_flips_are_counted_and_every_position_is_compared_once() -> None:
+    found = Grader(Forgetful([2.0, 1.0], [2.0, 1.25]), ROWS)  # type: ignore[arg-type]
+    found.sample([1, 2], [5] * 9)
+    assert (found.noise.positions, found.noise.flips, found.noise.floor) == (8, 3, 0.5)
 
 
 def test_the_noise_floor_is_that_of_the_arithmetic() -> None:
@@ -224,7 +244,7 @@ def test_the_noise_floor_is_that_of_the_arithmetic() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         engine = engine_on(untied().to(dtype))
         try:
-            floors.append(grader(engine, models_tiny.autoregressive(engine, PROMPT, 40)).floor)
+            floors.append(grader(engine, models_tiny.autoregressive(engine, PROMPT, 40)).noise.floor)
         finally:
             engine.close()
     assert 0 <= floors[0] < 1e-3 < floors[1]
@@ -235,18 +255,35 @@ def test_the_floor_survives_flips_inside_a_wide_step() -> None:
     engine = engine_on(untied())
     try:
         foreign = models_tiny.prompt(20, VOCAB, seed=5)
-        assert grader(engine, foreign).floor < 1e-3
+        assert grader(engine, foreign).noise.floor < 1e-3
     finally:
         engine.close()
+
+
+NOISE = Noise(0.1, 0.05, 100, 1, ROWS, "cuda", "bfloat16", "triton")
+
+
+def test_the_noise_of_reduced_precision_is_recorded_though_nothing_parted() -> None:
+    engine = engine_on(untied().to(torch.bfloat16))
+    try:
+        ar = models_tiny.autoregressive(engine, PROMPT, 12)
+        graded = grade_all(engine, ROWS, {"a": PROMPT}, {"a": ar}, {"same": {"a": ar}})["same"]
+    finally:
+        engine.close()
+    measured = graded["noise"]
+    assert (measured["device"], measured["dtype"], measured["attention"]) == ("cpu", "bfloat16", "reference")
+    assert (measured["rows"], measured["positions"]) == (ROWS, 11)
+    assert graded["noise_floor"] == measured["floor"] == 2 * measured["largest"] > 0
 
 
 def test_tally_is_the_worst_grade() -> None:
     tie, lossy = Divergence("p1", 3, 0.0, "numeric-tie"), Divergence("p2", 5, 0.7, "lossy")
     assert tally([None, None], None) == {
-        "verdict": "exact", "exact": 2, "numeric_tie": 0, "lossy": 0, "noise_floor": None, "divergences": [],
+        "verdict": "exact", "exact": 2, "numeric_tie": 0, "lossy": 0, "noise_floor": None, "noise": None,
+        "divergences": [],
     }  # fmt: skip
-    assert tally([None, tie], 0.1)["verdict"] == "numeric-tie"
-    both = tally([None, tie, lossy], 0.1)
+    assert tally([None, tie], NOISE)["verdict"] == "numeric-tie"
+    both = tally([None, tie, lossy], NOISE)
     assert (both["verdict"], both["exact"], both["numeric_tie"], both["lossy"]) == ("lossy", 1, 1, 1)
     assert both["divergences"][1] == {"prompt": "p2", "at": 5, "gap": 0.7, "grade": "lossy"}
 

@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specbench import models, names, unpacked
+from specbench.adapters import fingerprint
 from specbench.errors import EnvironmentRefused, UsageError
-from specbench.models import ByteTokenizer, fingerprint, load
+from specbench.models import ByteTokenizer, load
 from specbench.task import Prompt
 
 

@@ -14,6 +14,7 @@ from specbench.engine.phases import PHASES
 from specbench.errors import UsageError
 from specbench.reading import ReadRun, read_run
 from specbench.reporting.table import LEGEND, headline, notes
+from specbench.stats import INTERVAL
 
 COMMITTED = sorted(path.parent for path in (Path(__file__).parents[1] / "results").glob("*/run.json"))
 #: Fields that came later: of a request, of a run, of a method in it, of its model.
@@ -117,10 +118,16 @@ def test_a_run_from_before_traces_and_figures_reads_and_shows(copy: Callable[...
 def test_an_unfinished_run_from_before_is_summed_up_anew(copy: Callable[..., Path]) -> None:
     read = read_run(copy(old_run, old_request, lambda summary: None))
     finished = read_run(COMMITTED[0])
-    figures = ("method", "tokens", "tpf", "tok_s", "speedup", "accuracy")
+    figures = ("method", "tokens", "tpf", "tok_s", "accuracy")
     assert [[row[name] for name in figures] for row in read.summary["rows"]] == [
         [row[name] for name in figures] for row in finished.summary["rows"]
     ]
+    # The interval is made in another way by now, and both say how.
+    speedups = [row["speedup"] for row in (read.summary["rows"][1], finished.summary["rows"][1])]
+    assert speedups[0]["value"] == speedups[1]["value"]
+    assert (read.summary["interval"], finished.summary.get("interval")) == (INTERVAL, None)
+    old = "percentile bootstrap, as an earlier version made them"
+    assert [old in " ".join(shown(each).split()) for each in (read, finished)] == [False, True]
     assert [(row["phases"], row["measures"]) for row in read.summary["rows"]] == [(None, {})] * 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from statistics import geometric_mean, median
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import toys
 
 from specbench.engine.phases import PHASES
 from specbench.records import GpuTrace, RequestRecord, request_key
+from specbench.stats import INTERVAL
 from specbench.summary import summarise
 
 
@@ -172,9 +174,61 @@ def test_accuracy_counts_what_was_scored() -> None:
     assert row(records, "mine", verdicts={})["accuracy"] is None
 
 
-def test_losslessness_is_passed_on_per_method() -> None:
-    rows = summary(both(), 8, lossless={"mine": {"verdict": "exact"}})["rows"]
-    assert [r["lossless"] for r in rows] == [None, {"verdict": "exact"}]
+def test_right_answers_beyond_ars_are_counted_on_the_prompts_of_both() -> None:
+    records = both()
+    # AR has p0 to p3 right, the method p2 to p5; p6 of the method and p7 of AR are not scored.
+    right = {"ar": range(0, 4), "mine": range(2, 6)}
+    skipped = {request_key("mine", "p6", 0), request_key("ar", "p7", 0)}
+    verdicts = {r.key: int(r.prompt_id[1:]) in right[r.method] for r in records if r.key not in skipped}
+    found = row(records, "mine", verdicts=verdicts)["accuracy_difference"]
+    assert (found["gained"], found["lost"], found["value"], found["p_value"]) == (2, 2, 0, 1)
+    assert found["low"] < 0 < found["high"]
+    assert found["verdict"] == "no difference shown"
+    assert row(records, "ar", verdicts=verdicts)["accuracy_difference"] is None
+    assert row(records, "mine")["accuracy_difference"] is None
+
+
+def test_a_speedup_says_how_it_is_spread_and_what_its_prompts_tell() -> None:
+    records = [record("ar", n, [1] * 8, 1.0) for n in range(8)]
+    records += [record("mine", n, [1] * 8, 0.9 + 0.05 * n) for n in range(8)]
+    found = row(records, "mine")["speedup"]
+    ratios = [1 / (0.9 + 0.05 * n) for n in range(8)]
+    assert found["per_prompt"] == {
+        "median": pytest.approx(median(ratios)), "geometric_mean": pytest.approx(geometric_mean(ratios)),
+    }  # fmt: skip
+    assert found["verdict"] == "no difference shown"
+    assert 0.05 < found["detectable"] < 0.5
+    assert found["to_tell"]["difference"] == 0.03
+    assert 50 < found["to_tell"]["prompts"] < 500
+    assert summary(records, 8)["interval"] == INTERVAL
+
+
+def test_the_same_method_once_more_is_held_against_its_first_row() -> None:
+    records = [*both(), *(record("mine#2", n, [3, 3, 2], 1.5 * (1 + 0.001 * n)) for n in range(8))]
+    config = toys.config(["ar", "mine", "mine#2"], 8)
+    methods = [spec.model_copy(update={"name": spec.label.partition("#")[0]}) for spec in config.methods]
+    rows = summarise(config.model_copy(update={"methods": methods}), records)["rows"]
+    assert [r["again"] and r["again"]["of"] for r in rows] == [None, None, "mine"]
+    assert rows[2]["again"]["speedup"]["value"] == pytest.approx(1 / 1.0035)
+    assert rows[2]["speedup"]["value"] == pytest.approx(8 / 4.5 / 1.0035)
+    # With another option it is another thing.
+    methods[2] = methods[2].model_copy(update={"options": {"n": 4}})
+    assert summarise(config.model_copy(update={"methods": methods}), records)["rows"][2]["again"] is None
+
+
+def test_losslessness_is_passed_on_with_the_rates_of_prompts() -> None:
+    tied = [{"prompt": f"p1|{repeat}", "at": 3, "gap": 0.0, "grade": "numeric-tie"} for repeat in (0, 1)]
+    graded = {"verdict": "numeric-tie", "exact": 14, "numeric_tie": 2, "lossy": 0, "divergences": tied}
+    records = [*both(), *both(repeat=1)[8:]]
+    rows = summary(records, 8, repeats=2, lossless={"mine": graded})["rows"]
+    assert rows[0]["lossless"] is None
+    found = rows[1]["lossless"]
+    assert {name: found[name] for name in graded} == graded
+    # Both repeats of one prompt parted: that is one prompt of eight.
+    assert {grade: share["count"] for grade, share in found["rates"].items()} == {
+        "exact": 7, "numeric-tie": 1, "lossy": 0,
+    }  # fmt: skip
+    assert {share["of"] for share in found["rates"].values()} == {8}
 
 
 def grouped() -> list[RequestRecord]:

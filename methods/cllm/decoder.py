@@ -12,9 +12,9 @@ from statistics import mean
 from specbench import decoding
 from specbench.decoding import Context
 from specbench.drafting.chain import JacobiChain
+from specbench.drafting.convergence import fast_forwarded, settled, stationary
 from specbench.drafting.noise import Kind, Noise
 from specbench.engine.tree import StepResult, TokenTree
-from specbench.methods.cllm.trajectory import fast_forwarded, settled, stationary
 from specbench.options import Options as BaseOptions
 from specbench.options import option
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import typer
 
 from specbench.cli import common, output
 from specbench.errors import LosslessFailed, UsageError
+
+# (task, temperature) -> method -> prompt -> an answer's token ids for each seed
+Sampled: TypeAlias = dict[tuple[str, float], dict[str, dict[str, list[Sequence[int]]]]]
 
 
 def check_lossless(
@@ -16,7 +23,7 @@ def check_lossless(
     task: str | None = common.TASK,
     model: str = common.MODEL,
     temperatures: str = typer.Option("0,0.7,1", "--temperatures", help="Comma-separated; 0 is greedy."),
-    seeds: str = typer.Option("0,1,2", "--seeds", help="Comma-separated; greedy needs one only."),
+    seeds: str = typer.Option("0,1,2", "--seeds", help="Comma-separated, or FIRST:LAST; greedy needs one only."),
     limit: int | None = typer.Option(4, "--limit", min=1, help="First N prompts."),
     max_new_tokens: int | None = typer.Option(64, "--max-new-tokens", min=1, help="Per answer."),
     top_k: int = common.TOP_K,
@@ -36,7 +43,7 @@ def check_lossless(
     as_json: bool = common.JSON,
 ) -> None:
     """Compare every method with AR, token for token; exits 4 when one that says it is lossless is not."""
-    wanted = [(t, s) for t in _numbers(temperatures, float) for s in (_numbers(seeds, int) if t else [0])]
+    wanted = [(t, s) for t in _temperatures(temperatures) for s in (_seeds(seeds) if t else [0])]
     plans = [
         common.make_plan(
             method=method,
@@ -48,7 +55,7 @@ def check_lossless(
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
-            seed=int(seed),
+            seed=seed,
             limit=limit,
             max_new_tokens=max_new_tokens,
             repeats=1,
@@ -70,47 +77,104 @@ def check_lossless(
     from specbench.run import check
 
     strict = loaded.spec.dtype == "float32" and loaded.spec.device == "cpu"
-    found = []
+    rows: list[dict[str, Any]] = []
+    asked: dict[str, Sequence[str]] = {}
+    sampled: Sampled = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for plan in plans:
         for task_plan in plan.tasks:
             where = f"{task_plan.card.name} T={plan.sampling.temperature:g} seed {plan.sampling.seed}"
             notes.print(f"{where} …")
-            for label, counts in check(plan, task_plan, loaded).items():
-                found.append({"task": task_plan.card.name, **plan.sampling.model_dump(), "method": label, **counts})
+            checked = check(plan, task_plan, loaded)
+            asked[task_plan.card.name] = checked.prompts
+            for label, counts in checked.tallies.items():
+                rows.append({"task": task_plan.card.name, **plan.sampling.model_dump(), "method": label, **counts})
+            for label, answers in checked.sampled.items():
+                for prompt, ids in answers.items():
+                    sampled[task_plan.card.name, plan.sampling.temperature][label][prompt].append(ids)
     claims = {m.label for m in plans[0].methods if m.lossless}
     allowed = {"exact"} if strict else {"exact", "numeric-tie"}
-    broken = [row for row in found if row["method"] in claims and row["verdict"] not in allowed]
+    broken = [row for row in rows if row["method"] in claims and row["verdict"] not in allowed]
+    distributions = _distributions(sampled)
+    other = [each for each in distributions if each["method"] in claims and each["verdict"] == "different"]
+    found = {
+        "ok": not broken and not other,
+        "strict": strict,
+        "rows": rows,
+        "rates": _rates(rows, asked),
+        "distributions": distributions,
+    }
     if as_json:
-        output.emit_json({"ok": not broken, "strict": strict, "rows": found})
+        output.emit_json(found)
     else:
-        columns = ["task", "T", "seed", "method", "exact", "tie", "lossy", "verdict"]
-        cells = [
-            [
-                *(r["task"], f"{r['temperature']:g}", str(r["seed"]), r["method"]),
-                *(str(r["exact"]), str(r["numeric_tie"]), str(r["lossy"]), r["verdict"]),
-            ]
-            for r in found
-        ]
-        output.stdout().print(output.table(columns, cells))
+        from specbench.reporting.lossless import lossless_report
+
+        output.stdout().print(lossless_report(found))
     if broken:
-        worst = broken[0]
-        first = worst["divergences"][0]
-        prompt = _prompt(first["prompt"])
-        gap = "infinite" if first["gap"] is None else f"{first['gap']:.3g}"
+        raise LosslessFailed(_left(broken[0]))
+    if other:
         raise LosslessFailed(
-            f"{worst['method']} says it is lossless but left AR at token {first['at']} of {prompt} "
-            f"(T={worst['temperature']:g}, seed {worst['seed']}, AR's top-2 gap there {gap})"
+            f"{other[0]['method']} says it is lossless, but at T={other[0]['temperature']:g} its texts on "
+            f"{other[0]['task']} are distributed otherwise than AR's (p = {other[0]['p_value']:.2g})"
         )
 
 
-def _prompt(item: str) -> str:
-    """What an item of a tally ("id|repeat", "id|repeat|turn") is to the user: of repeats there is one here."""
+def _rates(rows: Sequence[Mapping[str, Any]], asked: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Grades of prompts by method; a prompt counts by the worst of its answers at all temperatures and seeds."""
+    from specbench.grades import rates
+
+    found = {}
+    for label in dict.fromkeys(row["method"] for row in rows):
+        mine = [row for row in rows if row["method"] == label]
+        diverged = [(f"{r['task']}/{_item(d['prompt'])[0]}", d["grade"]) for r in mine for d in r["divergences"]]
+        prompts = [f"{task}/{prompt}" for task in {row["task"]: None for row in mine} for prompt in asked[task]]
+        found[label] = rates(prompts, diverged)
+    return found
+
+
+def _distributions(sampled: Sampled) -> list[dict[str, Any]]:
+    """The two-sample test of each method that draws noise of its own, the answers of all seeds together."""
+    from specbench.records import BASELINE
+    from specbench.stats import two_sample
+
+    found = []
+    for (task, temperature), answers in sampled.items():
+        for label in [label for label in answers if label != BASELINE]:
+            tested = two_sample(answers[label], answers[BASELINE], seed=0)
+            where = {"task": task, "temperature": temperature, "method": label}
+            found.append({**where, **asdict(tested), "verdict": tested.verdict})
+    return found
+
+
+def _left(row: Mapping[str, Any]) -> str:
+    """Where a method that should not have left AR first did."""
+    first = row["divergences"][0]
+    name, turn = _item(first["prompt"])
+    gap = "infinite" if first["gap"] is None else f"{first['gap']:.3g}"
+    return (
+        f"{row['method']} says it is lossless but left AR at token {first['at']} of {name}{turn and f', turn {turn}'} "
+        f"(T={row['temperature']:g}, seed {row['seed']}, AR's top-2 gap there {gap})"
+    )
+
+
+def _item(item: str) -> tuple[str, str]:
+    """Prompt and turn, where it is a later one, of an item of a tally ("id|0", "id|0|turn")."""
     name, turn = re.fullmatch(r"(.*?)\|0(?:\|(\d+))?", item, re.DOTALL).groups()  # type: ignore[union-attr]
-    return f"{name}, turn {turn}" if turn else str(name)
+    return str(name), turn or ""
 
 
-def _numbers(text: str, kind: type[float] | type[int]) -> list[float]:
+def _temperatures(text: str) -> list[float]:
     try:
-        return [kind(part) for part in common.split(text)] or [kind(0)]
+        return [float(part) for part in common.split(text)] or [0.0]
     except ValueError as error:
         raise UsageError(f"'{text}' is no list of numbers; write them as 0,0.7,1") from error
+
+
+def _seeds(text: str) -> list[int]:
+    found: list[int] = []
+    try:
+        for part in common.split(text):
+            first, _, last = part.partition(":")
+            found += range(int(first), int(last or first) + 1)
+    except ValueError as error:
+        raise UsageError(f"'{text}' is no list of seeds; write them as 0,1,2 or 0:49") from error
+    return found or [0]

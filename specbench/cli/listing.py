@@ -89,11 +89,16 @@ def _options(card: registry.Card) -> dict[str, Any]:
 def _models(full: bool) -> list[dict[str, Any]]:
     from specbench import names
 
+    known = names.aliases()
+
+    def here(entry: dict[str, Any]) -> bool:
+        return names.wheel_file(known.get(entry.get("base", ""), entry) if "adapter" in entry else entry) is not None
+
     dummies: dict[str, Any] = {f"config:{name}": {"title": "dummy weights of this shape"} for name in names.configs()}
     return [
         {
             "model": name,
-            "here": name in dummies or bool(names.wheel_file(entry)),
+            "here": name in dummies or here(entry),
             "method": entry.get("method"),
             "hub id": entry.get("hub"),
             "base": entry.get("base"),
@@ -103,7 +108,7 @@ def _models(full: bool) -> list[dict[str, Any]]:
             "template": entry.get("template"),
             "what it is": entry["title"],
         }
-        for name, entry in {**names.aliases(), **dummies}.items()
+        for name, entry in {**known, **dummies}.items()
     ]
 
 

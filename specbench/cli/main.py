@@ -12,17 +12,20 @@ from specbench import __version__
 from specbench.cli import (
     check_lossless,
     claims,
+    compare,
     doctor,
     export,
     judge,
     listing,
     new_method,
     profile,
+    report,
     run,
     score,
     show,
     sweep,
     train,
+    trajectories,
     tune,
 )
 from specbench.errors import INTERRUPTED, SpecbenchError
@@ -41,12 +44,15 @@ app.command("judge")(judge.judge)
 app.command("score")(score.score)
 app.command("show")(show.show)
 app.command("export")(export.export)
+app.command("compare")(compare.compare)
 app.command("list")(listing.list_)
 app.command("claims")(claims.claims)
 app.command("doctor")(doctor.doctor)
+app.command("report")(report.report)
 app.command("profile")(profile.profile)
 app.command("sweep")(sweep.sweep)
 app.command("tune")(tune.tune)
+app.command("trajectories")(trajectories.trajectories)
 app.command("train")(train.train)
 app.command("new-method")(new_method.new_method)
 

@@ -2,39 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from specbench.cli import common, output
+from specbench.cli.progress import counting
 from specbench.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from specbench.training.answers import Asking
     from specbench.training.recipe import Job
+    from specbench.training.sources import Wanted
 
 _CARD = "card.json"
 
 
 def train(
     method: str = typer.Argument(help="A method that has a recipe; see list methods.", metavar="METHOD"),
-    prompts: str = typer.Option(
-        ..., "--prompts", help="TASK-train or .jsonl files, comma-separated; test splits are refused.", metavar="SETS"
+    prompts: str | None = typer.Option(
+        None,
+        "--prompts",
+        help="TASK-train or .jsonl files, comma-separated; test splits are refused.",
+        metavar="SETS",
+        show_default="all of --answers or --trajectories",
+    ),
+    answers: Path | None = typer.Option(
+        None, "--answers", help="Folder of answers; missing ones are made.", file_okay=False, show_default="--out"
+    ),
+    trajectories: Path | None = typer.Option(
+        None, "--trajectories", help="Folder of specbench trajectories, for consistency.", file_okay=False
     ),
     model: str = common.MODEL,
     out: Path | None = typer.Option(
         None, "--out", help="Folder of this training; goes on there.", show_default="trained/METHOD-MODEL"
     ),
+    recipe: str | None = typer.Option(
+        None, "--recipe", help="A paper's options by name, or a .yaml file; a wrong name lists them."
+    ),
     settings: list[str] = typer.Option([], "--set", help="An option of the recipe; repeatable.", metavar="OPT=VALUE"),
-    limit: int | None = typer.Option(None, "--limit", min=1, help="First N prompts of each set only."),
+    limit: int | None = typer.Option(None, "--limit", min=1, help="First N texts of each set only."),
     held_out: int = typer.Option(64, "--held-out", min=0, help="Prompts that progress is measured on, not learnt."),
     max_new_tokens: int = typer.Option(512, "--max-new-tokens", min=2, help="Per answer of the target."),
     temperature: float = typer.Option(0.0, "--temperature", min=0.0, help="Of the target's answers; 0 is greedy."),
     concurrency: int = typer.Option(32, "--concurrency", min=1, help="Answers made together."),
-    answers: Path | None = typer.Option(None, "--answers", help="Folder of answers made before.", file_okay=False),
     seed: int = typer.Option(0, "--seed", min=0, help="Of answers, initial weights and order."),
     dtype: str = common.DTYPE,
     device: str = common.DEVICE,
@@ -47,33 +62,37 @@ def train(
     First the answers are made, then the recipe runs. Repeating an interrupted command goes on with both.
     """
     from specbench import registry
-    from specbench.options import parse
+    from specbench.training.choose import choose
     from specbench.training.prompts import check_sets
 
     card = registry.method(method)
-    sets = common.split(prompts)
-    if not sets:
+    sets = common.split(prompts or "")
+    if prompts is not None and not sets:
         raise UsageError("--prompts names nothing; give gsm8k-train, for one")
     check_sets(sets)
-    recipe = card.recipe()
-    options = parse(recipe.Options, _assigned(settings), f"the recipe of {method}")
+    module = card.recipe()
+    options = choose(card, module.Options, recipe, settings)
+    _check_source(method, module, sets, answers, trajectories)
     into = out or Path("trained", f"{method}-{Path(model).name}")
     notes = output.stderr()
     notes.print(f"loading {model} …")
     from specbench.models import load
+    from specbench.training.answers import Asking
+    from specbench.training.sources import Wanted
 
     loaded = load(model, dtype=dtype, device=device, revision=revision)
-    job = _job(loaded, sets, into, answers or into, limit, held_out, max_new_tokens, temperature, concurrency, seed,
-               data_dir, notes)  # fmt: skip
+    job = _job(
+        model, loaded, Wanted(sets, answers, trajectories, limit, data_dir),
+        Asking(max_new_tokens, concurrency, temperature, seed), into, held_out, notes,
+    )  # fmt: skip
     made = {
         "method": method,
         "model": loaded.spec.name,
         "fingerprint": loaded.spec.fingerprint,
-        "prompts": sets,
-        "answers": {"max_new_tokens": max_new_tokens, "temperature": temperature},
+        **job.about,
         "seed": seed,
         "options": options.model_dump(mode="json"),
-        **recipe.train(options, job),
+        **module.train(options, job),
     }
     from specbench.storage import write_json_atomic
 
@@ -81,63 +100,42 @@ def train(
     if as_json:
         output.emit_json({"folder": str(into), **made})
         return
-    rows = [[name.replace("_", " "), _shown(value)] for name, value in made.items() if name != "options"]
+    hidden = ("options", "base_fingerprints")
+    rows = [[name.replace("_", " "), _shown(value)] for name, value in made.items() if name not in hidden]
     output.stdout().print(output.table(["", "trained"], rows))
-    notes.print(f"trained: {into}", soft_wrap=True, markup=False)
+    notes.print(f"trained: {made.get('weights', into)}", soft_wrap=True, markup=False)
 
 
-def _job(
-    loaded: Any,
-    sets: list[str],
-    into: Path,
-    folder: Path,
-    limit: int | None,
-    held_out: int,
-    max_new_tokens: int,
-    temperature: float,
-    concurrency: int,
-    seed: int,
-    data_dir: Path | None,
-    notes: Console,
-) -> Job:
-    """Asks the model, and sets aside what it will not learn from."""
-    from specbench.training.answers import Asking, ask
-    from specbench.training.prompts import training_prompts
+def _check_source(method: str, module: Any, sets: list[str], answers: Path | None, trajectories: Path | None) -> None:
+    """One source of texts, and the one that the recipe learns from."""
+    if getattr(module, "TRAJECTORIES", False):
+        if trajectories is None:
+            raise UsageError(
+                f"{method} learns from trajectories; make them with specbench trajectories and name their folder with "
+                "--trajectories"
+            )
+    elif not (sets or answers or trajectories):
+        raise UsageError("nothing to learn from; give --prompts gsm8k-train, for one, or --answers FOLDER")
+    if answers is not None and trajectories is not None:
+        raise UsageError("--trajectories have their answers with them; leave --answers out")
+
+
+def _job(model: str, loaded: Any, wanted: Wanted, asking: Asking, into: Path, held_out: int, notes: Console) -> Job:
+    """Finds or asks the texts, and sets aside what is not learnt from."""
     from specbench.training.recipe import Job, apart
+    from specbench.training.sources import find
 
-    asked = [prompt for name in sets for prompt in training_prompts([name], loaded.has_chat_template, data_dir)[:limit]]
-    if held_out >= len(asked):
-        raise UsageError(f"--held-out {held_out} leaves none of {len(asked)} prompts to learn from; lower it")
-    asking = Asking(max_new_tokens, concurrency, temperature, seed)
-    texts = ask(loaded, asked, asking, folder, _tenths(lambda line: notes.print(line, markup=False)))
-    learnt, aside = apart(texts, held_out, seed)
-    return Job(loaded, learnt, aside, into, seed, lambda line: notes.print(line, soft_wrap=True, markup=False))
+    found = find(loaded, wanted, asking, into, counting(notes, "answers"))
+    if held_out >= len(found.texts):
+        raise UsageError(f"--held-out {held_out} leaves none of {len(found.texts)} prompts to learn from; lower it")
+    learnt, aside = apart(found.texts, held_out, asking.seed)
+    # A folder is found from wherever the adapter is loaded; a name stays one.
+    named = str(Path(model).expanduser().resolve()) if Path(model).expanduser().exists() else model
 
+    def say(line: str) -> None:
+        notes.print(line, soft_wrap=True, markup=False, highlight=False)
 
-def _assigned(settings: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for setting in settings:
-        name, sign, value = setting.partition("=")
-        if not sign or not name:
-            raise UsageError(f"--set {setting} is not NAME=VALUE; write --set lr=0.001, for one")
-        if name in found:
-            raise UsageError(f"--set {name} is given twice; keep one")
-        found[name] = value
-    return found
-
-
-def _tenths(say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Says how many answers are there, at every tenth of them."""
-    said = -1
-
-    def told(done: int, total: int) -> None:
-        nonlocal said
-        tenth = 10 * done // total
-        if tenth > said:
-            said = tenth
-            say(f"{done}/{total} answers")
-
-    return told
+    return Job(loaded, learnt, aside, into, asking.seed, say, named, found.about, found.score)
 
 
 def _shown(value: Any) -> str:

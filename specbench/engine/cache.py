@@ -92,6 +92,10 @@ class StaticCache:
         self._ops.write(key, value, keys, values, self._lengths)
         return keys[:, :, : self._extent], values[:, :, : self._extent]
 
+    def stored(self, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values [slots, heads, L, size], as views."""
+        return self._layers[layer_idx]
+
     def get_seq_length(self, *_: Any, **__: Any) -> int:
         """Asked by models that make their own position ids; ours always come with the call."""
         return 0

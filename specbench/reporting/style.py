@@ -137,8 +137,13 @@ def save(figure: Figure, path: Path) -> Path:
     Raises:
         EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
     """
+    write_atomic(path, png(figure))
+    return path
+
+
+def png(figure: Figure) -> bytes:
+    """The picture as :func:`save` writes it."""
     content = BytesIO()
     with styled():
         figure.savefig(content, format="png", dpi=DPI, metadata={"Software": None})
-    write_atomic(path, content.getvalue())
-    return path
+    return content.getvalue()

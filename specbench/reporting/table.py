@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.engine.phases import PHASES
+from specbench.grades import ORDER
 from specbench.records import BASELINE, SimulatedAcceptance
 
 LEGEND = (
@@ -69,6 +70,9 @@ def headline(
         further.append(metrics(summary, task["metric"]))
     if any(row.get("groups") for row in summary["rows"]):
         further.append(groups(summary))
+    parted = [row for row in summary["rows"] if (row["lossless"] or {}).get("verdict", "exact") != "exact"]
+    if any(row["lossless"].get("rates") for row in parted):
+        further.append(rate_table({row["method"]: row["lossless"]["rates"] for row in parted}))
     if any(row.get("phases") for row in summary["rows"]):
         further.append(phases(summary))
     if any(row.get("gpu") for row in summary["rows"]):
@@ -112,7 +116,7 @@ def _not_judged(task: Mapping[str, Any]) -> list[str]:
 def judgments(scores: Mapping[str, Any]) -> RenderableType:
     """Mean ratings of one judge by category and method, with how many answers have one."""
     methods = scores["methods"]
-    table = _plain(["score", *methods])
+    table = plain(["score", *methods])
     for category in dict.fromkeys(c for method in methods.values() for c in method["categories"]):
         table.add_row(category, *(_rating(method["categories"].get(category)) for method in methods.values()))
     for turn in dict.fromkeys(turn for method in methods.values() for turn in method["turns"]):
@@ -134,7 +138,7 @@ def _rating(score: Mapping[str, Any] | None) -> str:
 def metrics(summary: Mapping[str, Any], headline: str) -> RenderableType:
     """Right answers by every metric of the task, the headline first."""
     further = list(next(row["metrics"] for row in summary["rows"] if row.get("metrics")))
-    table = _plain(["right answers", headline, *further])
+    table = plain(["right answers", headline, *further])
     for row in summary["rows"]:
         others = [accuracy(row.get("metrics", {}).get(metric)) for metric in further]
         table.add_row(row["method"], accuracy(row["accuracy"]), *others)
@@ -165,11 +169,31 @@ def groups(summary: Mapping[str, Any]) -> RenderableType:
     return Group(table, Text(said, style="dim"))
 
 
-def _plain(columns: Sequence[str]) -> Table:
+def rate_table(rates: Mapping[str, Mapping[str, Any]]) -> RenderableType:
+    """Prompts of each grade and their share.
+
+    Args:
+        rates: method -> :func:`specbench.grades.rates`.
+    """
+    table = plain(["method", "prompts", *ORDER])
+    for method, grades in rates.items():
+        table.add_row(method, str(grades["exact"]["of"]), *(_rate(grades[grade]) for grade in ORDER))
+    return table
+
+
+def _rate(share: Mapping[str, Any]) -> str:
+    if not share["of"]:
+        return "–"
+    low, high = round(100 * share["low"]), round(100 * share["high"])
+    return f"{share['count']} · {share['count'] / share['of']:.0%} [{low}, {high}]"
+
+
+def plain(columns: Sequence[str], left: Sequence[str] = ()) -> Table:
+    """A table of words in its first column and in ``left``, and of figures in the others."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column(columns[0], overflow="fold")
     for column in columns[1:]:
-        table.add_column(column, justify="right", overflow="fold")
+        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
     return table
 
 
@@ -187,7 +211,7 @@ def phases(summary: Mapping[str, Any]) -> RenderableType:
 
 def gpu(summary: Mapping[str, Any]) -> RenderableType:
     """What the GPU did under each method."""
-    table = _plain(["GPU", "SM MHz", "W", "max °C", "J/token", "throttled"])
+    table = plain(["GPU", "SM MHz", "W", "max °C", "J/token", "throttled"])
     for row in summary["rows"]:
         if seen := row.get("gpu"):
             figures = [number(seen["sm_clock_mhz"], 0), number(seen["power_w"], 0), number(seen["temperature_c"], 0)]
@@ -207,21 +231,29 @@ def _throttled(summary: Mapping[str, Any]) -> list[str]:
     return [f"{count} of {total} requests ran on a throttled GPU ({reasons}); show --requests marks them."]
 
 
-def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
-    """Sentences that qualify the table, the legend last."""
+def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = True) -> list[str]:
+    """Sentences that qualify the table; where it stands alone, also figures that a page has tables for, and legend."""
     found = []
     described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
     for row in summary["rows"]:
-        for figure, value in row.get("measures", {}).items():
+        for figure, value in row.get("measures", {}).items() if alone else ():
             found.append(f"{name(row)}: {value:.2f} {described[row['method']].get(figure, figure)}.")
-        if row.get("draft_forwards"):
+        if row.get("draft_forwards") and alone:
             drafting = row["draft_forwards"] / max(1, row["target_forwards"])
             found.append(f"{name(row)}: {drafting:.2f} forwards of its draft model for each of the target.")
         ratio = row["speedup"]
         if row["method"] == BASELINE or ratio is None:
             continue
+        if row.get("again"):
+            found.append(_again(row))
+            continue
         parts = f"{number(row['tpf'], 2)} TPF × {number(row['step_ratio'], 2)} step-time ratio"
-        found.append(f"{name(row)}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}.")
+        if alone:
+            found.append(
+                f"{name(row)}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}{_spread(ratio)}.{tells(ratio)}"
+            )
+        elif said := tells(ratio):
+            found.append(f"{name(row)}:{said}")
         if asked := row.get("simulated"):
             if row["tpf"] is not None and row["tpf"] < 0.9 * asked["mean"]:
                 found.append(
@@ -233,6 +265,8 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
             found.append(f"{row['method']}: {row['length_changed']} answers have another length than AR's.")
         if row.get("prompt_changed"):
             found.append(f"{row['method']}: {row['prompt_changed']} later turns follow other answers than AR's.")
+        if row.get("accuracy_difference") and (row["lossless"] or {}).get("verdict") != "exact":
+            found.append(f"{row['method']}: {gained(row['accuracy_difference'])}.")
     real = [row for row in summary["rows"] if not row.get("simulated")]
     truncated, total = sum(row["truncated"] for row in real), sum(row["requests"] for row in real)
     if total and truncated / total > 0.02:
@@ -240,9 +274,146 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     if settings := {k: v for k, v in run["task"]["options"].items() if v not in ("", None)}:
         found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
     found += _throttled(summary)
+    found += _of_losslessness(run, real)
+    if "interval" not in summary and any(row["speedup"] and row["speedup"]["low"] is not None for row in real):
+        found.append("Intervals: percentile bootstrap, as an earlier version made them; too narrow for few prompts.")
     if not summary["complete"]:
         found.append("This run is not complete; repeat its command to go on.")
-    return [*found, LEGEND]
+    return [*found, LEGEND] if alone else found
+
+
+def _again(row: Mapping[str, Any]) -> str:
+    """What a method's second row in a run says of the run itself: the A/A check."""
+    ratio, twice = row["again"]["speedup"], f"{name(row)} is {row['again']['of']} once more"
+    if ratio["low"] is None:
+        return f"{twice}; too few prompts to say how noisy this run is."
+    if ratio["low"] <= 1 <= ratio["high"]:
+        return f"{twice}: {speedup(ratio)}, no difference, as it has to be.{tells(ratio)}"
+    off = max(abs(ratio["low"] - 1), abs(ratio["high"] - 1))
+    return f"{twice} and yet {speedup(ratio)}: something disturbed this run; trust no difference below {off:.0%}."
+
+
+def _spread(ratio: Mapping[str, Any]) -> str:
+    """How single prompts fared, where the summary says so."""
+    each = ratio.get("per_prompt")
+    return (
+        f"; per prompt {each['median']:.2f} in the median, geometric mean {each['geometric_mean']:.2f}" if each else ""
+    )
+
+
+def tells(ratio: Mapping[str, Any]) -> str:
+    """Where nothing was shown: which difference would have been, and how many prompts a small one takes."""
+    if ratio["verdict"] not in ("no difference shown", "too few prompts"):
+        return ""
+    parts = []
+    if seen := ratio.get("detectable"):
+        parts.append(f"these prompts tell differences of {percent(seen)} or more")
+    if (needed := ratio.get("to_tell")) and needed["prompts"]:
+        parts.append(f"it takes about {_rounded(needed['prompts'])} to tell {percent(needed['difference'])}")
+    return f" {'; '.join(parts).capitalize()}." if parts else ""
+
+
+def percent(share: float) -> str:
+    """A share with two digits where one would say too little."""
+    return f"{share:.1%}" if share < 0.0295 else f"{share:.0%}"
+
+
+def _rounded(count: int) -> int:
+    """A count with its first two digits, rounded up: it is an estimate."""
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return -(-count // unit) * unit
+
+
+def gained(difference: Mapping[str, Any]) -> str:
+    """How many more answers are right than AR's, on the same prompts."""
+    points = f"{100 * difference['value']:+.1f} points"
+    if difference["low"] is not None:
+        points += f" [{100 * difference['low']:+.1f}, {100 * difference['high']:+.1f}]"
+    split = f"{difference['gained']} prompts gained, {difference['lost']} lost, McNemar p = {difference['p_value']:.2g}"
+    return f"{difference['verdict']}: {points} of right answers; {split}"
+
+
+def _of_losslessness(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of how many prompts the verdict stands, and of which rows it cannot be said from one run."""
+    found = []
+    graded = [row for row in rows if row["method"] != BASELINE and (row["lossless"] or {}).get("rates")]
+    exact = [row["lossless"]["rates"]["exact"] for row in graded]
+    if exact and all(share["count"] == share["of"] for share in exact):
+        fewest = min(exact, key=lambda share: share["of"])
+        found.append(f"Exact on all {fewest['of']} prompts: 95% interval of such prompts {fewest['low']:.0%} to 100%.")
+    if run["sampling"]["temperature"] > 0:
+        own = [spec["label"] for spec in run["methods"] if spec.get("own_noise")]
+        found += [
+            f"{label} draws noise of its own: check-lossless --seeds 0:49 tests its distribution." for label in own
+        ]
+    return found
+
+
+def _again(row: Mapping[str, Any]) -> str:
+    """What a method's second row in a run says of the run itself: the A/A check."""
+    ratio, twice = row["again"]["speedup"], f"{name(row)} is {row['again']['of']} once more"
+    if ratio["low"] is None:
+        return f"{twice}; too few prompts to say how noisy this run is."
+    if ratio["low"] <= 1 <= ratio["high"]:
+        return f"{twice}: {speedup(ratio)}, no difference, as it has to be.{tells(ratio)}"
+    off = max(abs(ratio["low"] - 1), abs(ratio["high"] - 1))
+    return f"{twice} and yet {speedup(ratio)}: something disturbed this run; trust no difference below {off:.0%}."
+
+
+def _spread(ratio: Mapping[str, Any]) -> str:
+    """How single prompts fared, where the summary says so."""
+    each = ratio.get("per_prompt")
+    return (
+        f"; per prompt {each['median']:.2f} in the median, geometric mean {each['geometric_mean']:.2f}" if each else ""
+    )
+
+
+def tells(ratio: Mapping[str, Any]) -> str:
+    """Where nothing was shown: which difference would have been, and how many prompts a small one takes."""
+    if ratio["verdict"] not in ("no difference shown", "too few prompts"):
+        return ""
+    parts = []
+    if seen := ratio.get("detectable"):
+        parts.append(f"these prompts tell differences of {percent(seen)} or more")
+    if (needed := ratio.get("to_tell")) and needed["prompts"]:
+        parts.append(f"it takes about {_rounded(needed['prompts'])} to tell {percent(needed['difference'])}")
+    return f" {'; '.join(parts).capitalize()}." if parts else ""
+
+
+def percent(share: float) -> str:
+    """A share with two digits where one would say too little."""
+    return f"{share:.1%}" if share < 0.0295 else f"{share:.0%}"
+
+
+def _rounded(count: int) -> int:
+    """A count with its first two digits, rounded up: it is an estimate."""
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return -(-count // unit) * unit
+
+
+def gained(difference: Mapping[str, Any]) -> str:
+    """How many more answers are right than AR's, on the same prompts."""
+    points = f"{100 * difference['value']:+.1f} points"
+    if difference["low"] is not None:
+        points += f" [{100 * difference['low']:+.1f}, {100 * difference['high']:+.1f}]"
+    split = f"{difference['gained']} prompts gained, {difference['lost']} lost, McNemar p = {difference['p_value']:.2g}"
+    return f"{difference['verdict']}: {points} of right answers; {split}"
+
+
+def _of_losslessness(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of how many prompts the verdict stands, and of which rows it cannot be said from one run."""
+    found = []
+    graded = [row for row in rows if row["method"] != BASELINE and (row["lossless"] or {}).get("rates")]
+    exact = [row["lossless"]["rates"]["exact"] for row in graded]
+    if exact and all(share["count"] == share["of"] for share in exact):
+        fewest = min(exact, key=lambda share: share["of"])
+        found.append(f"Exact on all {fewest['of']} prompts: 95% interval of such prompts {fewest['low']:.0%} to 100%.")
+    if run["sampling"]["temperature"] > 0:
+        own = [spec["label"] for spec in run["methods"] if spec.get("own_noise")]
+        found += [
+            f"{label} draws noise of its own: check-lossless --seeds 0:49 tests its distribution." for label in own
+        ]
+    return found
 
 
 def _short(value: Any) -> str:

@@ -102,6 +102,26 @@ def read(folder: Path) -> list[Text]:
     return texts
 
 
+def made(folder: Path, model: LoadedModel) -> dict[str, Any]:
+    """How the answers of a folder were made: budget, temperature, seed; fingerprint and precision of the model.
+
+    Raises:
+        UsageError: the folder says nothing of it, or they are of another model, or of this one in another precision.
+    """
+    path = folder / HEADER
+    if not path.exists():
+        raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench train or trajectories wrote")
+    _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype})
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def sampling_of(folder: Path, model: LoadedModel) -> Sampling:
+    """How the answers of a folder were decoded; raises as :func:`made`."""
+    found = made(folder, model)
+    return Sampling(temperature=found["temperature"], seed=found["seed"])
+
+
 def _text(row: dict[str, Any]) -> Text:
     return Text(row["id"], row["prompt"], row["answer"])
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from specbench import registry
 from specbench.errors import UsageError, unknown
@@ -59,16 +60,44 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
     check_sets(names)
     found: list[Prompt] = []
     for name in names:
-        task, settings = (name.removesuffix(_SUFFIX), {}) if not name.endswith(".jsonl") else (_taker(), {"file": name})
-        module = registry.task(task).load()
-        options = parse(module.Options, settings, f"task {task}")
-        made = module.Task(options, data_dir)
-        prompts = made.prompts(chat) if settings else made.training_prompts(chat)
+        made = _task(name, data_dir)
+        prompts = made.prompts(chat) if name.endswith(".jsonl") else made.training_prompts(chat)
         if any(prompt.follow_ups for prompt in prompts):
             raise UsageError(f"{name} has conversations of several turns; give their turns so far as messages")
         prefix = Path(name).stem
         found += [replace(prompt, id=f"{prefix}/{prompt.id}") for prompt in prompts]
     return found
+
+
+def scorer(names: Sequence[str], chat: bool, data_dir: Path | None = None) -> Callable[[str, str], bool | None]:
+    """Who judges answers to training prompts: (prompt id, text) -> right or wrong; None where nobody can say.
+
+    Args:
+        names, chat, data_dir: as of :func:`training_prompts`. Sets that are none, or whose task judges its test split
+            only, get no verdict.
+    """
+    trains = {f"{name}{_SUFFIX}" for name in trainable()}
+    judges: dict[str, Any] = {}
+
+    def score(prompt_id: str, text: str) -> bool | None:
+        name, _, own = prompt_id.partition("/")
+        if name not in names or name not in trains:
+            return None
+        if name not in judges:
+            made = _task(name, data_dir)
+            judges[name] = getattr(made, "score_training", None)
+            if judges[name]:
+                made.training_prompts(chat)  # settles how they are asked, and so what an answer looks like
+        return judges[name](own, text).passed if judges[name] else None
+
+    return score
+
+
+def _task(name: str, data_dir: Path | None) -> Any:
+    """The task of a set, made."""
+    task, settings = (name.removesuffix(_SUFFIX), {}) if not name.endswith(".jsonl") else (_taker(), {"file": name})
+    module = registry.task(task).load()
+    return module.Task(parse(module.Options, settings, f"task {task}"), data_dir)
 
 
 def _taker() -> str:

@@ -31,3 +31,22 @@ def without_circles(texts: Sequence[Text], keep: int) -> list[Text]:
     if not keep:
         return list(texts)
     return [Text(text.id, text.prompt, cut_circle(text.answer, keep)) for text in texts]
+
+
+def before_run(answer: Sequence[int], longest: int) -> int:
+    """Tokens of an answer before one comes up for the ``longest``-th time in a row; all of them where none does.
+
+    CLLM drops a block from which, or from before which, a token stands ten times in a row
+    (``detect_repetitive_patterns``). Its scan begins in the prompt and ends at the first stop token, which a chat
+    template may write into the prompt; here it is the answer's.
+
+    Args:
+        answer: token ids.
+        longest: at least 2.
+    """
+    run = 1
+    for at in range(1, len(answer)):
+        run = run + 1 if answer[at] == answer[at - 1] else 1
+        if run == longest:
+            return at
+    return len(answer)

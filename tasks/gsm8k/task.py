@@ -98,9 +98,9 @@ class Task:
         lmeval.check(NAME, STYLES, options)
         self._test, self._train = manifest(Path(__file__).with_name("task.toml"))
         self._data_dir = data_dir
-        self._problems = [row for _, row in read_rows(resolve(self._test, data_dir), Problem)]
+        self._problems = {self._test.name: self._read(self._test)}
         self._lock = threading.Lock()
-        self._judge: lmeval.LmTask | None = None
+        self._judges: dict[str, lmeval.LmTask] = {}
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """All problems in data order.
@@ -132,14 +132,27 @@ class Task:
         Raises:
             UsageError: there is no such problem, or the style is still ``auto``.
         """
-        number = lmeval.doc_id(prompt_id, NAME, len(self._problems))
+        return self._verdict(self._test, prompt_id, text)
+
+    def score_training(self, prompt_id: str, text: str) -> Verdict:
+        """The verdict on an answer to a prompt of :meth:`training_prompts`, which has to have been called; else as
+        :meth:`score`."""
+        return self._verdict(self._train, prompt_id, text)
+
+    def _verdict(self, split: DataFile, prompt_id: str, text: str) -> Verdict:
+        with self._lock:
+            if split.name not in self._problems:
+                self._problems[split.name] = self._read(split)
+        problems = self._problems[split.name]
+        number = lmeval.doc_id(prompt_id, NAME, len(problems))
         style = lmeval.settled(NAME, self.options)
-        gold = self._problems[number].answer.split("####")[-1].strip()
+        gold = problems[number].answer.split("####")[-1].strip()
         if not text.strip():
             return Verdict(False, "empty", "the model wrote nothing", {"strict": False, "numeric": False})
         with self._lock:
-            judge = self._judge = self._judge or self._lm_task(style, 0)
-        found = judge.judge(number, text)
+            if split.name not in self._judges:
+                self._judges[split.name] = self._lm_task(style, 0, split)
+        found = self._judges[split.name].judge(number, text)
         right = {name: bool(metrics["exact_match"]) for name, (_, metrics) in found.items()}
         answer = found[FLEXIBLE][0]
         also = {"strict": right[STRICT], "numeric": numeric(text, answer, gold)}
@@ -155,6 +168,9 @@ class Task:
     def isolation(self) -> list[str]:
         """Nothing: no code of a model's is run."""
         return []
+
+    def _read(self, split: DataFile) -> list[Problem]:
+        return [row for _, row in read_rows(resolve(split, self._data_dir), Problem)]
 
     def _lm_task(self, style: str, shots: int, asked: DataFile | None = None) -> lmeval.LmTask:
         splits = {"test": resolve(asked or self._test, self._data_dir)}

@@ -41,6 +41,7 @@ FLAGS = {
     ],
     "score": ["RUN", "--workers", "--data-dir", "--json"],
     "show": ["RUN", "--requests", "--json"],
+    "compare": ["RUN", "--fail-under", "--over-ar", "--prompts", "--json"],
     "list": ["kind", "--json"],
     "claims": ["--method", "--task", "--json"],
     "doctor": ["--out", "--json"],
@@ -56,6 +57,13 @@ FLAGS = {
     "train": [
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
+        *("--trajectories", "--recipe"),
+    ],
+    "report": ["RUNS", "--out", "--claims", "--json"],
+    "trajectories": [
+        *("--prompts", "--model", "--out", "--answers", "--block-size", "--states", "--init", "--augment"),
+        *("--keep-circles", "--max-run", "--limit", "--max-new-tokens", "--temperature", "--concurrency", "--seed"),
+        *("--shard", "--rows", *_MODEL, "--data-dir", "--json"),
     ],
     "new-method": ["NAME", "--into", "--json"],
 }

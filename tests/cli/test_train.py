@@ -29,7 +29,7 @@ def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path, column
     said = train(cli, prompts, out, "--limit", 5)
     assert said.code == 0, said.err
     assert "5/5 answers" in said.err
-    assert "step 2/2  held out: accepted length" in said.err
+    assert "held out, head as kept: accepted length" in said.err
     card = json.loads((out / "card.json").read_text())
     assert (card["method"], card["texts"], card["held_out_texts"], card["steps"]) == ("jetspec", 3, 2, 2)
     assert card["options"]["block_size"] == 4
@@ -59,7 +59,10 @@ def test_a_second_call_finds_everything_done(cli: Any, prompts: Path, tmp_path: 
         (("train", "jetspec", "--prompts", "humaneval"), "has no training split; use gsm8k-train, mbpp-train"),
         (("train", "jetspec", "--prompts", "gsm8k-trian"), "did you mean gsm8k-train"),
         (("train", "jetspec", "--prompts", ","), "--prompts names nothing"),
-        (("train", "jacobi", "--prompts", "gsm8k-train"), "method 'jacobi' has no training recipe; with one: jetspec"),
+        (("train", "jacobi", "--prompts", "gsm8k-train"), "method 'jacobi' has no training recipe; with one: cllm, "),
+        (("train", "jetspec"), "nothing to learn from; give --prompts gsm8k-train, for one, or --answers FOLDER"),
+        (("train", "jf", "--prompts", "gsm8k-train"), "jf learns from trajectories; make them with specbench trajec"),
+        (("train", "msn", "--answers", "a", "--trajectories", "b"), "--trajectories have their answers with them"),
         (("train", "jetspce", "--prompts", "gsm8k-train"), "did you mean jetspec"),
         (
             ("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lern=1"),

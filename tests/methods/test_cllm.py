@@ -14,10 +14,10 @@ from toys import Clock, Engine, Target, greedy, language, walk
 
 from specbench import registry
 from specbench.decoding import Context, Method
+from specbench.drafting.convergence import fast_forwarded, settled, stationary
 from specbench.engine.tree import StepResult
 from specbench.errors import UsageError
 from specbench.methods.cllm.decoder import Decoder, Options
-from specbench.methods.cllm.trajectory import fast_forwarded, settled, stationary
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.plan import plan_methods
 from specbench.records import RequestRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specbench.training.recipe import Text
-from specbench.training.repetition import cut_circle, without_circles
+from specbench.training.repetition import before_run, cut_circle, without_circles
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -34,3 +34,11 @@ def test_zero_keeps_everything() -> None:
     texts = [Text("a", [1], [4] * 50)]
     assert without_circles(texts, 0) == texts
     assert [list(text.answer) for text in without_circles(texts, 3)] == [[4] * 3]
+
+
+@pytest.mark.parametrize(
+    ("answer", "sound"),
+    [([], 0), ([1], 1), ([1, 1, 1], 2), ([1, 2, 2, 3, 3, 3, 3], 5), ([1, 1, 2, 1, 1], 5)],
+)
+def test_an_answer_is_sound_up_to_a_run(answer: list[int], sound: int) -> None:
+    assert before_run(answer, 3) == sound

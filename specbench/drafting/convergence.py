@@ -28,13 +28,13 @@ def fast_forwarded(states: Sequence[State]) -> float:
 def stationary(states: Sequence[State]) -> int:
     """Tokens that were right before the correct prefix reached them and never changed again."""
     final, count = states[-1], 0
-    frontier = [_prefix(state, final) for state in states]
+    frontier = [prefix(state, final) for state in states]
     for at, token in enumerate(final):
         arrived = next(j for j, length in enumerate(frontier) if length > at)
         count += arrived > 0 and states[arrived - 1][at] == token
     return count
 
 
-def _prefix(state: State, final: State) -> int:
+def prefix(state: State, final: State) -> int:
     """Length of the correct prefix of a state."""
     return next((at for at, (a, b) in enumerate(zip(state, final, strict=True)) if a != b), len(final))

@@ -1,0 +1,159 @@
+"""How often the intervals and tests of ``specbench.stats`` are right, on experiments whose truth is known.
+
+``python benchmarks/interval_coverage.py [EXPERIMENTS]`` prints the figures that their docstrings state. The worlds are
+unpleasant in the ways that benchmark data are: lengths with heavy tails, speedups that hang on the length, turns of one
+prompt that are alike, requests hit by a pause of the machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from specbench.stats import paired_difference, paired_ratio, two_sample
+
+Floats = npt.NDArray[np.float64]
+Columns = tuple[Floats, Floats, Floats, Floats, npt.NDArray[np.int64]]  # seconds, tokens of both arms; prompt
+World = Callable[[np.random.Generator, int], Columns]
+
+SIZES = (6, 12, 20, 40, 164)
+_STEP_S = 0.025
+
+
+def lognormal(generator: np.random.Generator, prompts: int) -> Columns:
+    """Lengths vary a lot, the speedups of prompts a little."""
+    tokens = generator.lognormal(5.0, 0.7, prompts)
+    seconds = tokens * _STEP_S * generator.lognormal(0.0, 0.05, prompts)
+    return seconds, tokens, seconds / generator.lognormal(0.5, 0.25, prompts), tokens, np.arange(prompts)
+
+
+def heavy(generator: np.random.Generator, prompts: int) -> Columns:
+    """A few answers hold most of the tokens, up to a budget of 1,024; long ones gain more."""
+    tokens = np.minimum(np.round(generator.lognormal(4.5, 1.2, prompts)) + 1, 1024)
+    seconds = tokens * _STEP_S * generator.lognormal(0.0, 0.05, prompts)
+    gain = np.exp(0.5 + 0.125 * (np.log(tokens) - 4.5) + 0.35 * generator.standard_normal(prompts))
+    return seconds, tokens, seconds / gain, tokens, np.arange(prompts)
+
+
+def turns(generator: np.random.Generator, prompts: int) -> Columns:
+    """Two turns of a prompt are alike in length and speedup; the method's answers have other lengths than AR's."""
+    of = np.repeat(np.arange(prompts), 2)
+    length, gain = generator.lognormal(4.8, 0.6, prompts)[of], 0.3 * generator.standard_normal(prompts)[of]
+    tokens = length * generator.lognormal(0.0, 0.4, of.size)
+    others = tokens * generator.lognormal(0.0, 0.2, of.size)
+    seconds = tokens * _STEP_S * generator.lognormal(0.0, 0.05, of.size)
+    return (
+        seconds,
+        tokens,
+        others * _STEP_S * np.exp(-0.4 - gain + 0.15 * generator.standard_normal(of.size)),
+        others,
+        of,
+    )
+
+
+def pauses(generator: np.random.Generator, prompts: int) -> Columns:
+    """A method against itself: noise of 2 %, and one request in twenty takes 30 % longer."""
+    tokens = generator.integers(8, 33, prompts).astype(np.float64)
+
+    def arm() -> Floats:
+        slow = np.where(generator.random(prompts) < 0.05, 1.3, 1.0)
+        return tokens * _STEP_S * slow * generator.lognormal(0.0, 0.02, prompts)
+
+    return arm(), tokens, arm(), tokens, np.arange(prompts)
+
+
+WORLDS: Mapping[str, World] = {"lognormal": lognormal, "heavy": heavy, "turns": turns, "pauses": pauses}
+
+
+def truth(world: World, seed: int = 1, prompts: int = 2_000_000) -> float:
+    """The ratio of expectations that a world's experiments estimate."""
+    a_time, a_tokens, b_time, b_tokens, _ = world(np.random.default_rng(seed), prompts)
+    return float(a_time.sum() * b_tokens.sum() / (a_tokens.sum() * b_time.sum()))
+
+
+def coverage(world: World, prompts: int, experiments: int, seed: int = 0, draws: int = 1_000) -> float:
+    """Share of experiments whose 95 % interval holds the truth."""
+    generator, right, hits = np.random.default_rng(seed), truth(world), 0
+    for experiment in range(experiments):
+        a_time, a_tokens, b_time, b_tokens, of = world(generator, prompts)
+        interval = paired_ratio(
+            (a_time.tolist(), a_tokens.tolist()),
+            (b_time.tolist(), b_tokens.tolist()),
+            seed=experiment,
+            draws=draws,
+            clusters=of.tolist(),
+        ).interval
+        hits += interval is not None and interval.low <= right <= interval.high
+    return hits / experiments
+
+
+def share_coverage(
+    gained: float, lost: float, prompts: int, experiments: int, seed: int = 0, draws: int = 1_000
+) -> float:
+    """The same of the difference of two shares; a prompt is gained or lost with these probabilities."""
+    generator, hits = np.random.default_rng(seed), 0
+    for experiment in range(experiments):
+        difference = generator.choice([1, -1, 0], prompts, p=[gained, lost, 1 - gained - lost])
+        mine, other = (difference > 0).tolist(), (difference < 0).tolist()
+        interval = paired_difference(mine, other, seed=experiment, draws=draws).interval
+        hits += interval is not None and interval.low <= gained - lost <= interval.high
+    return hits / experiments
+
+
+class Language:
+    """Texts of tokens out of six; the next one hangs on the prompt and the last two. [8, 7, 7, 6] probabilities."""
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        scores = np.random.default_rng(5).standard_normal((8, 7, 7, 6)) * 1.5
+        self.probabilities = np.exp(scores / temperature)
+        self.probabilities /= self.probabilities.sum(-1, keepdims=True)
+
+    def texts(self, generator: np.random.Generator, answers: int, length: int = 12) -> dict[str, list[list[int]]]:
+        """So many answers to each prompt."""
+        sums, found = self.probabilities.cumsum(-1), {}
+        for prompt in range(sums.shape[0]):
+            before, last = np.full(answers, 6), np.full(answers, 6)
+            written = []
+            for _ in range(length):
+                token = (generator.random(answers)[:, None] > sums[prompt, before, last, :-1]).sum(-1)
+                written.append(token)
+                before, last = last, token
+            found[str(prompt)] = np.stack(written, 1).tolist()
+        return found
+
+    def distance(self, other: Language) -> float:
+        """Mean total variation distance of the next token's distributions."""
+        return float(np.abs(self.probabilities - other.probabilities).sum(-1).mean() / 2)
+
+
+def called_different(
+    other: Language, experiments: int, answers: int = 60, level: float = 0.05, permutations: int = 399, seed: int = 0
+) -> float:
+    """Share of experiments in which the two-sample test tells ``other`` from the language at temperature 1."""
+    generator, base, found = np.random.default_rng(seed), Language(), 0
+    for experiment in range(experiments):
+        ours, theirs = other.texts(generator, answers), base.texts(generator, answers)
+        tested = two_sample(ours, theirs, seed=experiment, permutations=permutations, level=level)
+        found += tested.verdict == "different"
+    return found / experiments
+
+
+def main(experiments: int, sizes: Sequence[int] = SIZES) -> None:
+    print(f"coverage of the 95% interval of a speedup, {experiments} experiments each")
+    for name, world in WORLDS.items():
+        print(f"{name:10}", *(f"{n}: {coverage(world, n, experiments):.1%}" for n in sizes), sep="  ", flush=True)
+    print("the same of a difference of two shares")
+    for gained, lost in ((0.02, 0.02), (0.05, 0.01), (0.1, 0.1), (0.25, 0.1)):
+        found = (f"{n}: {share_coverage(gained, lost, n, experiments):.1%}" for n in sizes)
+        print(f"+{gained:.0%} -{lost:.0%}", *found, sep="  ", flush=True)
+    print("two-sample test at 5%: distance, and how often it is seen")
+    for temperature in (1.0, 0.8, 0.7, 0.6):
+        other = Language(temperature)
+        print(f"{other.distance(Language()):.3f}  {called_different(other, experiments // 10):.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if sys.argv[1:] else 500)

@@ -1,0 +1,59 @@
+"""What a CLLM learns: any state of a block says what its fixed point says (Kou et al. 2024, arXiv:2403.00835, §3.2)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+from specbench.options import Options as BaseOptions
+from specbench.options import option
+from specbench.training.collator import ConsistencyCollator
+from specbench.training.lesson import ConsistencyLesson
+from specbench.training.objectives import Norm, global_consistency, local_consistency
+from specbench.training.trajectory import Trajectory
+
+_CONTEXT = 1  # blocks of a mask's window: a noisy block sees the answer's own text before it
+
+
+class Options(BaseOptions):
+    """Options of the method's training. The released trainer takes one block a step, in a sequence of its own; here
+    all blocks of an answer are in one sequence and see what they would see there."""
+
+    loss: Literal["global", "local"] = option("global", help="learn from the fixed point, or from the next state")
+    ar_weight: float = option(10.0, help="of the autoregressive loss: 10 released; the paper also has 1: faster", ge=0)
+    include_prompt: bool = option(False, help="the prompt's tokens count in the autoregressive loss, as released")
+    smoothing: float = option(0.0, help="of its labels; released 0.1, which the paper does not have", ge=0, lt=1)
+    norm: Norm = option("tokens", help="consistency: mean over tokens, over blocks, or as Jacobi Forcing's code")
+    last_row: bool = option(False, help="a block's last row foresees the next block's first token too")
+    max_tokens: int = option(4096, help="of a packed text; last blocks are left out of longer ones", ge=8)
+
+
+class Lesson(ConsistencyLesson):
+    """See :class:`ConsistencyLesson`."""
+
+    def __init__(self, model: Any, options: Options) -> None:
+        objective = local_consistency if options.loss == "local" else global_consistency
+        super().__init__(
+            model,
+            partial(objective, norm=options.norm, last=options.last_row),
+            window=_CONTEXT,
+            ar_weight=options.ar_weight,
+            include_prompt=options.include_prompt,
+            smoothing=options.smoothing,
+        )
+
+
+class Collator(ConsistencyCollator):
+    """Of each block a uniformly drawn state that is not the fixed point; for ``local`` the one after it, too."""
+
+    def __init__(self, options: Options, seed: int = 0, length: int = 0, multiple: int = 1) -> None:
+        self._streams = 2 if options.loss == "local" else 1
+        super().__init__(options.max_tokens, self._streams, seed, length, multiple)
+
+    def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
+        last = [len(states) - 1 for states in trajectory.blocks]  # 0 where a block was right from the start
+        chosen = [draw.randrange(max(1, final)) for final in last]
+        after = [min(at + 1, final) for at, final in zip(chosen, last, strict=True)]
+        return (chosen, after)[: self._streams]

@@ -1,0 +1,34 @@
+"""Training a CLLM: consistency on the target's own trajectories (Kou et al. 2024, arXiv:2403.00835)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.methods.cllm import learning
+from specbench.training.finetune import Teaching, finetune
+from specbench.training.recipe import Job
+from specbench.training.settings import WeightOptions
+
+TRAJECTORIES = True
+
+
+class Options(learning.Options, WeightOptions):
+    """Options of the recipe."""
+
+
+def train(options: Options, job: Job) -> Mapping[str, Any]:
+    """See :func:`finetune`."""
+    streams = 3 if options.loss == "local" else 2
+    return finetune(
+        Teaching(
+            method="cllm",
+            lesson=lambda model: learning.Lesson(model, options),
+            collator=learning.Collator(options, job.seed),
+            masked=True,
+            size=lambda text: len(text.prompt) + streams * len(text.answer),
+            decoding={"block_size": job.texts[0].block_size} if job.texts else {},
+        ),
+        options,
+        job,
+    )

@@ -1,0 +1,60 @@
+"""What Jacobi Forcing learns: progressive consistency on pairs of noisy and clean blocks (the authors' post, 2025)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from specbench.options import Options as BaseOptions
+from specbench.options import option
+from specbench.training.collator import ConsistencyCollator
+from specbench.training.lesson import ConsistencyLesson
+from specbench.training.objectives import Norm, progressive_consistency
+from specbench.training.schedule import Ends, Measure, Order, Schedule
+from specbench.training.states import sizes
+from specbench.training.trajectory import Trajectory
+
+
+class Options(BaseOptions):
+    """Options of the method's training. Where post and released code part, the default is the post's."""
+
+    noise_window: int = option(16, "w", help="blocks over which the noise level grows", ge=1)
+    noise_order: Order = option("cyclic", help="levels in turn, or at random")
+    noise_ends: Ends = option("open", help="levels 0, 1/w, … (w-1)/w (post), or w of them from 0 to 1 (released)")
+    noise_measure: Measure = option(
+        "divergence", help="noise of a state: all from the first wrong token on (released), or wrong tokens (post)"
+    )
+    noise_rotate: bool = option(False, help="another level for each block at each visit; no publication's")
+    mask_window: int | None = option(None, "W", help="blocks that see each other's noise; default is all", ge=1)
+    ar_weight: float = option(10.0, help="of the autoregressive loss: released 10, checkpoints' names say 1", ge=0)
+    include_prompt: bool = option(False, help="the prompt's tokens count in the autoregressive loss, as released")
+    norm: Norm = option("tokens", help="consistency: mean over tokens, over blocks, or the released code's")
+    max_tokens: int = option(16384, help="of a packed text; last blocks are left out of longer ones", ge=8)
+
+
+class Lesson(ConsistencyLesson):
+    """See :class:`ConsistencyLesson`."""
+
+    def __init__(self, model: Any, options: Options) -> None:
+        super().__init__(
+            model,
+            partial(progressive_consistency, norm=options.norm),
+            window=options.mask_window,
+            ar_weight=options.ar_weight,
+            include_prompt=options.include_prompt,
+        )
+
+
+class Collator(ConsistencyCollator):
+    """The state of each block whose noise is nearest to what the schedule asks for."""
+
+    def __init__(self, options: Options, seed: int = 0, length: int = 0, multiple: int = 1) -> None:
+        super().__init__(options.max_tokens, 1, seed, length, multiple)
+        self._schedule = Schedule(
+            options.noise_window, options.noise_order, options.noise_ends, options.noise_measure, options.noise_rotate
+        )
+
+    def choose(self, trajectory: Trajectory, draw: random.Random) -> Sequence[Sequence[int]]:
+        return [self._schedule.states(trajectory.blocks, sizes(trajectory), draw, self.visit)]

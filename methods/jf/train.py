@@ -1,0 +1,35 @@
+"""Training for Jacobi Forcing: progressive consistency on the target's own trajectories (the authors' post, 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.methods.jf import learning
+from specbench.training.finetune import Teaching, finetune
+from specbench.training.recipe import Job
+from specbench.training.settings import WeightOptions
+
+TRAJECTORIES = True
+
+
+class Options(learning.Options, WeightOptions):
+    """Options of the recipe."""
+
+
+def train(options: Options, job: Job) -> Mapping[str, Any]:
+    """See :func:`finetune`. Held-out prompts are decoded block by block: rows of a second block and of recycled guesses
+    cost a CPU more than they bring, and would hide what the weights have learnt."""
+    decoding = {"preset": "vanilla", "block_size": job.texts[0].block_size} if job.texts else {}
+    return finetune(
+        Teaching(
+            method="jf",
+            lesson=lambda model: learning.Lesson(model, options),
+            collator=learning.Collator(options, job.seed),
+            masked=True,
+            size=lambda text: len(text.prompt) + 2 * len(text.answer),
+            decoding=decoding,
+        ),
+        options,
+        job,
+    )

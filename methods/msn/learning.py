@@ -1,0 +1,146 @@
+"""What MSN learns: next tokens behind noise, as ordinary fine-tuning (Wang et al. 2024, arXiv:2406.17404, §3.2)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from specbench.options import Options as BaseOptions
+from specbench.options import option
+from specbench.training.losses import Losses, Pairs, Targets, evaluate, mean
+from specbench.training.noise import lowest, noised, segment_length, segment_start, sources
+from specbench.training.student import Student
+
+
+class Options(BaseOptions):
+    """Options of the method's training."""
+
+    noise_length: int = option(4, "L", help="tokens of the noisy segment; the repository's snippet says 5", ge=1)
+    place: Literal["random", "lowest"] = option("random", help="of the segment: anywhere, or where the loss is lowest")
+    in_place: bool = option(False, help="noise may copy earlier noise, as in the repository's snippet; Eq. 4 has none")
+    include_prompt: bool = option(False, help="the prompt's tokens count in the loss, as Eq. 3 writes it")
+    max_tokens: int = option(2048, help="of a text, prompt included; longer answers are cut", ge=8)
+
+
+class Text(Protocol):
+    """A prompt with its answer, at least one token each; a trajectory is one too."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def prompt(self) -> Sequence[int]: ...
+    @property
+    def answer(self) -> Sequence[int]: ...
+
+
+class Lesson(nn.Module):
+    """L = −1/M Σᵢ log pθ(xᵢ | x̂_<i), x̂ the text with its noisy segment; labels stay clean, behind the segment too.
+
+    Args:
+        model: a transformers causal LM, bare or with an adapter; what of it is trained is the caller's business.
+        options: of the method.
+
+    Raises:
+        UsageError: see :class:`Student`.
+    """
+
+    def __init__(self, model: Any, options: Options) -> None:
+        super().__init__()
+        self.model = model
+        self._student, self._options = Student(model), options
+
+    def forward(
+        self, ids: Tensor, sources: Tensor, prompts: Tensor, answers: Tensor, starts: Tensor, lengths: Tensor
+    ) -> dict[str, Tensor]:
+        """One step's loss.
+
+        Args:
+            ids: int64 [B, S] clean texts, filled up at their ends.
+            sources: int64 [B, S] where noise at each position copies from.
+            prompts, answers: int64 [B] tokens of prompts and answers.
+            starts: int64 [B] of the noisy segments; not looked at with ``place=lowest``.
+            lengths: int64 [B] of the segments, 0 where an answer is too short.
+
+        Returns:
+            ``loss``; ``accuracy``, the share of tokens that are the model's best; ``denoising``, the loss of the tokens
+            that rows of noise foresee; all scalars.
+        """
+        if self._options.place == "lowest":
+            starts = lowest(self._surprise(ids, prompts, answers), prompts, answers, lengths)
+        noisy = noised(ids, sources, starts, lengths, self._options.in_place)
+        first = torch.zeros_like(prompts) if self._options.include_prompt else prompts - 1
+        targets = _targets(ids, first, prompts + answers)
+        found = self._losses(noisy, targets)
+        row = targets.rows % ids.shape[1]
+        text = targets.rows // ids.shape[1]
+        noise = (row >= starts[text]) & (row < (starts + lengths)[text])
+        return {
+            "loss": (found.surprise * targets.shares).sum(),
+            "accuracy": mean(found.right),
+            "denoising": mean(found.surprise[noise]),
+        }
+
+    @torch.no_grad()
+    def _surprise(self, ids: Tensor, prompts: Tensor, answers: Tensor) -> Tensor:
+        """Each answer token's loss behind the clean text before it, float32 [B, S]; 0 elsewhere."""
+        targets = _targets(ids, prompts - 1, prompts + answers)
+        out = torch.zeros(ids.shape, device=ids.device)
+        out.view(-1)[targets.rows + 1] = self._losses(ids, targets).surprise
+        return out
+
+    def _losses(self, ids: Tensor, targets: Targets) -> Losses:
+        states = self._student.text_states(ids).flatten(0, 1)
+        none = targets.rows[:0]
+        scores, at_once = self._student.scores, self._student.rows_at_once
+        return evaluate(scores, states, Pairs(none, none, targets.shares[:0]), targets, at_once=at_once)
+
+
+def _targets(ids: Tensor, first: Tensor, ends: Tensor) -> Targets:
+    """Next tokens of the rows from ``first`` to the last but one before ``ends``, int64 [B] both, their mean."""
+    places = torch.arange(ids.shape[1], device=ids.device)
+    learns = (places >= first[:, None]) & (places < (ends - 1)[:, None])
+    rows = learns.flatten().nonzero()[:, 0]
+    return Targets(rows, ids.flatten()[rows + 1], torch.full(rows.shape, 1 / max(1, len(rows)), device=ids.device))
+
+
+class Collator:
+    """Texts as a batch of :class:`Lesson`, with fresh noise at each visit.
+
+    Args:
+        options: of the method.
+        seed: with the visit and the text's id it decides every draw.
+        multiple: texts are filled up to a multiple of it.
+
+    Attributes:
+        visit: how often the data were gone through before; set by whoever loops.
+    """
+
+    def __init__(self, options: Options, seed: int = 0, multiple: int = 1) -> None:
+        self._options, self._seed, self._multiple = options, seed, multiple
+        self.visit = 0
+
+    def __call__(self, texts: Sequence[Text]) -> dict[str, Tensor]:
+        options = self._options
+        ids, copied, numbers = [], [], []
+        for text in texts:
+            draw = random.Random(f"{self._seed}/{self.visit}/{text.id}")
+            prompt = len(text.prompt)
+            answer = text.answer[: max(1, options.max_tokens - prompt)]
+            length = segment_length(len(answer), options.noise_length)
+            ids.append(torch.tensor([*text.prompt, *answer]))
+            copied.append(torch.tensor(sources(prompt + len(answer), draw)))
+            numbers.append([prompt, len(answer), segment_start(prompt, len(answer), length, draw), length])
+        prompts, answers, starts, lengths = torch.tensor(numbers).unbind(1)
+        # Filled up at the end: causal attention never looks there.
+        filled = [pad_sequence(rows, batch_first=True) for rows in (ids, copied)]
+        spare = -filled[0].shape[1] % self._multiple
+        both = [torch.nn.functional.pad(rows, (0, spare)) for rows in filled]
+        return {
+            "ids": both[0], "sources": both[1], "prompts": prompts, "answers": answers, "starts": starts,
+            "lengths": lengths,
+        }  # fmt: skip

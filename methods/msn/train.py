@@ -1,0 +1,31 @@
+"""Training for TR-Jacobi: next tokens behind noise ("Make Some Noise", Wang et al. 2024, arXiv:2406.17404)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.methods.msn import learning
+from specbench.training.finetune import Teaching, finetune
+from specbench.training.recipe import Job
+from specbench.training.settings import WeightOptions
+
+
+class Options(learning.Options, WeightOptions):
+    """Options of the recipe."""
+
+
+def train(options: Options, job: Job) -> Mapping[str, Any]:
+    """See :func:`finetune`."""
+    return finetune(
+        Teaching(
+            method="msn",
+            lesson=lambda model: learning.Lesson(model, options),
+            collator=learning.Collator(options, job.seed),
+            masked=False,
+            size=lambda text: len(text.prompt) + len(text.answer),
+            decoding={},
+        ),
+        options,
+        job,
+    )

@@ -1,0 +1,145 @@
+"""Chains that begin anywhere inside cached texts, many in one forward, none of them committed.
+
+A step (:mod:`specbench.engine.engine`) drafts behind the end of a text. Where the whole text is known, any of its
+places can be drafted from at once: a chain sees the cache up to its own start, and itself. The rows of all chains lie
+in one row of the batch, without padding; only attention goes text by text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from specbench.engine.engine import Engine
+from specbench.engine.sampler import scores
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Guesses in a row.
+
+    Attributes:
+        slot: an occupied slot of the engine.
+        start: position of the first of them; they see what the slot has cached before it.
+        tokens: at least one.
+    """
+
+    slot: int
+    start: int
+    tokens: Sequence[int]
+
+
+@torch.inference_mode()
+def next_tokens(engine: Engine, chains: Sequence[Chain]) -> list[list[int]]:
+    """The target's own next token after each token of each chain; the cache stays as it is.
+
+    Args:
+        engine: holds the texts.
+        chains: chains of one slot one after the other.
+
+    Raises:
+        ValueError: a slot is free, holds fewer tokens than a chain says to see, or comes up twice.
+    """
+    for chain in chains:
+        if not 0 <= chain.start <= engine.length(chain.slot):
+            raise ValueError(f"slot {chain.slot} holds {engine.length(chain.slot)} tokens, not {chain.start}")
+    groups, positions, first = [], [], 0
+    for slot, mine in groupby(chains, lambda chain: chain.slot):
+        group = _Group.of(slot, first, list(mine), engine.device)
+        groups.append(group)
+        positions.append(group.position)
+        first = group.rows.stop
+    if len({group.slot for group in groups}) < len(groups):
+        raise ValueError("the chains of a slot have to come one after the other")
+    position = torch.cat(positions)[None]
+    tokens = torch.tensor([[token for chain in chains for token in chain.tokens]], device=engine.device)
+    reading = _Reading(engine, groups)
+    logits = engine.model(
+        input_ids=tokens, position_ids=position, past_key_values=reading, use_cache=True, step=reading.attend
+    ).logits
+    chosen = iter(scores(logits, position + 1, engine.sampling).argmax(-1)[0].tolist())
+    return [[next(chosen) for _ in chain.tokens] for chain in chains]
+
+
+@dataclass
+class _Group:
+    """The chains of one slot: R rows behind up to L cached cells.
+
+    Attributes:
+        slot: whose.
+        rows: theirs among all rows of the forward.
+        cells: L, what the one that starts last sees.
+        position: int64 [R].
+        visible: bool [R, L + R], which cells, then which rows of the group, each row may see.
+        masks: additive masks made of it, by window.
+    """
+
+    slot: int
+    rows: slice
+    cells: int
+    position: Tensor
+    visible: Tensor
+    masks: dict[int | None, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, slot: int, first: int, chains: Sequence[Chain], device: torch.device) -> _Group:
+        sizes = torch.tensor([len(chain.tokens) for chain in chains])
+        start = torch.tensor([chain.start for chain in chains]).repeat_interleave(sizes)
+        chain = torch.arange(len(chains)).repeat_interleave(sizes)
+        count, cells = len(chain), max(each.start for each in chains)
+        row = torch.arange(count)
+        position = start + row - (sizes.cumsum(0) - sizes)[chain]
+        own = (chain[:, None] == chain) & (row <= row[:, None])
+        visible = torch.cat([torch.arange(cells) < start[:, None], own], dim=1)
+        return cls(slot, slice(first, first + count), cells, position.to(device), visible.to(device))
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Additive mask [R, L + R] of layers with that sliding window."""
+        if window not in self.masks:
+            visible, position = self.visible, self.position
+            if window is not None:
+                seen = torch.cat([torch.arange(self.cells, device=position.device), position])
+                visible = visible & (seen > position[:, None] - window)
+            hidden = torch.finfo(dtype).min
+            self.masks[window] = torch.zeros(visible.shape, dtype=dtype, device=position.device).masked_fill_(
+                ~visible, hidden
+            )
+        return self.masks[window]
+
+
+class _Reading:
+    """The cache as one forward sees it: what is stored, and that forward's own rows, which nobody keeps."""
+
+    def __init__(self, engine: Engine, groups: Sequence[_Group]) -> None:
+        self._cache = engine.cache
+        self._groups = groups
+        self._layer = 0
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """A layer's own new keys and values; its attention, which comes next, adds those that are stored."""
+        self._layer = layer_idx
+        return key, value
+
+    def get_seq_length(self, *_: object, **__: object) -> int:
+        """Asked by models that make their own position ids; ours always come with the call."""
+        return 0
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+        """Attention of [1, heads, Q, size] queries; a :class:`specbench.engine.attention.interface.Backend`."""
+        keys, values = self._cache.stored(self._layer)
+        attended = [
+            torch.nn.functional.scaled_dot_product_attention(
+                query[:, :, group.rows],
+                torch.cat([keys[group.slot, None, :, : group.cells], key[:, :, group.rows]], dim=2),
+                torch.cat([values[group.slot, None, :, : group.cells], value[:, :, group.rows]], dim=2),
+                attn_mask=group.mask(window, query.dtype),
+                scale=scale,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+            for group in self._groups
+        ]
+        return torch.cat(attended, dim=2).transpose(1, 2)

@@ -1,0 +1,1 @@
+"""The report: a document of tables and figures, made once and written as HTML, Markdown and CSV."""

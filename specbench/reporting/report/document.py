@@ -1,0 +1,218 @@
+"""A report before it has a format: sections of text, tables and figures, each with its runs and its formula.
+
+Everything a format needs is here as plain text and numbers, so that HTML, Markdown and CSV say the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Tone = Literal["", "good", "bad", "faint"]
+
+DASH = "–"
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place of a table.
+
+    Attributes:
+        text: as people read it.
+        value, low, high: the figure behind it with its interval, for files that programs read.
+        tone: how it looks; never the only bearer of a meaning.
+        under: a second, smaller line.
+    """
+
+    text: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    tone: Tone = ""
+    under: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; ``key`` is its name in CSV, with its unit. Words are set from the left, figures from the right."""
+
+    key: str
+    title: str
+    words: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row. The first ones of each ``part`` have it as a heading above them."""
+
+    cells: Sequence[Cell]
+    run: str = ""
+    method: str = ""
+    part: str = ""
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where figures come from: ids of runs, and how they were worked out."""
+
+    runs: Sequence[str]
+    formula: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; ``name`` is its name in CSV. A folded one shows its title until it is opened."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    source: Source
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture.
+
+    Attributes:
+        name: of its file, without suffix; unique in a report.
+        content: an SVG document, or the bytes of a PNG.
+        says: what is to be seen, for those who do not see it.
+        behind: the same as a table, for formats without pictures.
+        wide: takes the page's whole width.
+    """
+
+    name: str
+    title: str
+    content: str | bytes
+    says: str
+    source: Source
+    behind: Table | None = None
+    wide: bool = False
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return f"{self.name}.{'svg' if isinstance(self.content, str) else 'png'}"
+
+
+@dataclass(frozen=True)
+class Words:
+    """Sentences, a line each."""
+
+    lines: Sequence[str]
+    kind: Literal["text", "notes", "warning"] = "text"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Words and what they mean."""
+
+    meanings: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token of a trace: its text, how it came, and how that looks; no origin is a sign of the trace's own."""
+
+    text: str
+    origin: str
+    look: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A step of a trace.
+
+    Attributes:
+        number: from 1; 0 is the prompt's forward.
+        rows: of its tree, where that is known.
+        pieces: what it added.
+        rejected: drafts that came to nothing.
+    """
+
+    number: int
+    rows: int | None
+    pieces: Sequence[Piece]
+    rejected: Sequence[Piece] = ()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A way of coming: its letter where there are no colours, its look, and what it means."""
+
+    letter: str
+    look: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One generation, a line for each step; ``origins`` is its legend. It is folded unless it is ``open``."""
+
+    title: str
+    said: str
+    lines: Sequence[Line]
+    origins: Mapping[str, Origin]
+    source: Source
+    open: bool = False
+
+
+Block = Words | Terms | Table | Figure | Trace
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it; its own sections come last."""
+
+    id: str
+    title: str
+    blocks: Sequence[Block] = ()
+    sections: Sequence[Section] = field(default_factory=tuple)
+    under: str = ""
+
+    def tables(self) -> Iterator[Table]:
+        """Every table in here, those behind figures too."""
+        for block in self.blocks:
+            if isinstance(block, Table):
+                yield block
+            elif isinstance(block, Figure) and block.behind is not None:
+                yield block.behind
+        for section in self.sections:
+            yield from section.tables()
+
+    def figures(self) -> Iterator[Figure]:
+        """Every figure in here."""
+        for block in self.blocks:
+            if isinstance(block, Figure):
+                yield block
+        for section in self.sections:
+            yield from section.figures()
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report."""
+
+    title: str
+    under: str
+    sections: Sequence[Section]
+
+
+def printable(text: str) -> str:
+    """Text that every file can hold: halves of characters and control characters, which models do write, replaced."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def parts(text: str) -> list[tuple[str, bool]]:
+    """A text's pieces, and whether each stands between backticks and so is code."""
+    found = text.split("`")
+    if len(found) % 2 == 0:  # the last backtick opens nothing
+        found[-2:] = ["`".join(found[-2:])]
+    return [(piece, at % 2 == 1) for at, piece in enumerate(found) if piece]

@@ -1,0 +1,301 @@
+"""The loop of every recipe: transformers' Trainer, exact resuming, looks at held-out texts, and errors that help."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from specbench.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.training import checkpoints
+from specbench.training.order import Order
+from specbench.training.recipe import Job
+from specbench.training.settings import LoopOptions
+
+_WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What held-out texts say of weights in training.
+
+    Attributes:
+        figures: plain values by name, for the record.
+        line: the same for the user.
+    """
+
+    figures: Mapping[str, Any]
+    line: str
+
+
+@dataclass(frozen=True)
+class Course:
+    """What :func:`fit` goes through.
+
+    Attributes:
+        lesson: called as ``lesson(**batch)``; ``loss`` of what it returns is learnt from, the rest is shown. What of
+            its weights requires a gradient is trained, and is all that checkpoints hold.
+        texts: to learn from.
+        collate: (how often the texts were gone through before, some texts) -> batch. Of the same arguments it makes
+            the same batch.
+        size: tokens of a text, by which neighbours in a batch are alike.
+        look: at held-out texts; None where there are none.
+    """
+
+    lesson: nn.Module
+    texts: Sequence[Any]
+    collate: Callable[[int, Sequence[Any]], dict[str, Tensor]]
+    size: Callable[[Any], int]
+    look: Callable[[], Look] | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished training.
+
+    Attributes:
+        steps: taken in all.
+        visits: passes over the texts.
+        answer_tokens: learnt from, those of several visits counted each time.
+        last: of each figure that steps have, the last value shown.
+    """
+
+    steps: int
+    visits: float
+    answer_tokens: int
+    last: Mapping[str, float]
+
+
+def fit(course: Course, options: LoopOptions, job: Job) -> Done:
+    """Trains ``course.lesson`` in place, going on from the last whole checkpoint in ``job.out``.
+
+    Interrupted and gone on with, it takes the same steps: order and draws depend on the seed and the visit alone, and a
+    checkpoint has the optimiser's state and that of every random generator.
+
+    Raises:
+        UsageError: there is nothing to learn from, or the loss is not finite.
+        EnvironmentRefused: memory does not suffice, or the disk is full. The last whole checkpoint stays.
+    """
+    if not course.texts:
+        raise UsageError("there is no text to learn from; give more prompts, or longer answers")
+    folder = job.out / "checkpoints"
+    trainer = _Trainer(course, options, job, folder)
+    last = checkpoints.last_whole(folder)
+    if last:
+        job.say(f"going on from {last}")
+    try:
+        done = trainer.train(resume_from_checkpoint=str(last) if last else None)
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not _no_memory(error):
+            raise
+        raise EnvironmentRefused(
+            f"no memory for a step of {options.batch} texts; lower --set batch or --set max_tokens, or --set "
+            f"checkpointing=true where the recipe has it. {_kept(folder)}"
+        ) from error
+    state = trainer.state
+    shown = {name: value for row in state.log_history for name, value in row.items() if isinstance(value, float)}
+    return Done(done.global_step, round(state.epoch or 0.0, 3), trainer.answer_tokens(done.global_step), shown)
+
+
+def _no_memory(error: BaseException) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "not enough memory" in str(error)
+
+
+def _kept(folder: Path) -> str:
+    last = checkpoints.last_whole(folder)
+    return f"The same command goes on from {last.name}" if last else "No checkpoint was written yet"
+
+
+class _Trainer(Trainer):
+    """transformers' loop over a course."""
+
+    control: Any
+    state: Any
+
+    def __init__(self, course: Course, options: LoopOptions, job: Job, folder: Path) -> None:
+        self._course, self._job, self._folder = course, job, folder
+        self._figures: dict[str, float] = {}
+        self._order = Order([course.size(text) for text in course.texts], options.batch, job.seed)
+        super().__init__(
+            model=course.lesson,
+            args=_arguments(options, job, folder, looks=course.look is not None),
+            train_dataset=_Visited(course.texts),
+            eval_dataset=_Visited(()),
+            data_collator=self._collate,
+            callbacks=[_Says(job, self.answer_tokens)],
+        )
+        self.remove_callback(PrinterCallback)
+        # A lesson's own loss is a mean already; Trainer would take its **batch for a sign that it is none.
+        self.model_accepts_loss_kwargs = False
+        # One process is one device; several are torchrun's or accelerate's, not torch's threads.
+        self.args._n_gpu = min(1, self.args.n_gpu)
+
+    def answer_tokens(self, steps: int) -> int:
+        """Tokens of answers that so many steps learn from."""
+        texts = self._course.texts
+        a_step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        a_visit = math.ceil(len(texts) / a_step)
+        whole, rest = divmod(steps, a_visit)
+        met = self._order.of(whole)[: rest * a_step]
+        return whole * sum(len(text.answer) for text in texts) + sum(len(texts[at].answer) for at in met)
+
+    def _get_train_sampler(self, *_: Any) -> Order:
+        return self._order
+
+    def _collate(self, met: Sequence[tuple[int, Any]]) -> dict[str, Tensor]:
+        return self._course.collate(met[0][0], [text for _, text in met])
+
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        found = model(**inputs)
+        self._figures = {name: float(value.detach()) for name, value in found.items() if value.numel() == 1}
+        if not math.isfinite(self._figures["loss"]):
+            raise UsageError(
+                f"the loss of step {self.state.global_step + 1} is {self._figures['loss']}; lower --set lr or --set "
+                f"clip, or --set bf16=false. {_kept(self._folder)}"
+            )
+        return found["loss"]
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if "loss" in logs:
+            logs.update({name: value for name, value in self._figures.items() if name != "loss"})
+        super().log(logs, *args, **kwargs)
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, Any]:
+        if self._course.look is None:
+            return {}
+        found = self._course.look()
+        metrics: Any = {f"eval_{name}": value for name, value in found.figures.items()}
+        self.log(metrics)
+        if self.is_world_process_zero():
+            self._job.say(f"step {self.state.global_step}/{self.state.max_steps}  held out: {found.line}")
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return dict(metrics)
+
+    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        # What is not trained is in the target's own files.
+        trained = {name for name, parameter in self._course.lesson.named_parameters() if parameter.requires_grad}
+        kept = {
+            name: value.detach().contiguous()
+            for name, value in (state_dict or self._course.lesson.state_dict()).items()
+            if name in trained
+        }
+        if not all(bool(value.isfinite().all()) for value in kept.values()):
+            raise UsageError(f"weights are not finite any more; lower --set lr or --set clip. {_kept(self._folder)}")
+        into = Path(output_dir or self._folder)
+        into.mkdir(parents=True, exist_ok=True)
+        save_file(kept, into / _WEIGHTS, metadata={"format": "pt"})
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        found = load_file(Path(resume_from_checkpoint, _WEIGHTS))
+        self._course.lesson.load_state_dict(found, strict=False)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        folder = self._folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        try:
+            super()._save_checkpoint(*args, **kwargs)
+            if self.args.should_save:
+                checkpoints.mark_whole(folder)
+        except (OSError, RuntimeError, SafetensorError, SpecbenchError) as error:
+            shutil.rmtree(folder, ignore_errors=True)  # room for others
+            if isinstance(error, SpecbenchError) or _no_memory(error):
+                raise
+            reason = " ".join(str(error).split())[:120]
+            raise EnvironmentRefused(
+                f"{folder.name} cannot be written to {self._folder} ({reason}); make room there. {_kept(self._folder)}"
+            ) from error
+
+
+def in_bf16(options: LoopOptions, device: torch.device) -> bool:
+    """Whether products are in bfloat16; by default where it is not emulated, which would cost more than it saves."""
+    if options.bf16 is not None:
+        return options.bf16
+    on_cpu = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    return bool(torch.cuda.is_bf16_supported() if device.type == "cuda" else on_cpu())
+
+
+def _arguments(options: LoopOptions, job: Job, folder: Path, looks: bool) -> TrainingArguments:
+    device: torch.device = job.target.model.device
+    return TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=options.batch,
+        gradient_accumulation_steps=options.accumulation,
+        num_train_epochs=options.epochs,
+        max_steps=options.steps or -1,
+        learning_rate=options.lr,
+        lr_scheduler_type="cosine",
+        warmup_steps=options.warmup,  # below 1 it is a share
+        weight_decay=options.weight_decay,
+        adam_beta1=options.beta1,
+        adam_beta2=options.beta2,
+        max_grad_norm=options.clip,
+        bf16=in_bf16(options, device),
+        use_cpu=device.type == "cpu",
+        logging_steps=options.log_every,
+        logging_nan_inf_filter=False,
+        eval_strategy="steps" if looks else "no",
+        eval_steps=options.eval_every,
+        save_steps=options.save_every,
+        save_total_limit=2,
+        seed=job.seed,
+        report_to=[],
+        label_names=[],
+        remove_unused_columns=False,
+        disable_tqdm=True,
+    )
+
+
+class _Visited(torch.utils.data.Dataset[tuple[int, Any]]):
+    """Texts by what :class:`Order` yields, each with its visit."""
+
+    def __init__(self, texts: Sequence[Any]) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, met: tuple[int, int]) -> tuple[int, Any]:
+        visit, index = met
+        return visit, self._texts[index]
+
+
+class _Says(TrainerCallback):
+    """Lines for the user."""
+
+    def __init__(self, job: Job, answer_tokens: Callable[[int], int]) -> None:
+        self._job, self._answer_tokens = job, answer_tokens
+        self._since = (0, time.perf_counter())
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._since = (state.global_step, time.perf_counter())
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        control.should_log = control.should_log or state.global_step == state.max_steps
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if not logs or "loss" not in logs or not state.is_world_process_zero:
+            return
+        step, began = self._since
+        tokens = self._answer_tokens(state.global_step) - self._answer_tokens(step)
+        speed = tokens / max(1e-9, time.perf_counter() - began)
+        self._since = (state.global_step, time.perf_counter())
+        loop = ("loss", "grad_norm", "learning_rate", "epoch")
+        figures = [f"{name} {value:.3f}" for name, value in logs.items() if name not in loop]
+        self._job.say(
+            f"step {state.global_step}/{state.max_steps}  "
+            + "  ".join([f"loss {logs['loss']:.3f}", *figures, f"lr {logs['learning_rate']:.1e}", f"{speed:.0f} tok/s"])
+        )
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._since = (state.global_step, time.perf_counter())  # a look is no time of learning

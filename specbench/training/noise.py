@@ -1,0 +1,73 @@
+"""Noise in the input of an ordinary next-token loss: "Make Some Noise" (Wang et al. 2024, arXiv:2406.17404).
+
+One segment of the answer is replaced by ahead noise: at position i, a token drawn uniformly from those before i. Labels
+stay clean everywhere, behind the segment too. What is drawn is where each position would copy from (:func:`sources`),
+so that a segment can be placed afterwards, where the model's loss is lowest.
+"""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch import Tensor
+
+
+def segment_length(answer: int, wanted: int) -> int:
+    """Tokens of the segment in an answer of ``answer`` tokens: the wanted ones, but never the last token.
+
+    The last token is no input of a row that learns, and so the published snippet's range of starts is empty, and its
+    draw an error, where the answer is no longer than the segment.
+    """
+    return max(0, min(wanted, answer - 1))
+
+
+def sources(length: int, draw: random.Random) -> list[int]:
+    """For each position of a text a uniform one before it; 0 for the first."""
+    return [draw.randrange(max(1, place)) for place in range(length)]
+
+
+def segment_start(prompt: int, answer: int, length: int, draw: random.Random) -> int:
+    """A uniform first position of a segment of ``length`` tokens in the answer, its last token left out.
+
+    Args:
+        prompt, answer: tokens of each.
+        length: :func:`segment_length`.
+    """
+    return prompt + draw.randrange(max(1, answer - length))
+
+
+def lowest(losses: Tensor, prompts: Tensor, answers: Tensor, lengths: Tensor) -> Tensor:
+    """First positions, int64 [B], of the segments whose tokens' loss sums to least; the first of several (App. A).
+
+    Args:
+        losses: [B, S] of each token given the text before it.
+        prompts, answers, lengths: int64 [B] tokens of prompts, answers and segments.
+    """
+    places = torch.arange(losses.shape[1], device=losses.device)
+    sums = torch.nn.functional.pad(losses.double().cumsum(1), (1, 0))
+    ends = (places + lengths[:, None]).clamp(max=losses.shape[1])
+    total = sums.gather(1, ends) - sums[:, :-1]
+    last = prompts + (answers - lengths - 1).clamp(min=0)
+    allowed = (places >= prompts[:, None]) & (places <= last[:, None])
+    return total.masked_fill(~allowed, torch.inf).argmin(1)
+
+
+def noised(ids: Tensor, sources: Tensor, starts: Tensor, lengths: Tensor, in_place: bool) -> Tensor:
+    """Texts with their segments replaced, int64 [B, S].
+
+    Args:
+        ids: int64 [B, S] clean texts.
+        sources: int64 [B, S] :func:`sources`.
+        starts, lengths: int64 [B] of the segments.
+        in_place: copy from the text as it is by then, so that noise may copy earlier noise, as the repository's snippet
+            does; else from the clean text, as Eq. 4 writes it.
+    """
+    places = torch.arange(ids.shape[1], device=ids.device)
+    inside = (places >= starts[:, None]) & (places < (starts + lengths)[:, None])
+    if not in_place:
+        return ids.gather(1, sources).where(inside, ids)
+    out = ids
+    for step in range(int(lengths.max())):
+        out = out.gather(1, sources).where(inside & (places == (starts + step)[:, None]), out)
+    return out

@@ -1,0 +1,83 @@
+"""Which state of a block is learnt from: a noise level that grows over a window of blocks (Jacobi Forcing).
+
+The post and the released packing script part in two places, and each reading is an option here: where the levels end,
+and what counts as noise.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Order = Literal["cyclic", "random"]
+Ends = Literal["open", "closed"]
+Measure = Literal["divergence", "unconverged"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Noise levels of the blocks of a text.
+
+    Attributes:
+        window: w, blocks over which the level grows, at least 1.
+        order: ``cyclic`` gives block i level i mod w, so that noise grows progressively; ``random`` any of the w.
+        ends: ``open`` has the levels 0, 1/w, …, (w - 1)/w (the post), ``closed`` w of them from 0 to 1 (the code).
+        measure: what of a state is noise, see :func:`noise_ratio`.
+        rotate: the level of block i at visit v is that of block i + v: no publication's, but a block that is visited w
+            times is then seen at every level. Only with ``cyclic``.
+    """
+
+    window: int
+    order: Order = "cyclic"
+    ends: Ends = "open"
+    measure: Measure = "divergence"
+    rotate: bool = False
+
+    @property
+    def levels(self) -> list[float]:
+        """The w levels, ascending from 0."""
+        parts = self.window if self.ends == "open" else max(1, self.window - 1)
+        return [level / parts for level in range(self.window)]
+
+    def states(
+        self, blocks: Sequence[Sequence[Sequence[int]]], lengths: Sequence[int], draw: random.Random, visit: int
+    ) -> list[int]:
+        """The state of each block that is learnt from.
+
+        Args:
+            blocks: trajectories, the last state of each its fixed point.
+            lengths: tokens of each block that belong to the answer; those behind its end are no noise.
+            draw: generator of a random order.
+            visit: how often the text was learnt from before.
+        """
+        levels = self.levels
+        shift = visit if self.rotate else 0
+        chosen = []
+        for at, (states, length) in enumerate(zip(blocks, lengths, strict=True)):
+            level = levels[(at + shift) % self.window] if self.order == "cyclic" else draw.choice(levels)
+            chosen.append(
+                nearest([noise_ratio(state[:length], states[-1][:length], self.measure) for state in states], level)
+            )
+        return chosen
+
+
+def noise_ratio(state: Sequence[int], fixed: Sequence[int], measure: Measure) -> float:
+    """Share of a state's n tokens that is noise.
+
+    Args:
+        state, fixed: n tokens each, at least one.
+        measure: ``divergence`` is (n - f) / n with f the first token that differs, as released: right tokens behind a
+            wrong one count as noise, being conditioned on it. ``unconverged`` is the share of tokens that differ, as
+            the post has it.
+    """
+    differs = [a != b for a, b in zip(state, fixed, strict=True)]
+    if measure == "unconverged":
+        return sum(differs) / len(differs)
+    return (len(differs) - differs.index(True)) / len(differs) if any(differs) else 0.0
+
+
+def nearest(ratios: Sequence[float], level: float) -> int:
+    """Index of the ratio nearest to a level; the first of those that are equally near."""
+    return min(range(len(ratios)), key=lambda at: abs(ratios[at] - level))

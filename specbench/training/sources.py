@@ -1,0 +1,104 @@
+"""Where the texts of a training come from: prompts that are asked now, answers or trajectories that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import UsageError
+from specbench.models import LoadedModel
+from specbench.training import answers, trajectory
+from specbench.training.answers import Asking
+from specbench.training.prompts import scorer, training_prompts
+from specbench.training.recipe import Text
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which texts.
+
+    Attributes:
+        sets: names of training sets; empty takes all that ``trajectories`` or ``answers`` have.
+        answers: folder of answers made before. Those that ``sets`` have and it lacks are made there; without ``sets``
+            it is only read. None is the training's own folder.
+        trajectories: folder of trajectories.
+        limit: texts of each set, from its start; None is all.
+        data_dir: as of ``--data-dir``.
+    """
+
+    sets: Sequence[str] = ()
+    answers: Path | None = None
+    trajectories: Path | None = None
+    limit: int | None = None
+    data_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """Texts with what there is to say of them.
+
+    Attributes:
+        texts: :class:`Text` or :class:`specbench.training.trajectory.Trajectory`.
+        about: for a card: their sets, and how the answers were made.
+        score: as of :class:`specbench.training.recipe.Job`.
+    """
+
+    texts: Sequence[Any]
+    about: Mapping[str, Any]
+    score: Callable[[str, str], bool | None]
+
+
+def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told: Callable[[int, int], None]) -> Found:
+    """The texts to train on.
+
+    Args:
+        loaded: the target, whose own they have to be.
+        wanted: which.
+        asking: how prompts are asked that have no answer yet.
+        folder: receives those answers.
+        told: as of :func:`specbench.training.answers.ask`.
+
+    Raises:
+        UsageError: they are another model's, or there are none.
+        EnvironmentRefused: no memory, or the disk is full.
+    """
+    about: dict[str, Any] = {}
+    made_in = wanted.answers or folder
+    if wanted.trajectories:
+        header = trajectory.read_header(wanted.trajectories)
+        texts: Sequence[Any] = list(trajectory.read(wanted.trajectories, model=loaded.spec.fingerprint))
+        about["trajectories"] = {"block_size": header.block_size, **header.settings}
+    elif wanted.sets:
+        prompts = [
+            prompt
+            for name in wanted.sets
+            for prompt in training_prompts([name], loaded.has_chat_template, wanted.data_dir)[: wanted.limit]
+        ]
+        texts = answers.ask(loaded, prompts, asking, made_in, told)
+        about["answers"] = answers.made(made_in, loaded)
+    else:
+        about["answers"] = answers.made(made_in, loaded)
+        texts = answers.read(made_in)
+    texts = _of(texts, wanted)
+    sets = wanted.sets or sorted({_set(text) for text in texts})
+    return Found(texts, {"prompts": list(sets), **about}, scorer(sets, loaded.has_chat_template, wanted.data_dir))
+
+
+def _of(texts: Sequence[Text], wanted: Wanted) -> list[Text]:
+    stems = {Path(name).stem for name in wanted.sets}
+    met: dict[str, int] = {}
+    chosen = []
+    for text in texts:
+        name = _set(text)
+        met[name] = met.get(name, 0) + 1
+        if (not stems or name in stems) and (wanted.limit is None or met[name] <= wanted.limit):
+            chosen.append(text)
+    if not chosen:
+        raise UsageError(f"none of the texts is of {', '.join(sorted(stems)) or 'any set'}; leave --prompts out")
+    return chosen
+
+
+def _set(text: Text) -> str:
+    return text.id.partition("/")[0]

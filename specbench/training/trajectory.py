@@ -1,0 +1,204 @@
+"""Jacobi states of the target's own answers on disk: what consistency training learns from (CLLM §3.1; JF stage 1, 2).
+
+A folder holds ``trajectories.json``, which says of what model and how they were made, and numbered parquet shards of
+some answers each. A shard has its name only once it is whole, and carries its own statistics, so that collecting can be
+killed at any moment and gone on with.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench.errors import EnvironmentRefused, UsageError
+from specbench.storage import write_atomic, write_json_atomic
+
+if TYPE_CHECKING:
+    from pyarrow import Schema
+
+HEADER = "trajectories.json"
+FORMAT = 1  # of the folder; raised when an older reader would misunderstand it
+_STATISTICS = b"statistics"  # key of a shard's metadata
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Jacobi states of the blocks of one answer.
+
+    Position 0 of every state is the fixed point's: the first token of a block is known before the block begins. A block
+    of one state has nothing to learn: it was right from the start, or it was given up (see the folder's statistics) and
+    keeps its place with its fixed point alone.
+
+    Attributes:
+        id: of the prompt, the set it comes from included.
+        prompt: rendered prompt ids.
+        answer: the target's own answer, up to and including its stop token.
+        block_size: n.
+        pad: id that fills the last block behind the answer's end, in all its states. Which tokens those are is for the
+            length of ``answer`` to say: the target may write this id itself.
+        blocks: [block][state][n]; state 0 is the initial one, the last is the fixed point, which for block j is
+            ``answer[j n : (j + 1) n]``.
+    """
+
+    id: str
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    block_size: int
+    pad: int
+    blocks: Sequence[Sequence[Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class Header:
+    """What all trajectories of a folder have in common.
+
+    Attributes:
+        model: fingerprint of the target.
+        block_size: n.
+        pad: see :class:`Trajectory`.
+        shards: how many the folder has once it is finished.
+        settings: how they were made: plain values by name, for people and for resuming.
+        format: of the folder.
+    """
+
+    model: str
+    block_size: int
+    pad: int
+    shards: int
+    settings: Mapping[str, Any]
+    format: int = FORMAT
+
+
+def read(
+    folder: Path, *, model: str | None = None, block_size: int | None = None, partial: bool = False
+) -> Iterator[Trajectory]:
+    """The trajectories of a folder, in the order of their answers; a shard is in memory at a time.
+
+    Args:
+        folder: written by ``specbench trajectories``.
+        model: fingerprint of the model that they have to be of; None is any.
+        block_size: the n that they have to have; None is any.
+        partial: take what is there of an unfinished folder.
+
+    Raises:
+        UsageError: at the call: the folder holds none, those of another model or block size, or is unfinished; while
+            reading: a shard is damaged.
+        EnvironmentRefused: pyarrow is not installed.
+    """
+    header = read_header(folder)
+    if model is not None and header.model != model:
+        raise UsageError(
+            f"{folder} holds trajectories of another model; collect this one's with specbench trajectories"
+        )
+    if block_size is not None and header.block_size != block_size:
+        raise UsageError(
+            f"{folder} holds blocks of {header.block_size} tokens, not {block_size}; set block_size to that"
+        )
+    there = [shard_path(folder, number) for number in range(header.shards)]
+    missing = sum(not path.exists() for path in there)
+    if missing and not partial:
+        raise UsageError(
+            f"{folder} lacks {missing} of {header.shards} shards; repeat its specbench trajectories command"
+        )
+    _parquet()
+    return (each for path in there if path.exists() for each in _rows(path, header))
+
+
+def read_header(folder: Path) -> Header:
+    """What a folder says of its trajectories.
+
+    Raises:
+        UsageError: it holds none, or those of a newer version.
+    """
+    path = folder / HEADER
+    if not path.is_file():
+        raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench trajectories wrote")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] > FORMAT:
+            raise UsageError(f"{folder} was written by a newer specbench; upgrade specbench-llm")
+        return Header(**found)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{path} is damaged; remove the folder and collect it again") from error
+
+
+def write_header(folder: Path, header: Header) -> None:
+    """Says of a folder what its trajectories have in common.
+
+    Raises:
+        EnvironmentRefused: the disk is full.
+    """
+    write_json_atomic(folder / HEADER, asdict(header))
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """Where shard ``number`` is, from 0."""
+    return folder / f"trajectories-{number:05}.parquet"
+
+
+def write_shard(path: Path, trajectories: Sequence[Trajectory], statistics: Mapping[str, Any]) -> None:
+    """Writes a shard: all of it, or nothing.
+
+    Args:
+        path: its name.
+        trajectories: in the order of their answers.
+        statistics: of how they were made; plain values by name.
+
+    Raises:
+        EnvironmentRefused: the disk is full, or pyarrow is not installed.
+    """
+    import pyarrow
+
+    rows = [{"id": t.id, "prompt": t.prompt, "answer": t.answer, "blocks": t.blocks} for t in trajectories]
+    schema = _schema().with_metadata({_STATISTICS: json.dumps(dict(statistics))})
+    buffer = io.BytesIO()
+    _parquet().write_table(pyarrow.Table.from_pylist(rows, schema=schema), buffer, compression="zstd")
+    write_atomic(path, buffer.getvalue())
+
+
+def read_statistics(path: Path) -> dict[str, Any]:
+    """Statistics of a shard, as :func:`write_shard` was given them.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    try:
+        found: dict[str, Any] = json.loads(_parquet().read_schema(path).metadata[_STATISTICS])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path) from error
+    return found
+
+
+def _rows(path: Path, header: Header) -> Iterator[Trajectory]:
+    try:
+        rows = _parquet().read_table(path, schema=_schema()).to_pylist()
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        raise _damaged(path) from error
+    for row in rows:
+        yield Trajectory(**row, block_size=header.block_size, pad=header.pad)
+
+
+def _schema() -> Schema:
+    import pyarrow
+
+    ids = pyarrow.list_(pyarrow.int32())
+    blocks = pyarrow.list_(pyarrow.list_(ids))
+    return pyarrow.schema([("id", pyarrow.string()), ("prompt", ids), ("answer", ids), ("blocks", blocks)])
+
+
+def _parquet() -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise EnvironmentRefused(
+            "trajectories are kept in parquet files; pip install 'specbench-llm[train]' brings pyarrow"
+        ) from error
+    return parquet
+
+
+def _damaged(path: Path) -> UsageError:
+    return UsageError(f"{path} is damaged; delete it and repeat its specbench trajectories command")

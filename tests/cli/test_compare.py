@@ -1,0 +1,85 @@
+"""``compare`` as people and scripts meet it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs; in the second one jetspec is 5 % slower, and its machine another."""
+    out = tmp_path_factory.mktemp("compared")
+
+    def elsewhere(run: dict[str, Any]) -> None:
+        run["environment"]["cpu"]["model"] = "Another CPU"
+
+    slower = runs.timed(lambda line: 1.05 if line["method"] == "jetspec" else 1.0)
+    return runs.derived(out / "before"), runs.derived(out / "after", slower, elsewhere)
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("extra", [[], ["--prompts"]], ids=["table", "prompts"])
+def test_it_is_legible_at_any_width(cli: Any, pair: tuple[Path, Path], columns: int, extra: list[str]) -> None:
+    said = cli("compare", *pair, *extra, columns=columns)
+    assert (said.code, said.err) == (0, "")
+    folders = {str(folder) for folder in pair}
+    assert all(len(line) <= columns for line in said.out.splitlines() if not any(f in line for f in folders))
+    assert "…" not in said.out
+    told = " ".join(said.out.split())
+    assert "B differs from A: processor Another CPU, not " in told
+    assert "B jetspec: slower; 0.952 = 1.00 TPF × 0.95 step-time ratio; over AR 0.95" in told
+    cells = next(line.split() for line in said.out.splitlines() if line.startswith("B jetspec"))
+    assert cells[3] == "0.95"
+    assert cells[-1] == "0/12"
+    assert said.out.count("same") >= (24 if extra else 0)
+
+
+def test_json_is_all_there_is_on_stdout(cli: Any, pair: tuple[Path, Path]) -> None:
+    said = cli("compare", *pair, "--json")
+    found = json.loads(said.out)
+    assert [row["methods"][0] for row in found["rows"]] == ["ar", "jetspec"]
+    assert (found["fail_under"], found["regressions"]) == (None, [])
+
+
+def test_fail_under_exits_5_and_says_what_was_proven(cli: Any, pair: tuple[Path, Path]) -> None:
+    said = cli("compare", *pair, "--fail-under", 0.97)
+    assert said.code == 5
+    assert said.error.startswith("error: B jetspec has 0.952 [0.952, 0.952] of A's speed, all of it below 0.97")
+    assert "B jetspec: slower" in said.out
+    assert cli("compare", *pair, "--fail-under", 0.95).code == 0
+    assert cli("compare", *pair[::-1], "--fail-under", 0.97).code == 0
+    gate = cli("compare", *pair, "--fail-under", 0.97, "--over-ar", "--json")
+    assert (gate.code, json.loads(gate.out)["regressions"]) == (5, [["jetspec", "jetspec"]])
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["{a}"], "1 run to compare"),
+        (["{a}", "{b}", "--over-ar"], "add --fail-under SHARE"),
+        (["{a}", "{b}:jetspek"], "did you mean jetspec?"),
+        (["{a}", "nowhere"], "nowhere is not a run folder"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(
+    cli: Any, pair: tuple[Path, Path], argv: list[str], expected: str
+) -> None:
+    said = cli("compare", *(arg.format(a=pair[0], b=pair[1]) for arg in argv))
+    assert said.code == 2
+    assert expected in said.error
+
+
+def test_it_works_where_there_is_no_torch(pair: tuple[Path, Path]) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from specbench.cli.main import main; "
+        f"sys.exit(main(['compare', {str(pair[0])!r}, {str(pair[1])!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,126 @@
+"""``specbench report``: what it writes, what it says, and how long a hundred thousand requests take."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reported import EXACT, answers, config, folder
+
+from specbench.records import RequestRecord
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def made(out: Path) -> Path:
+    records = [*answers("ar", 8, decode_s=1.0), *answers("pld", 8, decode_s=0.5, forwards=8)]
+    return folder(out, config(["pld"], 8), records, lossless=dict.fromkeys(["ar", "pld"], EXACT))
+
+
+def test_it_writes_three_files_and_names_the_page(cli: Any, tmp_path: Path) -> None:
+    said = cli("report", made(tmp_path / "runs"), "--out", tmp_path / "out")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.strip() == str(tmp_path / "out" / "report.html")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        "report.html", "report.md", "report.csv", "report_pictures",
+    }  # fmt: skip
+
+
+def test_the_curated_runs_in_a_page_of_the_same_bytes(cli: Any, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert cli("report", RESULTS, "--claims", "--out", tmp_path / name).code == 0
+    for file in ("report.html", "report.md", "report.csv"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    page = (tmp_path / "a" / "report.html").read_text()
+    assert "jetspec#14" in page
+    assert str(RESULTS.parent) not in page
+
+
+def test_what_is_left_out_is_said_on_both_sides(cli: Any, tmp_path: Path) -> None:
+    run = made(tmp_path / "runs")
+    torn = tmp_path / "runs" / "torn"
+    torn.mkdir()
+    (torn / "run.json").write_text("{")
+    said = cli("report", run.parent, "--out", tmp_path / "out", "--json")
+    assert said.code == 0
+    assert re.match(r"not in the report: torn: run.json is damaged", said.err)
+    found = json.loads(said.out)
+    assert (found["runs"], [each["folder"] for each in found["skipped"]]) == ([run.name], ["torn"])
+    assert "Not in this report: torn: run.json is damaged" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_nothing_to_report_is_an_error(cli: Any, tmp_path: Path) -> None:
+    said = cli("report", tmp_path, "--out", tmp_path / "out")
+    assert said.code == 2
+    assert "holds no run, sweep or profile" in said.error
+    assert not (tmp_path / "out").exists()
+
+
+def test_claims_stand_beside_the_row_of_their_method(cli: Any, tmp_path: Path) -> None:
+    assert cli("report", made(tmp_path / "runs"), "--claims", "--out", tmp_path / "out").code == 0
+    rows = list(csv.DictReader((tmp_path / "out" / "report.csv").open()))
+    mine = [row for row in rows if row["table"] == "claims pld"]
+    here = {row["value"] for row in mine if row["figure"] == "tpf_here"}
+    assert here == {"3"}
+    differs = [row["text"] for row in mine if row["figure"] == "differs"]
+    assert all("task: humaneval, not" in text or "not told" in text or "model:" in text for text in differs)
+    assert {row["text"] for row in mine if row["figure"] == "same_tpf"} <= {
+        "other model and task", "other model", "other task", "the same", "higher here", "lower here",
+    }  # fmt: skip
+
+
+def test_it_needs_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "from specbench.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    arguments = ["report", str(RESULTS), "--claims", "--out", str(tmp_path)]
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+
+
+def many(out: Path, prompts: int) -> Path:
+    """A finished run of five rows, with answers of a hundred tokens; its summary is that of fifty prompts."""
+    labels = ["jf", "pld", "msn", "jacobi"]
+
+    def records(some: range) -> list[RequestRecord]:
+        found = []
+        for label in ["ar", *labels]:
+            forwards = 99 if label == "ar" else 45
+            ids = list(range(100_000, 100_100))
+            found += answers(label, some, decode_s=1.0, n_out=100, forwards=forwards, ids=ids, text="two words " * 40)
+        return found
+
+    path = folder(out, config(labels, prompts), records(range(50)))
+    summary = json.loads((path / "summary.json").read_text())
+    for row in summary["rows"]:
+        for figure in ("requests", "prompts", "tokens", "target_forwards"):
+            row[figure] *= prompts // 50
+    (path / "summary.json").write_text(json.dumps(summary))
+    with (path / "requests.jsonl").open("a") as file:  # not through the log, which waits for the disk at every line
+        for start in range(50, prompts, 50):
+            file.writelines(f"{one.model_dump_json()}\n" for one in records(range(start, start + 50)))
+    return path
+
+
+@pytest.mark.parametrize("prompts", [1_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_a_hundred_thousand_requests_take_seconds_and_little_memory(tmp_path: Path, prompts: int) -> None:
+    run = many(tmp_path, prompts)
+    command = [sys.executable, "-m", "specbench", "report", str(run), "--claims", "--out", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", _MEASURED, *command], check=True, capture_output=True, text=True)
+    seconds, kilobytes = map(float, done.stdout.split()[-2:])
+    share = prompts / 20_000
+    assert seconds < 5 + 15 * share
+    assert kilobytes < (200 + 800 * share) * 1e3
+
+
+# Of processor time: what else the machine does is not the report's.
+_MEASURED = (
+    "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
+    "used = resource.getrusage(resource.RUSAGE_CHILDREN); print(used.ru_utime + used.ru_stime, used.ru_maxrss)"
+)

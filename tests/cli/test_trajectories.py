@@ -1,0 +1,91 @@
+"""``specbench trajectories``: from prompts or answers to a folder that can be learnt from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.training.trajectory import read, shard_path
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"Question {n}: what is {n} times {n}?"}) + "\n" for n in range(5)))
+    return file
+
+
+def collect(cli: Any, out: Path, *more: Any, columns: int = 80) -> Any:
+    return cli("trajectories", "--model", "config:tiny", "--out", out, "-n", 4, *more, columns=columns)
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_prompts_become_states(cli: Any, prompts: Path, tmp_path: Path, columns: int) -> None:
+    out = tmp_path / "made"
+    asked = ("--prompts", prompts, "--max-new-tokens", 9, "--limit", 4, "--shard", 2, "--keep-circles", 0)
+    said = collect(cli, out, *asked, columns=columns)
+    assert said.code == 0, said.err
+    assert "4/4 answers" in said.err
+    assert "2/4 answers with their states" in said.err
+    assert "fast forwarded" in said.out
+    assert max(map(len, said.out.splitlines())) <= columns
+    made = list(read(out))
+    assert [(len(each.answer), len(each.blocks)) for each in made] == [(9, 3)] * 4
+    # Once more: everything is there, also where another folder is named for the same answers.
+    again = collect(cli, out, *asked, "--json")
+    assert again.code == 0, again.err
+    found = json.loads(again.out)
+    assert (found["answers"], found["blocks"], found["folder"]) == (4, 12, str(out))
+    other = collect(cli, tmp_path / "other", "--answers", out, "--shard", 2, "--keep-circles", 0)
+    assert other.code == 0, other.err
+    assert list(read(tmp_path / "other")) == made
+
+
+def test_a_shard_that_is_missing_is_made_again(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    asked = ("--prompts", prompts, "--max-new-tokens", 6, "--shard", 2, "--temperature", 1, "--seed", 3)
+    assert collect(cli, tmp_path / "a", *asked).code == 0
+    kept = shard_path(tmp_path / "a", 1).read_bytes()
+    shard_path(tmp_path / "a", 1).unlink()
+    said = collect(cli, tmp_path / "a", *asked)
+    assert said.code == 0, said.err
+    assert "3/5 answers with their states" in said.err
+    assert shard_path(tmp_path / "a", 1).read_bytes() == kept
+    refused = collect(cli, tmp_path / "a", *asked, "--init", "pad")
+    assert refused.code == 2
+    assert "with another init; give another --out" in refused.error
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("", "--prompts names nothing; give gsm8k-train, for one, or --answers"),
+        ("--prompts ,", "--prompts names nothing"),
+        ("--prompts gsm8k-test", "gsm8k-test is what decoders are measured on"),
+        ("--prompts gsm8k-trian", "did you mean gsm8k-train"),
+        ("--prompts gsm8k-train --states jacoby", "unknown value of --states 'jacoby'; did you mean jacobi?"),
+        ("--prompts gsm8k-train --init noise", "unknown value of --init 'noise'; known: context, pad, uniform"),
+        ("--prompts gsm8k-train --augment clm", "unknown value of --augment 'clm'; did you mean cllm"),
+        ("--prompts gsm8k-train --max-run 1", "--max-run 1 leaves nothing"),
+        ("--prompts gsm8k-train --temperature inf", "temperature must be 0 (greedy) or more"),
+        ("--answers there --limit 3 --temperature 1", "--limit and --temperature goes with --prompts"),
+    ],
+)
+def test_mistakes_are_found_before_a_model_is_loaded(cli: Any, tmp_path: Path, argv: str, words: str) -> None:
+    said = collect(cli, tmp_path / "out", *argv.split())
+    assert said.code == 2
+    assert words in said.error
+    assert "loading" not in said.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_answers_of_another_model_are_refused(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    said = collect(cli, tmp_path / "out", "--answers", tmp_path)
+    assert said.code == 2
+    assert "holds no answers.jsonl" in said.error
+    assert collect(cli, tmp_path / "a", "--prompts", prompts, "--max-new-tokens", 4).code == 0
+    said = collect(cli, tmp_path / "out", "--answers", tmp_path / "a", "--dtype", "bfloat16")
+    assert said.code == 2
+    assert "holds answers with another model, dtype" in said.error

@@ -1,0 +1,116 @@
+"""The fixed record set of the golden report: one run of everything that a report can show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import reported
+from judged_runs import CATEGORIES
+from reported import EXACT, LOSSY, answers, traced
+
+from specbench.engine.phases import PHASES
+from specbench.judging.records import JUDGMENTS, JudgeSpec, Judgment
+from specbench.records import GpuTrace, RequestRecord, TaskSpec
+
+_TEXTS = [
+    "def",
+    " add",
+    "(a",
+    ", b",
+    "):",
+    "\n",
+    "    return",
+    " a",
+    " +",
+    " b",
+    "<script>",
+    "alert(1)",
+    "</script>",
+    "•",
+] + [" x"] * 12
+
+
+def write(out: Path) -> list[Path]:
+    """Writes the runs; equal calls write equal files."""
+    return [_code(out), _lossy(out), _chat(out), _lottery(out), _unfinished(out)]
+
+
+def _code(out: Path) -> Path:
+    """Scored, traced, with a projection: a faster method, two settings of a slower one."""
+    phases = {name: [1 / 256 * (at + 1)] * 6 for at, name in enumerate(PHASES)}
+    pooled = traced(_TEXTS, [5, 5, 5, 4, 3, 3], "a" + "bbbbc" * 3 + "bbbcbbcbbc", ["prefill", "pool", "bonus"])
+    guessed = traced(_TEXTS, [2] * 12 + [1], "a" + "bc" * 12 + "c", ["prefill", "guess", "bonus"])
+    gpu = GpuTrace(
+        sm_clock_mhz=1410, memory_clock_mhz=1593, temperature_c=51, energy_j=20.0, power_w=300.0, throttled=[]
+    )  # fmt: skip
+    records = [
+        *answers("ar", 8, n_out=26, forwards=25, decode_s=1.0, gpu=gpu),
+        *answers("lookahead", 8, decode_s=0.5, phases_s=phases, gpu=gpu, **pooled),
+        *answers("jacobi", 8, decode_s=1.25, measures={"stable": 1.5}, **guessed),
+        *answers("jacobi#2", 8, n_out=26, forwards=20, decode_s=1.5, draft_forwards=40),
+    ]
+    path = reported.folder(
+        out,
+        reported.config(["lookahead", "jacobi", "jacobi#2"], 8),
+        records,
+        lossless=dict.fromkeys(["ar", "lookahead", "jacobi"], EXACT),
+        right=lambda one: one.prompt_id < "p/6",
+        metrics=("base", "plus"),
+        engine={"attention": "triton", "why": "auto: 1.3 times flash", "graphs": 14, "capture_s": 2.5},
+    )
+    band = {"value": 3.0, "low": 2.5, "high": 3.5}
+    projection = {"gpu": "b200", "device": "NVIDIA A100-SXM4-80GB", "context": 100, "schema_version": 1}
+    rows = {"ar": {"tok_s": band}, "lookahead": {"tok_s": band, "speedup": band}}
+    (path / "projection-b200.json").write_text(json.dumps({**projection, "rows": rows}))
+    return path
+
+
+def _lossy(out: Path) -> Path:
+    """Sampled, not scored: a lossy method, whose speed stays untold."""
+    records = [
+        *answers("ar", 8, forwards=24, decode_s=1.0),
+        *answers("fast", 8, forwards=4, decode_s=0.125),
+        *answers("slow", 8, forwards=24, decode_s=1.0),
+    ]
+    made = reported.config(["fast", "slow"], 8)
+    made = made.model_copy(update={"sampling": made.sampling.model_copy(update={"temperature": 0.7, "seed": 3})})
+    return reported.folder(out, made, records, lossless={"ar": EXACT, "fast": LOSSY, "slow": EXACT})
+
+
+def _chat(out: Path) -> Path:
+    """Categories, two judges' worth of ratings, four sequences at once, too few prompts for an interval."""
+    categories = list(CATEGORIES.values())
+    records = [
+        *answers("ar", 4, forwards=24, decode_s=1.0, category=lambda at: categories[at % 2]),
+        *answers("pld", 4, forwards=12, decode_s=0.75, category=lambda at: categories[at % 2]),
+    ]
+    task = TaskSpec(
+        name="mt-bench", version=1, options={}, prompts=4, requests=4, metric="", judge=True, prompts_sha256="b" * 64
+    )
+    path = reported.folder(out, reported.config(["pld"], 4, task=task, concurrency=4), records, lossless={"pld": LOSSY})
+    judge = JudgeSpec(id="a judge <b>", kind="endpoint", endpoint="localhost:1")
+    ratings = [_rating(judge, one, at) for at, one in enumerate(records)]
+    (path / JUDGMENTS).write_text("".join(f"{rating.model_dump_json()}\n" for rating in ratings))
+    return path
+
+
+def _rating(judge: JudgeSpec, one: RequestRecord, at: int) -> Judgment:
+    return Judgment(
+        request=one.key, method=one.method, prompt_id=one.prompt_id, repeat=0, turn=1, category=one.category,
+        judge=judge, prompt="single-v1", prompt_sha256="c" * 64, rating=6 + at % 3, text="fine",
+    )  # fmt: skip
+
+
+def _lottery(out: Path) -> Path:
+    """Dummy weights with simulated acceptance."""
+    records = [*answers("ar", 8, forwards=24, decode_s=1.0), *answers("jf", 8, forwards=6, decode_s=0.25)]
+    made = reported.config(["jf"], 8, lot=["jf"])
+    made = made.model_copy(update={"model": made.model.model_copy(update={"dummy": True})})
+    return reported.folder(out, made, records)
+
+
+def _unfinished(out: Path) -> Path:
+    """Killed: what is there is shown, and said not to be all."""
+    records = [*answers("ar", 7, forwards=24, decode_s=1.0), *answers("msn", 7, forwards=8, decode_s=0.5)]
+    return reported.folder(out, reported.config(["msn"], 8), records, finish=False)

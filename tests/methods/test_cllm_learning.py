@@ -1,0 +1,74 @@
+"""CLLM's batches: a state of each block that is not its fixed point, behind the answer's own text."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from models_tiny import tiny_llama
+from trajectories_made_up import made_up
+
+from specbench.methods.cllm.learning import Collator, Lesson, Options
+from specbench.training.losses import forward_kl
+from specbench.training.packing import Packed, unpack
+from specbench.training.trajectory import Trajectory
+
+#: One block of three states that can be told apart, and one that was right from the start.
+STATES = [[[5, 9, 9], [5, 6, 9], [5, 6, 7]], [[8, 8, 8]]]
+TEXT = Trajectory("states/0", [1, 2], [5, 6, 7, 8, 8, 8], 3, 0, STATES)
+
+
+def test_any_state_but_the_fixed_point_is_drawn_alike() -> None:
+    collator, counts = Collator(Options()), Counter[tuple[int, ...]]()
+    for visit in range(1000):
+        collator.visit = visit
+        (noisy,) = unpack(Packed(**collator([TEXT])))[0].noisy
+        counts[tuple(noisy[:3])] += 1
+        assert noisy[3:] == [8, 8, 8]
+    assert sorted(counts) == [(5, 6, 9), (5, 9, 9)]
+    assert abs(counts[5, 6, 9] - 500) < 60
+
+
+def test_local_consistency_gets_the_next_state_too() -> None:
+    collator = Collator(Options(loss="local"))
+    for visit in range(5):
+        collator.visit = visit
+        state, after = unpack(Packed(**collator([TEXT])))[0].noisy
+        at = STATES[0].index(list(state[:3]))
+        assert after == [*STATES[0][at + 1], 8, 8, 8]
+
+
+@pytest.mark.parametrize("last", [False, True])
+@torch.no_grad()
+def test_the_loss_is_that_of_each_block_in_a_sequence_of_its_own(last: bool) -> None:
+    """As the paper trains: the prompt with the blocks before, and a state or its fixed point behind it."""
+    model = tiny_llama(50)
+    trajectory = made_up(answer=11)
+    options = Options(ar_weight=0, last_row=last)
+    collator = Collator(options)
+    found = Lesson(model, options)(**collator([trajectory]))
+    (noisy,) = collator.sample(trajectory).noisy
+    divergences = []
+    for start in range(0, 11, 4):
+        before = [*trajectory.prompt, *trajectory.answer[:start]]
+        fixed, state = trajectory.answer[start : start + 4], noisy[start : start + 4]
+        if state == fixed:
+            continue
+        first = next(at for at, (a, b) in enumerate(zip(state, fixed, strict=True)) if a != b)
+        both = torch.tensor([[*before, *state], [*before, *fixed]])
+        student, teacher = model(both).logits[:, len(before) :]
+        rows = len(fixed) - (0 if last and start + 4 < 11 else 1)
+        divergences += forward_kl(student, teacher)[first - 1 : rows].tolist()
+    assert len(divergences) > 3
+    assert float(found["consistency"]) == pytest.approx(sum(divergences) / len(divergences), rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["global", "local"])
+def test_a_step_learns(loss: str) -> None:
+    options = Options.model_validate({"loss": loss, "smoothing": 0.1})
+    lesson = Lesson(tiny_llama(50), options)
+    found = lesson(**Collator(options)([made_up(), made_up("made/1", answer=3)]))
+    assert found["consistency"] > 0
+    found["loss"].backward()
+    assert torch.isfinite(found["loss"])

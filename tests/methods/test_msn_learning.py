@@ -1,0 +1,74 @@
+"""MSN's batches and loss: clean labels behind noisy inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from models_tiny import tiny_llama
+from torch.nn.functional import cross_entropy
+from trajectories_made_up import made_up
+
+from specbench.methods.msn.learning import Collator, Lesson, Options
+from specbench.training.noise import lowest, noised
+from specbench.training.recipe import Text
+
+TEXTS = [Text("a", [1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11]), Text("b", [12, 13], [14, 15]), Text("c", [16], [17])]
+
+
+def test_a_batch() -> None:
+    batch = Collator(Options(noise_length=3), multiple=8)(TEXTS)
+    assert batch["ids"].tolist()[1] == [12, 13, 14, 15] + [0] * 12
+    assert batch["ids"].shape == batch["sources"].shape == (3, 16)
+    assert batch["prompts"].tolist() == [3, 2, 1]
+    assert batch["answers"].tolist() == [8, 2, 1]
+    assert batch["lengths"].tolist() == [3, 1, 0]
+    assert 3 <= int(batch["starts"][0]) <= 7
+    assert int(batch["starts"][1]) == 2
+    assert Collator(Options(max_tokens=8))(TEXTS)["answers"].tolist() == [5, 2, 1]
+
+
+def test_noise_is_drawn_anew_at_each_visit_and_alike_for_a_seed() -> None:
+    def drawn(seed: int, visit: int, texts: list[Text]) -> str:
+        collator = Collator(Options(), seed)
+        collator.visit = visit
+        batch = collator(texts)
+        return str((batch["starts"][0], batch["sources"][0, :11]))
+
+    assert drawn(0, 3, TEXTS) == drawn(0, 3, TEXTS[:1])
+    assert len({drawn(0, visit, TEXTS) for visit in range(5)} | {drawn(1, 0, TEXTS)}) == 6
+
+
+@pytest.mark.parametrize("place", ["random", "lowest"])
+@pytest.mark.parametrize("prompt", [True, False])
+@torch.no_grad()
+def test_the_loss_is_that_of_clean_labels_behind_the_noisy_text(place: str, prompt: bool) -> None:
+    model = tiny_llama(20)
+    options = Options.model_validate({"noise_length": 3, "place": place, "include_prompt": prompt})
+    batch = Collator(options, multiple=16)(TEXTS)
+    found = Lesson(model, options)(**batch)
+    losses, denoising = [], []
+    for row, text in enumerate(TEXTS):
+        ids, start = [*text.prompt, *text.answer], int(batch["starts"][row])
+        length = int(batch["lengths"][row])
+        clean = torch.tensor([ids])
+        if place == "lowest":
+            each = cross_entropy(model(clean).logits[0, :-1], clean[0, 1:], reduction="none")
+            one = (torch.tensor([n]) for n in (len(text.prompt), len(text.answer), length))
+            start = int(lowest(torch.cat([torch.zeros(1), each])[None], *one))
+        noisy = noised(
+            clean, batch["sources"][row : row + 1, : len(ids)], torch.tensor([start]), torch.tensor([length]), False
+        )
+        assert (noisy != clean).sum() <= length
+        each = cross_entropy(model(noisy).logits[0, :-1], clean[0, 1:], reduction="none")
+        losses += each[0 if prompt else len(text.prompt) - 1 :].tolist()
+        denoising += each[start : start + length].tolist()
+    assert float(found["loss"]) == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert float(found["denoising"]) == pytest.approx(sum(denoising) / len(denoising), rel=1e-4)
+
+
+def test_a_trajectory_is_a_text() -> None:
+    options = Options()
+    lesson = Lesson(tiny_llama(50), options)
+    loss = lesson(**Collator(options)([made_up()]))["loss"]
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in lesson.model.parameters())

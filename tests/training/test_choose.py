@@ -1,0 +1,74 @@
+"""Options of a recipe: a publication's by name, a file's, and what is set beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specbench import registry
+from specbench.errors import UsageError
+from specbench.training.choose import choose, published
+
+RECIPES = [(method, name) for method in ("jf", "cllm", "msn") for name in published(registry.method(method))]
+
+
+@pytest.mark.parametrize(("method", "name"), RECIPES)
+def test_a_publications_options_are_options(method: str, name: str) -> None:
+    card = registry.method(method)
+    options = choose(card, card.recipe().Options, name, [])
+    assert options.full
+    assert name.startswith(method)
+
+
+def test_every_method_that_learns_has_its_papers() -> None:
+    assert {f"{method}-paper" for method in ("jf", "cllm", "msn")} <= {name for _, name in RECIPES}
+
+
+def test_the_papers_values() -> None:
+    jf, cllm, msn = (registry.method(name) for name in ("jf", "cllm", "msn"))
+    found = choose(jf, jf.recipe().Options, "jf-paper", [])
+    assert (found.lr, found.noise_window, found.noise_ends, found.beta2, found.warmup) == (1e-6, 16, "open", 0.95, 0.03)
+    found = choose(jf, jf.recipe().Options, "jf-released", [])
+    assert (found.lr, found.ar_weight, found.noise_ends, found.norm) == (1e-5, 10, "closed", "released")
+    found = choose(cllm, cllm.recipe().Options, "cllm-released", [])
+    assert (found.lr, found.ar_weight, found.smoothing, found.max_tokens) == (2e-5, 10, 0.1, 2048)
+    found = choose(msn, msn.recipe().Options, "msn-paper", [])
+    assert (found.noise_length, found.epochs, found.batch * found.accumulation * 16) == (4, 4, 512)
+
+
+def test_what_is_set_wins_by_whatever_name(tmp_path: Path) -> None:
+    card = registry.method("jf")
+    options = card.recipe().Options
+    found = choose(card, options, "jf-paper", ["lr=0.5", "w=3", "activation-checkpointing=false"])
+    assert (found.lr, found.noise_window, found.activation_checkpointing, found.full) == (0.5, 3, False, True)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("w: 7\nlora_rank: 2\n")
+    found = choose(card, options, str(mine), ["r=5"])
+    assert (found.noise_window, found.lora_rank) == (7, 5)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("- lr", "does not map options to values"),
+        ("lr: [", "is not YAML"),
+        ("lern: 1", "unknown option of the recipe of jf 'lern'; did you mean"),
+        ("lr: fast", "option 'lr' of the recipe of jf"),
+        (None, "cannot be read; give a .yaml file"),
+    ],
+)
+def test_a_file_that_is_no_recipe(content: str | None, says: str, tmp_path: Path) -> None:
+    card = registry.method("jf")
+    file = tmp_path / "mine.yaml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UsageError, match=says) as raised:
+        choose(card, card.recipe().Options, str(file), [])
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    card = registry.method("jf")
+    with pytest.raises(UsageError, match="unknown recipe of jf 'jf-papr'; did you mean jf-paper"):
+        choose(card, card.recipe().Options, "jf-papr", [])

@@ -1,0 +1,98 @@
+"""Losses of rows, against values worked out by hand on a vocabulary of three tokens."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from specbench.training.losses import Losses, Pairs, Targets, cross_entropy, evaluate, forward_kl, mean
+
+LN2 = math.log(2)
+HALF_FIRST, HALF_SECOND, EVEN = [1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 2, 1 / 4], [1 / 3] * 3
+
+
+def scores(*rows: list[float]) -> Tensor:
+    """Scores of these distributions, each shifted by its own constant, which must not matter."""
+    return torch.tensor(rows).log() + torch.arange(1.0, 1 + len(rows))[:, None]
+
+
+def test_forward_kl_by_hand() -> None:
+    student = scores(HALF_FIRST, HALF_FIRST, EVEN)
+    teacher = scores(HALF_SECOND, HALF_FIRST, HALF_FIRST)
+    # ¼ ln(¼/½) + ½ ln(½/¼) + 0;  nothing;  ½ ln(½ · 3) + 2 · ¼ ln(¼ · 3)
+    expected = [LN2 / 4, 0, math.log(1.5) / 2 + math.log(0.75) / 2]
+    assert forward_kl(student, teacher).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_it_is_not_the_divergence_the_other_way_round() -> None:
+    a, b = scores([0.8, 0.1, 0.1]), scores(EVEN)
+    student_even = sum(p * math.log(p * 3) for p in (0.8, 0.1, 0.1))
+    assert float(forward_kl(b, a)) == pytest.approx(student_even, abs=1e-6)
+    assert float(forward_kl(a, b)) != pytest.approx(student_even, abs=1e-2)
+
+
+def test_the_gradient_of_the_student_is_q_minus_p_and_the_teacher_has_none() -> None:
+    student, teacher = scores(HALF_FIRST).requires_grad_(), scores(HALF_SECOND).requires_grad_()
+    forward_kl(student, teacher).sum().backward()
+    assert student.grad is not None
+    assert student.grad[0].tolist() == pytest.approx([1 / 4, -1 / 4, 0], abs=1e-6)
+    assert teacher.grad is None
+
+
+def test_cross_entropy_by_hand() -> None:
+    rows, tokens = scores(HALF_FIRST, HALF_FIRST), torch.tensor([0, 2])
+    assert cross_entropy(rows, tokens).tolist() == pytest.approx([LN2, 2 * LN2])
+    # 0.7 · ln 2 + 0.3 / 3 · (ln 2 + ln 4 + ln 4)
+    assert float(cross_entropy(rows, tokens, 0.3)[0]) == pytest.approx(0.7 * LN2 + 0.1 * 5 * LN2)
+
+
+def everything(weight: Tensor, states: Tensor, at_once: int | None) -> Losses:
+    pairs = Pairs(torch.tensor([5, 0, 3]), torch.tensor([1, 6, 1]), torch.tensor([0.5, 0.3, 0.2]))
+    targets = Targets(torch.tensor([6, 2, 1, 4]), torch.tensor([2, 0, 1, 1]), torch.full((4,), 0.25))
+    return evaluate(lambda rows: rows @ weight, states, pairs, targets, 0.1, at_once)
+
+
+@pytest.mark.parametrize("at_once", [None, 2, 4, 100])
+def test_pairs_and_targets_keep_their_order_in_whatever_parts(at_once: int | None) -> None:
+    torch.manual_seed(0)
+    states, weight = torch.randn(8, 4), torch.randn(4, 3)
+    found, logits = everything(weight, states, at_once), states @ weight
+    torch.testing.assert_close(found.divergence, forward_kl(logits[[5, 0, 3]], logits[[1, 6, 1]]))
+    torch.testing.assert_close(found.surprise, cross_entropy(logits[[6, 2, 1, 4]], torch.tensor([2, 0, 1, 1]), 0.1))
+    assert found.agrees.tolist() == (logits[[5, 0, 3]].argmax(-1) == logits[[1, 6, 1]].argmax(-1)).tolist()
+    assert found.right.tolist() == (logits[[6, 2, 1, 4]].argmax(-1) == torch.tensor([2, 0, 1, 1])).tolist()
+
+
+@pytest.mark.parametrize("at_once", [2, 4])
+def test_parts_have_the_gradient_of_the_whole(at_once: int) -> None:
+    torch.manual_seed(1)
+    start, weight = torch.randn(8, 4), torch.randn(4, 3, requires_grad=True)
+    gradients: list[tuple[Tensor | None, Tensor]] = []
+    for held in (None, at_once):
+        states = start.clone().requires_grad_()
+        weight.grad = None
+        found = everything(weight, states, held)
+        (found.divergence.sum() + 2 * found.surprise.sum()).backward()
+        assert weight.grad is not None
+        gradients.append((states.grad, weight.grad.clone()))
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_rows_that_only_teach_have_no_gradient() -> None:
+    torch.manual_seed(2)
+    states, weight = torch.randn(8, 4, requires_grad=True), torch.randn(4, 3)
+    everything(weight, states, None).divergence.sum().backward()
+    assert states.grad is not None
+    assert states.grad.abs().sum(1).ne(0).tolist() == [row in (5, 0, 3) for row in range(8)]
+
+
+def test_nothing_to_learn_is_a_loss_of_zero() -> None:
+    states, none = torch.randn(2, 4, requires_grad=True), torch.zeros(0, dtype=torch.int64)
+    found = evaluate(lambda rows: rows, states, Pairs(none, none, torch.zeros(0)), Targets(none, none, torch.zeros(0)))
+    (found.divergence.sum() + found.surprise.sum()).backward()
+    assert states.grad is not None
+    assert not states.grad.any()
+    assert float(mean(found.agrees)) == 0

@@ -1,0 +1,132 @@
+"""States of packed texts: each stream is what the model itself makes of that stream's text alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from flexed import uncompiled
+from models_tiny import REFUSED, SUPPORTED, build, supported, tiny_llama
+from torch import Tensor
+
+from specbench.errors import UsageError
+from specbench.models import LoadedModel
+from specbench.training.packing import CLEAN, NOISY, Packed, Sample, pack
+from specbench.training.student import Student
+
+
+def texts(vocab: int) -> list[Sample]:
+    draw = torch.Generator().manual_seed(3)
+
+    def ids(count: int) -> list[int]:
+        return torch.randint(1, vocab, (count,), generator=draw).tolist()
+
+    return [Sample(ids(5), ids(11), [ids(11)], 4), Sample(ids(3), ids(4), [ids(4)], 4)]
+
+
+def of_stream(packed: Packed, states: Tensor, at: int, stream: int) -> Tensor:
+    """States [tokens, H] of the prompt and one stream of sample ``at``, by position."""
+    kept = (packed.sample == at) & ((packed.stream == stream) | (packed.stream < CLEAN))
+    return states[kept][packed.positions[kept].argsort()]
+
+
+def plain(model: Any, ids: list[int]) -> Tensor:
+    found: Tensor = model.get_decoder()(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+    return found
+
+
+@pytest.mark.parametrize("length", [0, 64], ids=["apart", "together"])
+@pytest.mark.parametrize("family", sorted(SUPPORTED))
+@torch.no_grad()
+def test_clean_and_noisy_streams_are_causal_texts(family: str, length: int) -> None:
+    model = supported(family)
+    samples = texts(90)
+    packed = pack(samples, length)
+    states = Student(model).states(packed)
+    for at, sample in enumerate(samples):
+        clean = plain(model, [*sample.prompt, *sample.answer])
+        torch.testing.assert_close(of_stream(packed, states, at, CLEAN), clean, rtol=1e-4, atol=1e-4)
+        noisy = plain(model, [*sample.prompt, *sample.noisy[0]])
+        torch.testing.assert_close(of_stream(packed, states, at, NOISY), noisy, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [1, 2])
+@torch.no_grad()
+def test_behind_a_window_noisy_blocks_follow_the_clean_text(window: int) -> None:
+    model = supported("qwen3")
+    sample = texts(90)[0]
+    packed = pack([sample])
+    noisy = of_stream(packed, Student(model).states(packed, window), 0, NOISY)
+    for block in range(3):
+        first, start, end = block // window * window * 4, block * 4, min(11, block * 4 + 4)
+        text = [*sample.prompt, *sample.answer[:first], *sample.noisy[0][first:end]]
+        torch.testing.assert_close(noisy[5 + start : 5 + end], plain(model, text)[5 + start :], rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_on_real_weights_a_block_without_noise_says_what_the_clean_one_says(smollm2: LoadedModel) -> None:
+    ids = smollm2.tokenizer("Natalia sold clips to 48 of her friends in April, and half as many in May.")["input_ids"]
+    prompt, answer = ids[:7], ids[7:]
+    noisy = [*answer[:4], *answer[:4], *answer[8:]]  # the second of its blocks is wrong
+    packed = pack([Sample(prompt, answer, [noisy], 4)])
+    student = Student(smollm2.model)
+    scores = student.scores(student.states(packed)[0])
+    expected = smollm2.model(torch.tensor([ids])).logits[0]
+    clean = of_stream(packed, scores[None], 0, CLEAN)
+    torch.testing.assert_close(clean, expected, rtol=1e-3, atol=1e-3)
+    assert clean.argmax(-1).equal(expected.argmax(-1))
+    before = slice(len(prompt), len(prompt) + 4)
+    torch.testing.assert_close(of_stream(packed, scores[None], 0, NOISY)[before], clean[before], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("attention", ["eager", "flex_attention"])
+@torch.no_grad()
+def test_every_attention_that_takes_a_mask(attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = copy.deepcopy(supported("gemma3"))  # with sliding and full layers
+    packed = pack(texts(90), 64)
+    student = Student(model)
+    expected = student.states(packed)
+    model.set_attn_implementation(attention)
+    uncompiled(monkeypatch)
+    found = student.states(packed)
+    used = packed.sample >= 0
+    torch.testing.assert_close(found[used], expected[used], rtol=1e-4, atol=1e-4)
+
+
+def test_an_attention_without_masks_is_refused() -> None:
+    model = copy.deepcopy(supported("llama"))
+    student = Student(model)
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(UsageError, match="flash_attention_2 takes no mask"):
+        student.states(pack(texts(90)))
+
+
+def test_a_model_that_changes_its_scores_is_refused() -> None:
+    model = build(REFUSED["soft-capping"][0])
+    with torch.no_grad():
+        model.get_output_embeddings().weight *= 100
+    with pytest.raises(UsageError, match="Gemma2ForCausalLM changes its scores behind the LM head"):
+        Student(model)
+
+
+def test_an_adapter_is_seen_through() -> None:
+    peft = pytest.importorskip("peft")
+    bare = tiny_llama(97)
+    packed = pack(texts(90))
+    expected = Student(bare).states(packed).detach()
+    model = peft.get_peft_model(copy.deepcopy(bare), peft.LoraConfig(r=2, target_modules="all-linear"))
+    student = Student(model)
+    states = student.states(packed)
+    torch.testing.assert_close(states, expected)  # an adapter begins as nothing
+    student.scores(states[0]).sum().backward()
+    gradients = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.any()}
+    assert gradients
+    assert all("lora_B" in name for name in gradients)  # A's gradient goes through B, which is still zero
+    assert all(p.grad is None for name, p in model.named_parameters() if "lora_" not in name)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter += 0.1
+    assert not torch.allclose(student.states(packed), expected)

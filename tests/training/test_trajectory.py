@@ -1,0 +1,77 @@
+"""Trajectories on disk: what is written is read, and nothing else is taken for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.errors import UsageError
+from specbench.training.trajectory import (
+    HEADER,
+    Header,
+    Trajectory,
+    read,
+    read_header,
+    read_statistics,
+    shard_path,
+    write_header,
+    write_shard,
+)
+
+FIRST = Trajectory("set/a", [1, 2], [3, 4, 5], 2, 9, [[[3, 1], [3, 4]], [[5, 9]]])
+SECOND = Trajectory("set/é", [1], [7], 2, 9, [[[7, 9]]])
+MADE = Header("fingerprint", 2, 9, 2, {"seed": 0, "init": "context"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_header(tmp_path, MADE)
+    write_shard(shard_path(tmp_path, 0), [FIRST], {"blocks": 2})
+    write_shard(shard_path(tmp_path, 1), [SECOND], {"blocks": 1})
+    return tmp_path
+
+
+def test_what_was_written_is_read(folder: Path) -> None:
+    assert list(read(folder)) == [FIRST, SECOND]
+    assert list(read(folder, model="fingerprint", block_size=2)) == [FIRST, SECOND]
+    assert read_header(folder) == MADE
+    assert read_statistics(shard_path(folder, 0)) == {"blocks": 2}
+
+
+def test_an_unfinished_folder_is_read_only_when_asked(folder: Path) -> None:
+    shard_path(folder, 0).unlink()
+    with pytest.raises(UsageError, match="lacks 1 of 2 shards"):
+        read(folder)
+    assert list(read(folder, partial=True)) == [SECOND]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"), [({"model": "other"}, "of another model"), ({"block_size": 4}, "blocks of 2 tokens, not 4")]
+)
+def test_those_of_another_model_or_block_size_are_refused(folder: Path, wanted: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        read(folder, **wanted)
+
+
+def test_what_is_no_folder_of_trajectories_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no trajectories"):
+        read(tmp_path / "nowhere")
+    write_header(folder, replace(MADE, format=99))
+    with pytest.raises(UsageError, match="newer specbench"):
+        read(folder)
+    (folder / HEADER).write_text("{}")
+    with pytest.raises(UsageError, match="is damaged"):
+        read(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 torn", None])
+def test_a_damaged_shard_is_named(folder: Path, content: bytes | None) -> None:
+    path = shard_path(folder, 0)
+    path.write_bytes(path.read_bytes()[:-9] if content is None else content)
+    with pytest.raises(UsageError, match=f"{path.name} is damaged"):
+        list(read(folder))
+    with pytest.raises(UsageError, match=f"{path.name} is damaged"):
+        read_statistics(path)
