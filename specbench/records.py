@@ -197,6 +197,10 @@ class RequestRecord(Record):
     gpu: GpuTrace | None = Field(default=None, description="where NVML answers")
     tokens: TokenTrace | None = Field(default=None, description="None in records from before there was one")
 
+    def untraced(self) -> RequestRecord:
+        """The record without how its tokens came, which is most of what it takes of memory and no figure needs."""
+        return self if self.tokens is None else self.model_copy(update={"tokens": None})
+
 
 def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:
     """The key of a request within its run."""

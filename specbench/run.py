@@ -230,7 +230,7 @@ def _decode(
     progress: Progress,
     resumed: bool,
 ) -> list[RequestRecord]:
-    records = [RequestRecord.model_validate(line) for line in folder.requests()]
+    records = [RequestRecord.model_validate(line).untraced() for line in folder.requests()]
     order = Order(plan, prepared, {record.key: record.text for record in records})
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:
@@ -242,7 +242,7 @@ def _decode(
         engine.sampling = sampling_of(plan, requests[0].temperature)
         for record in runner.segment(method, requests, number):
             folder.log.append(record.model_dump(mode="json"))
-            records.append(record)
+            records.append(record.untraced())
             order.add(record)
             progress.request(record)
     return records
