@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 #: Label of the baseline method. Every run contains it: no row is shown without its AR twin.
 BASELINE = "ar"
 
+#: Label of the second baseline of a fine-tuned model: plain decoding of what it was made from (DESIGN §5).
+BASE = "ar@base"
+
 #: ``--graphs`` values, as the engine takes them: None is on for CUDA and off elsewhere.
 GRAPHS: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
@@ -95,6 +98,7 @@ class RunConfig(Record):
     """Everything that decides what a run measures; its hash names the run."""
 
     model: ModelSpec
+    base: ModelSpec | None = Field(default=None, description="what the model was made from; its row is ar@base")
     task: TaskSpec
     methods: list[MethodSpec]
     sampling: SamplingSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -267,6 +267,7 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = T
             found.append(f"{row['method']}: {row['prompt_changed']} later turns follow other answers than AR's.")
         if row.get("accuracy_difference") and (row["lossless"] or {}).get("verdict") != "exact":
             found.append(f"{row['method']}: {gained(row['accuracy_difference'])}.")
+    found += _over_base(run, summary)
     real = [row for row in summary["rows"] if not row.get("simulated")]
     truncated, total = sum(row["truncated"] for row in real), sum(row["requests"] for row in real)
     if total and truncated / total > 0.02:
@@ -280,6 +281,17 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = T
     if not summary["complete"]:
         found.append("This run is not complete; repeat its command to go on.")
     return [*found, LEGEND] if alone else found
+
+
+def _over_base(run: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+    """What a fine-tuned model is worth beside the one that it was made from."""
+    for row in summary["rows"]:
+        over = row.get("over_base")
+        if over and over["speedup"]:
+            ratio = over["speedup"]
+            right = f"; {gained(over['accuracy_difference'])}" if over["accuracy_difference"] else ""
+            base = f"AR of {run['base']['name']}, which {run['model']['name']} was made from"
+            yield f"{name(row)} over {base}: {ratio['verdict']}, {speedup(ratio)}{right}."
 
 
 def _again(row: Mapping[str, Any]) -> str:
