@@ -92,5 +92,5 @@ def test_none_leaves_it_out(cli: Any, adapter: Path, tmp_path: Path) -> None:
 def test_a_model_of_other_tokens_was_not_what_it_was_made_from(cli: Any, adapter: Path, tmp_path: Path) -> None:
     said = cli("run", "--model", adapter, "--base", "config:tiny", *SHORT, "--out", tmp_path)
     assert said.code == 2
-    assert said.error.endswith("has other tokens than " + str(adapter) + ", so it was not made from it; use --base none")
+    assert said.error.endswith(f"other tokens than {adapter}, so it was not made from it; use --base none")
     assert not any(tmp_path.iterdir())
