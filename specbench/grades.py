@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -17,6 +18,13 @@ ORDER: tuple[Grade, ...] = ("exact", "numeric-tie", "lossy")
 def worst(grades: Iterable[Grade]) -> Grade:
     """The worst of some grades; of none, exact."""
     return max(grades, key=ORDER.index, default="exact")
+
+
+def prompt_of(item: str) -> tuple[str, str]:
+    """Prompt and turn, empty for the first one, of an answer without repeats as a tally names it: "id|0", "id|0|2"."""
+    found = re.fullmatch(r"(.*?)\|0(?:\|(\d+))?", item, re.DOTALL)
+    assert found is not None, item
+    return found[1], found[2] or ""
 
 
 def rates(prompts: Iterable[str], diverged: Iterable[tuple[str, Grade]]) -> dict[str, dict[str, Any]]:

@@ -110,6 +110,18 @@ def resolve(spec: str) -> Source:
     raise unknown("model", spec, [*known, *(f"config:{name}" for name in configs())])
 
 
+def base_of(spec: str) -> str | None:
+    """The ``--model`` value of what an adapter is laid on; None for anything else.
+
+    Raises:
+        UsageError: as :func:`resolve`.
+    """
+    base = resolve(spec).base
+    if base is None:
+        return None
+    return base.name if base.name in aliases() or base.kind == "config" else base.location
+
+
 def _adapter(folder: Path, name: str, shown: str) -> Source:
     try:
         base = json.loads((folder / _ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]

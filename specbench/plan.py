@@ -14,7 +14,7 @@ from specbench.decoding import Decoder, Method
 from specbench.errors import UsageError, unknown
 from specbench.options import names as option_names
 from specbench.options import parse
-from specbench.records import BASELINE, GRAPHS, MethodSpec, SamplingSpec, SimulatedAcceptance
+from specbench.records import BASE, BASELINE, GRAPHS, MethodSpec, SamplingSpec, SimulatedAcceptance
 from specbench.simulate import parse as parse_simulated
 
 #: Attention backends that a plan may name; auto leaves the choice to the engine, which knows the device.
@@ -41,6 +41,7 @@ class Plan:
         methods: AR first, then the user's in their order.
         tasks: in the user's order.
         model: a ``--model`` value.
+        base: another, which it was made from; plain decoding of it is a further row, :data:`BASE`.
         dtype, device, revision: as given, "auto" not yet resolved.
         sampling: how tokens are chosen.
         max_new_tokens: per answer; None is each task's own default.
@@ -76,6 +77,7 @@ class Plan:
     trace: bool = False
     simulated: Mapping[str, SimulatedAcceptance] = field(default_factory=dict)
     said: tuple[str, ...] = ()
+    base: str | None = None
 
     @property
     def max_rows(self) -> int:
@@ -91,7 +93,7 @@ class Plan:
                 options=m.options.model_dump(mode="json"),
                 lossless=m.lossless,
                 measures=dict(m.measures),
-                weights=dict(m.weights),
+                weights={"model": self.base} if m.label == BASE and self.base else dict(m.weights),
                 own_noise=m.own_noise,
             )
             for m in self.methods
@@ -145,6 +147,11 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
     labels = labels_of(names)
     raw = given(labels, settings)
     return tuple(_fitting(make_method(label, name, raw[label])) for label, name in labels.items())
+
+
+def base_row() -> Method:
+    """Plain decoding of the model that the run's model was made from."""
+    return make_method(BASE, BASELINE, {})
 
 
 def runnable() -> list[str]:

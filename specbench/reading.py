@@ -122,7 +122,7 @@ def whole_records(folder: RunFolder, config: RunConfig, *, traces: bool = True) 
             raise UsageError(f"{folder.path} is damaged or mixed: {record.key} {said}; restore it or repeat the run")
         keys.add(record.key)
         counts[record.method] += 1
-        yield record if traces or record.tokens is None else record.model_copy(update={"tokens": None})
+        yield record if traces else record.untraced()
     if said := _miscounted(folder, counts):
         raise UsageError(f"{folder.path} is cut off or mixed: {said}; restore it or repeat the run")
 

@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 #: Label of the baseline method. Every run contains it: no row is shown without its AR twin.
 BASELINE = "ar"
 
+#: Label of the second baseline of a fine-tuned model: plain decoding of what it was made from (DESIGN §5).
+BASE = "ar@base"
+
 #: ``--graphs`` values, as the engine takes them: None is on for CUDA and off elsewhere.
 GRAPHS: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
@@ -95,6 +98,7 @@ class RunConfig(Record):
     """Everything that decides what a run measures; its hash names the run."""
 
     model: ModelSpec
+    base: ModelSpec | None = Field(default=None, description="what the model was made from; its row is ar@base")
     task: TaskSpec
     methods: list[MethodSpec]
     sampling: SamplingSpec
@@ -196,6 +200,10 @@ class RequestRecord(Record):
     measures: dict[str, float] = Field(default_factory=dict, description="the method's own figures, see method.toml")
     gpu: GpuTrace | None = Field(default=None, description="where NVML answers")
     tokens: TokenTrace | None = Field(default=None, description="None in records from before there was one")
+
+    def untraced(self) -> RequestRecord:
+        """The record without how its tokens came, which is most of what it takes of memory and no figure needs."""
+        return self if self.tokens is None else self.model_copy(update={"tokens": None})
 
 
 def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:

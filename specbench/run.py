@@ -21,7 +21,7 @@ from specbench.models import LoadedModel, load
 from specbench.order import Order
 from specbench.plan import Plan, TaskPlan
 from specbench.prepare import Prepared, prepare
-from specbench.records import BASELINE, GRAPHS, RequestRecord, RunConfig, request_key
+from specbench.records import BASE, BASELINE, GRAPHS, RequestRecord, RunConfig, request_key
 from specbench.runner import Request, Runner
 from specbench.scoring.launch import Tenths, read_metrics, score_in_child
 from specbench.simulate import Acceptance
@@ -143,8 +143,13 @@ def make_runner(plan: Plan, model: LoadedModel, engine: Engine, gpu: GpuMeter | 
     return Runner(engine, context, plan.concurrency, trace=plan.trace, gpu=gpu, simulate=simulate)
 
 
-def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progress) -> RunFolder:
+def execute(
+    plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progress, base: LoadedModel | None = None
+) -> RunFolder:
     """Runs one task to its end, going on in an unfinished folder of the same configuration where there is one.
+
+    Args:
+        base: what the model was made from, where the plan says that there is one.
 
     Raises:
         SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
@@ -153,32 +158,54 @@ def execute(plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progre
     # Before the folder: what the engine or a method refuses must leave nothing behind.
     engine = make_engine(plan, model, prepared.longest + prepared.budget)
     gpu = open_gpu(model.model.device)
+    base_engine = None
     try:
         plan = ready(plan, model, engine)
-        config = config_of(plan, model, prepared, captured)
+        if base is not None:
+            base_engine = make_engine(replace(plan, methods=plan.methods[:1]), base, prepared.longest + prepared.budget)
+        config = config_of(plan, model, prepared, captured, base)
         folder, resumed = _open_folder(plan, prepared, config, captured)
         with folder:
-            runner = make_runner(plan, model, engine, GpuMeter(gpu.look) if gpu else None)
-            records = _decode(plan, model, engine, runner, prepared, folder, progress, resumed)
+            meter = GpuMeter(gpu.look) if gpu else None
+            runner = make_runner(plan, model, engine, meter)
+            arms = [Arm(engine, runner, plan)]
+            if base is not None and base_engine is not None:
+                arms = [replace(arms[0], plan=_without_base(plan))]
+                only = replace(plan, methods=tuple(m for m in plan.methods if m.label == BASE))
+                arms.append(Arm(base_engine, make_runner(plan, base, base_engine, meter), only))
+            records = _decode(plan, model, arms, prepared, folder, progress, resumed)
             graded, verdicts = None, None
             if not plan.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
-                graded = grade(plan, engine, prepared, records)
+                graded = grade(_without_base(plan), engine, prepared, [r for r in records if r.method != BASE])
                 if config.task.metric:
                     verdicts = score_in_child(folder.path, plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
             folder.finish(summarise(config, records, verdicts, graded, metrics, engine.report()))
     finally:
         engine.close()
+        if base_engine:
+            base_engine.close()
         if gpu:
             gpu.close()
     return folder
 
 
-def config_of(plan: Plan, model: LoadedModel, prepared: Prepared, captured: environment.Environment) -> RunConfig:
+def _without_base(plan: Plan) -> Plan:
+    return replace(plan, methods=tuple(method for method in plan.methods if method.label != BASE))
+
+
+def config_of(
+    plan: Plan,
+    model: LoadedModel,
+    prepared: Prepared,
+    captured: environment.Environment,
+    base: LoadedModel | None = None,
+) -> RunConfig:
     """Everything that decides what a run measures."""
     return RunConfig(
         model=model.spec,
+        base=base.spec if base else None,
         task=prepared.spec,
         methods=plan.specs(),
         sampling=plan.sampling,
@@ -220,29 +247,40 @@ def _open_folder(
     return RunFolder.create(plan.out, stem, digest, run), False
 
 
+@dataclass(frozen=True)
+class Arm:
+    """An engine with the methods that run on it; a run has a second one for the base of a fine-tuned model."""
+
+    engine: Engine
+    runner: Runner
+    plan: Plan
+
+
 def _decode(
     plan: Plan,
     model: LoadedModel,
-    engine: Engine,
-    runner: Runner,
+    arms: Sequence[Arm],
     prepared: Prepared,
     folder: RunFolder,
     progress: Progress,
     resumed: bool,
 ) -> list[RequestRecord]:
-    records = [RequestRecord.model_validate(line) for line in folder.requests()]
+    records = [RequestRecord.model_validate(line).untraced() for line in folder.requests()]
     order = Order(plan, prepared, {record.key: record.text for record in records})
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:
         progress.phase("warming up")
-        warm_up(plan, model, prepared, engine, runner)
-        progress.ready(engine.report())
+        for arm in arms:
+            warm_up(arm.plan, model, prepared, arm.engine, arm.runner)
+        progress.ready(arms[0].engine.report())
+    arm_of = {method.label: arm for arm in arms for method in arm.plan.methods}
     first = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
-        engine.sampling = sampling_of(plan, requests[0].temperature)
-        for record in runner.segment(method, requests, number):
+        arm = arm_of[method.label]
+        arm.engine.sampling = sampling_of(plan, requests[0].temperature)
+        for record in arm.runner.segment(method, requests, number):
             folder.log.append(record.model_dump(mode="json"))
-            records.append(record)
+            records.append(record.untraced())
             order.add(record)
             progress.request(record)
     return records

@@ -7,6 +7,7 @@
 * ``speedup == tpf × step_ratio``, where ``step_ratio`` is AR's step time over the method's.
 * ``again``: a row that is another one's method with the same options once more is held against it. What they differ by
   is noise, and has to be: an interval that leaves out 1 is a fault of the machine or of the harness.
+* ``over_base``: the same against plain decoding of the model that a fine-tuned one was made from.
 * ``accuracy_difference``: right answers of the method less AR's, on the same prompts.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 
 from specbench.engine.phases import PHASES
 from specbench.grades import rates
-from specbench.records import BASELINE, MethodSpec, RequestRecord, RunConfig, request_key
+from specbench.records import BASE, BASELINE, MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.stats import (
     INTERVAL,
     Difference,
@@ -84,6 +85,7 @@ def summarise(
         row["accuracy"] = _accuracy(list(mine.values()), verdicts)
         row["accuracy_difference"] = None if spec.label == BASELINE else _gained(baseline, mine, verdicts)
         row["metrics"] = {name: _accuracy(list(mine.values()), marks) for name, marks in (metrics or {}).items()}
+        row["over_base"] = _over_base(by_method.get(BASE, {}), mine, verdicts, shared) if spec.label != BASE else None
         row["groups"] = _groups(baseline, mine, shared)
         row["lossless"] = _graded(lossless[spec.label], mine) if lossless and spec.label in lossless else None
         rows.append(row)
@@ -268,6 +270,21 @@ def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:
     """The first row that runs the same method in the same way, if that is another one."""
     first = next(m for m in methods if (m.name, m.options, m.weights) == (spec.name, spec.options, spec.weights))
     return None if first.label == spec.label else first.label
+
+
+def _over_base(
+    base: Mapping[_Key, RequestRecord],
+    mine: Mapping[_Key, RequestRecord],
+    verdicts: Mapping[str, bool] | None,
+    shared: bool,
+) -> dict[str, Any] | None:
+    """Held against plain decoding of what the model was made from: other weights, so other answers; None without it."""
+    if not base:
+        return None
+    return {
+        "speedup": _against(base, mine, shared)["speedup"],
+        "accuracy_difference": _gained(base, mine, verdicts),
+    }
 
 
 def _graded(tally: Mapping[str, Any], mine: Mapping[_Key, RequestRecord]) -> dict[str, Any]:

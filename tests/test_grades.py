@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specbench.grades import merge, rates, worst
+from specbench.grades import merge, prompt_of, rates, worst
 from specbench.stats import proportion_interval
 
 
@@ -12,6 +12,11 @@ def test_the_worst_of_some() -> None:
     assert worst([]) == "exact"
     assert worst(["numeric-tie", "exact"]) == "numeric-tie"
     assert worst(["numeric-tie", "lossy", "exact"]) == "lossy"
+
+
+def test_what_an_item_of_a_tally_is_to_a_user() -> None:
+    assert prompt_of("HumanEval/0|0") == ("HumanEval/0", "")
+    assert prompt_of("81|0|2") == ("81", "2")
 
 
 def test_a_prompt_counts_once_by_its_worst_answer() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -120,12 +119,12 @@ def check_lossless(
 
 def _rates(rows: Sequence[Mapping[str, Any]], asked: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Grades of prompts by method; a prompt counts by the worst of its answers at all temperatures and seeds."""
-    from specbench.grades import rates
+    from specbench.grades import prompt_of, rates
 
     found = {}
     for label in dict.fromkeys(row["method"] for row in rows):
         mine = [row for row in rows if row["method"] == label]
-        diverged = [(f"{r['task']}/{_item(d['prompt'])[0]}", d["grade"]) for r in mine for d in r["divergences"]]
+        diverged = [(f"{r['task']}/{prompt_of(d['prompt'])[0]}", d["grade"]) for r in mine for d in r["divergences"]]
         prompts = [f"{task}/{prompt}" for task in {row["task"]: None for row in mine} for prompt in asked[task]]
         found[label] = rates(prompts, diverged)
     return found
@@ -147,19 +146,15 @@ def _distributions(sampled: Sampled) -> list[dict[str, Any]]:
 
 def _left(row: Mapping[str, Any]) -> str:
     """Where a method that should not have left AR first did."""
+    from specbench.grades import prompt_of
+
     first = row["divergences"][0]
-    name, turn = _item(first["prompt"])
+    name, turn = prompt_of(first["prompt"])
     gap = "infinite" if first["gap"] is None else f"{first['gap']:.3g}"
     return (
         f"{row['method']} says it is lossless but left AR at token {first['at']} of {name}{turn and f', turn {turn}'} "
         f"(T={row['temperature']:g}, seed {row['seed']}, AR's top-2 gap there {gap})"
     )
-
-
-def _item(item: str) -> tuple[str, str]:
-    """Prompt and turn, where it is a later one, of an item of a tally ("id|0", "id|0|turn")."""
-    name, turn = re.fullmatch(r"(.*?)\|0(?:\|(\d+))?", item, re.DOTALL).groups()  # type: ignore[union-attr]
-    return str(name), turn or ""
 
 
 def _temperatures(text: str) -> list[float]:

@@ -30,6 +30,9 @@ METHOD = typer.Option(
 DEFAULT_TASK = "humaneval"
 TASK = typer.Option(None, "--task", help="Tasks, comma-separated.", show_default=f"{DEFAULT_TASK}, or the preset's")
 PRESET = typer.Option(None, "--preset", help="A published protocol: task, prompt, budget; see list presets.")
+BASE = typer.Option(
+    "auto", "--base", help="What the model was made from, to run AR of too; none. auto: an adapter's.", metavar="MODEL"
+)
 MODEL = typer.Option(DEFAULT_MODEL, "--model", help="Alias, hub id, folder, .gguf file or config:NAME.")
 SET = typer.Option([], "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="METHOD.OPT=VALUE")
 HEAD = typer.Option(None, "--head", help="Draft head: folder or hub id; stands for --set METHOD.head=.", metavar="HEAD")
@@ -78,18 +81,22 @@ def make_plan(
     simulate: Sequence[str] = (),
     preset: str | None = None,
     head: str | None = None,
+    base: str = "none",
     expand: Callable[[Sequence[str], Sequence[str]], tuple[Method, ...]] | None = None,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
 
     Args:
+        base: what the model was made from, "none", or "auto": what an adapter is laid on.
         expand: makes the methods from names and settings; default is a row for each name.
 
     Raises:
         UsageError: an unknown name or a bad option.
     """
+    from specbench import names
     from specbench.plan import (
         Plan,
+        base_row,
         plan_attention,
         plan_graphs,
         plan_methods,
@@ -117,10 +124,15 @@ def make_plan(
     methods = (expand or plan_methods)(chosen, [*settings, *more])
     for each in methods:
         each.decoder.check(each.options, model)
+    base_model = names.base_of(model) if base == "auto" else None if base == "none" else base
+    if base_model is not None:
+        names.resolve(base_model)
+        methods = (methods[0], base_row(), *methods[1:])
     return Plan(
         methods=methods,
         tasks=plan_tasks(tasks, [*task_settings, *_by_data_file(tasks, task_settings, data_file)]),
         model=model,
+        base=base_model,
         dtype=dtype,
         device=device,
         revision=revision,
@@ -251,6 +263,25 @@ def load_model(plan: Plan, notes: Console) -> LoadedModel:
     from specbench.models import load
 
     return load(plan.model, dtype=plan.dtype, device=plan.device, revision=plan.revision)
+
+
+def load_base(plan: Plan, loaded: LoadedModel, notes: Console) -> LoadedModel | None:
+    """Loads what the model was made from, in its precision; None where the plan has none.
+
+    Raises:
+        UsageError: it writes text in other tokens, so that its answers are to other prompts.
+    """
+    if plan.base is None:
+        return None
+    notes.print(f"loading {plan.base}, which {plan.model} was made from …", soft_wrap=True, markup=False)
+    from specbench.models import load
+
+    base = load(plan.base, dtype=loaded.spec.dtype, device=plan.device)
+    sample = "def f(x):  # 3 quick brown foxes, naïve\n\treturn x ** 2\n"
+    alike = base.tokenizer(sample)["input_ids"] == loaded.tokenizer(sample)["input_ids"]
+    if base.vocab_size != loaded.vocab_size or not alike:
+        raise UsageError(f"{plan.base} has other tokens than {plan.model}, so it was not made from it; use --base none")
+    return base
 
 
 def assert_graphs(graphs: str, device: str) -> None:

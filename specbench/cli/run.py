@@ -17,6 +17,7 @@ def run(
     method: str | None = common.METHOD,
     task: str | None = common.TASK,
     model: str = common.MODEL,
+    base: str = common.BASE,
     gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
     limit: int | None = common.LIMIT,
     max_new_tokens: int | None = common.BUDGET,
@@ -66,6 +67,7 @@ def run(
         method=method,
         task=task,
         model=model,
+        base=base,
         settings=settings,
         head=head,
         task_settings=task_settings,
@@ -96,6 +98,7 @@ def run(
 
     notes = output.stderr()
     loaded = common.load_model(plan, notes)
+    base_model = common.load_base(plan, loaded, notes)
     from specbench.prepare import prepare
     from specbench.run import execute
 
@@ -105,7 +108,7 @@ def run(
     steps: Profile | None = None
     for item in prepared:
         with RunProgress(notes) as progress:
-            folder = execute(plan, loaded, item, progress)
+            folder = execute(plan, loaded, item, progress, base_model)
         summary = folder.summary()
         assert summary is not None
         projected = None

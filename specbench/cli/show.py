@@ -40,7 +40,7 @@ def show(
     if is_profile(run):
         _show_profile(run, requests, as_json)
         return
-    read = read_run(run)
+    read = read_run(run, traces=requests)
     if as_json:
         lines = [record.model_dump(mode="json") for record in read.records] if requests else None
         judged = {"judged": read.judged} if read.judged else {}

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from specbench.grades import prompt_of
 from specbench.reporting.table import plain, rate_table
 
 #: Divergences that are listed; all of them are in the JSON.
@@ -29,7 +30,7 @@ def lossless_report(found: Mapping[str, Any]) -> RenderableType:
             parts += [Text(f"and {more} more; --json has them all", "dim")] if more > 0 else []
     if found["distributions"]:
         parts += [Text(), *(Text(distribution(each)) for each in found["distributions"])]
-    said = dict.fromkeys(noise(row["noise"]) for row in found["rows"] if row["noise"])
+    said = _noises([row["noise"] for row in found["rows"] if row["noise"]])
     parts += [Text(), *(Text(line, "dim") for line in said)] if said else []
     return Group(*parts)
 
@@ -47,17 +48,25 @@ def _divergences(diverged: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
     for row, each in diverged[:_LISTED]:
         gap = "∞" if each["gap"] is None else f"{each['gap']:.2g}"
         where = [f"{row['temperature']:g}", str(row["seed"]), str(each["at"]), gap]
-        table.add_row(each["prompt"], row["method"], *where, each["grade"])
+        name, turn = prompt_of(each["prompt"])
+        table.add_row(f"{name}{turn and f', turn {turn}'}", row["method"], *where, each["grade"])
     return table
 
 
-def noise(measured: Mapping[str, Any]) -> str:
-    """Where the noise floor comes from, in a sentence."""
-    return (
-        f"Noise floor of AR's top-2 gap on {measured['device']} in {measured['dtype']}, attention "
-        f"{measured['attention']}: {measured['floor']:.3g}, twice the largest change between 1 and {measured['rows']} "
-        f"rows over {measured['positions']} tokens ({measured['flips']} of them flipped)."
-    )
+def _noises(measured: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the noise floor comes from: a sentence for each device, dtype and attention backend."""
+    found = []
+    for where in dict.fromkeys((each["device"], each["dtype"], each["attention"]) for each in measured):
+        # The rows of a sampling share one measurement.
+        mine = {tuple(e.items()): e for e in measured if (e["device"], e["dtype"], e["attention"]) == where}.values()
+        largest = max(mine, key=lambda each: each["floor"])
+        tokens, flips = (sum(each[name] for each in mine) for name in ("positions", "flips"))
+        found.append(
+            f"Noise floor of AR's top-2 gap on {where[0]} in {where[1]}, attention {where[2]}: "
+            f"{largest['floor']:.3g} at most, twice the largest change between 1 and {largest['rows']} rows over "
+            f"{tokens} tokens ({flips} of them flipped)."
+        )
+    return found
 
 
 def distribution(tested: Mapping[str, Any]) -> str:

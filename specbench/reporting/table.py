@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -267,6 +267,7 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = T
             found.append(f"{row['method']}: {row['prompt_changed']} later turns follow other answers than AR's.")
         if row.get("accuracy_difference") and (row["lossless"] or {}).get("verdict") != "exact":
             found.append(f"{row['method']}: {gained(row['accuracy_difference'])}.")
+    found += _over_base(run, summary)
     real = [row for row in summary["rows"] if not row.get("simulated")]
     truncated, total = sum(row["truncated"] for row in real), sum(row["requests"] for row in real)
     if total and truncated / total > 0.02:
@@ -282,71 +283,15 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = T
     return [*found, LEGEND] if alone else found
 
 
-def _again(row: Mapping[str, Any]) -> str:
-    """What a method's second row in a run says of the run itself: the A/A check."""
-    ratio, twice = row["again"]["speedup"], f"{name(row)} is {row['again']['of']} once more"
-    if ratio["low"] is None:
-        return f"{twice}; too few prompts to say how noisy this run is."
-    if ratio["low"] <= 1 <= ratio["high"]:
-        return f"{twice}: {speedup(ratio)}, no difference, as it has to be.{tells(ratio)}"
-    off = max(abs(ratio["low"] - 1), abs(ratio["high"] - 1))
-    return f"{twice} and yet {speedup(ratio)}: something disturbed this run; trust no difference below {off:.0%}."
-
-
-def _spread(ratio: Mapping[str, Any]) -> str:
-    """How single prompts fared, where the summary says so."""
-    each = ratio.get("per_prompt")
-    return (
-        f"; per prompt {each['median']:.2f} in the median, geometric mean {each['geometric_mean']:.2f}" if each else ""
-    )
-
-
-def tells(ratio: Mapping[str, Any]) -> str:
-    """Where nothing was shown: which difference would have been, and how many prompts a small one takes."""
-    if ratio["verdict"] not in ("no difference shown", "too few prompts"):
-        return ""
-    parts = []
-    if seen := ratio.get("detectable"):
-        parts.append(f"these prompts tell differences of {percent(seen)} or more")
-    if (needed := ratio.get("to_tell")) and needed["prompts"]:
-        parts.append(f"it takes about {_rounded(needed['prompts'])} to tell {percent(needed['difference'])}")
-    return f" {'; '.join(parts).capitalize()}." if parts else ""
-
-
-def percent(share: float) -> str:
-    """A share with two digits where one would say too little."""
-    return f"{share:.1%}" if share < 0.0295 else f"{share:.0%}"
-
-
-def _rounded(count: int) -> int:
-    """A count with its first two digits, rounded up: it is an estimate."""
-    unit = 10 ** max(0, len(str(count)) - 2)
-    return -(-count // unit) * unit
-
-
-def gained(difference: Mapping[str, Any]) -> str:
-    """How many more answers are right than AR's, on the same prompts."""
-    points = f"{100 * difference['value']:+.1f} points"
-    if difference["low"] is not None:
-        points += f" [{100 * difference['low']:+.1f}, {100 * difference['high']:+.1f}]"
-    split = f"{difference['gained']} prompts gained, {difference['lost']} lost, McNemar p = {difference['p_value']:.2g}"
-    return f"{difference['verdict']}: {points} of right answers; {split}"
-
-
-def _of_losslessness(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of how many prompts the verdict stands, and of which rows it cannot be said from one run."""
-    found = []
-    graded = [row for row in rows if row["method"] != BASELINE and (row["lossless"] or {}).get("rates")]
-    exact = [row["lossless"]["rates"]["exact"] for row in graded]
-    if exact and all(share["count"] == share["of"] for share in exact):
-        fewest = min(exact, key=lambda share: share["of"])
-        found.append(f"Exact on all {fewest['of']} prompts: 95% interval of such prompts {fewest['low']:.0%} to 100%.")
-    if run["sampling"]["temperature"] > 0:
-        own = [spec["label"] for spec in run["methods"] if spec.get("own_noise")]
-        found += [
-            f"{label} draws noise of its own: check-lossless --seeds 0:49 tests its distribution." for label in own
-        ]
-    return found
+def _over_base(run: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+    """What a fine-tuned model is worth beside the one that it was made from."""
+    for row in summary["rows"]:
+        over = row.get("over_base")
+        if over and over["speedup"]:
+            ratio = over["speedup"]
+            right = f"; {gained(over['accuracy_difference'])}" if over["accuracy_difference"] else ""
+            base = f"AR of {run['base']['name']}, which {run['model']['name']} was made from"
+            yield f"{name(row)} over {base}: {ratio['verdict']}, {speedup(ratio)}{right}."
 
 
 def _again(row: Mapping[str, Any]) -> str:

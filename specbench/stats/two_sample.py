@@ -82,16 +82,17 @@ def two_sample(ours: Texts, theirs: Texts, *, seed: int, permutations: int = 1_9
         for members, categories in _contexts(texts):
             sums += _chi_squared(labels[:, members], categories)
             contexts += 1
-            freedom += int(categories.max())
+            freedom += max(1, len(np.unique(categories)) - 1)
             first = truth[members].sum()
-            information += first * (members.size - first) / members.size
+            # Of tokens that were seen once only their number can tell: they count for nothing here.
+            information += (categories > 0).mean() * first * (members.size - first) / members.size
     beaten = int((sums[1:] >= sums[0] * (1 - 1e-9)).sum())  # equal splits may differ in their last bits
     p_value = (1 + beaten) / (1 + permutations)
     return TwoSample(p_value, level, contexts, _detectable(freedom, information, level), answers)
 
 
 def _contexts(texts: Sequence[tuple[int, ...]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Prefixes that enough texts share and do not all go on from alike.
+    """Prefixes that enough texts share and go on from.
 
     Yields:
         Indices of the texts, and of the category of each one's next token; 0 holds the tokens that were seen once.
@@ -107,12 +108,10 @@ def _contexts(texts: Sequence[tuple[int, ...]]) -> Iterator[tuple[np.ndarray, np
             sharing = [member for group in followers.values() for member in group]
             if len(sharing) < _FEWEST:
                 continue
-            common = {token: 0 for token, group in followers.items() if len(group) == 1}
-            start = 1 if common else 0
-            often = (token for token, group in followers.items() if len(group) > 1)
-            common |= {token: number for number, token in enumerate(often, start)}
-            if len(set(common.values())) > 1:
-                yield np.array(sharing), np.array([common[texts[member][at]] for member in sharing])
+            often = [token for token, group in followers.items() if len(group) > 1]
+            category = {token: number for number, token in enumerate(often, 1)}
+            if often:
+                yield np.array(sharing), np.array([category.get(texts[member][at], 0) for member in sharing])
             deeper += followers.values()
         waiting = [members for members in deeper if len(members) >= _FEWEST]
 

@@ -22,6 +22,10 @@ from specbench.models import LoadedModel
 from specbench.training.noising import Blocks
 from specbench.training.recipe import Text
 
+# Forwards are filled up to multiples of so many rows: oneDNN makes a kernel for every row count that it meets, which
+# takes as long as a small forward, and keeps it, which takes some MB.
+_FULL = 16
+
 
 @dataclass(frozen=True)
 class Run:
@@ -57,14 +61,14 @@ class Jacobi:
     def __init__(self, model: LoadedModel, sampling: Sampling, texts: Sequence[Text], rows: int) -> None:
         longest = max(len(text.answer) for text in texts)
         self._rows = rows
-        self._tree_rows = min(MAX_ROWS, longest)
+        self._tree_rows = min(MAX_ROWS - _FULL, longest)
         # A block needs half of its rows on average; answers are of different lengths.
         slots = 1 + -(-3 * rows // longest)
         self._engine = Engine(
             model.model,
             slots=min(slots, len(texts)),
             capacity=max(len(text.prompt) + len(text.answer) for text in texts),
-            max_rows=self._tree_rows,
+            max_rows=self._tree_rows + _FULL,
             sampling=sampling,
         )
 
@@ -102,7 +106,10 @@ class Jacobi:
         ties, done, before = [], 0, list(text.prompt)
         while done < len(text.answer):
             part = list(text.answer[done : done + self._tree_rows])
-            result = self._engine.prefill(slot, before, TokenTree.chain([before[-1], *part[:-1]]))
+            filling = [0] * _missing(len(before) - 1 + len(part))
+            tokens = [before[-1], *part[:-1], *filling]
+            accept = [True] * len(part) + [False] * len(filling)
+            result = self._engine.prefill(slot, before, TokenTree(tokens, range(-1, len(tokens) - 1), accept))
             taken = len(result.path)  # up to a tie: what is behind it is fed once more, as a prompt is
             ties += [done + at for at in range(taken) if result.next_tokens[at] != part[at]]
             done += taken
@@ -119,8 +126,15 @@ class Jacobi:
             chosen.append(block)
             rows += block.rows
         if chosen:
-            for block, said in zip(chosen, next_tokens(self._engine, [each.chain() for each in chosen]), strict=True):
+            chains = [block.chain() for block in chosen]
+            if filling := _missing(rows):
+                chains.append(Chain(chains[-1].slot, 0, [0] * filling))
+            for block, said in zip(chosen, next_tokens(self._engine, chains), strict=False):
                 block.update(said)
+
+
+def _missing(rows: int) -> int:
+    return -rows % _FULL
 
 
 class _Block:

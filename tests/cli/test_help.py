@@ -25,7 +25,7 @@ FLAGS = {
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
-        *("--simulate-acceptance", "--head", "--project", "--profile"),
+        *("--simulate-acceptance", "--head", "--project", "--profile", "--base"),
     ],
     "tune": [
         *("--method", "--task", "--model", "--gpu", "--grid", "--limit", "--held-out", "--max-new-tokens", "--seed"),
@@ -40,7 +40,8 @@ FLAGS = {
         *(*_MODEL, "--data-dir", "--json"),
     ],
     "score": ["RUN", "--workers", "--data-dir", "--json"],
-    "show": ["RUN", "--requests", "--json"],
+    "show": ["RUN", "--requests", "--request", "--method", "--json"],
+    "export": ["RUN...", "--to", "--out", "--summary", "--columns"],
     "compare": ["RUN", "--fail-under", "--over-ar", "--prompts", "--json"],
     "list": ["kind", "--json"],
     "claims": ["--method", "--task", "--json"],

@@ -33,7 +33,7 @@ def test_one_context_with_one_biased_token_is_told_by_many_answers() -> None:
     fair = {"p": [[number % 4, 7] for number in range(400)]}
     loaded = {"p": [[min(number % 5, 3), 7] for number in range(400)]}  # 3 comes twice as often
     found = two_sample(loaded, fair, seed=0)
-    assert (found.verdict, found.contexts, found.answers) == ("different", 1, 800)
+    assert (found.verdict, found.contexts, found.answers) == ("different", 5, 800)
     assert two_sample(fair, fair, seed=0).p_value == 1
 
 
@@ -43,6 +43,15 @@ def test_answers_that_share_no_prefix_say_nothing() -> None:
     found = two_sample(apart, others, seed=0)
     assert (found.verdict, found.detectable, found.p_value) == ("too few samples", None, 1)
     assert two_sample({"p": [[1]]}, {"q": [[2]]}, seed=0).verdict == "too few samples"
+
+
+def test_samplers_that_always_say_the_same_are_not_told_apart_and_could_have_been() -> None:
+    sure = {"p": [[1, 2]] * 20}
+    found = two_sample(sure, sure, seed=0)
+    assert (found.verdict, found.p_value, found.contexts) == ("no difference shown", 1, 2)
+    assert found.detectable is not None
+    odd = {"p": [[1, 2]] * 10 + [[1, 3]] * 10}
+    assert two_sample(odd, sure, seed=0).verdict == "different"
 
 
 def test_equal_input_and_seed_give_equal_results() -> None:

@@ -149,7 +149,10 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
         tpf = Cell(number(figures.tpf, 2), figures.tpf, low, high, under=f"[{low:.2f}, {high:.2f}]")
     return Row(
         [
-            Cell(claim.model or claim.method, under=" · ".join(w for w in (claim.task, claim.gpu, claim.setting) if w)),
+            Cell(
+                claim.model or "model not told",
+                under=" · ".join(w for w in (claim.task, claim.gpu, claim.setting) if w),
+            ),
             _printed(claim.tpf),
             _printed(claim.speedup),
             cells.figure(comes_to.step_ratio, 2),

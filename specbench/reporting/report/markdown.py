@@ -100,7 +100,7 @@ def _marked(pieces: Sequence[Piece], trace: Trace) -> Iterator[str]:
 
 def _source(source: Source) -> Iterator[str]:
     runs = f" Runs: {', '.join(source.runs)}." if source.runs else ""
-    yield from (f"_{_plain(source.formula)}{_plain(runs)}_", "")
+    yield from (f"_{_plain(source.formula + runs)}_", "")
 
 
 def _cell(cell: Cell) -> str:

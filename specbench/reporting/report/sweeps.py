@@ -102,7 +102,8 @@ def _picture(name: str, picture: Picture) -> Figure:
     kind = picture.name.partition("-")[0]
     says = f"{_TITLES[kind]}: the figures of the table above, as a picture."
     content, source = style.png(picture.draw()), Source([name], _SWEPT)
-    return Figure(f"{name}-{picture.name}", picture.name, content, says, source, wide=True)
+    title = f"{_TITLES[kind]}: {picture.name}"
+    return Figure(f"{name}-{picture.name}", title, content, says, source, wide=True)
 
 
 def profile_section(name: str, profile: Profile) -> Section:

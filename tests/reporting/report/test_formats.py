@@ -68,6 +68,7 @@ def test_markdown_takes_everything_for_text() -> None:
     assert text.encode()
     (row,) = [line for line in text.splitlines() if line.startswith("|") and "2.50" in line]
     assert len(re.findall(r"(?<!\\)\|", row)) == 3, "two cells"
+    assert " Runs: words." in to_markdown(document("words"), PICTURES)
 
 
 def test_csv_has_a_line_for_each_figure() -> None:

@@ -1,0 +1,96 @@
+"""A fine-tuned model beside the one that it was made from: a second AR row, other weights, the same prompts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import save
+from peft import LoraConfig, get_peft_model
+
+from specbench.models import load
+from specbench.records import BASE
+
+SHORT = ("--task", "humaneval", "--limit", 6, "--max-new-tokens", 8)
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    base = save(folder / "base")
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model: Any = get_peft_model(
+            load(str(base)).model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+        )
+    model.peft_config["default"].base_model_name_or_path = str(base)
+    model.save_pretrained(folder / "tuned")
+    return folder / "tuned"
+
+
+@pytest.fixture(scope="module")
+def run(cli: Any, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    out = tmp_path_factory.mktemp("runs")
+    said = cli("run", "--model", adapter, "--method", "jacobi", *SHORT, "--out", out, columns=140)
+    assert said.code == 0, said.err
+    (folder,) = out.iterdir()
+    return said, folder
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    rows = json.loads((folder / "summary.json").read_text())["rows"]
+    return {row["method"]: row for row in rows}
+
+
+def test_both_are_decoded_and_each_row_is_held_against_both(run: tuple[Any, Path], adapter: Path) -> None:
+    _, folder = run
+    content = json.loads((folder / "run.json").read_text())
+    rows = summary(folder)
+    assert list(rows) == ["ar", BASE, "jacobi"]
+    assert (content["model"]["name"], content["base"]["name"]) == ("tuned", "base")
+    assert content["base"]["fingerprint"] == load(str(adapter.parent / "base")).spec.fingerprint
+    assert {row["requests"] for row in rows.values()} == {6}
+    assert rows["jacobi"]["over_base"]["speedup"]["value"] == pytest.approx(
+        rows["jacobi"]["tok_s"] / rows[BASE]["tok_s"]
+    )
+    assert rows[BASE]["over_base"] is None
+    assert rows[BASE]["again"] is None, "it is no second row of ar: its weights are others"
+
+
+def test_the_base_answers_as_it_does_alone_and_nobody_calls_that_a_loss(
+    run: tuple[Any, Path], cli: Any, adapter: Path, tmp_path: Path
+) -> None:
+    _, folder = run
+    records = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    mine = {record["prompt_id"]: record["ids"] for record in records if record["method"] == BASE}
+    tuned = {record["prompt_id"]: record["ids"] for record in records if record["method"] == "ar"}
+    assert cli("run", "--model", adapter.parent / "base", "--method", "ar", *SHORT, "--out", tmp_path).code == 0
+    (alone,) = tmp_path.iterdir()
+    lines = [json.loads(line) for line in (alone / "requests.jsonl").read_text().splitlines()]
+    assert mine == {record["prompt_id"]: record["ids"] for record in lines}
+    assert mine != tuned
+    rows = summary(folder)
+    assert rows[BASE]["lossless"] is None
+    assert rows["jacobi"]["lossless"]["verdict"] == "exact"
+
+
+def test_what_it_is_worth_over_the_base_is_said(run: tuple[Any, Path], cli: Any) -> None:
+    said, folder = run
+    assert "jacobi over AR of base, which tuned was made from: " in " ".join(said.out.split())
+    assert "jacobi over AR of base" in " ".join(cli("show", folder, columns=140).out.split())
+
+
+def test_none_leaves_it_out(cli: Any, adapter: Path, tmp_path: Path) -> None:
+    assert cli("run", "--model", adapter, "--method", "ar", "--base", "none", *SHORT, "--out", tmp_path).code == 0
+    (folder,) = tmp_path.iterdir()
+    assert list(summary(folder)) == ["ar"]
+
+
+def test_a_model_of_other_tokens_was_not_what_it_was_made_from(cli: Any, adapter: Path, tmp_path: Path) -> None:
+    said = cli("run", "--model", adapter, "--base", "config:tiny", *SHORT, "--out", tmp_path)
+    assert said.code == 2
+    assert said.error.endswith(f"other tokens than {adapter}, so it was not made from it; use --base none")
+    assert not any(tmp_path.iterdir())

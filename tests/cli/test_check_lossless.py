@@ -1,0 +1,111 @@
+"""``check-lossless`` beyond its verdict: rates, where answers parted, and methods that draw noise of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = ("check-lossless", "--model", "config:tiny", "--limit", 2)
+OWN = 'title = "Own"\nsummary = "Draws noise of its own"\nlossless = true\nnoise = "own"\n'
+
+
+@pytest.fixture
+def own(liar: str, tmp_path: Path) -> Path:
+    """The liar, which now says that its noise is its own; its package."""
+    (tmp_path / liar / "method.toml").write_text(OWN)
+    return tmp_path / liar
+
+
+@pytest.fixture
+def honest(own: Path) -> Path:
+    """The same without the lie: its texts are AR's, noise and all."""
+    code = (own / "decoder.py").read_text()
+    (own / "decoder.py").write_text(code.replace("self.steps == 4", "self.steps == -4"))
+    return own
+
+
+SAMPLED = ("--method", "liar", "--max-new-tokens", 8, "--temperatures", "0.02", "--seeds", "0:5", "--limit", 1)
+
+
+def test_a_liar_with_noise_of_its_own_is_found_by_the_distribution_of_its_texts(cli: Any, own: Path) -> None:
+    said = cli(*TINY, *SAMPLED, "--json")
+    found = json.loads(said.out)
+    assert found["rows"] == []  # token by token nothing can be said
+    (tested,) = found["distributions"]
+    assert (tested["method"], tested["temperature"], tested["verdict"]) == ("liar", 0.02, "different")
+    assert tested["answers"] == 2 * 6
+    assert (said.code, found["ok"]) == (4, False)
+    assert "liar says it is lossless, but at T=0.02 its texts on humaneval are distributed otherwise" in said.error
+
+
+def test_honest_noise_of_its_own_passes_and_its_power_is_said(cli: Any, honest: Path) -> None:
+    said = cli(*TINY, *SAMPLED)
+    assert said.code == 0
+    told = " ".join(said.out.split())
+    assert "liar on humaneval at T=0.02, noise of its own: no difference shown (p = 1; 12 answers," in told
+    assert "in each would be seen" in told
+
+
+def test_too_few_seeds_are_said_to_be_too_few(cli: Any, honest: Path) -> None:
+    said = cli(*TINY, "--method", "liar,jacobi", "--max-new-tokens", 6, "--temperatures", "0,1", "--seeds", "0:1")
+    assert said.code == 0
+    assert "share too few prefixes to compare distributions; give it more --seeds" in " ".join(said.out.split())
+    assert max(map(len, said.out.splitlines())) <= 80
+    # Greedy, it has no noise and must be exact like any other; sampled, only the other method can be.
+    rows = [line.split()[1:4] for line in said.out.splitlines() if line.startswith("humaneval")]
+    assert [row for row in rows if row[2] == "liar"] == [["0", "0", "liar"]]
+    assert len([row for row in rows if row[2] == "jacobi"]) == 3
+
+
+def test_a_run_leaves_its_sampled_texts_ungraded_and_says_what_to_do(cli: Any, honest: Path, tmp_path: Path) -> None:
+    command = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 6, "--method", "liar,jacobi")
+    said = cli(*command, "--temperature", 1, "--out", tmp_path / "runs")
+    assert said.code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    rows = json.loads((folder / "summary.json").read_text())["rows"]
+    assert [(row["method"], row["lossless"] and row["lossless"]["verdict"]) for row in rows] == [
+        ("ar", "exact"), ("liar", None), ("jacobi", "exact"),
+    ]  # fmt: skip
+    assert "liar draws noise of its own: check-lossless --seeds 0:49 tests its distribution." in said.out
+
+
+def test_noise_is_shared_or_own_and_nothing_else(cli: Any, own: Path) -> None:
+    (own / "method.toml").write_text(OWN.replace('"own"', '"loud"'))
+    said = cli(*TINY, "--method", "liar")
+    assert said.code == 2
+    assert "noise in its method.toml is shared or own, not loud" in said.error
+
+
+def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) -> None:
+    command = (*TINY, "--method", f"jacobi,{liar}", "--max-new-tokens", 8, "--temperatures", "0,1", "--seeds", "0")
+    said = cli(*command)
+    assert said.code == 4
+    assert max(map(len, said.out.splitlines())) <= 80
+    lines = [line.split() for line in said.out.splitlines()]
+    at = next(number for number, words in enumerate(lines) if words[:2] == ["method", "prompts"])
+    # Two prompts at two samplings each are two prompts.
+    assert lines[at + 2][:5] == ["jacobi", "2", "2", "·", "100%"]
+    assert lines[at + 3][:5] == ["liar", "2", "0", "·", "0%"]
+    parted = [words for words in lines if words[:1] == ["HumanEval/0"]]
+    assert [words[1:5] for words in parted] == [["liar", "0", "0", "4"], ["liar", "1", "0", "4"]]
+    assert {words[-1] for words in parted} == {"lossy"}
+
+
+def test_the_noise_floor_is_told_where_precision_is_reduced(cli: Any) -> None:
+    command = (*TINY, "--method", "pld", "--max-new-tokens", 6, "--temperatures", "0", "--dtype", "bfloat16")
+    said = cli(*command)
+    assert said.code == 0
+    assert "Noise floor of AR's top-2 gap on cpu in bfloat16, attention reference:" in " ".join(said.out.split())
+    (row,) = json.loads(cli(*command, "--json").out)["rows"]
+    assert row["noise"]["dtype"] == "bfloat16"
+    assert row["noise"]["positions"] == 10
+
+
+@pytest.mark.parametrize("seeds", ["one", "0:x", "1,,x"])
+def test_what_is_no_list_of_seeds(cli: Any, seeds: str) -> None:
+    said = cli(*TINY, "--seeds", seeds)
+    assert said.code == 2
+    assert f"'{seeds}' is no list of seeds; write them as 0,1,2 or 0:49" in said.error
