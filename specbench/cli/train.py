@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from specbench.cli import common, output
-from specbench.cli.progress import counting
 from specbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def train(
     _check_source(method, module, sets, answers, trajectories)
     into = out or Path("trained", f"{method}-{Path(model).name}")
     notes = output.stderr()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # nothing is timed: threads need not spin while they wait
     notes.print(f"loading {model} …")
     from specbench.models import load
     from specbench.training.answers import Asking
@@ -122,6 +123,7 @@ def _check_source(method: str, module: Any, sets: list[str], answers: Path | Non
 
 def _job(model: str, loaded: Any, wanted: Wanted, asking: Asking, into: Path, held_out: int, notes: Console) -> Job:
     """Finds or asks the texts, and sets aside what is not learnt from."""
+    from specbench.cli.progress import counting
     from specbench.training.recipe import Job, apart
     from specbench.training.sources import find
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch import nn
 
 from specbench.adapters import fingerprints
@@ -101,8 +102,9 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         **({} if options.full else {"base_fingerprints": base}),
     }
     folder = job.out / ("checkpoint" if options.full else "adapter")
-    weights.keep(folder, loaded.tokenizer)
-    write_card(folder, made)
+    if PartialState().is_main_process:
+        weights.keep(folder, loaded.tokenizer)
+        write_card(folder, made)
     return {**made, "weights": str(folder)}
 
 

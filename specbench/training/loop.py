@@ -100,8 +100,8 @@ def fit(course: Course, options: LoopOptions, job: Job) -> Done:
         if not _no_memory(error):
             raise
         raise EnvironmentRefused(
-            f"no memory for a step of {options.batch} texts; lower --set batch or --set max_tokens, or --set "
-            f"checkpointing=true where the recipe has it. {_kept(folder)}"
+            f"no memory for a step of {options.batch} texts; repeat it with --set checkpointing=true if the recipe has "
+            f"it, or train anew, into another --out, with a lower batch or max_tokens. {_kept(folder)}"
         ) from error
     state = trainer.state
     shown = {name: value for row in state.log_history for name, value in row.items() if isinstance(value, float)}
@@ -114,7 +114,7 @@ def _no_memory(error: BaseException) -> bool:
 
 def _kept(folder: Path) -> str:
     last = checkpoints.last_whole(folder)
-    return f"The same command goes on from {last.name}" if last else "No checkpoint was written yet"
+    return f"{last.name} is whole" if last else "No checkpoint was written yet"
 
 
 class _Trainer(Trainer):
@@ -161,8 +161,8 @@ class _Trainer(Trainer):
         self._figures = {name: float(value.detach()) for name, value in found.items() if value.numel() == 1}
         if not math.isfinite(self._figures["loss"]):
             raise UsageError(
-                f"the loss of step {self.state.global_step + 1} is {self._figures['loss']}; lower --set lr or --set "
-                f"clip, or --set bf16=false. {_kept(self._folder)}"
+                f"the loss of step {self.state.global_step + 1} is {self._figures['loss']}; train anew, into another "
+                f"--out, with a lower lr or clip, or bf16=false. {_kept(self._folder)}"
             )
         return found["loss"]
 
@@ -191,7 +191,10 @@ class _Trainer(Trainer):
             if name in trained
         }
         if not all(bool(value.isfinite().all()) for value in kept.values()):
-            raise UsageError(f"weights are not finite any more; lower --set lr or --set clip. {_kept(self._folder)}")
+            raise UsageError(
+                "weights are not finite any more; train anew, into another --out, with a lower lr or clip. "
+                f"{_kept(self._folder)}"
+            )
         into = Path(output_dir or self._folder)
         into.mkdir(parents=True, exist_ok=True)
         save_file(kept, into / _WEIGHTS, metadata={"format": "pt"})
@@ -212,7 +215,8 @@ class _Trainer(Trainer):
                 raise
             reason = " ".join(str(error).split())[:120]
             raise EnvironmentRefused(
-                f"{folder.name} cannot be written to {self._folder} ({reason}); make room there. {_kept(self._folder)}"
+                f"{folder.name} cannot be written to {self._folder} ({reason}); make room and repeat the command. "
+                f"{_kept(self._folder)}"
             ) from error
 
 

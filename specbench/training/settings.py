@@ -7,7 +7,7 @@ from typing import Literal
 from specbench.options import Options, option
 
 #: Options that may differ when a training goes on: they are no part of what is learnt.
-FREE = frozenset({"log_every", "eval_every", "save_every", "watched"})
+FREE = frozenset({"log_every", "eval_every", "save_every", "watched", "activation_checkpointing"})
 
 
 class LoopOptions(Options):

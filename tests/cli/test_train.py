@@ -42,6 +42,34 @@ def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path, column
     assert max(map(len, ran.out.splitlines())) <= max(columns, 20 + len(str(tmp_path)) + 80)
 
 
+def test_an_adapter_learnt_from_trajectories_is_a_model(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    states = ("trajectories", "--model", "config:tiny", "--prompts", prompts, "--out", tmp_path / "t")
+    made = cli(*states, "--max-new-tokens", 12, "--block-size", 4)
+    assert made.code == 0, made.err
+    small = ("--set", "steps=2", "--set", "lora_rank=2", "--set", "lr=0.1", "--set", "warmup=0", "--set", "bf16=false")
+    argv = ("train", "jf", "--model", "config:tiny", "--trajectories", tmp_path / "t", "--held-out", 2)
+    said = cli(*argv, "--out", tmp_path / "jf", "--set", "log_every=1", *small)
+    assert said.code == 0, said.err
+    for words in ("held out before training, all 2: ", "step 1/2  loss ", "tok/s", "held out, all 2: "):
+        assert words in said.err
+    card = json.loads((tmp_path / "jf" / "adapter" / "card.json").read_text())
+    assert card["prompts"] == ["mine"]
+    assert card["trajectories"]["block_size"] == 4
+    assert card["decoding"] == {"preset": "vanilla", "block_size": 4}
+    ran = cli(
+        "run", "--model", tmp_path / "jf" / "adapter", "--method", "jf", "--task", "prompts", "--data-file", prompts,
+        "--max-new-tokens", 8, "--limit", 2, "--out", tmp_path / "runs",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "exact" in ran.out
+    (run,) = (json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/run.json"))
+    assert (run["model"]["name"], run["model"]["base"]) == ("adapter", "config:tiny")
+
+    other = cli(*argv[:2], "--model", "smollm2-135m", *argv[4:], "--out", tmp_path / "other", *small)
+    assert other.code == 2
+    assert "holds trajectories of another model" in other.error
+
+
 def test_a_second_call_finds_everything_done(cli: Any, prompts: Path, tmp_path: Path) -> None:
     first = train(cli, prompts, tmp_path / "t", "--json")
     again = train(cli, prompts, tmp_path / "t", "--json")

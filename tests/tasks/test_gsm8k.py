@@ -363,3 +363,21 @@ def test_neither_prompts_nor_verdicts_import_torch(data: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# -- training answers --------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_to_a_training_prompt_is_judged_by_the_training_data(data: Path, rows: list[dict[str, Any]]) -> None:
+    made = Task(Options(), data)
+    prompts = made.training_prompts(chat=True)
+    training = read_jsonl(data / TRAIN)
+    number = next(n for n in range(99) if training[n]["answer"].split()[-1] != rows[n]["answer"].split()[-1])
+    gold = training[number]["answer"].split()[-1]
+    assert made.score_training(prompts[number].id, f"So it is\n#### {gold}").passed
+    assert not made.score_training(prompts[number].id, f"So it is\n#### {gold}1").passed
+    assert not made.score(prompts[number].id, f"So it is\n#### {gold}").passed  # of the test split, another problem
+    assert made.score_training(prompts[-1].id, f"#### {training[-1]['answer'].split()[-1]}").passed
+    assert len(prompts) > len(rows)
+    with pytest.raises(UsageError, match="has no problem"):
+        made.score_training("gsm8k/7473", "1")

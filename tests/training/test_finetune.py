@@ -173,8 +173,12 @@ NO_MEMORY = "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: not enough
             EnvironmentRefused,
             "no memory for a step of 2 texts",
         ),
-        (_raises(RuntimeError(NO_MEMORY)), EnvironmentRefused, "no memory for a step of 2 texts; lower --set batch"),
-        (lambda found: {**found, "loss": found["loss"] * torch.nan}, UsageError, "the loss of step 5 is nan; lower"),
+        (_raises(RuntimeError(NO_MEMORY)), EnvironmentRefused, "no memory for a step of 2 texts; repeat it with"),
+        (
+            lambda found: {**found, "loss": found["loss"] * torch.nan},
+            UsageError,
+            "the loss of step 5 is nan; train anew",
+        ),
     ],
 )
 def test_what_goes_wrong_is_one_line_and_the_same_command_goes_on(
@@ -185,7 +189,7 @@ def test_what_goes_wrong_is_one_line_and_the_same_command_goes_on(
         with pytest.raises(kind, match=says) as raised:
             train("jf", PARTS, job(tmp_path))
     assert "\n" not in str(raised.value)
-    assert "The same command goes on from checkpoint-4" in str(raised.value)
+    assert "checkpoint-4 is whole" in str(raised.value)
     train("jf", PARTS, job(tmp_path))
     assert_same(whole, tmp_path)
 
@@ -221,7 +225,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(whole: Path, tmp_path: Path
         if line.startswith("step 5/"):
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
-    with full_disk(1 << 40), pytest.raises(EnvironmentRefused, match="goes on from checkpoint-4") as raised:
+    with full_disk(1 << 40), pytest.raises(EnvironmentRefused, match="checkpoint-4 is whole") as raised:
         train("jf", PARTS, job(tmp_path / "later", fill))
     assert "\n" not in str(raised.value)
     assert {path.name for path in (tmp_path / "later" / "checkpoints").glob("*")} == {"checkpoint-2", "checkpoint-4"}

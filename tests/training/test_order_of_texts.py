@@ -1,0 +1,53 @@
+"""Which texts a step learns from: all once a visit, in another order each, batches of about one length."""
+
+from __future__ import annotations
+
+import random
+
+from specbench.training.order import Order
+
+
+def lengths(count: int) -> list[int]:
+    draw = random.Random(3)
+    return [draw.randrange(10, 500) for _ in range(count)]
+
+
+def test_a_visit_meets_every_text_once_and_visits_differ() -> None:
+    order = Order(lengths(203), batch=4, seed=1)
+    first, second = order.of(0), order.of(1)
+    assert sorted(first) == sorted(second) == list(range(203))
+    assert first != second
+    assert first == Order(lengths(203), batch=4, seed=1).of(0)
+    assert first != Order(lengths(203), batch=4, seed=2).of(0)
+
+
+def test_the_loop_is_told_the_visit() -> None:
+    order = Order(lengths(9), batch=2, seed=1)
+    order.set_epoch(5)
+    assert list(order) == [(5, index) for index in order.of(5)]
+    assert len(order) == 9
+
+
+def test_neighbours_in_a_batch_are_of_one_length() -> None:
+    sizes = lengths(400)
+
+    def filling(order: list[int]) -> int:
+        batches = [[sizes[index] for index in order[at : at + 8]] for at in range(0, len(order), 8)]
+        return sum(max(batch) * len(batch) - sum(batch) for batch in batches)
+
+    together = filling(Order(sizes, batch=8, seed=0).of(0))
+    assert together < 0.2 * filling(random.Random(0).sample(range(400), 400))
+
+
+def test_the_odd_ones_come_last() -> None:
+    sizes = [1] * 64 + [1000] * 66  # two pools of 16 batches, and two texts
+    found = Order(sizes, batch=4, seed=0).of(0)
+    short = [at for at, index in enumerate(found[:128]) if sizes[index] == 1]
+    assert len(found) == 130
+    mixed = {at // 4 for at in short if any(sizes[index] > 1 for index in found[at // 4 * 4 : at // 4 * 4 + 4])}
+    assert len(mixed) <= 3  # at the border of the lengths in a pool, and nowhere because the odd ones came between
+
+
+def test_one_at_a_time_is_plainly_shuffled() -> None:
+    found = Order(lengths(50), batch=1, seed=0).of(0)
+    assert sorted(found) == list(range(50)) != found
