@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from safetensors import SafetensorError
 from torch import nn
 
 from specbench.adapters import fingerprints
-from specbench.errors import UsageError
+from specbench.errors import EnvironmentRefused, UsageError
 from specbench.storage import write_json_atomic
 from specbench.training import checkpoints
 from specbench.training.card import write_card
@@ -103,9 +105,24 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     }
     folder = job.out / ("checkpoint" if options.full else "adapter")
     if PartialState().is_main_process:
-        weights.keep(folder, loaded.tokenizer)
-        write_card(folder, made)
+        _leave(folder, lambda draft: (weights.keep(draft, loaded.tokenizer), write_card(draft, made)))
     return {**made, "weights": str(folder)}
+
+
+def _leave(folder: Path, write: Callable[[Path], Any]) -> None:
+    """A folder that has its name once everything is in it; what had the name before stays until then."""
+    draft = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        write(draft)
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    except (OSError, SafetensorError, EnvironmentRefused) as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        reason = " ".join(str(error).split())[:120]
+        raise EnvironmentRefused(
+            f"{folder} cannot be written ({reason}); make room and repeat the command: the last checkpoint is whole"
+        ) from error
 
 
 def _attention(teaching: Teaching, options: WeightOptions, device: torch.device, half: bool) -> str:
