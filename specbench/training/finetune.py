@@ -58,11 +58,7 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         EnvironmentRefused: memory does not suffice, or the disk is full.
     """
     _check(job)
-    chosen = options.model_dump(mode="json")
-    settings = {name: value for name, value in chosen.items() if name not in FREE}
-    texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
-    about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
-    checkpoints.claim(job.out, {**settings, **about}, f"a {teaching.method}")
+    _claim(teaching, options, job)
     loaded = job.target
     base = fingerprints(loaded.model)
     before = _before(teaching, job)
@@ -100,21 +96,22 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         "decoding": dict(teaching.decoding),
         "before": before,
         "after": after.figures() if after else None,
-        "options": chosen,
+        "options": options.model_dump(mode="json"),
         **({} if options.full else {"base_fingerprints": base}),
     }
     folder = job.out / ("checkpoint" if options.full else "adapter")
     if PartialState().is_main_process:
-        _leave(folder, lambda draft: (weights.keep(draft, loaded.tokenizer), write_card(draft, made)))
+        _leave(folder, weights, loaded.tokenizer, made)
     return {**made, "weights": str(folder)}
 
 
-def _leave(folder: Path, write: Callable[[Path], Any]) -> None:
-    """A folder that has its name once everything is in it; what had the name before stays until then."""
+def _leave(folder: Path, weights: Weights, tokenizer: Any, made: Mapping[str, Any]) -> None:
+    """Weights and card in a folder that has its name once everything is in it; what had it before stays until then."""
     draft = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        write(draft)
+        weights.keep(draft, tokenizer)
+        write_card(draft, made)
         shutil.rmtree(folder, ignore_errors=True)
         draft.rename(folder)
     except (OSError, SafetensorError, EnvironmentRefused) as error:
@@ -143,6 +140,13 @@ def _check(job: Job) -> None:
             f"the texts have token {highest}, and {job.model} has only {job.target.vocab_size}: they are another "
             "tokenizer's; ask this model"
         )
+
+
+def _claim(teaching: Teaching, options: WeightOptions, job: Job) -> None:
+    """Takes the folder for this training: its options, texts, model and seed."""
+    texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
+    about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
+    checkpoints.claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, f"a {teaching.method}")
 
 
 def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
