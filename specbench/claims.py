@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from specbench import gpus
+from specbench.catalog import BETWEEN
 from specbench.errors import UsageError
 from specbench.records import Record
 
@@ -27,9 +28,6 @@ else:
 
 #: Bytes of a weight in bf16 and fp16, which is what the publications ran in.
 BYTES_PER_WEIGHT = 2.0
-
-#: Between the caveats of a row: its table's first, then its own.
-BETWEEN = "; "
 
 
 class Claim(Record):

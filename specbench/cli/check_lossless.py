@@ -165,11 +165,14 @@ def _temperatures(text: str) -> list[float]:
 
 
 def _seeds(text: str) -> list[int]:
-    found: list[int] = []
+    """The seeds, each once: the same noise drawn again is no further sample."""
+    found: dict[int, None] = {}
     try:
         for part in common.split(text):
             first, _, last = part.partition(":")
-            found += range(int(first), int(last or first) + 1)
+            found |= dict.fromkeys(range(int(first), int(last or first) + 1))
     except ValueError as error:
         raise UsageError(f"'{text}' is no list of seeds; write them as 0,1,2 or 0:49") from error
-    return found or [0]
+    if not found:
+        raise UsageError(f"'{text}' names no seed; write them as 0,1,2 or 0:49")
+    return list(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from specbench.claims import BETWEEN
+from specbench.catalog import BETWEEN
 from specbench.cli import output
 from specbench.errors import unknown
 

@@ -21,15 +21,17 @@ def lossless_report(found: Mapping[str, Any]) -> RenderableType:
     Args:
         found: what ``check-lossless --json`` prints.
     """
-    parts: list[RenderableType] = [_counts(found["rows"])]
-    if found["rates"]:
+    parts: list[RenderableType] = []
+    if found["rows"]:
+        parts += [_counts(found["rows"])]
         parts += [Text(), rate_table(found["rates"]), Text("prompts by their worst answer, with 95% intervals", "dim")]
     if diverged := [(row, each) for row in found["rows"] for each in row["divergences"]]:
         parts += [Text(), _divergences(diverged)]
         if more := len(diverged) - _LISTED:
             parts += [Text(f"and {more} more; --json has them all", "dim")] if more > 0 else []
     if found["distributions"]:
-        parts += [Text(), *(Text(distribution(each)) for each in found["distributions"])]
+        parts += [Text()] if parts else []
+        parts += [Text(distribution(each)) for each in found["distributions"]]
     said = _noises([row["noise"] for row in found["rows"] if row["noise"]])
     parts += [Text(), *(Text(line, "dim") for line in said)] if said else []
     return Group(*parts)

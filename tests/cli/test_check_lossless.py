@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from specbench.cli.check_lossless import _seeds
+from specbench.errors import UsageError
+
 TINY = ("check-lossless", "--model", "config:tiny", "--limit", 2)
 OWN = 'title = "Own"\nsummary = "Draws noise of its own"\nlossless = true\nnoise = "own"\n'
 
@@ -109,3 +112,9 @@ def test_what_is_no_list_of_seeds(cli: Any, seeds: str) -> None:
     said = cli(*TINY, "--seeds", seeds)
     assert said.code == 2
     assert f"'{seeds}' is no list of seeds; write them as 0,1,2 or 0:49" in said.error
+
+
+def test_seeds_that_are_none() -> None:
+    assert _seeds("3,0:2,1") == [3, 0, 1, 2]
+    with pytest.raises(UsageError, match="names no seed"):
+        _seeds("5:2")
