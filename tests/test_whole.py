@@ -60,7 +60,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "newer": (lambda f: content(f, "run.json", lambda c: c.update(schema_version=9)), "newer specbench"),
     "run.json cut off": (lambda f: (f / "run.json").write_text((f / "run.json").read_text()[:99]), "is damaged"),
     "summary cut off": (lambda f: (f / "summary.json").write_text("{"), "is damaged"),
-    "summary of something else": (lambda f: (f / "summary.json").write_text('{"rows": 3}'), "its summary is no summary"),
+    "summary of something else": (
+        lambda f: (f / "summary.json").write_text('{"rows": 3}'),
+        "its summary is no summary",
+    ),
     "empty summary": (lambda f: (f / "summary.json").write_text("{}"), "no summary.json, or an empty one"),
     "no summary": (lambda f: (f / "summary.json").unlink(), "no summary.json, or an empty one"),
     "torn line": (lambda f: lines(f, lambda old: [*old[:-1], old[-1][:50]]), "11 requests of"),
@@ -69,7 +72,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "line twice": (lambda f: lines(f, lambda old: [*old, old[0]]), "twice"),
     "garbage line": (lambda f: lines(f, lambda old: ["{x\n", *old]), "line 1 is damaged"),
     "field missing": (request(lambda line: line.pop("accepts")), "field 'accepts'"),
-    "stranger": (request(lambda line: line.update(method="pld", key=f"pld|{line['prompt_id']}|0")), "pld|gsm8k/0|0 is of a method that the run has not"),
+    "stranger": (
+        request(lambda line: line.update(method="pld", key=f"pld|{line['prompt_id']}|0")),
+        "pld|gsm8k/0|0 is of a method that the run has not",
+    ),
     "other key": (request(lambda line: line.update(key="ar|p|0")), "ar|p|0 is not what its fields say"),
     "tokens lost": (request(lambda line: line["ids"].pop()), "has other tokens than its forwards emitted"),
     "forwards lost": (request(lambda line: line["accepts"].pop()), "has other tokens than its forwards emitted"),
@@ -79,7 +85,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         request(lambda line: line.update(prompt_id="x", key=f"{line['method']}|x|0")),
         "verdicts.jsonl judges",
     ),
-    "other methods": (lambda f: content(f, "summary.json", lambda c: c["rows"].pop()), "12 requests of jetspec where its summary has 0"),
+    "other methods": (
+        lambda f: content(f, "summary.json", lambda c: c["rows"].pop()),
+        "12 requests of jetspec where its summary has 0",
+    ),
     "other sums": (lambda f: content(f, "summary.json", lambda c: c["rows"][0].update(tokens=1)), "counts other"),
     "said to lack requests": (
         lambda f: content(f, "summary.json", lambda c: c.update(complete=False)),

@@ -410,7 +410,10 @@ def test_a_run_with_the_target_as_its_own_draft_model(tmp_path: Path, more: Sequ
     ("given", "error"),
     [
         ([], "sps needs a draft model of the target's vocabulary; give one with --set sps.draft=MODEL"),
-        (["--set", "sps.draft=smolm2"], "unknown model 'smolm2'; did you mean smollm2-135m or smollm2-135m-jf or smollm2-135m-msn?"),
+        (
+            ["--set", "sps.draft=smolm2"],
+            "unknown model 'smolm2'; did you mean smollm2-135m or smollm2-135m-jf or smollm2-135m-msn?",
+        ),
         (["--set", "sps.draft=./nowhere"], "model folder ./nowhere does not exist"),
         (["--set", "sps.k=0"], "option 'draft_tokens' of sps: Input should be greater than or equal to 1, not '0'"),
     ],
