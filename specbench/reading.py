@@ -143,6 +143,8 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
 def _miscounted(folder: RunFolder, counts: Mapping[str, int]) -> str:
     """What a finished run's summary has of other requests than these; empty where it is of the same."""
     summary = folder.summary() if folder.finished else None
+    if summary is not None and "sweep" in summary:
+        return ""  # that of a sweep is of the prompts to choose by; its requests are more
     if summary is None:
         return "it is finished and has no summary" if folder.finished else ""
     try:

@@ -79,6 +79,13 @@ class Difference(_Part):
     p_value: float
 
 
+class OverBase(_Part):
+    """A row held against plain decoding of the model that the run's model was made from."""
+
+    speedup: Speedup | None = None
+    accuracy_difference: Difference | None = None
+
+
 class Rate(_Part):
     """How many prompts have a grade, with Wilson's interval of their share."""
 
@@ -143,6 +150,7 @@ class Row(_Part):
     length_changed: int = 0
     prompt_changed: int = 0
     again: Again | None = None
+    over_base: OverBase | None = None
     accuracy: Accuracy | None = None
     accuracy_difference: Difference | None = None
     metrics: dict[str, Accuracy | None] = Field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from specbench.adapters import CARD
-from specbench.storage import write_atomic, write_json_atomic
+from specbench.storage import write_json_atomic, write_text_atomic
 
 
 def write_card(folder: Path, made: Mapping[str, Any]) -> None:
@@ -24,7 +24,7 @@ def write_card(folder: Path, made: Mapping[str, Any]) -> None:
         EnvironmentRefused: the disk is full.
     """
     write_json_atomic(folder / CARD, dict(made))
-    write_atomic(folder / "README.md", _readme(made).encode())
+    write_text_atomic(folder / "README.md", _readme(made))
 
 
 def _readme(made: Mapping[str, Any]) -> str:

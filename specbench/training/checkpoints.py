@@ -11,7 +11,7 @@ from typing import Any
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from specbench.errors import UsageError
-from specbench.storage import write_json_atomic
+from specbench.storage import check_writable, write_json_atomic
 
 _WHOLE = "whole.json"  # written last
 _OPTIONS = "options.json"
@@ -51,5 +51,5 @@ def claim(folder: Path, settings: Mapping[str, Any], what: str) -> None:
         other = sorted(name for name in settings if theirs.get(name) != settings[name])
         if other:
             raise UsageError(f"{folder} has {what} in training with another {', '.join(other)}; give another --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder)
     write_json_atomic(path, settings)

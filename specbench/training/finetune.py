@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from safetensors import SafetensorError
 from torch import nn
 
 from specbench.adapters import fingerprints
-from specbench.errors import UsageError
+from specbench.errors import EnvironmentRefused, UsageError
 from specbench.storage import write_json_atomic
 from specbench.training import checkpoints
 from specbench.training.card import write_card
@@ -56,11 +58,7 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         EnvironmentRefused: memory does not suffice, or the disk is full.
     """
     _check(job)
-    chosen = options.model_dump(mode="json")
-    settings = {name: value for name, value in chosen.items() if name not in FREE}
-    texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
-    about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
-    checkpoints.claim(job.out, {**settings, **about}, f"a {teaching.method}")
+    _claim(teaching, options, job)
     loaded = job.target
     base = fingerprints(loaded.model)
     before = _before(teaching, job)
@@ -98,14 +96,30 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         "decoding": dict(teaching.decoding),
         "before": before,
         "after": after.figures() if after else None,
-        "options": chosen,
+        "options": options.model_dump(mode="json"),
         **({} if options.full else {"base_fingerprints": base}),
     }
     folder = job.out / ("checkpoint" if options.full else "adapter")
     if PartialState().is_main_process:
-        weights.keep(folder, loaded.tokenizer)
-        write_card(folder, made)
+        _leave(folder, weights, loaded.tokenizer, made)
     return {**made, "weights": str(folder)}
+
+
+def _leave(folder: Path, weights: Weights, tokenizer: Any, made: Mapping[str, Any]) -> None:
+    """Weights and card in a folder that has its name once everything is in it; what had it before stays until then."""
+    draft = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        weights.keep(draft, tokenizer)
+        write_card(draft, made)
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    except (OSError, SafetensorError, EnvironmentRefused) as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        reason = " ".join(str(error).split())[:120]
+        raise EnvironmentRefused(
+            f"{folder} cannot be written ({reason}); make room and repeat the command: the last checkpoint is whole"
+        ) from error
 
 
 def _attention(teaching: Teaching, options: WeightOptions, device: torch.device, half: bool) -> str:
@@ -126,6 +140,13 @@ def _check(job: Job) -> None:
             f"the texts have token {highest}, and {job.model} has only {job.target.vocab_size}: they are another "
             "tokenizer's; ask this model"
         )
+
+
+def _claim(teaching: Teaching, options: WeightOptions, job: Job) -> None:
+    """Takes the folder for this training: its options, texts, model and seed."""
+    texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
+    about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
+    checkpoints.claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, f"a {teaching.method}")
 
 
 def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:

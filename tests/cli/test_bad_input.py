@@ -37,7 +37,7 @@ def refused(cli: Any, out: Path, code: int, *argv: object) -> str:
         ("--method ,", "--method names nothing; see specbench list methods"),
         ("--task humanevil", "unknown task 'humanevil'; did you mean humaneval?"),
         ("--task ,", "--task names nothing; see specbench list tasks"),
-        ("--model smolm2", "unknown model 'smolm2'; did you mean smollm2-135m?"),
+        ("--model smolm2", "unknown model 'smolm2'; did you mean smollm2-135m or smollm2-135m-jf or smollm2-135m-msn?"),
         ("--model config:tyny", "unknown config 'tyny'; did you mean tiny?"),
         ("--model nowhere/model.gguf", "model file nowhere/model.gguf does not exist"),
         ("--model ./nowhere", "model folder ./nowhere does not exist"),

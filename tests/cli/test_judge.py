@@ -261,7 +261,11 @@ def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: 
         ("{run} --judge m --base-url localhost:1", 2, "--base-url localhost:1 is no web address"),
         ("{run} --judge m --base-url http://h/v1 --dtype bf16", 2, "--dtype, --device and --revision are of a judge"),
         ("{run} --judge m --timeout 5", 2, "--timeout goes with --base-url"),
-        ("{run} --judge smolm2", 2, "unknown model 'smolm2'; did you mean smollm2-135m?"),
+        (
+            "{run} --judge smolm2",
+            2,
+            "unknown model 'smolm2'; did you mean smollm2-135m or smollm2-135m-jf or smollm2-135m-msn?",
+        ),
         ("{run} --judge m --import nowhere", 2, "file 'nowhere' does not exist"),
         ("{run} --judge config:tiny --data-dir {empty}", 2, "has no file mt_bench_question.jsonl"),
         ("{empty} --judge config:tiny", 2, "is not a run folder"),

@@ -133,7 +133,11 @@ def test_time_of_the_consumer_is_in_no_phase() -> None:
 def test_without_trace_there_are_no_phases_and_the_times_are_the_same() -> None:
     plain, traced = decoded([7, 3], trace=False), decoded([7, 3])
     assert [record.phases_s for record in plain] == [None, None]
-    assert plain == [record.model_copy(update={"phases_s": None}) for record in traced]
+    for mine, its in zip(plain, traced, strict=True):
+        assert mine.tokens
+        assert its.tokens
+        tokens = its.tokens.model_copy(update={"drafts": None, "pieces": None})
+        assert mine == its.model_copy(update={"phases_s": None, "tokens": tokens})
 
 
 def test_an_answer_without_a_step_has_no_phases() -> None:

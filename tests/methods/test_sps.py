@@ -179,7 +179,7 @@ def test_the_drafts_are_what_the_draft_model_says_by_itself(engine: Engine, samp
         decoder.observe(result)
         text += result.emitted
         tree = decoder.draft()
-        assert tree == TokenTree.chain(tree.tokens)
+        assert tree == TokenTree.chain(tree.tokens, origins="draft-model")
         assert tree.tokens[0] == text[-1]
         assert list(tree.tokens[1:]) == models_tiny.autoregressive(shared.engine, text, 3)
         result = engine.step({slot: tree})[slot]
@@ -410,7 +410,10 @@ def test_a_run_with_the_target_as_its_own_draft_model(tmp_path: Path, more: Sequ
     ("given", "error"),
     [
         ([], "sps needs a draft model of the target's vocabulary; give one with --set sps.draft=MODEL"),
-        (["--set", "sps.draft=smolm2"], "unknown model 'smolm2'; did you mean smollm2-135m?"),
+        (
+            ["--set", "sps.draft=smolm2"],
+            "unknown model 'smolm2'; did you mean smollm2-135m or smollm2-135m-jf or smollm2-135m-msn?",
+        ),
         (["--set", "sps.draft=./nowhere"], "model folder ./nowhere does not exist"),
         (["--set", "sps.k=0"], "option 'draft_tokens' of sps: Input should be greater than or equal to 1, not '0'"),
     ],
