@@ -237,8 +237,10 @@ def test_a_disk_that_fills_up_keeps_what_is_done_and_the_same_command_goes_on(
     assert cli(*command, tmp_path / "unbroken").code == 0
     (unbroken,) = (tmp_path / "unbroken").iterdir()
     sizes = {name: (unbroken / name).stat().st_size for name in ("run.json", "requests.jsonl", "verdicts.jsonl")}
-    assert sizes["run.json"] < sizes["requests.jsonl"] - 1000 < sizes["verdicts.jsonl"] - 2000
-    with full_disk(sizes[file] - 1000):
+    # Times have more digits or fewer from run to run; verdicts are written at once, so that any shortage is one.
+    assert sizes["run.json"] < sizes["requests.jsonl"] - 1000
+    assert sizes["requests.jsonl"] + 100 < sizes["verdicts.jsonl"] - 100
+    with full_disk(sizes[file] - (1000 if file == "requests.jsonl" else 100)):
         said = cli(*command, tmp_path / "out")
     assert said.code == ENVIRONMENT
     assert said.out == ""
