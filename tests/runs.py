@@ -14,7 +14,7 @@ from specbench.summary import summarise
 RESULTS = Path(__file__).parents[1] / "results"
 
 #: A finished run of twelve prompts and fifteen rows, real times of a small model on a CPU.
-GSM8K = next(RESULTS.glob("*-gsm8*"))
+GSM8K = next(RESULTS.glob("20261121T172709Z-*"))
 
 Change = Callable[[dict[str, Any]], object]
 
