@@ -268,7 +268,8 @@ def _text_tokens(record: RequestRecord) -> int:
 
 def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:
     """The first row that runs the same method in the same way, if that is another one."""
-    first = next(m for m in methods if (m.name, m.options, m.weights) == (spec.name, spec.options, spec.weights))
+    how = spec.model_dump(exclude={"label"})
+    first = next(method for method in methods if method.model_dump(exclude={"label"}) == how)
     return None if first.label == spec.label else first.label
 
 
