@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
-from collections import Counter
+import math
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -113,18 +113,29 @@ def whole_records(folder: RunFolder, config: RunConfig, *, traces: bool = True) 
 
     Raises:
         UsageError: a record is twice there, contradicts itself or is of a method that the run has not; or a finished
-            run has another number of them than its summary says. What came before must not be used then.
+            run has other sums of them than its summary says. What came before must not be used then.
     """
-    counts = Counter({spec.label: 0 for spec in config.methods})
+    sums = {spec.label: _Sums() for spec in config.methods}
     keys: set[str] = set()
     for record in each_record(folder):
-        if said := _misplaced(record, counts, keys):
+        if said := _misplaced(record, sums, keys):
             raise UsageError(f"{folder.path} is damaged or mixed: {record.key} {said}; restore it or repeat the run")
         keys.add(record.key)
-        counts[record.method] += 1
+        sums[record.method] = sums[record.method].with_(record)
         yield record if traces else record.untraced()
-    if said := _miscounted(folder, counts):
+    if said := _miscounted(folder, sums):
         raise UsageError(f"{folder.path} is cut off or mixed: {said}; restore it or repeat the run")
+
+
+class _Sums(NamedTuple):
+    """Of a method's requests; a file cut off at its end, or another run's, has other ones."""
+
+    requests: int = 0
+    tokens: int = 0
+    forwards: int = 0
+
+    def with_(self, record: RequestRecord) -> _Sums:
+        return _Sums(self.requests + 1, self.tokens + record.n_out, self.forwards + record.forwards)
 
 
 def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[str]) -> str:
@@ -137,10 +148,13 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
         return "is there twice"
     if not len(record.ids) == record.n_out == 1 + sum(record.accepts):
         return "has other tokens than its forwards emitted"
+    times = (record.ttft_s, record.decode_s, record.e2e_s, record.busy_prefill_s, record.busy_decode_s)
+    if not all(math.isfinite(seconds) and seconds >= 0 for seconds in times):
+        return "has a time that is none"
     return ""
 
 
-def _miscounted(folder: RunFolder, counts: Mapping[str, int]) -> str:
+def _miscounted(folder: RunFolder, sums: Mapping[str, _Sums]) -> str:
     """What a finished run's summary has of other requests than these; empty where it is of the same."""
     summary = folder.summary() if folder.finished else None
     if summary is not None and "sweep" in summary:
@@ -148,12 +162,18 @@ def _miscounted(folder: RunFolder, counts: Mapping[str, int]) -> str:
     if summary is None:
         return "it is finished and has no summary" if folder.finished else ""
     try:
-        told = {str(row["method"]): int(row["requests"]) for row in summary["rows"]}
+        told = {
+            str(row["method"]): _Sums(int(row["requests"]), int(row["tokens"]), int(row["target_forwards"]))
+            for row in summary["rows"]
+        }
     except (KeyError, TypeError, ValueError):
         return "its summary is no summary"
-    for label in {**told, **counts}:
-        if told.get(label) != counts.get(label):
-            return f"it holds {counts.get(label, 0)} requests of {label} where its summary has {told.get(label, 0)}"
+    if {*told} != {*sums}:
+        return "its summary has other methods than run.json"
+    for label, found in sums.items():
+        for what, here, there in zip(_Sums._fields, found, told[label], strict=True):
+            if here != there:
+                return f"it holds {here} {what} of {label} where its summary has {there}"
     return ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from specbench import environment, grades, lossless
-from specbench.decoding import Context, Target
+from specbench.decoding import Context
 from specbench.engine import linears
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
@@ -28,6 +28,7 @@ from specbench.simulate import Acceptance
 from specbench.stopping import StopRule
 from specbench.storage import RunFolder
 from specbench.summary import summarise
+from specbench.target import target_of
 from specbench.telemetry import GpuMeter, Nvml
 
 # Warm-up text of the tool's own: never a prompt of any task, so no timed prompt has been seen before.
@@ -93,36 +94,13 @@ def ready(plan: Plan, model: LoadedModel, engine: Engine) -> Plan:
         SpecbenchError: one that cannot be had, or that does not go with the target.
     """
 
-    def engine_like_it(other: Any, max_rows: int) -> Engine:
-        return Engine(
-            other,
-            slots=engine.slots,
-            capacity=engine.capacity,
-            max_rows=max_rows,
-            sampling=engine.sampling,
-            **engine_options(plan),
-        )
-
-    kept: dict[Hashable, Any] = {}
-
-    def once(key: Hashable, make: Callable[[], Any]) -> Any:
-        if key not in kept:
-            kept[key] = make()
-        return kept[key]
-
-    target = Target(
-        model=model.model,
+    target = target_of(
+        model,
+        engine,
         name=plan.model,
-        tokenizer=model.tokenizer,
-        slots=engine.slots,
-        capacity=engine.capacity,
-        sampling=lambda: engine.sampling,
-        step_seconds=engine.step_seconds,
-        capture=engine.capture,
         load=lambda spec: load(spec, dtype=model.spec.dtype, device=str(model.model.device)),
-        engine=engine_like_it,
         attention=plan.attention,
-        once=once,
+        options=engine_options(plan),
     )
     return replace(plan, methods=tuple(method.ready(target) for method in plan.methods))
 

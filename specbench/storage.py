@@ -7,130 +7,22 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from specbench.errors import EnvironmentRefused, UsageError
+from specbench.files import refused, sync_folder, write_atomic, write_json_atomic
+from specbench.folders import folder_name, rename_to_free_name
 from specbench.records import SCHEMA_VERSION
+from specbench.request_log import RequestLog, read_requests, whole_lines
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, no quota, file size limit: the same to the user
 _LOCK, _RUN, _REQUESTS, _SUMMARY, _DONE = ".lock", "run.json", "requests.jsonl", "summary.json", "DONE"
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Writes ``content`` so that ``path`` holds either the old or the whole new one, also after a power cut.
-
-    Raises:
-        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        _sync_folder(path.parent)
-    except BaseException as error:
-        draft.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _refused(error, path) from error
-        raise
-
-
-def write_json_atomic(path: Path, obj: Any) -> None:
-    """Writes ``obj`` as JSON so that ``path`` holds either the old or the whole new content, also after a power cut.
-
-    Raises:
-        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
-        TypeError, ValueError: ``obj`` is not JSON (nan is not).
-    """
-    write_atomic(path, json.dumps(obj, indent=2, allow_nan=False).encode() + b"\n")
-
-
-def read_requests(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a ``requests.jsonl``; none if it does not exist yet.
-
-    A last line without its newline was cut off by a kill: it never counted, and is skipped.
-
-    Raises:
-        UsageError: another line is not a JSON object; names its number.
-    """
-    for number, line in enumerate(whole_lines(path), 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise UsageError(f"{path} line {number} is damaged; delete that line to go on without its request")
-        yield row
-
-
-def whole_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file but a last one without its newline; none if it does not exist yet."""
-    if path.exists():
-        with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
-
-
-class RequestLog:
-    """Append-only ``requests.jsonl``. Every line in it is whole, whatever happened while one was written.
-
-    Attributes:
-        kept: number of lines on disk.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Opens or creates the file, and cuts off a last line that a kill has torn."""
-        self.path = path
-        try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            self._end, self.kept = _whole_lines(self._fd)
-            os.ftruncate(self._fd, self._end)
-            _sync_folder(path.parent)
-        except OSError as error:
-            raise _refused(error, path) from error
-
-    def append(self, obj: Mapping[str, Any]) -> None:
-        """Writes one line; it is on disk when this returns.
-
-        Raises:
-            EnvironmentRefused: the disk is full; the lines before this one are kept and this one leaves no trace.
-            TypeError, ValueError: ``obj`` is not JSON (nan is not).
-        """
-        # ASCII escapes, so that no text a model wrote (lone surrogates, U+2028) can break a line or an encoder.
-        line = json.dumps(obj, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        try:
-            os.ftruncate(self._fd, self._end)  # drops what an append that Ctrl-C broke off may have left
-            written = 0
-            while written < len(line):  # a nearly full disk takes a part first and refuses the rest
-                written += os.pwrite(self._fd, line[written:], self._end + written)
-            os.fsync(self._fd)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # if even this fails, the next start cuts the line off
-                os.ftruncate(self._fd, self._end)
-            raise _refused(error, self.path, self.kept) from error
-        self._end += len(line)
-        self.kept += 1
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        """The lines written so far, see :func:`read_requests`."""
-        return read_requests(self.path)
-
-    def close(self) -> None:
-        """Releases the file; a second call does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
 
 
 class RunFolder:
@@ -159,7 +51,7 @@ class RunFolder:
         Raises:
             EnvironmentRefused: the disk is full or ``out`` cannot be written.
         """
-        return cls._make(out / _folder_name(stem, digest), digest, run, _rename_to_free_name)
+        return cls._make(out / folder_name(stem, digest), digest, run, rename_to_free_name)
 
     @classmethod
     def at(cls, path: Path, digest: str, run: Mapping[str, Any]) -> RunFolder:
@@ -214,13 +106,13 @@ class RunFolder:
             lock = _acquire(draft)
             write_json_atomic(draft / _RUN, content)
             path = rename(draft, wanted)
-            _sync_folder(wanted.parent)
+            sync_folder(wanted.parent)
         except BaseException as error:
             if lock is not None:
                 os.close(lock)
             shutil.rmtree(draft, ignore_errors=True)
             if isinstance(error, OSError):
-                raise _refused(error, wanted) from error
+                raise refused(error, wanted) from error
             raise
         return cls(path, content, lock)
 
@@ -339,62 +231,16 @@ class RunFolder:
         self.close()
 
 
-def safe_name(stem: str) -> str:
-    """A text as part of a file name: what does not belong there becomes "-", and what is too long is cut."""
-    return re.sub(r"[^A-Za-z0-9._+=@-]+", "-", stem)[:150]
-
-
-def write_folder(out: Path, stem: str, digest: str, write: Callable[[Path], None]) -> Path:
-    """A new folder ``<utc>-<stem>-<digest8>`` that has its name only once everything is in it.
-
-    Args:
-        out: parent folder; made when missing.
-        stem, digest: as for :meth:`RunFolder.create`.
-        write: writes the files into the folder it is given.
-
-    Raises:
-        EnvironmentRefused: the disk is full or ``out`` cannot be written; nothing is left behind.
-    """
-    name = _folder_name(stem, digest)
-    draft = out / f".{name}.{os.getpid()}.tmp"
+@contextlib.contextmanager
+def write_lock(folder: Path) -> Iterator[None]:
+    """Waits until no other process is between reading and writing a file of ``folder``; for moments, not for runs."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        draft.mkdir(parents=True)
-        write(draft)
-        path = _rename_to_free_name(draft, out / name)
-        _sync_folder(out)
-    except BaseException as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise _refused(error, out / name) from error
-        raise
-    return path
-
-
-def write_text_atomic(path: Path, text: str) -> None:
-    """Writes ``text`` in UTF-8 as :func:`write_json_atomic` writes JSON."""
-    write_atomic(path, text.encode())
-
-
-def check_writable(out: Path) -> None:
-    """Makes ``out`` where it is missing: what cannot be written is better known before minutes are spent.
-
-    Raises:
-        EnvironmentRefused: it cannot be made, or files cannot be put into it.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if not os.access(out, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise _refused(error, out) from error
-
-
-def _folder_name(stem: str, digest: str) -> str:
-    return f"{_utc():%Y%m%dT%H%M%SZ}-{safe_name(stem)}-{digest[:8]}"
-
-
-def _utc() -> datetime:
-    return datetime.now(timezone.utc)
+        with contextlib.suppress(OSError):  # a file system without locks: refused by the run folders already
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _acquire(folder: Path) -> int:
@@ -402,7 +248,7 @@ def _acquire(folder: Path) -> int:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise _refused(error, folder / _LOCK) from error
+        raise refused(error, folder / _LOCK) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -418,51 +264,6 @@ def _acquire(folder: Path) -> int:
     return lock
 
 
-@contextlib.contextmanager
-def write_lock(folder: Path) -> Iterator[None]:
-    """Waits until no other process is between reading and writing a file of ``folder``; for moments, not for runs."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks: refused by the run folders already
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _rename_to_free_name(draft: Path, wanted: Path) -> Path:
-    """Gives the draft its name, with "-2", "-3" … when the same run was already started in the same second."""
-    path, number = wanted, 1
-    while True:
-        try:
-            return draft.rename(path)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        number += 1
-        path = wanted.with_name(f"{wanted.name}-{number}")
-
-
-def _whole_lines(fd: int) -> tuple[int, int]:
-    """(offset after the last newline, number of newlines) of an open file, read in blocks."""
-    end = lines = offset = 0
-    while block := os.pread(fd, 1 << 20, offset):
-        lines += block.count(b"\n")
-        if (last := block.rfind(b"\n")) >= 0:
-            end = offset + last + 1
-        offset += len(block)
-    return end, lines
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes names created in the folder survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
@@ -471,12 +272,3 @@ def _read_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"{path} is damaged (not a JSON object); restore it or repeat the run")
     return content
-
-
-def _refused(error: OSError, path: Path, kept: int | None = None) -> EnvironmentRefused:
-    """One line for a failed write: what failed, what is safe, what to do."""
-    full = error.errno in _FULL
-    what = f"disk full while writing {path}" if full else f"cannot write {path} ({error.strerror})"
-    safe = "" if kept is None else f"{kept} requests are kept, "
-    todo = "free space and repeat the same command" if full else "mend that and repeat the same command"
-    return EnvironmentRefused(f"{what}; {safe}{todo}")

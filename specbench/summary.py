@@ -42,6 +42,10 @@ _BOOTSTRAP_SEED = 0
 #: The difference that a run with too few prompts is told how to tell: 3 %, where published speedups differ by less.
 TELLING = 0.03
 
+#: Prompts per sequence stepped together that a measurement at a concurrency takes at least: slots run empty at the end
+#: of the prompts, and with one filling that would be most of what is measured.
+FILLINGS = 4
+
 _Key = tuple[str, int, int]  # prompt, repeat, turn
 
 

@@ -17,18 +17,13 @@ from typing import Any
 
 import pytest
 
-from specbench import storage
+from specbench import folders, storage
 from specbench.errors import EnvironmentRefused, UsageError
+from specbench.files import check_writable, write_json_atomic, write_text_atomic
+from specbench.folders import write_folder
 from specbench.records import SCHEMA_VERSION
-from specbench.storage import (
-    RequestLog,
-    RunFolder,
-    check_writable,
-    read_requests,
-    write_folder,
-    write_json_atomic,
-    write_text_atomic,
-)
+from specbench.request_log import RequestLog, read_requests
+from specbench.storage import RunFolder
 
 DIGEST = "0123456789abcdef" * 4
 RUN = {"method": "jacobi"}
@@ -39,7 +34,8 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from specbench.errors import EnvironmentRefused
-from specbench.storage import RequestLog, write_json_atomic
+from specbench.files import write_json_atomic
+from specbench.request_log import RequestLog
 path, limit = Path(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
@@ -56,7 +52,7 @@ except EnvironmentRefused as refused:
 WRITER = """
 import sys
 from pathlib import Path
-from specbench.storage import RequestLog
+from specbench.request_log import RequestLog
 log = RequestLog(Path(sys.argv[1]))
 while True:
     i = log.kept
@@ -249,7 +245,7 @@ def test_sigkill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> Non
 
 
 def test_the_name_says_when_what_and_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_utc", lambda: datetime(2026, 11, 21, 4, 1, 2, tzinfo=timezone.utc))
+    monkeypatch.setattr(folders, "_utc", lambda: datetime(2026, 11, 21, 4, 1, 2, tzinfo=timezone.utc))
     with RunFolder.create(tmp_path / "runs" / "today", "jacobi-hum/an eval", DIGEST, RUN) as folder:
         assert folder.path == tmp_path / "runs" / "today" / "20261121T040102Z-jacobi-hum-an-eval-01234567"
         assert json.loads((folder.path / "run.json").read_text()) == STORED
@@ -279,7 +275,7 @@ def test_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_files_has_its_name_once_all_are_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_utc", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+    monkeypatch.setattr(folders, "_utc", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
 
     def write(folder: Path) -> None:
         write_text_atomic(folder / "text", "é\n")
@@ -337,7 +333,7 @@ def test_an_interrupted_run_is_found_and_a_finished_one_is_not(tmp_path: Path) -
 
 def test_only_the_same_digest_is_resumed_and_the_newest_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(1)
-    monkeypatch.setattr(storage, "_utc", lambda: datetime(2026, 1, next(clock), tzinfo=timezone.utc))
+    monkeypatch.setattr(folders, "_utc", lambda: datetime(2026, 1, next(clock), tzinfo=timezone.utc))
     for digest in (DIGEST, DIGEST, DIGEST[:8] + "f" * 56):  # the third shares the short digest only
         RunFolder.create(tmp_path, "ar-gsm8k", digest, RUN).close()
     (tmp_path / f"20270101T000000Z-ar-gsm8k-{DIGEST[:8]}").mkdir()  # not a run

@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import NoReturn
 
 import torch
 
 from benchmarks.gpu_check.records import Figure
 from benchmarks.vs_generate import by_generate
-from specbench.decoding import Context, Method, Target
+from specbench.decoding import Context, Method
 from specbench.engine.engine import Engine
 from specbench.engine.phases import HOST_PHASES
 from specbench.engine.tree import TokenTree
@@ -25,6 +24,7 @@ from specbench.roofline import step_cost
 from specbench.runner import Request, Runner
 from specbench.simulate import Acceptance
 from specbench.stopping import StopRule
+from specbench.target import target_of
 
 #: Step time over a one-row step that a step of so many rows may take.
 ROW_AIMS = {16: 1.05, 64: 1.15, 128: 1.3, 256: 1.9}
@@ -107,7 +107,7 @@ def drafting(spec: str, size: Size, dtype: str, settings: Sequence[tuple[str, Se
         (method,) = [one for one in plan_methods([name], options) if one.name == name]
         engine = Engine(loaded.model, capacity=size.context + _tokens(size), max_rows=method.max_rows)
         try:
-            method = method.ready(_target(engine, loaded, spec))
+            method = method.ready(target_of(loaded, engine, name=spec))
             engine.prepare(method.max_rows, top_k=method.top_k, taps=method.taps, forced=True, context=size.context)
             (record,) = _decode(engine, loaded, method, 1, size, trace=True)
             late = _late(engine)
@@ -188,26 +188,6 @@ def _decode(
     rule = StopRule(frozenset(), (), _tokens(size), str)
     requests = [Request(f"dummy/{at}", 0, _prompt(loaded, size.context, at), rule) for at in range(count)]
     return list(runner.segment(method, requests))
-
-
-def _target(engine: Engine, loaded: LoadedModel, spec: str) -> Target:
-    """What a method that brings a head is told; of draft models there are none here."""
-
-    def none(*_: object) -> NoReturn:
-        raise NotImplementedError("no draft models in this part")
-
-    return Target(
-        model=loaded.model,
-        name=spec,
-        tokenizer=loaded.tokenizer,
-        slots=engine.slots,
-        capacity=engine.capacity,
-        sampling=lambda: engine.sampling,
-        step_seconds=engine.step_seconds,
-        capture=engine.capture,
-        load=none,
-        engine=none,
-    )
 
 
 def _tokens(size: Size) -> int:

@@ -22,9 +22,9 @@ def export(
     out: Path | None = typer.Option(None, "--out", help="A file instead of stdout.", dir_okay=False),
 ) -> None:
     """Export runs as one table in long format, a row per request, without torch."""
+    from specbench.files import check_writable, write_text_atomic
     from specbench.loading import load, load_methods
     from specbench.reporting.export import FORMATS, write
-    from specbench.storage import check_writable, write_text_atomic
 
     if to not in FORMATS:
         raise unknown("format in --to", to, FORMATS)

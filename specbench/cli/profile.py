@@ -45,8 +45,8 @@ def profile(
     common.assert_gpu(gpu)
     settings = _settings(rows, contexts, slots, seconds, attention, graphs, compile)
     common.assert_graphs(settings.graphs, device)
+    from specbench.files import check_writable
     from specbench.names import resolve
-    from specbench.storage import check_writable
 
     resolve(model)
     check_writable(out)
@@ -113,9 +113,10 @@ def _counts(flag: str, text: str, most: int | None = None, add: int | None = Non
 
 
 def _write(found: Profile, out: Path) -> Path:
+    from specbench.files import write_json_atomic, write_text_atomic
+    from specbench.folders import write_folder
     from specbench.profiles import PROFILE, STEPS, steps_csv
     from specbench.reporting.roofline import write_pictures
-    from specbench.storage import write_folder, write_json_atomic, write_text_atomic
 
     def write(folder: Path) -> None:
         write_json_atomic(folder / PROFILE, found.model_dump(mode="json"))

@@ -34,10 +34,11 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
     Raises:
         UsageError: the profile is of another model, or the GPU has no figures for its dtype.
     """
+    from specbench.files import write_json_atomic
     from specbench.profiles import datasheet
     from specbench.projection import Projection, project
     from specbench.reading import read_run
-    from specbench.storage import RunFolder, write_json_atomic
+    from specbench.storage import RunFolder
 
     read = read_run(folder)
     mine, its = read.config.model, profile.model

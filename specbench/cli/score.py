@@ -16,9 +16,10 @@ def score(
     as_json: bool = common.JSON,
 ) -> None:
     """Score the answers of a run, finished or not, in a process that never imports torch."""
+    from specbench.files import write_json_atomic
     from specbench.reading import read_run
     from specbench.scoring.launch import Tenths, read_metrics, score_in_child
-    from specbench.storage import RunFolder, write_json_atomic
+    from specbench.storage import RunFolder
     from specbench.summary import summarise
 
     folder = RunFolder.load(run)

@@ -95,7 +95,7 @@ def train(
         "options": options.model_dump(mode="json"),
         **module.train(options, job),
     }
-    from specbench.storage import write_json_atomic
+    from specbench.files import write_json_atomic
 
     write_json_atomic(into / _CARD, made)
     if as_json:

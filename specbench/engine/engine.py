@@ -93,6 +93,9 @@ class Engine:
         self.linears = linears.kind_for(model)
         self._linears = linears.Linears(model, self.linears)
         self._fused = fusing.Fused(model, compile)
+        #: Whether the first step of a shape pays for what later ones have: a capture, or kernels made for it. On a CPU
+        #: it takes a few milliseconds more, which no warm-up is worth.
+        self.first_steps_cost = compile or self.device.type != "cpu"
         self.attach()
         try:
             shapes, calls = self._layer_shapes()

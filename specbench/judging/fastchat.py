@@ -19,7 +19,7 @@ from specbench.judging.answers import Answer
 from specbench.judging.judge import judgment
 from specbench.judging.records import JUDGMENTS, JudgeSpec, Judgment, read_judgments
 from specbench.records import RequestRecord, RunConfig
-from specbench.storage import RequestLog
+from specbench.request_log import RequestLog
 from specbench.task import Question
 
 

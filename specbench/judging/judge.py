@@ -12,7 +12,7 @@ from specbench.judging.prompts import JudgePrompt
 from specbench.judging.rating import rating
 from specbench.judging.records import JUDGMENTS, JudgeSpec, Judgment, read_judgments
 from specbench.judging.unanswered import Unanswered
-from specbench.storage import RequestLog
+from specbench.request_log import RequestLog
 
 # A judge that refuses the first few prompts was not set up right; asking on would only cost.
 _MOST_REFUSALS = 3

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from specbench.errors import UsageError
 from specbench.records import Record
-from specbench.storage import read_requests
+from specbench.request_log import read_requests
 
 JUDGMENTS = "judgments.jsonl"
 

@@ -78,6 +78,15 @@ def crossings(cells: pd.DataFrame) -> list[Crossing]:
     return found
 
 
+def foreseen(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells that have a prediction, and for a speedup that of the prediction over AR's prediction."""
+    check(cells)
+    ar = cells[cells["method"] == BASELINE].set_index("concurrency")["predicted_tok_s"]
+    speedup = floats(cells, "predicted_tok_s") / np.asarray(cells["concurrency"].map(ar), dtype=np.float64)
+    # A prediction has no interval of its own: it lies where it lies.
+    return cells.assign(speedup=speedup, speedup_low=speedup, speedup_high=speedup)[np.isfinite(speedup)]
+
+
 @style.styled()
 def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     """Speedup over AR against concurrency: measured with its interval, predicted where there is a prediction.
@@ -92,7 +101,8 @@ def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
         ValueError: no row has a speedup, or a setting has several rows at one concurrency.
     """
     check(cells)
-    lines = list(_lines(cells.reset_index(drop=True)))  # rows are told apart by their index
+    cells = cells.reset_index(drop=True)  # rows are told apart by their index
+    lines = list(_lines(cells))
     if not lines:
         raise ValueError("no cell has a speedup")
     leading = _leading(lines)
@@ -102,9 +112,14 @@ def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     panel.set_xscale("log", base=2)
     style.plain_ticks(panel, np.concatenate([floats(line, "concurrency") for line in lines]))
     panel.axhline(1.0, color=style.BASELINE_COLOUR, linewidth=1.0, label="AR", zorder=1)
-    ar = cells[cells["method"] == BASELINE].set_index("concurrency")["predicted_tok_s"]
+    predicted = foreseen(pd.concat([cells[cells["method"] == BASELINE], *shown]))
     for index, line in enumerate(shown):
-        _draw(panel, line, style.series(index), ar)
+        look = style.series(index)
+        _draw(panel, line, look)
+        told = predicted[predicted.index.isin(line.index)]
+        if len(told):
+            at, speedup = floats(told, "concurrency"), floats(told, "speedup")
+            panel.plot(at, speedup, color=look["color"], linestyle="--", linewidth=1.1, zorder=3, label="_")
     for number, line in enumerate(others):
         at, speedup = floats(line, "concurrency"), floats(line, "speedup")
         label = "_" if number else OTHERS  # in the legend once
@@ -118,11 +133,13 @@ def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
             [passed.concurrency], [1.0], s=46, marker="D", color="white", edgecolors=colour, linewidths=1.6, zorder=5,
             label="_" if number else CROSSING,
         )  # fmt: skip
-    if any(drawn.get_linestyle() == "--" for drawn in panel.lines):
+    if len(predicted):
         panel.plot([], [], color=style.FAINT, linestyle="--", linewidth=1.1, label=PREDICTED)
     panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
     passages = [passed for passed, _ in found]
-    style.titled(figure, f"Does it still pay when the machine is busy?\n{caption}", _note(shown, others, passages))
+    style.titled(
+        figure, f"Does it still pay when the machine is busy?\n{caption}", _note(shown, others, passages, predicted)
+    )
     drawn_lines = [np.stack([floats(line, "concurrency"), floats(line, "speedup")], axis=1) for line in shown]
     ends = np.stack([panel.get_xlim(), [1.0, 1.0]], axis=1)
     place(
@@ -135,7 +152,7 @@ def crossing(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     return figure
 
 
-def _draw(panel: Axes, line: pd.DataFrame, look: dict[str, Any], ar_tok_s: pd.Series[Any]) -> None:
+def _draw(panel: Axes, line: pd.DataFrame, look: dict[str, Any]) -> None:
     at, speedup = floats(line, "concurrency"), floats(line, "speedup")
     low, high = floats(line, "speedup_low"), floats(line, "speedup_high")
     panel.plot(at, speedup, **look, zorder=4, label=str(line["label"].iloc[0]))
@@ -143,9 +160,6 @@ def _draw(panel: Axes, line: pd.DataFrame, look: dict[str, Any], ar_tok_s: pd.Se
         panel.fill_between(at, low, high, color=look["color"], alpha=0.16, linewidth=0, zorder=2)
         # A band needs two neighbours; the interval of a lone one is seen by its bar.
         panel.vlines(at, low, high, color=look["color"], alpha=0.5, linewidth=0.9, zorder=3)
-    predicted = floats(line, "predicted_tok_s") / np.asarray(line["concurrency"].map(ar_tok_s), dtype=np.float64)
-    if np.isfinite(predicted).any():
-        panel.plot(at, predicted, color=look["color"], linestyle="--", linewidth=1.1, zorder=3, label="_")
 
 
 def _lines(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -168,12 +182,20 @@ def _leading(lines: list[pd.DataFrame]) -> list[bool]:
     return leads if any(leads) else [True] * len(lines)
 
 
-def _note(shown: list[pd.DataFrame], others: list[pd.DataFrame], passages: list[Crossing]) -> str:
+def _note(
+    shown: list[pd.DataFrame], others: list[pd.DataFrame], passages: list[Crossing], predicted: pd.DataFrame
+) -> str:
     said = [
         "Bands: 95% intervals over prompts. Where a line crosses 1 is known between two measured concurrencies only."
     ]
     said += [f"{passed.label} {passed}." for passed in passages]
     said += [aside for line in shown if (aside := _on_one_side(line))]
+    if len(predicted):
+        said.append(
+            "Predicted: tokens per forward and mean rows at the profile's step times; what drafting takes, padding to "
+            "the largest tree and slots that stand empty are not in it."
+        )
+        said += [f"Predicted: {passed.label} {passed}." for passed in crossings(predicted)]
     if others:
         settings = "setting is" if len(others) == 1 else "settings are"
         said.append(f"{len(others)} further {settings} grey: never the fastest of the method.")

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from specbench.storage import write_atomic
+from specbench.files import write_atomic
 
 #: Inches: a whole page's width, half of one, and the height of one panel.
 WIDTH, HALF_WIDTH, HEIGHT = 10.0, 6.4, 4.0

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.records import BASELINE
-from specbench.reporting.table import number
+from specbench.reporting.table import number, seldom_filled
 
 #: Cells of one concurrency that a table shows; the file has all.
 SHOWN = 20
@@ -89,6 +89,8 @@ def sentences(cells: pd.DataFrame) -> list[str]:
             found.append(
                 f"On {int(other['prompts'])} prompts it was not chosen by: speedup {interval(other, 'speedup')}."
             )
+        if seldom := seldom_filled(int(measured["prompts"].max()), int(row["concurrency"])):
+            found.append(seldom)
     if len(large):
         found.append(f"Not run, trees too large: {_some(list(large['label']))}.")
     return found

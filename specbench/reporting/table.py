@@ -13,6 +13,7 @@ from rich.text import Text
 from specbench.engine.phases import PHASES
 from specbench.grades import ORDER
 from specbench.records import BASELINE, SimulatedAcceptance
+from specbench.summary import FILLINGS
 
 LEGEND = (
     "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
@@ -274,6 +275,8 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = T
         found.append(f"{truncated} of {total} answers were cut at the token budget (cut); raise --max-new-tokens.")
     if settings := {k: v for k, v in run["task"]["options"].items() if v not in ("", None)}:
         found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
+    if seldom := seldom_filled(max(row["prompts"] for row in summary["rows"]), run["concurrency"]):
+        found.append(seldom)
     found += _throttled(summary)
     found += _of_losslessness(run, real)
     if "interval" not in summary and any(row["speedup"] and row["speedup"]["low"] is not None for row in real):
@@ -281,6 +284,21 @@ def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = T
     if not summary["complete"]:
         found.append("This run is not complete; repeat its command to go on.")
     return [*found, LEGEND] if alone else found
+
+
+def seldom_filled(prompts: int, concurrency: int) -> str:
+    """A sentence where so many prompts say little of a concurrency; empty where they say enough."""
+    if concurrency == 1 or prompts >= FILLINGS * concurrency:
+        return ""
+    if prompts < concurrency:
+        said = f"{prompts} prompts do not fill {concurrency} slots"
+    else:
+        often = "once" if prompts == concurrency else f"{prompts / concurrency:.2g} times"
+        said = f"{prompts} prompts fill {concurrency} slots {often}"
+    return (
+        f"{said}: slots stand empty at the end, the more so the less even a method's speed is; "
+        f"use --limit {FILLINGS * concurrency} or more."
+    )
 
 
 def _over_base(run: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:

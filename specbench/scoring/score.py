@@ -14,8 +14,8 @@ from typing import Any
 
 from specbench import options, registry
 from specbench.errors import EnvironmentRefused, UsageError
+from specbench.request_log import read_requests
 from specbench.scoring.sandbox import stop_all
-from specbench.storage import read_requests
 from specbench.task import Task, Verdict
 
 VERDICTS = "verdicts.jsonl"

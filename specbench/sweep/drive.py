@@ -14,11 +14,13 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from specbench.errors import UsageError
+from specbench.files import write_json_atomic
+from specbench.folders import safe_name
 from specbench.profiles import PROFILE, Profile
 from specbench.records import BASELINE, RequestRecord, RunConfig, request_key
 from specbench.scoring.launch import Tenths, read_metrics, score_in_child
-from specbench.storage import RunFolder, safe_name, write_json_atomic, write_lock
-from specbench.summary import summarise
+from specbench.storage import RunFolder, write_lock
+from specbench.summary import FILLINGS, summarise
 from specbench.sweep.executors import Executor
 from specbench.sweep.grid import Cell, Grid
 from specbench.sweep.measured import Measured
@@ -29,9 +31,6 @@ SWEEP = "sweep.json"
 
 #: Of a method's record: what decides its measurements.
 _DECIDE = ("name", "options", "weights")
-
-#: Prompts of a block, per sequence stepped together: slots run empty at its end, so one filling would show little else.
-FILLINGS = 4
 
 
 class Progress(Protocol):
@@ -118,7 +117,7 @@ class _Part:
         }
         self.folder = RunFolder.at(path, digest, run)
         try:
-            self.records = [RequestRecord.model_validate(line) for line in self.folder.requests()]
+            self.records = [RequestRecord.model_validate(line).untraced() for line in self.folder.requests()]
             self._join(config)
         except BaseException as error:
             self.folder.close()
@@ -169,7 +168,7 @@ class _Part:
                 if self.folder.finished:  # a search that needs what no command before it needed
                     self.folder.go_on(self.folder.run)
                 self.folder.log.append(record.model_dump(mode="json"))
-                self.records.append(record)
+                self.records.append(record.untraced())
                 self.measured.add(record)
                 progress.request(record)
 

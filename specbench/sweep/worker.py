@@ -138,9 +138,10 @@ class Worker:
         return self._runners[concurrency]
 
     def _warm_up(self, plan: Plan, runner: Runner) -> None:
-        """The widest cell of each method on a long prompt, then every width briefly: a hundred cells have few of them.
+        """The widest cell of each method on a long prompt, then every width briefly where the first steps of one cost.
 
-        What a method brings may have work of its own to capture for each cell, so there every cell has its turn.
+        A hundred cells have few widths. What a method brings may have work of its own to capture for each cell, so
+        there every cell has its turn.
         """
         fresh: dict[tuple[int, str, object], Method] = {}
         for method in sorted(plan.methods, key=lambda method: -method.max_rows):
@@ -161,7 +162,10 @@ class Worker:
         requests = [Request(f"warm-up/{slot}", 0, ids, rule) for slot in range(plan.concurrency)]
         for temperature in {prompt.temperature for prompt in self._prepared.prompts.values()} if fresh else ():
             self._engine.sampling = sampling_of(plan, temperature)
-            for method in [method for method in fresh.values() if method not in widest.values()]:
+            for method in fresh.values():
+                costs = self._engine.first_steps_cost or method.shared is not None
+                if method in widest.values() or not costs:
+                    continue
                 self._engine.prepare(
                     method.max_rows,
                     top_k=method.top_k,

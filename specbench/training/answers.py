@@ -17,12 +17,13 @@ from specbench.decoding import Context
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
+from specbench.files import write_json_atomic
 from specbench.models import LoadedModel
 from specbench.plan import plan_methods
 from specbench.records import BASELINE, RequestRecord
+from specbench.request_log import RequestLog, read_requests
 from specbench.runner import Request, Runner
 from specbench.stopping import StopRule
-from specbench.storage import RequestLog, read_requests, write_json_atomic
 from specbench.task import Prompt
 from specbench.training.recipe import Text
 

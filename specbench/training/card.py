@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from specbench.adapters import CARD
-from specbench.storage import write_json_atomic, write_text_atomic
+from specbench.files import write_json_atomic, write_text_atomic
 
 
 def write_card(folder: Path, made: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from specbench.errors import UsageError
-from specbench.storage import check_writable, write_json_atomic
+from specbench.files import check_writable, write_json_atomic
 
 _WHOLE = "whole.json"  # written last
 _OPTIONS = "options.json"

@@ -16,8 +16,8 @@ from specbench.drafting.convergence import State, fast_forwarded, stationary
 from specbench.drafting.noise import Kind
 from specbench.engine.sampler import Sampling
 from specbench.errors import EnvironmentRefused, UsageError
+from specbench.files import check_writable, write_json_atomic
 from specbench.models import LoadedModel
-from specbench.storage import check_writable, write_json_atomic
 from specbench.training.jacobi import Jacobi, Run
 from specbench.training.noising import Blocks
 from specbench.training.recipe import Text, digest

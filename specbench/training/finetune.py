@@ -16,7 +16,7 @@ from torch import nn
 
 from specbench.adapters import fingerprints
 from specbench.errors import EnvironmentRefused, UsageError
-from specbench.storage import write_json_atomic
+from specbench.files import write_json_atomic
 from specbench.training import checkpoints
 from specbench.training.card import write_card
 from specbench.training.look import Held, held_out, method_of

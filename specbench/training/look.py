@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from specbench.decoding import Context, Method, Target
+from specbench.decoding import Context, Method
 from specbench.engine.engine import Engine
-from specbench.errors import UsageError
 from specbench.models import LoadedModel
 from specbench.runner import Request, Runner
 from specbench.stopping import StopRule
+from specbench.target import target_of
 from specbench.training.recipe import Text
 
 #: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
@@ -82,7 +82,7 @@ def _held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[T
         agreed = sum(_agreed(model.eval(), text) for text in texts)
     engine = Engine(model, slots=min(_TOGETHER, len(texts)), capacity=capacity, max_rows=method.max_rows)
     try:
-        ready = method.ready(_target(engine, loaded))
+        ready = method.ready(target_of(loaded, engine))
         engine.prepare(method.max_rows, context=capacity - 1)
         runner = Runner(engine, _contexts(loaded, seed), engine.slots)
         requests = [
@@ -117,24 +117,6 @@ def _contexts(loaded: LoadedModel, seed: int) -> Callable[[str, Request], Contex
         return Context(loaded.vocab_size, loaded.pad_id, random.Random(f"{seed}/{request.prompt_id}"))
 
     return context
-
-
-def _target(engine: Engine, loaded: LoadedModel) -> Target:
-    def nothing(*_: Any) -> Any:
-        raise UsageError("weights in training are looked at by a method that brings no model of its own")
-
-    return Target(
-        model=engine.model,
-        name=loaded.spec.name,
-        tokenizer=loaded.tokenizer,
-        slots=engine.slots,
-        capacity=engine.capacity,
-        sampling=lambda: engine.sampling,
-        step_seconds=engine.step_seconds,
-        capture=engine.capture,
-        load=nothing,
-        engine=nothing,
-    )
 
 
 def method_of(name: str, settings: Mapping[str, Any]) -> Method:

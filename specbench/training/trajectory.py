@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.errors import EnvironmentRefused, UsageError
-from specbench.storage import write_atomic, write_json_atomic
+from specbench.files import write_atomic, write_json_atomic
 
 if TYPE_CHECKING:
     from pyarrow import Schema

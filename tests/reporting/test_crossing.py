@@ -132,6 +132,18 @@ def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
     assert [line for line in without.lines if line.get_linestyle() == "--"] == []
 
 
+def test_the_note_says_where_a_predicted_line_crosses_and_what_is_not_in_it() -> None:
+    mine = busy("jf", {1: 2.0, 4: 1.5, 16: 0.5}).assign(predicted_tok_s=[80.0, 200.0, 100.0])
+    ar = cells(
+        [{"method": "ar", "concurrency": c, "predicted_tok_s": p} for c, p in ((1, 40.0), (4, 100.0), (16, 200.0))]
+    )
+    said = " ".join(crossing(pd.concat([ar, mine])).get_supxlabel().split())  # the index repeats
+    # predicted 2, 2 and 0.5: it meets 1 two thirds of the way from 4 to 16
+    assert "Predicted: jf stops paying between 4 and 16 (at about 10.1)." in said
+    assert "padding to the largest tree" in said
+    assert "Predicted" not in crossing(mine).get_supxlabel()
+
+
 def test_of_many_settings_those_that_lead_somewhere_are_told_apart() -> None:
     settings = {"wide": {1: 2.0, 8: 0.6}, "narrow": {1: 1.4, 8: 1.2}, "never": {1: 1.3, 8: 0.8}}
     rows = [busy("jf", dict(s), label=name, n=i) for i, (name, s) in enumerate(settings.items())]

@@ -155,3 +155,18 @@ def test_too_few_prompts_are_said_instead_of_a_list_of_all_cells() -> None:
         "Best of 2 cells: jf n=32, speedup 2.50 (too few) on 2 prompts; too few prompts to tell cells apart."
     )
     assert "within noise" not in shown(rows, 140)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "concurrency", "said"),
+    [(16, 16, "fill 16 slots once"), (63, 16, "3.9 times"), (9, 16, "9 prompts do not fill 16 slots")],
+)
+def test_prompts_that_hardly_fill_the_slots_are_told(prompts: int, concurrency: int, said: str) -> None:
+    few = cell("pld", 0.3, concurrency=concurrency, prompts=prompts, best=True)
+    assert any(said in line and "--limit 64" in line for line in sentences(pd.DataFrame([few])))
+
+
+@pytest.mark.parametrize(("prompts", "concurrency"), [(64, 16), (1, 1)])
+def test_prompts_that_fill_the_slots_are_not(prompts: int, concurrency: int) -> None:
+    enough = cell("pld", 0.3, concurrency=concurrency, prompts=prompts, best=True)
+    assert not any("slots" in line for line in sentences(pd.DataFrame([enough])))

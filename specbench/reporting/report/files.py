@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from specbench.files import check_writable, write_atomic, write_text_atomic
 from specbench.reporting.report.document import Document, printable
 from specbench.reporting.report.html import to_html
 from specbench.reporting.report.markdown import to_markdown
 from specbench.reporting.report.table_csv import to_csv
-from specbench.storage import check_writable, write_atomic, write_text_atomic
 
 PAGE, TEXT, TABLE, PICTURES = "report.html", "report.md", "report.csv", "report_pictures"
 

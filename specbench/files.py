@@ -1,0 +1,81 @@
+"""Writing files: after a kill, a full disk or a power cut there is the old content or the new one, and never half."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from specbench.errors import EnvironmentRefused
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, no quota, file size limit: the same to the user
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Writes ``content`` so that ``path`` holds either the old or the whole new one, also after a power cut.
+
+    Raises:
+        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(path.parent)
+    except BaseException as error:
+        draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise refused(error, path) from error
+        raise
+
+
+def write_json_atomic(path: Path, obj: Any) -> None:
+    """Writes ``obj`` as JSON so that ``path`` holds either the old or the whole new content, also after a power cut.
+
+    Raises:
+        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
+        TypeError, ValueError: ``obj`` is not JSON (nan is not).
+    """
+    write_atomic(path, json.dumps(obj, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Writes ``text`` in UTF-8 as :func:`write_json_atomic` writes JSON."""
+    write_atomic(path, text.encode())
+
+
+def check_writable(out: Path) -> None:
+    """Makes ``out`` where it is missing: what cannot be written is better known before minutes are spent.
+
+    Raises:
+        EnvironmentRefused: it cannot be made, or files cannot be put into it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise refused(error, out) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names created in the folder survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def refused(error: OSError, path: Path, kept: int | None = None) -> EnvironmentRefused:
+    """One line for a failed write: what failed, what is safe, what to do."""
+    full = error.errno in _FULL
+    what = f"disk full while writing {path}" if full else f"cannot write {path} ({error.strerror})"
+    safe = "" if kept is None else f"{kept} requests are kept, "
+    todo = "free space and repeat the same command" if full else "mend that and repeat the same command"
+    return EnvironmentRefused(f"{what}; {safe}{todo}")
