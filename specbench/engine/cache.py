@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.engine.live import Live
 from specbench.engine.ops import Ops
 
 _NOISE = 256  # cells of a block of noise
@@ -67,6 +68,7 @@ class StaticCache:
         self._extent: int | None = None
         self._lengths = torch.empty(0)
         self._ops: Ops | None = None
+        self._live: Live | None = None
         self._noise = torch.Generator(device).manual_seed(0)  # its own: nothing else's random numbers depend on it
 
     @property
@@ -74,7 +76,7 @@ class StaticCache:
         """Bytes of all buffers."""
         return sum(buffer.nbytes for buffer in self._buffers)
 
-    def aim(self, slots: slice, lengths: Tensor, extent: int | None, ops: Ops) -> None:
+    def aim(self, slots: slice, lengths: Tensor, extent: int | None, ops: Ops, live: Live | None = None) -> None:
         """Says where the next forward writes and how far it reads.
 
         Args:
@@ -82,12 +84,15 @@ class StaticCache:
             lengths: integer [S], the cell of each slot's first row.
             extent: cells visible to attention, from 0; None is all.
             ops: what writes them.
+            live: the rows that come without padding; None is with it.
         """
-        self._slots, self._lengths, self._extent, self._ops = slots, lengths, extent, ops
+        self._slots, self._lengths, self._extent, self._ops, self._live = slots, lengths, extent, ops, live
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Stores a layer's new keys and values [S, heads, Q, size]; returns all visible [S, heads, extent, size]."""
         assert self._ops is not None
+        if self._live:
+            key, value = self._live.unpack_heads(key), self._live.unpack_heads(value)
         keys, values = (buffer[self._slots] for buffer in self._layers[layer_idx])
         self._ops.write(key, value, keys, values, self._lengths)
         return keys[:, :, : self._extent], values[:, :, : self._extent]

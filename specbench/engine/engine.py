@@ -17,6 +17,7 @@ from specbench.engine.attention.choice import Attentions
 from specbench.engine.attention.interface import Calls
 from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
 from specbench.engine.graphs import ROW_BUCKETS, StepGraphs
+from specbench.engine.live import Live
 from specbench.engine.ops import TorchOps
 from specbench.engine.pack import Outcome
 from specbench.engine.phases import Phases
@@ -407,16 +408,17 @@ class Engine:
     ) -> dict[int, StepResult]:
         """A step on exact shapes, as far as rows are not padded."""
         # The batch is the contiguous range that spans them: slots are views of the cache then, never copies.
-        # A slot inside it without a tree takes part as one dead row.
+        # A slot inside it without a tree takes part as one dead row, if only as padding.
         slots = slice(min(trees), max(trees) + 1)
         batch, lengths = self._batch(trees, slots)
         rows = max(len(tree) if tree else 1 for tree in batch)
         if self._padded:
             rows = self._bucket(rows)
+        live = None if self._padded else Live.of(batch, rows, self.device)
         packed = self._packed(batch, rows, lengths, _of(forced, slots))
         out, hidden = self._program.run(
             packed, rows, kind, self.cache, self.attentions.backend(kind.attention),
-            slots=slots, extent=max(lengths) + rows, commit=False, mark=mark,
+            slots=slots, extent=max(lengths) + rows, live=live, commit=False, mark=mark,
         )  # fmt: skip
         outcome = Outcome(out.cpu().numpy(), rows, kind.top_k)  # the one host read of a step
         mark("accept")

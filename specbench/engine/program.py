@@ -16,6 +16,7 @@ from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, Visibility
 from specbench.engine.cache import StaticCache
 from specbench.engine.layers import decoder_layers, tapped
+from specbench.engine.live import Live
 from specbench.engine.ops import Ancestry, Ops
 from specbench.engine.sampler import Sampling, scores
 
@@ -71,6 +72,7 @@ class Program:
         slots: slice,
         extent: int | None,
         head: Tensor | None = None,
+        live: Live | None = None,
         commit: bool = True,
         mark: Mark = unmarked,
     ) -> tuple[Tensor, Tensor | None]:
@@ -85,6 +87,7 @@ class Program:
             slots: the S slots, contiguous.
             extent: cells visible to attention, from 0; None is all, as capture needs it.
             head: int64 [1, H] prompt tokens before the root, in a prefill.
+            live: rows that the layers see, not together with a head; None is all.
             commit: move the accepted rows' KV; without it the caller does.
             mark: told where the time goes.
 
@@ -95,10 +98,13 @@ class Program:
         fields = pack.split(packed, rows)
         ancestry = self.ops.ancestry(fields.parents)
         logits, hidden, lengths = self._forward(
-            fields, ancestry, cache, backend, slots, extent, head, mark, taps=kind.taps
+            fields, ancestry, cache, backend, slots, extent, head, mark, live=live, taps=kind.taps
         )
         positions = lengths[:, None] + ancestry.depth
-        next_token, top = self._choose(logits, positions + 1, kind)
+        next_token, top = self._choose(logits, (live.pack(positions) if live else positions) + 1, kind)
+        if live:
+            next_token, hidden = live.unpack(next_token), None if hidden is None else live.unpack(hidden)
+            top = None if top is None else (live.unpack(top[0]), live.unpack(top[1]))
         if kind.forced:
             next_token = torch.where(fields.forced == pack.COMPUTED, next_token, fields.forced)
         mark("forward")
@@ -138,15 +144,22 @@ class Program:
         head: Tensor | None,
         mark: Mark,
         calls: Calls | None = None,
+        live: Live | None = None,
         taps: tuple[int, ...] = (),
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """(logits [S, Q, V], tapped layers [S, head + Q, taps × hidden size], cache lengths [S] before the root)."""
+        """(logits [S, Q, V], tapped layers [S, head + Q, taps × hidden size], cache lengths [S] before the root).
+
+        With live rows both are [1, N, …].
+        """
         tokens, lengths, start = fields.tokens.long(), fields.lengths, fields.lengths
         if head is not None:
             tokens, ancestry, lengths = _behind(head, tokens, ancestry, lengths)
         positions = start[:, None] + ancestry.depth
-        cache.aim(slots, start, extent, self.ops)
+        cache.aim(slots, start, extent, self.ops, live)
         step = backend(Visibility(start, ancestry.depth, ancestry.rows, extent))
+        kept = fields.tokens.shape[1]
+        if live:
+            tokens, positions, step, kept = live.pack(tokens), live.pack(positions), live.around(step), len(live.index)
         mark("build")
         with tapped(self._layers, taps) as outputs:
             logits = self._model(
@@ -154,7 +167,7 @@ class Program:
                 position_ids=positions.long(),
                 past_key_values=cache,
                 use_cache=True,
-                logits_to_keep=fields.tokens.shape[1],
+                logits_to_keep=kept,
                 step=step,
                 calls=calls,
             ).logits

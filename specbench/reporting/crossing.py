@@ -192,8 +192,8 @@ def _note(
     said += [aside for line in shown if (aside := _on_one_side(line))]
     if len(predicted):
         said.append(
-            "Predicted: tokens per forward and mean rows at the profile's step times; what drafting takes, padding to "
-            "the largest tree and slots that stand empty are not in it."
+            "Predicted: tokens per forward and mean rows at the profile's step times; what drafting takes, rows of "
+            "padding and slots that stand empty are not in it."
         )
         said += [f"Predicted: {passed.label} {passed}." for passed in crossings(predicted)]
     if others:

@@ -140,7 +140,7 @@ def test_the_note_says_where_a_predicted_line_crosses_and_what_is_not_in_it() ->
     said = " ".join(crossing(pd.concat([ar, mine])).get_supxlabel().split())  # the index repeats
     # predicted 2, 2 and 0.5: it meets 1 two thirds of the way from 4 to 16
     assert "Predicted: jf stops paying between 4 and 16 (at about 10.1)." in said
-    assert "padding to the largest tree" in said
+    assert "rows of padding and slots that stand empty" in said
     assert "Predicted" not in crossing(mine).get_supxlabel()
 
 
