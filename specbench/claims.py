@@ -7,7 +7,6 @@ own tok/s to within half a unit of the last digit of each.
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from decimal import Decimal
 from functools import cache
@@ -16,15 +15,10 @@ from typing import Any
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from specbench import gpus
+from specbench import gpus, toml
 from specbench.catalog import BETWEEN
-from specbench.errors import UsageError
+from specbench.errors import UsageError, first_fault
 from specbench.records import Record
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 #: Bytes of a weight in bf16 and fp16, which is what the publications ran in.
 BYTES_PER_WEIGHT = 2.0
@@ -92,7 +86,7 @@ class Catalog(Record):
     def bandwidth(self, claim: Claim) -> tuple[Bandwidth, ...]:
         """What :func:`over_bandwidth` says of a claim on each board it may mean, the slowest first.
 
-        None where model size or GPU is not known. At times the publication's own figures tell which board it was not.
+        Empty where model size or GPU is not known. At times the publication's own figures tell which board it was not.
         """
         parameters = self.parameters.get(claim.model)
         if parameters is None:
@@ -144,16 +138,14 @@ def read(text: str) -> Catalog:
     """
     try:
         # Floats as written: a float would forget the last zero of 1.50.
-        data = tomllib.loads(text, parse_float=Decimal)
+        data = toml.loads(text, parse_float=Decimal)
         rows = [_flat(table, row) for table in data.pop("table", []) for row in table["claim"]]
         return Catalog.model_validate({"parameters": {}, "gpus": {}, **data, "claims": rows})
     except ValidationError as error:
-        first = error.errors()[0]
-        where, what = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"claims: {where}: {what}") from error
+        raise UsageError(f"claims: {first_fault(error)}") from error
     except KeyError as error:
         raise UsageError(f"claims: a table or a row lacks {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except toml.TOMLDecodeError as error:
         raise UsageError(f"claims: {error}") from error
 
 

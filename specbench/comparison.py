@@ -54,10 +54,12 @@ def read_sides(targets: Sequence[str]) -> list[Side]:
     """The runs named by ``FOLDER`` or ``FOLDER:METHOD``, each whole.
 
     Raises:
-        UsageError: fewer than two, one that is damaged or not a run, or a method that it does not have.
+        UsageError: fewer than two, or more than there are letters; one that is damaged or not a run, or a method that
+            it does not have.
     """
     if not 2 <= len(targets) <= len(ascii_uppercase):
-        raise UsageError(f"{len(targets)} run to compare; name two or more, as RUN or RUN:METHOD")
+        most = len(ascii_uppercase)
+        raise UsageError(f"{len(targets)} to compare; name two to {most} runs, as RUN or RUN:METHOD")
     sides = []
     known: dict[Path, ReadRun] = {}
     for letter, target in zip(ascii_uppercase, targets, strict=False):
@@ -83,7 +85,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
         ``prompts``. ``differs``: run -> what else is not alike, a line each.
 
     Raises:
-        UsageError: two runs are unlike, or have no row in common; in one line.
+        UsageError: two runs are unlike; in one line.
     """
     reference, *others = sides
     rows, differs = [], {}
@@ -240,7 +242,7 @@ def _has_two_ars(a: Side, b: Side, label: str, other: str) -> bool:
     return a.path != b.path and {label, other} != {BASELINE}
 
 
-def _over_ar(a: Side, b: Side, arms: tuple[_Arm, _Arm], keys: Sequence[_Key], shared: bool) -> dict[str, Any]:
+def _over_ar(a: Side, b: Side, arms: tuple[_Arm, _Arm], keys: Sequence[_Key], shared: bool) -> dict[str, Any] | None:
     """The speedup over AR in ``b`` over that in ``a``: a machine that was slower as a whole cancels."""
     plain = [side.requests(BASELINE) for side in (a, b)]
     ar = [_arm([records[key] for key in keys], shared) for records in plain]
@@ -292,10 +294,12 @@ def regressions(found: Mapping[str, Any], threshold: float, over_ar: bool = Fals
         over_ar: judge the speedups over each run's own AR; rows of AR are then left out.
 
     Raises:
-        UsageError: there are too few prompts for an interval, so that nothing could ever be proven.
+        UsageError: there are too few prompts for an interval, or no speeds, so that nothing could ever be proven.
     """
     name = "over_ar" if over_ar else "speedup"
     judged = [row for row in found["rows"] if row[name] is not None]
+    if not judged and not over_ar:
+        raise UsageError("no answer is longer than a token, so --fail-under tells nothing; raise --max-new-tokens")
     if not judged:
         raise UsageError("nothing was compared that has a speedup over an AR of its own; leave --over-ar out")
     if any(row[name]["low"] is None for row in judged):

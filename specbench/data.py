@@ -7,7 +7,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,12 +15,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specbench.errors import EnvironmentRefused, UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from specbench import toml
+from specbench.errors import EnvironmentRefused, UsageError, first_fault
 
 Row = TypeVar("Row", bound=BaseModel)
 
@@ -91,13 +86,12 @@ def manifest(card: Path) -> list[DataFile]:
         UsageError: the file is not TOML, or a ``[[data]]`` table has a missing or unknown field.
     """
     try:
-        tables = tomllib.loads(card.read_text(encoding="utf-8")).get("data", [])
+        tables = toml.loads(card.read_text(encoding="utf-8")).get("data", [])
         return [DataFile.model_validate(table) for table in tables]
-    except tomllib.TOMLDecodeError as error:
+    except toml.TOMLDecodeError as error:
         raise UsageError(f"{card}: not valid TOML: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"{card}: [[data]] field '{'.'.join(map(str, first['loc']))}': {first['msg']}") from None
+        raise UsageError(f"{card}: [[data]] {first_fault(error)}") from None
 
 
 def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
@@ -238,10 +232,7 @@ def read_rows(path: Path, kind: type[Row]) -> list[tuple[int, Row]]:
         try:
             rows.append((number, kind.model_validate(row)))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = f"field '{'.'.join(map(str, first['loc']))}': " if first["loc"] else ""
-            said = first["msg"].removeprefix("Value error, ")
-            raise UsageError(f"{path}: line {number}: {where}{said}") from None
+            raise UsageError(f"{path}: line {number}: {first_fault(error)}") from None
     return rows
 
 

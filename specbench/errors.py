@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 #: Exit code of what Ctrl-C ended, with what was finished kept.
 INTERRUPTED = 130
@@ -37,6 +38,17 @@ class Regression(SpecbenchError):
     """A comparison fell below the threshold the user set."""
 
     exit_code = 5
+
+
+class _Faulty(Protocol):
+    def errors(self) -> Sequence[Mapping[str, Any]]: ...
+
+
+def first_fault(error: _Faulty) -> str:
+    """The first thing that a pydantic ``ValidationError`` complains of, and the field where it is."""
+    first = error.errors()[0]
+    where, said = ".".join(map(str, first["loc"])), str(first["msg"]).removeprefix("Value error, ")
+    return f"field '{where}': {said}" if where else said
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:

@@ -152,7 +152,10 @@ def _places(path: Path) -> list[Path]:
     """The folders of runs, sweeps and profiles at a path or below it."""
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder; name folders that specbench run, sweep or profile wrote")
-    found = list(_below(path))
+    try:
+        found = list(_below(path))
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be read ({error.strerror}); change that, or name others") from error
     if not found:
         raise UsageError(f"{path} holds no run, sweep or profile; name folders that specbench run or sweep wrote")
     return found

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from specbench import toml
 from specbench.errors import UsageError, unknown
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 DEFAULT_MODEL = "smollm2-135m"
 _PACKAGE = Path(__file__).parent
@@ -48,7 +43,7 @@ class Source:
 
 def aliases() -> dict[str, dict[str, Any]]:
     """The named models of ``catalog/models.toml``."""
-    return tomllib.loads((_CATALOG / "models.toml").read_text(encoding="utf-8"))
+    return toml.loads((_CATALOG / "models.toml").read_text(encoding="utf-8"))
 
 
 def configs() -> dict[str, Path]:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from specbench import toml
 from specbench.errors import unknown
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 class Preset(BaseModel):
@@ -45,7 +40,7 @@ class Preset(BaseModel):
 def presets() -> dict[str, Preset]:
     """All presets by name."""
     text = (Path(__file__).parent / "catalog" / "presets.toml").read_text(encoding="utf-8")
-    return {name: Preset.model_validate(table) for name, table in tomllib.loads(text).items()}
+    return {name: Preset.model_validate(table) for name, table in toml.loads(text).items()}
 
 
 def preset(name: str) -> Preset:

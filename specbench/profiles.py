@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from specbench.errors import UsageError
+from specbench.errors import UsageError, first_fault
 from specbench.gpus import Gpu
 from specbench.records import SCHEMA_VERSION, ModelSpec, Record
 from specbench.roofline import Ceilings, Knee, ModelShape, StepPoint, bound_s, step_cost
@@ -196,6 +196,4 @@ def read_profile(path: Path) -> Profile:
     try:
         return Profile.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{file} is damaged: field '{where}': {first['msg']}; profile again") from error
+        raise UsageError(f"{file} is damaged: {first_fault(error)}; profile again") from error

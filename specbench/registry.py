@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from specbench import toml
 from specbench.errors import UsageError, unknown
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _MODULES = {"method": "decoder", "task": "task"}
 _CLASSES = {"method": "Decoder", "task": "Task"}
@@ -82,8 +77,8 @@ class Card:
 def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card:
     path = folder / f"{kind}.toml"
     try:
-        info = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        info = toml.loads(path.read_text(encoding="utf-8"))
+    except (OSError, toml.TOMLDecodeError) as error:
         raise UsageError(f"{kind} '{name}' (from {origin}) has no readable {kind}.toml: {error}") from error
     # A package cannot have every name: "mt-bench" lives in mt_bench and says so.
     return Card(kind, str(info.get("name", name)), package, folder, origin, info)

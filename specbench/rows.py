@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specbench.errors import UsageError
+from specbench.errors import UsageError, first_fault
 from specbench.records import BASELINE, SimulatedAcceptance
 
 
@@ -179,6 +179,4 @@ def summary_rows(summary: Mapping[str, Any]) -> list[Row]:
     try:
         return [Row.model_validate(row) for row in found]
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"summary.json: field '{where}': {first['msg']}") from error
+        raise UsageError(f"summary.json: {first_fault(error)}") from error

@@ -243,7 +243,7 @@ def _decode(
     progress: Progress,
     resumed: bool,
 ) -> list[RequestRecord]:
-    records = [RequestRecord.model_validate(line).untraced() for line in folder.requests()]
+    records = [record.untraced() for record in folder.records()]
     order = Order(plan, prepared, {record.key: record.text for record in records})
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:

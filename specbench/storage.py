@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from specbench.errors import EnvironmentRefused, UsageError
-from specbench.files import refused, sync_folder, write_atomic, write_json_atomic
+from pydantic import ValidationError
+
+from specbench.errors import EnvironmentRefused, UsageError, first_fault
+from specbench.files import read_json_object, refused, sync_folder, write_atomic, write_json_atomic
 from specbench.folders import folder_name, rename_to_free_name
-from specbench.records import SCHEMA_VERSION
+from specbench.records import SCHEMA_VERSION, RequestRecord
 from specbench.request_log import RequestLog, read_requests, whole_lines
 
 _LOCK, _RUN, _REQUESTS, _SUMMARY, _DONE = ".lock", "run.json", "requests.jsonl", "summary.json", "DONE"
@@ -125,7 +126,7 @@ class RunFolder:
         """
         for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):  # names begin with the time
             try:
-                run = _read_object(path / _RUN)
+                run = read_json_object(path / _RUN)
             except (UsageError, OSError):
                 continue  # not a run, or damaged: nothing to go on from
             if run.get("digest") != digest or (path / _DONE).exists():
@@ -145,7 +146,7 @@ class RunFolder:
         """
         if not (path / _RUN).is_file():
             raise UsageError(f"{path} is not a run folder (it has no {_RUN}); name a folder that specbench run wrote")
-        run = _read_object(path / _RUN)
+        run = read_json_object(path / _RUN)
         schema = run.get("schema_version")
         if not isinstance(schema, int):
             raise UsageError(f"{path / _RUN} has no schema_version; name a folder that specbench run wrote")
@@ -185,19 +186,29 @@ class RunFolder:
         """The recorded requests, see :func:`read_requests`."""
         return read_requests(self.requests_path)
 
+    def records(self) -> Iterator[RequestRecord]:
+        """The same, one after the other: a hundred thousand of them take a gigabyte together.
+
+        Raises:
+            UsageError: one does not fit; names the line and the field.
+        """
+        for number, line in enumerate(whole_lines(self.requests_path), 1):
+            try:
+                record = RequestRecord.model_validate_json(line)
+            except ValidationError as error:
+                where = f"{self.requests_path} line {number}"
+                raise UsageError(f"{where} is damaged: {first_fault(error)}; run it again") from error
+            yield record
+
     @property
     def requests_path(self) -> Path:
         """Where they are."""
         return self.path / _REQUESTS
 
-    def request_lines(self) -> Iterator[bytes]:
-        """Their lines as they are in the file."""
-        return whole_lines(self.requests_path)
-
     def summary(self) -> dict[str, Any] | None:
         """Content of ``summary.json``; None when there is none yet."""
         path = self.path / _SUMMARY
-        return _read_object(path) if path.exists() else None
+        return read_json_object(path) if path.exists() else None
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Writes ``summary.json``, then ``DONE``, and closes the folder.
@@ -262,13 +273,3 @@ def _acquire(folder: Path) -> int:
             f"the file system of {folder} has no locks ({error.strerror}); choose an --out on a local disk"
         ) from error
     return lock
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UsageError(f"{path} is damaged ({error}); restore it or repeat the run") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} is damaged (not a JSON object); restore it or repeat the run")
-    return content

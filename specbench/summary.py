@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median
@@ -306,19 +307,19 @@ def _paired(
         return None
     ar, method = (tuple(map(list, zip(*arm, strict=True))) for arm in (numerator, denominator))
     ratio = paired_ratio(ar, method, seed=_BOOTSTRAP_SEED, clusters=prompts)  # type: ignore[arg-type]
-    if ratio.value != ratio.value:  # nan: an arm decoded nothing after its first token
-        return None
     return ratio_json(ratio, per_prompt(ar, method, prompts))  # type: ignore[arg-type]
 
 
-def ratio_json(ratio: Ratio, each: PerPrompt | None) -> dict[str, Any]:
-    """A ratio as it is recorded.
+def ratio_json(ratio: Ratio, each: PerPrompt | None) -> dict[str, Any] | None:
+    """A ratio as it is recorded; None where an arm decoded nothing after its first token, so that there is none.
 
     Returns:
         ``value``, ``low``, ``high``, ``verdict``; ``per_prompt``: ``median`` and ``geometric_mean``; ``detectable``:
         the relative difference that these prompts tell with a chance of 80 %; ``to_tell``: how many ``prompts`` it
         takes to tell a ``difference``.
     """
+    if math.isnan(ratio.value):
+        return None
     return {
         "value": ratio.value,
         **_interval(ratio.interval),

@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin for wor
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
+from hypothesis import HealthCheck, settings
 
 # Read when a Triton kernel is defined: without a GPU they run in its interpreter.
 if not torch.cuda.is_available():
@@ -20,6 +21,10 @@ if not torch.cuda.is_available():
 
 from specbench import names
 from specbench.models import LoadedModel, load
+
+# A process that waits for its core is no slow test.
+settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("here")
 
 
 @pytest.fixture(scope="session")

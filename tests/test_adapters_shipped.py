@@ -31,6 +31,7 @@ QUESTIONS = (
 
 
 def test_each_has_an_alias_and_each_alias_an_adapter() -> None:
+    assert FOLDERS
     assert {str(folder) for folder in FOLDERS} == set(ALIASES)
 
 
@@ -42,6 +43,7 @@ def test_it_is_small_and_its_card_says_what_it_is(folder: Path) -> None:
     card = json.loads((folder / CARD).read_text(encoding="utf-8"))
     _, alias = ALIASES[str(folder)]
     assert (card["method"], card["model"]) == (alias["method"], alias["base"])
+    assert {"float32", "bfloat16"} <= card["base_fingerprints"].keys()
     assert card["after"]["tpf"] > card["before"]["tpf"]
     text = (folder / "README.md").read_text(encoding="utf-8")
     for said in ("gsm8k-train and mbpp-train", "of their tokens", "tokens per forward", "right answers"):

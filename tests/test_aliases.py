@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from checkpoints import byte_tokenizer, save
 from jinja2 import TemplateError
 
 from specbench import models, names, registry
-from specbench.adapters import CARD
 from specbench.errors import EnvironmentRefused
 from specbench.models import load
 from specbench.options import names as option_names
@@ -73,23 +71,6 @@ def test_what_suits_a_model_can_be_planned_and_is_not_the_default(alias: str, me
     usual = registry.method(method).load().Options().model_dump()
     assert options.items() <= chosen.items()
     assert not options.items() & usual.items()
-
-
-@pytest.mark.parametrize("alias", [alias for alias, entry in ALIASES.items() if "adapter" in entry])
-def test_an_adapter_is_small_and_says_what_it_learnt(alias: str) -> None:
-    source = names.resolve(alias)
-    assert source.base
-    assert (source.kind, source.base.name) == ("adapter", ALIASES[alias]["base"])
-    folder = Path(source.location)
-    sizes = [file.stat().st_size for file in folder.iterdir()]
-    assert max(sizes) <= 10_000_000
-    assert sum(sizes) <= 20_000_000
-    made = json.loads((folder / CARD).read_text())
-    assert (made["method"], made["model"]) == (ALIASES[alias]["method"], ALIASES[alias]["base"])
-    assert "bfloat16" in made["base_fingerprints"]
-    said = (folder / "README.md").read_text(encoding="utf-8")
-    for words in ("gsm8k-train", "tokens per forward", "before", "after"):
-        assert words in said
 
 
 def test_options_come_with_a_method() -> None:

@@ -120,6 +120,7 @@ def test_the_jacobi_forcing_row_is_there_and_its_baseline_is_bound_by_launches()
     figures = (row.speedup, row.tpf, row.tok_s, row.baseline_tok_s, row.accuracy)
     assert [str(figure) for figure in figures] == ["4.0", "4.1", "163.9", "41.3", "83.5"]
     shares = [bound.share for bound in claims().bandwidth(row)]
+    assert len(shares) == 2
     assert all(share is not None and share < 0.4 for share in shares)
 
 
@@ -133,9 +134,10 @@ def test_every_row_that_contradicts_itself_says_what_its_tok_s_give() -> None:
 
 
 def test_no_baseline_is_faster_than_the_fastest_board_allows() -> None:
-    for row in claims().claims:
-        bounds = claims().bandwidth(row)
-        assert not bounds or (bounds[-1].share or 0) < 1, row
+    fastest = {row.id: bounds[-1].share for row in claims().claims if (bounds := claims().bandwidth(row))}
+    shares = {name: share for name, share in fastest.items() if share is not None}
+    assert len(shares) > 50
+    assert {name for name, share in shares.items() if share >= 1} == set()
 
 
 def test_every_row_is_told_where_it_comes_from() -> None:

@@ -235,7 +235,7 @@ def test_a_seed_matters_only_where_something_is_sampled(made: Callable[..., Path
 @pytest.mark.parametrize(
     ("targets", "why"),
     [
-        (["{plain}"], "1 run to compare; name two or more"),
+        (["{plain}"], "1 to compare; name two to 26 runs"),
         (["{plain}", "{plain}"], "is named twice; say which of its methods"),
         (["{plain}", "{plain}:jetspek"], "did you mean jetspec?"),
         (["{plain}:jetspec", "{alone}"], "name it as RUN:METHOD"),

@@ -54,6 +54,11 @@ def row(**fields: object) -> Damage:
     return damage
 
 
+def reversed_rows(run: Path) -> None:
+    content = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**content, "rows": content["rows"][::-1]}))
+
+
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "run.json cut off": (lambda run: (run / "run.json").write_text("{"), "run.json is damaged"),
     "run.json lost": (lambda run: (run / "run.json").unlink(), "has no run.json"),
@@ -76,6 +81,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         lambda run: lines(run, lambda all: [all[0].replace('"n_out":25', '"n_out":26'), *all[1:]]),
         "ar|p/0|0 has other tokens than its forwards emitted",
     ),
+    "rows in another order": (reversed_rows, "another order"),
     "another summary": (row(tokens=199), "200 tokens of jf where its summary has 199"),
     "summary of other methods": (row(method="pld"), "cut off or mixed"),
     "summary without rows": (edited("summary.json", rows=[]), "cut off or mixed"),

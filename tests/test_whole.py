@@ -81,6 +81,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "forwards lost": (request(lambda line: line["accepts"].pop()), "has other tokens than its forwards emitted"),
     "no time": (request(lambda line: line.update(decode_s=float("nan"))), "has a time that is none"),
     "time runs back": (request(lambda line: line.update(decode_s=-1.0)), "has a time that is none"),
+    "more were asked": (
+        lambda f: content(f, "run.json", lambda c: c["task"].update(prompts=13, requests=13)),
+        "run.json says 13",
+    ),
     "other prompt": (
         request(lambda line: line.update(prompt_id="x", key=f"{line['method']}|x|0")),
         "verdicts.jsonl judges",

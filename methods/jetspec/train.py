@@ -79,8 +79,9 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     done = fit(course, options, job)
     for parameter in head.parameters():  # what is measured is what is kept
         parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
-    found = measure()
-    job.say(f"held out, head as kept: {_look(found).line}")
+    found = measure() if job.held_out else None
+    if found:
+        job.say(f"held out, head as kept: {_look(found).line}")
     head.save(job.out / "head", dtype=_KEPT)
     return {
         "texts": len(texts),
@@ -91,8 +92,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         "agrees": round(done.last.get("agrees", float("nan")), 4),
         "parameters": sum(p.numel() for p in head.parameters()),
         "held_out_texts": len(job.held_out),
-        "held_out_accepted_length": round(found.accepted_length, 4),
-        "held_out_depths": list(found.depths),
+        **({f"held_out_{name}": value for name, value in _look(found).figures.items()} if found else {}),
     }
 
 

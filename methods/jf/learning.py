@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from specbench.methods.jf.schedule import Ends, Measure, Order, Schedule
 from specbench.options import Options as BaseOptions
 from specbench.options import option
 from specbench.training.collator import ConsistencyCollator
 from specbench.training.lesson import ConsistencyLesson
 from specbench.training.objectives import Norm, progressive_consistency
-from specbench.training.schedule import Ends, Measure, Order, Schedule
 from specbench.training.states import sizes
 from specbench.training.trajectory import Trajectory
 

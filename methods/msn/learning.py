@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from specbench.methods.msn.noise import lowest, noised, segment_length, segment_start, sources
 from specbench.options import Options as BaseOptions
 from specbench.options import option
 from specbench.training.losses import Losses, Pairs, Targets, evaluate, mean
-from specbench.training.noise import lowest, noised, segment_length, segment_start, sources
 from specbench.training.student import Student
 
 

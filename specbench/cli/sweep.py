@@ -166,16 +166,13 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
         write: also write the CSV and the pictures into its folder.
     """
     from specbench.reporting.sweep import sweep_table
-    from specbench.sweep.table import finished
 
     run = next(iter(read.runs.values())).run
     if write:
-        from specbench.reporting.pictures import pictures
+        from specbench.reporting.pictures import drawn_cells, pictures
 
-        read.cells.to_csv(read.path / "cells.csv", index=False, float_format="%.6g")
-        drawn = read.cells[(read.cells["set"] == "tuning") & read.cells["method"].notna()].drop(columns="set")
-        # jf and jf#2 are two methods to a picture: their cells may have equal options.
-        pictures(drawn.assign(method=drawn["label"].str.split(" ").str[0]), read.path, _caption(run))
+        write_cells(read)
+        pictures(drawn_cells(read.cells), read.path, _caption(run))
     if as_json:
         import json
 
@@ -185,9 +182,16 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
     console = output.stdout()
     console.print()
     console.print(sweep_table(run, read.cells))
-    if not finished(read):
+    if not read.finished:
         console.print("This sweep is not complete; repeat its command to go on.", style="dim")
     console.print(f"\nsweep: {read.path}", soft_wrap=True)
+
+
+def write_cells(read: Any) -> None:
+    """Writes ``cells.csv`` into a sweep's folder."""
+    from specbench.files import write_text_atomic
+
+    write_text_atomic(read.path / "cells.csv", read.cells.to_csv(index=False, float_format="%.6g"))
 
 
 def _caption(run: Mapping[str, Any]) -> str:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from specbench.training.recipe import Job
     from specbench.training.sources import Wanted
 
-_CARD = "card.json"
-
 
 def train(
     method: str = typer.Argument(help="A method that has a recipe; see list methods.", metavar="METHOD"),
@@ -73,9 +71,12 @@ def train(
     module = card.recipe()
     options = choose(card, module.Options, recipe, settings)
     _check_source(method, module, sets, answers, trajectories)
+    from specbench.files import check_writable, write_json_atomic
+
     into = out or Path("trained", f"{method}-{Path(model).name}")
     notes = output.stderr()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # nothing is timed: threads need not spin while they wait
+    check_writable(into)
     notes.print(f"loading {model} …")
     from specbench.models import load
     from specbench.training.answers import Asking
@@ -95,9 +96,9 @@ def train(
         "options": options.model_dump(mode="json"),
         **module.train(options, job),
     }
-    from specbench.files import write_json_atomic
+    from specbench.adapters import CARD
 
-    write_json_atomic(into / _CARD, made)
+    write_json_atomic(into / CARD, made)
     if as_json:
         output.emit_json({"folder": str(into), **made})
         return

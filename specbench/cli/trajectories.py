@@ -91,9 +91,12 @@ def trajectories(
     from specbench.plan import plan_sampling
 
     heat = plan_sampling(temperature or 0.0, 0, 1.0, seed).temperature
+    from specbench.files import check_writable
+
     into = out or Path("trajectories", Path(model).name)
     notes = output.stderr()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # nothing is timed: threads need not spin while they wait
+    check_writable(into)
     notes.print(f"loading {model} …")
     from specbench.cli.progress import counting
     from specbench.models import load

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from specbench.cli import common, output
-from specbench.cli.sweep import make, plan_arguments, worker
+from specbench.cli.sweep import make, plan_arguments, worker, write_cells
 from specbench.errors import UsageError
 
 
@@ -69,7 +69,7 @@ def tune(
     finally:
         running.close()
     read = read_sweep(path)
-    read.cells.to_csv(path / "cells.csv", index=False, float_format="%.6g")
+    write_cells(read)
     found = advice(next(iter(read.runs.values())).run, read.cells, curve, method)
     if as_json:
         output.emit_json({"folder": str(path), **found})

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from specbench.errors import UsageError
+from specbench.errors import UsageError, first_fault
 from specbench.records import Record
 from specbench.request_log import read_requests
 
@@ -58,10 +58,7 @@ def read_judgments(folder: Path) -> list[Judgment]:
         try:
             judgment = Judgment.model_validate(row)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UsageError(
-                f"{folder / JUDGMENTS} line {number} is damaged (field '{where}': {first['msg']}); delete that line"
-            ) from None
+            where = f"{folder / JUDGMENTS} line {number}"
+            raise UsageError(f"{where} is damaged ({first_fault(error)}); delete that line") from None
         found[judgment.judge.model_dump_json(), judgment.request] = judgment
     return list(found.values())

@@ -82,6 +82,9 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
     notes = []
     for row in found["rows"]:
         ratio, name = row["speedup"], row_name(row)
+        if ratio is None:
+            notes.append(f"{name}: no answer is longer than a token, so there is no speed to compare.")
+            continue
         tpf = row["tpf"][1] / row["tpf"][0] if all(row["tpf"]) else None
         said = f"{name}: {ratio['verdict']}; {number(ratio['value'], 3)} = {number(tpf, 2)} TPF × "
         said += f"{number(row['step_ratio'], 2)} step-time ratio"

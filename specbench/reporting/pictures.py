@@ -35,6 +35,13 @@ class Picture:
     draw: Callable[[], Figure]
 
 
+def drawn_cells(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells of a sweep's table that its pictures are of: those on the prompts to choose by."""
+    tuning = cells[(cells["set"] == "tuning") & cells["method"].notna()].drop(columns="set")
+    # jf and jf#2 are two methods to a picture: their cells may have equal options.
+    return tuning.assign(method=tuning["label"].str.split(" ").str[0])
+
+
 def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
     """The pictures that a sweep calls for; what varies in it decides.
 

@@ -31,16 +31,26 @@ def sweep_table(run: Mapping[str, Any], cells: pd.DataFrame) -> RenderableType:
     parts: list[RenderableType] = [title, Text()]
     for concurrency in sorted(cells["concurrency"].unique()):
         at = cells[cells["concurrency"] == concurrency]
-        tuning = at[(at["set"] == "tuning") & (at["stopped"] != "too large")]
-        ranked = tuning.sort_values("speedup", ascending=False, na_position="last", kind="stable")
-        plain = ranked[ranked["method"] == BASELINE]
-        others = ranked[ranked["method"] != BASELINE]
+        plain, others = at[(at["set"] == "tuning") & (at["method"] == BASELINE)], ranked(at)
         parts += [_table(pd.concat([others.head(SHOWN), plain]), f"concurrency {concurrency}"), Text()]
         parts += [Text(line, style="dim") for line in sentences(at)]
         if len(others) > SHOWN:
             parts.append(Text(f"{len(others) - SHOWN} slower cells are in the CSV.", style="dim"))
         parts.append(Text())
     return Group(*parts[:-1])
+
+
+def ranked(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells that were measured on the prompts to choose by, the fastest first; plain decoding is none."""
+    measured = cells[(cells["set"] == "tuning") & (cells["stopped"] != "too large") & (cells["method"] != BASELINE)]
+    return measured.sort_values("speedup", ascending=False, na_position="last", kind="stable")
+
+
+def found(row: Mapping[Any, Any]) -> str:
+    """What became of a cell, in words."""
+    near = row["within_noise"] and not pd.isna(row["speedup_low"])  # else nothing was told apart
+    said = [row["stopped"], "best" if row["best"] else "within noise" if near else ""]
+    return " ".join(word for word in said if word)
 
 
 def _table(rows: pd.DataFrame, title: str) -> Table:
@@ -53,8 +63,6 @@ def _table(rows: pd.DataFrame, title: str) -> Table:
     for row in rows.to_dict("records"):
         plain = row["method"] == BASELINE
         ratio = "1" if plain else interval(row, "speedup")
-        near = row["within_noise"] and not pd.isna(row["speedup_low"])  # else nothing was told apart
-        said = [row["stopped"], "best" if row["best"] else "within noise" if near else ""]
         made.add_row(
             Text(row["label"], overflow="fold"),  # a text, because its values may look like markup
             str(int(row["prompts"])),
@@ -62,7 +70,7 @@ def _table(rows: pd.DataFrame, title: str) -> Table:
             _number(row["tok_s"], 1),
             ratio,
             _number(row["rows_per_step"], 0),
-            " ".join(word for word in said if word),
+            found(row),
         )
     return made
 

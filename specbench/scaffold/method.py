@@ -5,20 +5,14 @@ from __future__ import annotations
 import keyword
 import re
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from string import Template
 
-from specbench import __version__, registry
+from specbench import __version__, registry, toml
 from specbench.errors import EnvironmentRefused, UsageError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _DISTRIBUTION = "specbench-llm"
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")  # a module's name, and without the ends that a package may not have
@@ -104,7 +98,7 @@ def _checkout(start: Path) -> Path | None:
     for folder in (start, *start.parents):
         if (folder / "methods").is_dir() and (folder / "tests" / "methods").is_dir():
             try:
-                project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+                project = toml.loads((folder / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
             except (OSError, ValueError):  # somebody else's folders of these names
                 continue
             if project.get("name") == _DISTRIBUTION:

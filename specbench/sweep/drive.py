@@ -11,8 +11,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
 from specbench.errors import UsageError
 from specbench.files import write_json_atomic
 from specbench.folders import safe_name
@@ -117,13 +115,10 @@ class _Part:
         }
         self.folder = RunFolder.at(path, digest, run)
         try:
-            self.records = [RequestRecord.model_validate(line).untraced() for line in self.folder.requests()]
+            self.records = [record.untraced() for record in self.folder.records()]
             self._join(config)
-        except BaseException as error:
+        except BaseException:
             self.folder.close()
-            if isinstance(error, ValidationError):
-                where = ".".join(str(part) for part in error.errors()[0]["loc"])
-                raise UsageError(f"{path} is damaged: field '{where}' of a request; choose another --out") from error
             raise
         block = 1 if concurrency == 1 else FILLINGS * concurrency
         labels = [cell.label for cell in sweep.grid.cells]

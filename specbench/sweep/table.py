@@ -18,7 +18,6 @@ from specbench.reading import ReadRun, read_run
 from specbench.records import BASELINE, RequestRecord
 from specbench.roofline import StepTimes
 from specbench.stats import Ratio, paired_ratio
-from specbench.storage import RunFolder
 from specbench.summary import method_figures
 from specbench.sweep.drive import SWEEP, read_head
 from specbench.sweep.measured import Measured
@@ -41,6 +40,11 @@ class ReadSweep:
     head: Mapping[str, Any]
     runs: Mapping[int, ReadRun]
     cells: pd.DataFrame
+
+    @property
+    def finished(self) -> bool:
+        """Whether every part of it got to its end."""
+        return {*self.runs} == {*self.head["concurrency"]} and all(read.finished for read in self.runs.values())
 
 
 def is_sweep(path: Path) -> bool:
@@ -67,7 +71,7 @@ def read_sweep(path: Path) -> ReadSweep:
 
 def _read(path: Path) -> ReadRun:
     read = read_run(path)
-    if RunFolder.load(path).finished:
+    if read.finished:
         return read
     # What an earlier command found says nothing of the cells that this one has added.
     return replace(read, summary={name: value for name, value in read.summary.items() if name != "sweep"})
@@ -185,8 +189,3 @@ def _hash(spec: Mapping[str, Any], read: ReadRun) -> str:
     """Of what decides a cell: the method with all its options, and all that the sweep's cells have in common."""
     said = json.dumps([read.run["digest"], read.run["concurrency"], spec["name"], spec["options"]], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:8]
-
-
-def finished(read: ReadSweep) -> bool:
-    """Whether every part of it got to its end."""
-    return all(RunFolder.load(read.path / f"c{count}").finished for count in read.runs)

@@ -17,7 +17,7 @@ from specbench.decoding import Context
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 from specbench.errors import UsageError
-from specbench.files import write_json_atomic
+from specbench.files import check_writable, read_json_object, write_json_atomic
 from specbench.models import LoadedModel
 from specbench.plan import plan_methods
 from specbench.records import BASELINE, RequestRecord
@@ -73,7 +73,7 @@ def ask(
     asked = {name: (prompt, ids) for name, (prompt, ids) in asked.items() if len(ids) <= room}
     if not asked:
         raise UsageError("no training prompt leaves room for an answer; lower --max-new-tokens")
-    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder)
     how = {k: v for k, v in asdict(asking).items() if k != "concurrency"}
     _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype, **how})
     log = RequestLog(folder / ANSWERS)
@@ -161,7 +161,7 @@ def _check(folder: Path, header: dict[str, Any]) -> None:
     if not path.exists():
         write_json_atomic(path, header)
         return
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = read_json_object(path, "name another folder")
     other = [name for name, value in header.items() if found.get(name) != value]
     if other:
         raise UsageError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from specbench.errors import UsageError
-from specbench.files import check_writable, write_json_atomic
+from specbench.files import check_writable, read_json_object, write_json_atomic
 
 _WHOLE = "whole.json"  # written last
 _OPTIONS = "options.json"
@@ -47,7 +46,7 @@ def claim(folder: Path, settings: Mapping[str, Any], what: str) -> None:
     """
     path = folder / _OPTIONS
     if path.exists():
-        theirs = json.loads(path.read_text(encoding="utf-8"))
+        theirs = read_json_object(path, "give another --out")
         other = sorted(name for name in settings if theirs.get(name) != settings[name])
         if other:
             raise UsageError(f"{folder} has {what} in training with another {', '.join(other)}; give another --out")

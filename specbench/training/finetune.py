@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from torch import nn
 
 from specbench.adapters import fingerprints
 from specbench.errors import EnvironmentRefused, UsageError
-from specbench.files import write_json_atomic
+from specbench.files import read_json_object, write_json_atomic
 from specbench.training import checkpoints
 from specbench.training.card import write_card
 from specbench.training.look import Held, held_out, method_of
@@ -106,14 +105,17 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
 
 
 def _leave(folder: Path, weights: Weights, tokenizer: Any, made: Mapping[str, Any]) -> None:
-    """Weights and card in a folder that has its name once everything is in it; what had it before stays until then."""
-    draft = folder.with_name(f".{folder.name}.tmp")
+    """Weights and card in a folder that has its name once everything is in it; what had it before is not lost."""
+    draft, before = folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.before")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         weights.keep(draft, tokenizer)
         write_card(draft, made)
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():  # folders cannot be exchanged at once: a kill in between leaves both, by these names
+            shutil.rmtree(before, ignore_errors=True)
+            folder.rename(before)
         draft.rename(folder)
+        shutil.rmtree(before, ignore_errors=True)
     except (OSError, SafetensorError, EnvironmentRefused) as error:
         shutil.rmtree(draft, ignore_errors=True)
         reason = " ".join(str(error).split())[:120]
@@ -155,8 +157,7 @@ def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
         return None
     path: Path = job.out / _BEFORE
     if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        return read_json_object(path, "delete it to measure anew")
     held = _held(teaching, job, job.target.model, job.held_out)
     job.say(f"held out before training, all {held.prompts}: {held.line()}")
     write_json_atomic(path, held.figures())

@@ -17,14 +17,13 @@ class ConsistencyLesson(nn.Module):
     """loss = consistency + λ · autoregressive, of one forward over both streams.
 
     Args:
-        model: a transformers causal LM, bare or with an adapter; what of it is trained is the caller's business.
+        model: a transformers causal LM, bare or with an adapter, of an attention that takes a mask of blocks; what of
+            it is trained is the caller's business.
         objective: the rows that learn from others.
         window: of the mask, see :class:`specbench.training.sight.Sight`.
         ar_weight: λ; 0 leaves that loss out.
         include_prompt: the prompt's tokens count in it.
         smoothing: of its labels.
-        flex: have the model attend through FlexAttention; default is on CUDA. It stays so: gradient checkpointing
-            attends again in the backward pass.
 
     Raises:
         UsageError: see :class:`Student`.
@@ -39,13 +38,10 @@ class ConsistencyLesson(nn.Module):
         ar_weight: float,
         include_prompt: bool = False,
         smoothing: float = 0.0,
-        flex: bool | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self._student = Student(model)
-        if flex or (flex is None and model.device.type == "cuda"):
-            model.set_attn_implementation("flex_attention")
         self._objective, self._window = objective, window
         self._ar_weight, self._include_prompt, self._smoothing = ar_weight, include_prompt, smoothing
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specbench.cli.check_lossless import _seeds
+from specbench.cli.check_lossless import _left, _seeds
 from specbench.errors import UsageError
 
 TINY = ("check-lossless", "--model", "config:tiny", "--limit", 2)
@@ -95,6 +95,13 @@ def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) 
     parted = [words for words in lines if words[:1] == ["HumanEval/0"]]
     assert [words[1:5] for words in parted] == [["liar", "0", "0", "4"], ["liar", "1", "0", "4"]]
     assert {words[-1] for words in parted} == {"lossy"}
+
+
+def test_what_is_no_tie_is_named_where_ties_are_allowed() -> None:
+    tie = {"prompt": "p/0|0", "at": 3, "gap": 1e-6, "grade": "numeric-tie"}
+    row = {"method": "liar", "temperature": 0.0, "seed": 0, "divergences": [tie, {**tie, "at": 7, "grade": "lossy"}]}
+    assert "left AR at token 7 of p/0 " in _left(row, {"exact", "numeric-tie"})
+    assert "left AR at token 3 of p/0 " in _left(row, {"exact"})
 
 
 def test_the_noise_floor_is_told_where_precision_is_reduced(cli: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ def test_it_is_legible_at_any_width(cli: Any, pair: tuple[Path, Path], columns: 
     cells = next(line.split() for line in said.out.splitlines() if line.startswith("B jetspec"))
     assert cells[3] == "0.95"
     assert cells[-1] == "0/12"
-    assert said.out.count("same") >= (24 if extra else 0)
+    assert len(re.findall(r"^gsm8k/\S+ .* same *$", said.out, re.M)) == (24 if extra else 0)
 
 
 def test_json_is_all_there_is_on_stdout(cli: Any, pair: tuple[Path, Path]) -> None:
@@ -59,10 +60,24 @@ def test_fail_under_exits_5_and_says_what_was_proven(cli: Any, pair: tuple[Path,
     assert (gate.code, json.loads(gate.out)["regressions"]) == (5, [["jetspec", "jetspec"]])
 
 
+def test_answers_of_a_token_have_no_speed(cli: Any, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        argv = ("--model", "config:tiny", "--method", "jacobi", "--limit", 6, "--max-new-tokens", 1)
+        assert cli("run", *argv, "--out", tmp_path / name).code == 0
+    pair = [next((tmp_path / name).iterdir()) for name in ("a", "b")]
+    said = cli("compare", *pair)
+    assert (said.code, said.err) == (0, "")
+    assert "nan" not in said.out
+    assert "B jacobi: no answer is longer than a token" in said.out
+    found = json.loads(cli("compare", *pair, "--json").out, parse_constant=pytest.fail)
+    assert [row["speedup"] for row in found["rows"]] == [None, None]
+    assert cli("compare", *pair, "--fail-under", 0.9).code == 2
+
+
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        (["{a}"], "1 run to compare"),
+        (["{a}"], "1 to compare; name two to 26 runs"),
         (["{a}", "{b}", "--over-ar"], "add --fail-under SHARE"),
         (["{a}", "{b}:jetspek"], "did you mean jetspec?"),
         (["{a}", "nowhere"], "nowhere is not a run folder"),

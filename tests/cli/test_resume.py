@@ -98,6 +98,18 @@ def test_killed_runs_end_with_the_counts_of_an_unbroken_one(cli: Any, tmp_path: 
     assert (folder / "DONE").exists()
 
 
+def test_a_record_that_does_not_fit_is_named_when_a_run_goes_on(cli: Any, tmp_path: Path) -> None:
+    assert cli(*COMMAND, tmp_path).code == 0
+    (folder,) = tmp_path.iterdir()
+    (folder / "DONE").unlink()
+    first, *others = lines(folder)
+    del first["accepts"]
+    (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [first, *others]))
+    said = cli(*COMMAND, tmp_path)
+    assert said.code == 2
+    assert "requests.jsonl line 1 is damaged: field 'accepts'" in said.error
+
+
 def test_a_finished_run_is_never_touched_again(cli: Any, tmp_path: Path) -> None:
     command = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path)
     assert cli(*command).code == 0

@@ -27,7 +27,8 @@ def test_a_key_is_one_generation(cli: Any, run: Path) -> None:
     assert said.code == 0
     assert said.out.count("step rows tokens text") == 1
     assert said.out.startswith("lookahead on HumanEval/0: 12 tokens")
-    assert ("✗" in said.out) == ("--trace" not in said.out)
+    traced = json.loads((run / "run.json").read_text())["trace"]
+    assert ("✗" in said.out, "--trace" in said.out) == (traced, not traced)
 
 
 def test_a_prompt_is_all_its_generations_in_the_runs_order(cli: Any, run: Path) -> None:

@@ -23,6 +23,13 @@ def train(cli: Any, prompts: Path, out: Path, *more: Any) -> Any:
     return cli(*base, "--held-out", 2, "--max-new-tokens", 12, *more)
 
 
+def exact(runs: Path, method: str) -> bool:
+    """Whether a method's row of the only run in a folder is graded so; that AR's is says nothing."""
+    (told,) = (json.loads(path.read_text()) for path in runs.glob("*/summary.json"))
+    (row,) = (row for row in told["rows"] if row["method"] == method)
+    return bool(row["lossless"]["verdict"] == "exact")
+
+
 @pytest.mark.parametrize("columns", [80, 140])
 def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path, columns: int) -> None:
     out = tmp_path / "trained"
@@ -38,7 +45,7 @@ def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path, column
         "--data-file", prompts, "--max-new-tokens", 8, "--out", tmp_path / "runs", columns=columns,
     )  # fmt: skip
     assert ran.code == 0, ran.err
-    assert "exact" in ran.out
+    assert exact(tmp_path / "runs", "jetspec")
     assert max(map(len, ran.out.splitlines())) <= max(columns, 20 + len(str(tmp_path)) + 80)
 
 
@@ -61,13 +68,24 @@ def test_an_adapter_learnt_from_trajectories_is_a_model(cli: Any, prompts: Path,
         "--max-new-tokens", 8, "--limit", 2, "--out", tmp_path / "runs",
     )  # fmt: skip
     assert ran.code == 0, ran.err
-    assert "exact" in ran.out
+    assert exact(tmp_path / "runs", "jf")
     (run,) = (json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/run.json"))
     assert (run["model"]["name"], run["model"]["base"]) == ("adapter", "config:tiny")
 
     other = cli(*argv[:2], "--model", "smollm2-135m", *argv[4:], "--out", tmp_path / "other", *small)
     assert other.code == 2
     assert "holds trajectories of another model" in other.error
+
+
+@pytest.mark.parametrize("command", [("train", "jetspec"), ("trajectories",)], ids=lambda command: command[0])
+def test_a_folder_that_cannot_be_is_refused_before_a_model_is_loaded(
+    cli: Any, prompts: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").touch()
+    said = cli(*command, "--model", "config:tiny", "--prompts", prompts, "--out", tmp_path / "file" / "t")
+    assert said.code == 3
+    assert "cannot write" in said.error
+    assert "loading" not in said.err
 
 
 def test_a_second_call_finds_everything_done(cli: Any, prompts: Path, tmp_path: Path) -> None:

@@ -72,3 +72,4 @@ def test_a_step_learns(loss: str) -> None:
     assert found["consistency"] > 0
     found["loss"].backward()
     assert torch.isfinite(found["loss"])
+    assert all(parameter.grad is not None for parameter in lesson.model.parameters())

@@ -102,6 +102,13 @@ def test_held_out_texts_are_not_learnt_from(texts: list[Text], tmp_path: Path) -
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_without_held_out_texts_nothing_is_said_of_them(texts: list[Text], tmp_path: Path) -> None:
+    said: list[str] = []
+    card = train(options(steps=1), job(texts, tmp_path, said.append))
+    assert {name for name in card if name.startswith("held_out")} == {"held_out_texts"}
+    assert not any("held out" in line for line in said)
+
+
 def test_the_target_and_its_seed_are_left_alone(texts: list[Text], tmp_path: Path) -> None:
     model = target()
     before = {name: value.clone() for name, value in model.state_dict().items()}

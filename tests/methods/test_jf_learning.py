@@ -44,7 +44,8 @@ def test_random_orders_are_drawn_anew_at_each_visit_and_alike_for_a_seed() -> No
         return found
 
     assert ids(0, 0) == ids(0, 0)
-    assert len({str(ids(0, visit)) for visit in range(4)} | {str(ids(1, 0))}) > 3
+    assert len({str(ids(0, visit)) for visit in range(4)}) > 2
+    assert any(ids(1, visit) != ids(0, visit) for visit in range(4))
     # A text's draws are its own: whatever else is in the batch.
     collator = Collator(options)
     assert [collator.sample(text) for text in TEXTS] == [collator.sample(text) for text in TEXTS[::-1]][::-1]

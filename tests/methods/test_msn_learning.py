@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from trajectories_made_up import made_up
 
 from specbench.methods.msn.learning import Collator, Lesson, Options
-from specbench.training.noise import lowest, noised
+from specbench.methods.msn.noise import lowest, noised
 from specbench.training.recipe import Text
 
 TEXTS = [Text("a", [1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11]), Text("b", [12, 13], [14, 15]), Text("c", [16], [17])]

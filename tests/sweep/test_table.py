@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from specbench.reading import ReadRun
 from specbench.records import RequestRecord
 from specbench.sweep.drive import Silent, Sweep, drive
 from specbench.sweep.executors import Here
-from specbench.sweep.table import cells, finished, is_sweep, read_sweep
+from specbench.sweep.table import cells, is_sweep, read_sweep
 
 A, B = "toy n=2", "toy n=4"
 
@@ -143,7 +144,7 @@ def test_a_sweep_is_read_from_its_files(tmp_path: Path) -> None:
     assert is_sweep(path)
     assert not is_sweep(path / "c1")
     found = read_sweep(path)
-    assert finished(found)
+    assert found.finished
     assert list(found.runs) == [1]
     assert list(found.cells["label"]) == ["ar", A, B]
     assert found.cells["best"].sum() == 1
@@ -159,10 +160,25 @@ def test_an_unfinished_sweep_has_figures_and_no_best_cell(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         drive(Sweep(grid([A, B]), tmp_path), Here(lambda: ToyWorker([A, B])), Gone())
     found = read_sweep(path)
-    assert not finished(found)
+    assert not found.finished
     assert list(found.cells["label"]) == ["ar", A, B]
     assert found.cells["speedup"].notna().sum() == 2
     assert found.cells["best"].sum() == 0
+
+
+def test_a_sweep_that_lacks_requests_is_damaged(tmp_path: Path) -> None:
+    path = swept(tmp_path, [A, B])
+    requests = path / "c1" / "requests.jsonl"
+    requests.write_text("".join(requests.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UsageError, match=r"cut off or mixed: it holds \d+ requests of .* where its summary has"):
+        read_sweep(path)
+
+
+def test_a_sweep_that_lacks_a_concurrency_is_not_finished(tmp_path: Path) -> None:
+    path = swept(tmp_path, [A])
+    content = json.loads((path / "sweep.json").read_text())
+    (path / "sweep.json").write_text(json.dumps({**content, "concurrency": [1, 2]}))
+    assert not read_sweep(path).finished
 
 
 def test_what_is_no_sweep_is_named(tmp_path: Path) -> None:

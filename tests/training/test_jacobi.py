@@ -39,7 +39,9 @@ def run(
 ) -> dict[str, Run]:
     blocks = [Blocks(text, n, "uniform", VOCAB, 0, 0) for text in texts]
     with closing(Jacobi(model, sampling or Sampling(), texts, rows)) as jacobi:
-        return {each.blocks.text.id: each for each in jacobi.run(blocks)}
+        found = {each.blocks.text.id: each for each in jacobi.run(blocks)}
+    assert found.keys() == {text.id for text in texts}
+    return found
 
 
 def trajectory(found: Run) -> Trajectory:

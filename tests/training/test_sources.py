@@ -101,4 +101,8 @@ def test_only_who_can_judge_does() -> None:
     assert score("gsm8k-train/gsm8k/0", "#### 72") is True
     assert score("gsm8k-train/gsm8k/0", "#### 71") is False
     assert score("mine/0", "72") is None
+
+
+def test_of_prompts_of_ones_own_nobody_can_judge() -> None:
+    assert scorer(["mine.jsonl"], chat=True)("mine/0", "72") is None
     assert scorer(["mine.jsonl"], chat=True)("gsm8k-train/gsm8k/0", "#### 72") is None

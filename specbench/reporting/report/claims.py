@@ -73,8 +73,8 @@ def claims_section(found: Gathered, catalog: Catalog) -> Section:
 def _by_method(found: Gathered) -> dict[str, list[_Mine]]:
     made: dict[str, list[_Mine]] = {}
     for run in found.runs:
-        shown = {row.method: row for row in run.rows if not (row.baseline or withheld(run, row))}
-        for name in dict.fromkeys(spec.name for spec in run.config.methods):
+        shown = {row.method: row for row in run.rows if not withheld(run, row)}
+        for name in dict.fromkeys(spec.name for spec in run.config.methods if spec.name != BASELINE):
             labels = [spec.label for spec in run.config.methods if spec.name == name and spec.label in shown]
             if labels:
                 made.setdefault(name, []).append(_mine(run, shown[labels[0]], len(labels) - 1))

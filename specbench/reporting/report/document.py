@@ -47,13 +47,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row. The first ones of each ``part`` have it as a heading above them."""
+    """A row. The first ones of each ``part`` have it as a heading above them.
+
+    ``key`` is its name in CSV; without one that is its method, or else the text of its first cell.
+    """
 
     cells: Sequence[Cell]
     run: str = ""
     method: str = ""
     part: str = ""
     strong: bool = False
+    key: str = ""
 
 
 @dataclass(frozen=True)

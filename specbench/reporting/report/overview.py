@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specbench.records import BASE, BASELINE
 from specbench.reporting.report import cells
 from specbench.reporting.report.document import Block, Cell, Column, Row, Section, Source, Table, Words
 from specbench.reporting.report.headline import known, settings, withheld
@@ -60,8 +61,8 @@ def _table(found: Gathered, best: dict[str, rows.Row | None]) -> Table:
 
 
 def candidates(run: Run) -> list[rows.Row]:
-    """Rows whose speedup may be told."""
-    told = [row for row in run.rows if not (row.baseline or row.simulated or row.again)]
+    """Rows of methods whose speedup may be told; AR of a fine-tuned model's base is none."""
+    told = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
     return [row for row in told if row.speedup and not withheld(run, row)]
 
 

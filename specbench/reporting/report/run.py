@@ -229,7 +229,8 @@ def _groups(run: Run) -> Table:
                     Cell("") if base else cells.verdict(found.speedup),
                     cells.figure(found.specbench_mat, 2), cells.figure(found.specbench_speedup, 2),
                 ]  # fmt: skip
-                body.append(Row([Cell(group), Cell(row.method), *figures], run.id, row.method, strong=base))
+                cells_of = [Cell(group), Cell(row.method), *figures]
+                body.append(Row(cells_of, run.id, row.method, strong=base, key=f"{group} / {row.method}"))
     formula = (
         "As in the headline table, over a group's prompts. * as Spec-Bench defines them: prefill included, means of "
         "prompts' speeds, AR without stop tokens."

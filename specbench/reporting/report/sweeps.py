@@ -9,13 +9,13 @@ import pandas as pd
 
 from specbench.records import BASELINE
 from specbench.reporting import style
-from specbench.reporting.pictures import Picture, called_for
+from specbench.reporting.pictures import Picture, called_for, drawn_cells
 from specbench.reporting.profile import milliseconds, sentences
 from specbench.reporting.report import cells
 from specbench.reporting.report.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.reporting.report.headline import known
 from specbench.reporting.roofline import roofline, steps
-from specbench.reporting.sweep import SHOWN, interval
+from specbench.reporting.sweep import SHOWN, found, interval, ranked
 from specbench.reporting.sweep import sentences as said_of_cells
 
 if TYPE_CHECKING:
@@ -37,41 +37,40 @@ def sweep_section(name: str, sweep: ReadSweep) -> Section:
     caption = f"{first.config.model.name} {first.config.model.dtype} · {first.config.task.name}"
     caption += f" · {known(first.run, 'environment', 'device', 'name') or 'unknown device'}"
     blocks: list[Block] = []
-    for concurrency, at in sweep.cells.groupby("concurrency"):
-        blocks.append(_table(name, at, f"Concurrency {concurrency}"))
-        more = len(at[(at["set"] == "tuning") & (at["method"] != BASELINE)]) - SHOWN
+    if not sweep.finished:
+        blocks.append(Words(["NOT COMPLETE: this sweep was broken off; its figures are of what there is."], "notes"))
+    for _, at in sweep.cells.groupby("concurrency"):
+        blocks.append(_table(name, at, int(at["concurrency"].iloc[0])))
+        more = len(ranked(at)) - SHOWN
         lines = said_of_cells(at) + ([f"{more} slower cells are in the sweep's cells.csv."] if more > 0 else [])
         blocks += [Words(lines, "notes")] if lines else []
     blocks += _drawn(name, sweep.cells, caption)
     return Section(f"sweep-{name}", name, blocks, under=caption)
 
 
-def _table(name: str, at: pd.DataFrame, title: str) -> Table:
+def _table(name: str, at: pd.DataFrame, concurrency: int) -> Table:
     columns = [
         Column("cell", "cell", words=True), Column("set", "prompts of", words=True), Column("prompts", "prompts"),
         Column("tpf", "TPF"), Column("tok_s", "tok/s"), Column("speedup", "speedup"), Column("rows_per_step", "rows"),
         Column("accuracy", "accuracy"), Column("found", "", words=True),
     ]  # fmt: skip
-    measured = at[at["stopped"] != "too large"]
-    plain, others = measured[measured["method"] == BASELINE], measured[measured["method"] != BASELINE]
-    ranked = others.sort_values("speedup", ascending=False, na_position="last", kind="stable").head(SHOWN)
-    body = [_row(name, row) for row in pd.concat([plain, ranked]).to_dict("records")]
-    return Table("sweep", title, columns, body, Source([name], _SWEPT))
+    plain, held_out = at[at["method"] == BASELINE], at[(at["set"] != "tuning") & (at["method"] != BASELINE)]
+    body = [_row(name, row) for row in pd.concat([plain, ranked(at).head(SHOWN), held_out]).to_dict("records")]
+    return Table(f"sweep c{concurrency}", f"Concurrency {concurrency}", columns, body, Source([name], _SWEPT))
 
 
 def _row(name: str, row: Mapping[Any, Any]) -> Row:
     plain = row["method"] == BASELINE
-    found = [row["stopped"], "best" if row["best"] else "within noise" if row["within_noise"] else ""]
     figures = [
         _figure(row, "tpf", 2),
         _figure(row, "tok_s", 1),
         Cell("1", 1.0) if plain else _with_interval(row, "speedup"),
         _figure(row, "rows_per_step", 0),
         Cell(f"{row['accuracy']:.0%}", row["accuracy"]) if pd.notna(row["accuracy"]) else cells.NOTHING,
-        Cell(" ".join(word for word in found if word)),
+        Cell(found(row)),
     ]
     head = [Cell(str(row["label"])), Cell(str(row["set"])), cells.count(int(row["prompts"]))]
-    return Row([*head, *figures], name, str(row["label"]), strong=plain)
+    return Row([*head, *figures], name, str(row["label"]), strong=plain, key=f"{row['label']} / {row['set']}")
 
 
 def _figure(row: Mapping[Any, Any], column: str, digits: int) -> Cell:
@@ -86,9 +85,7 @@ def _with_interval(row: Mapping[Any, Any], column: str) -> Cell:
 
 
 def _drawn(name: str, table: pd.DataFrame, caption: str) -> Iterator[Block]:
-    # jf and jf#2 are two methods to a picture: their cells may have equal options.
-    tuning = table[(table["set"] == "tuning") & table["method"].notna()].drop(columns="set")
-    called = called_for(tuning.assign(method=tuning["label"].str.split(" ").str[0]), caption)
+    called = called_for(drawn_cells(table), caption)
     for picture in called[:_PICTURES]:
         yield _picture(name, picture)
     if len(called) > _PICTURES:
@@ -138,7 +135,7 @@ def _steps(name: str, profile: Profile, source: Source) -> Table:
         return Cell(milliseconds(point.seconds), 1e3 * point.seconds) if point else cells.NOTHING
 
     body = [
-        Row([cells.count(rows), *(took(rows, context) for context in contexts)], name)
+        Row([cells.count(rows), *(took(rows, context) for context in contexts)], name, key=f"{rows} rows")
         for rows in sorted({rows for curve in curves.values() for rows in curve})
     ]
     return Table("profile", "Milliseconds of a step, by rows and cached tokens", columns, body, source)

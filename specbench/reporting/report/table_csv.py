@@ -11,7 +11,7 @@ FIELDS = ("table", "run", "row", "figure", "value", "low", "high", "text")
 
 
 def to_csv(document: Document) -> str:
-    """Every table of the report, those behind its pictures too. ``row`` is what the row's words say."""
+    """Every table of the report, those behind its pictures too; table, run, row and figure together are unique."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(FIELDS)
@@ -19,8 +19,7 @@ def to_csv(document: Document) -> str:
         for table in section.tables():
             for row in table.rows:
                 pairs = list(zip(table.columns, row.cells, strict=True))
-                words = [cell.text for column, cell in pairs if column.words and cell.text]
-                name = row.method or " / ".join(words)
+                name = row.key or row.method or row.cells[0].text
                 for column, cell in pairs:
                     figures = [_digits(value) for value in (cell.value, cell.low, cell.high)]
                     if cell.text not in ("", DASH):

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from importlib import resources
 from typing import Any
 
+from specbench import toml
 from specbench.reporting.report.document import Section, Terms, Words
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @cache
 def vocabulary() -> dict[str, Any]:
     """``clock`` and the ``term`` list of the catalog."""
-    return tomllib.loads(resources.files("specbench.catalog").joinpath("words.toml").read_text(encoding="utf-8"))
+    return toml.loads(resources.files("specbench.catalog").joinpath("words.toml").read_text(encoding="utf-8"))
 
 
 def words_section() -> Section:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from reported import EXACT, LOSSY, answers, config, folder
+from runs import RESULTS
 
 from specbench.gathering import Run, read_whole_run
 from specbench.reporting.report.document import DASH, Row
@@ -62,7 +63,15 @@ def test_a_lossy_row_without_quality_keeps_its_speed_to_itself(tmp_path: Path) -
     assert {found[key] for key in ("tpf", "tok_s", "speedup", "step_ratio", "e2e")} == {DASH}
     assert [row.method for row in candidates(made)] == ["other"]
     shown = [row.method for block in run_section(made).tables() if block.name != "lossless" for row in block.rows]
+    assert "other" in shown
     assert "fast" not in shown
+
+
+def test_ar_of_the_base_is_no_candidate() -> None:
+    (path,) = RESULTS.glob("*-ar+ar@base+msn-mbpp-*")
+    made = read_whole_run(path)
+    assert [row.method for row in made.rows] == ["ar", "ar@base", "msn"]
+    assert [row.method for row in candidates(made)] == ["msn"]
 
 
 def test_no_verdict_without_an_interval(tmp_path: Path) -> None:
@@ -101,3 +110,8 @@ def test_the_identity_holds_in_the_table_and_in_the_figure(tmp_path: Path, finis
         assert tpf is not None
         assert ratio is not None
         assert tpf * ratio == pytest.approx(speedup)
+    (drawn,) = (one for one in run_section(made).figures() if one.name.endswith("-decomposition"))
+    for label in ("fast", "other"):
+        assert f"{label}: 6.00 × 0.67 = 4.00" in drawn.says
+        shown = cells(table(made), label)
+        assert (shown["tpf"], shown["step_ratio"], shown["speedup"]) == ("6.00", "0.67", "4.00")

@@ -60,7 +60,7 @@ def swept() -> ReadSweep:
     cells = sweeps.grid(speedup=1.5, set="tuning")
     plain = sweeps.cells([{"method": "ar", "set": "tuning"}])
     read = ReadRun({"environment": {"device": {"name": "a GPU"}}}, config(["jf"], 50), [], {}, {}, [])
-    return ReadSweep(Path("a-sweep"), {}, {1: read}, pd.concat([cells, plain], ignore_index=True))
+    return ReadSweep(Path("a-sweep"), {"concurrency": [1]}, {1: read}, pd.concat([cells, plain], ignore_index=True))
 
 
 @pytest.fixture(scope="module")

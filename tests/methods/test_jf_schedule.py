@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from specbench.training.schedule import Schedule, nearest, noise_ratio
+from specbench.methods.jf.schedule import Schedule, nearest, noise_ratio
 
 
 def test_levels_end_before_one_in_the_post_and_at_one_in_the_code() -> None:

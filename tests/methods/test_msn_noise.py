@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from specbench.training.noise import lowest, noised, segment_length, segment_start, sources
+from specbench.methods.msn.noise import lowest, noised, segment_length, segment_start, sources
 
 
 def test_sources_are_any_earlier_position() -> None:
