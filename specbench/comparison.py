@@ -234,7 +234,7 @@ def _row(a: Side, b: Side, label: str, other: str) -> dict[str, Any]:
 
 def _arm(records: Sequence[RequestRecord], shared: bool) -> _Arm:
     """Decode seconds and tokens after the first, as summaries count them."""
-    return [r.busy_decode_s if shared else r.decode_s for r in records], [float(r.n_out - 1) for r in records]
+    return [r.decoding_s(shared) for r in records], [float(r.n_out - 1) for r in records]
 
 
 def _has_two_ars(a: Side, b: Side, label: str, other: str) -> bool:

@@ -201,6 +201,19 @@ class RequestRecord(Record):
     gpu: GpuTrace | None = Field(default=None, description="where NVML answers")
     tokens: TokenTrace | None = Field(default=None, description="None in records from before there was one")
 
+    def decoding_s(self, shared: bool) -> float:
+        """Seconds that its decoding counts: where sequences share the engine, its share of the steps."""
+        return self.busy_decode_s if shared else self.decode_s
+
+    def whole_s(self, shared: bool) -> float:
+        """The same with the prefill."""
+        return self.busy_prefill_s + self.busy_decode_s if shared else self.e2e_s
+
+    @property
+    def text_tokens(self) -> int:
+        """Tokens of the answer's text: neither the stop token nor what belongs to a stop string."""
+        return self.n_out - self.n_stop_tail - (self.stop_reason == "stop")
+
     def untraced(self) -> RequestRecord:
         """The record without how its tokens came, which is most of what it takes of memory and no figure needs."""
         return self if self.tokens is None else self.model_copy(update={"tokens": None})

@@ -114,7 +114,7 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
     tokens = sum(r.n_out for r in records)
     decoded = sum(r.n_out - 1 for r in records)
     forwards = sum(r.forwards for r in records)
-    decode_s = sum(_decode_s(r, shared) for r in records)
+    decode_s = sum(r.decoding_s(shared) for r in records)
     prefill_s = sum(r.busy_prefill_s if shared else r.ttft_s for r in records)
     return {
         "prompts": len({r.prompt_id for r in records}),
@@ -190,14 +190,12 @@ def _against(
     ar, method = [baseline[k] for k in keys], [mine[k] for k in keys]
     prompts = [prompt for prompt, *_ in keys]  # repeats and turns of one prompt are no independent samples
     decode = _paired(
-        [(_decode_s(r, shared), r.n_out - 1) for r in ar],
-        [(_decode_s(r, shared), r.n_out - 1) for r in method],
+        [(r.decoding_s(shared), r.n_out - 1) for r in ar],
+        [(r.decoding_s(shared), r.n_out - 1) for r in method],
         prompts,
     )
-    whole = _paired(
-        [(_whole_s(r, shared), r.n_out) for r in ar], [(_whole_s(r, shared), r.n_out) for r in method], prompts
-    )
-    steps = [_ratio(sum(_decode_s(r, shared) for r in arm), sum(r.forwards for r in arm)) for arm in (ar, method)]
+    whole = _paired([(r.whole_s(shared), r.n_out) for r in ar], [(r.whole_s(shared), r.n_out) for r in method], prompts)
+    steps = [_ratio(sum(r.decoding_s(shared) for r in arm), sum(r.forwards for r in arm)) for arm in (ar, method)]
     return {
         "speedup": decode,
         "e2e_speedup": whole,
@@ -260,15 +258,10 @@ def _mean_speed(records: Sequence[RequestRecord], shared: bool, of_text: bool = 
     for record in records:
         questions[record.prompt_id].append(record)
     speeds = [
-        sum(_text_tokens(r) if of_text else r.n_out for r in turns) / sum(_whole_s(r, shared) for r in turns)
+        sum(r.text_tokens if of_text else r.n_out for r in turns) / sum(r.whole_s(shared) for r in turns)
         for turns in questions.values()
     ]
     return mean(speeds) if speeds else None
-
-
-def _text_tokens(record: RequestRecord) -> int:
-    """Tokens of the answer's text: neither the stop token nor what belongs to a stop string."""
-    return record.n_out - record.n_stop_tail - (record.stop_reason == "stop")
 
 
 def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:
@@ -371,14 +364,6 @@ def _accuracy(records: Sequence[RequestRecord], verdicts: Mapping[str, bool] | N
         "scored": len(scored),
         **_interval(proportion_interval(sum(scored), len(scored))),
     }
-
-
-def _decode_s(record: RequestRecord, shared: bool) -> float:
-    return record.busy_decode_s if shared else record.decode_s
-
-
-def _whole_s(record: RequestRecord, shared: bool) -> float:
-    return record.busy_prefill_s + record.busy_decode_s if shared else record.e2e_s
 
 
 def _ratio(numerator: float | None, denominator: float | None) -> float | None:

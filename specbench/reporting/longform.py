@@ -79,7 +79,7 @@ class Runs:
         self, record: RequestRecord, verdicts: Mapping[str, bool], metrics: Mapping[str, Mapping[str, bool]]
     ) -> Row:
         """The row of a request; times as in :class:`RequestRecord`."""
-        seconds = record.busy_decode_s if self._shared else record.decode_s
+        seconds = record.decoding_s(self._shared)
         gpu = record.gpu.model_dump(exclude={"throttled"}) if record.gpu else {}
         return {
             **self._of[record.method],
@@ -107,7 +107,6 @@ class Runs:
             "scored": accuracy.get("scored"),
             "lossless": (row["lossless"] or {}).get("verdict"),
             "complete": complete,
-            "simulated": self._of[row["method"]]["simulated"],
             **{f"accuracy_{name}": (score or {}).get("value") for name, score in row.get("metrics", {}).items()},
             **{f"measure_{name}": value for name, value in row.get("measures", {}).items()},
         }

@@ -124,7 +124,7 @@ def legend(found: Sequence[Step]) -> dict[str, str]:
 
 def _tokens(record: RequestRecord, trace: TokenTrace) -> Iterator[Token]:
     text = record.text + trace.tail
-    answer = record.n_out - record.n_stop_tail - (record.stop_reason == "stop")
+    answer = record.text_tokens
     places = pairwise(accumulate(trace.chars, initial=0))
     for at, (token, letter, (start, end)) in enumerate(zip(record.ids, trace.origins, places, strict=True)):
         yield Token(token, text[start:end], _word(trace, letter), at >= answer)

@@ -171,7 +171,7 @@ def _predicted(
 def _speed(records: Sequence[RequestRecord], shared: bool) -> Ratio:
     """Tokens per second: one second a token over the seconds a token."""
     ones = [1.0] * len(records)
-    seconds = [record.busy_decode_s if shared else record.decode_s for record in records]
+    seconds = [record.decoding_s(shared) for record in records]
     tokens = [float(record.n_out - 1) for record in records]
     return paired_ratio((ones, ones), (seconds, tokens), seed=0, clusters=[record.prompt_id for record in records])
 
