@@ -21,7 +21,7 @@ from specbench.errors import EnvironmentRefused, UsageError, first_fault
 from specbench.files import read_json_object, refused, sync_folder, write_atomic, write_json_atomic
 from specbench.folders import folder_name, rename_to_free_name
 from specbench.records import SCHEMA_VERSION, RequestRecord
-from specbench.request_log import RequestLog, read_requests, whole_lines
+from specbench.request_log import RequestLog, whole_lines
 
 _LOCK, _RUN, _REQUESTS, _SUMMARY, _DONE = ".lock", "run.json", "requests.jsonl", "summary.json", "DONE"
 
@@ -182,12 +182,8 @@ class RunFolder:
         """Whether the run got to its end."""
         return (self.path / _DONE).exists()
 
-    def requests(self) -> Iterator[dict[str, Any]]:
-        """The recorded requests, see :func:`read_requests`."""
-        return read_requests(self.requests_path)
-
     def records(self) -> Iterator[RequestRecord]:
-        """The same, one after the other: a hundred thousand of them take a gigabyte together.
+        """The recorded requests, one after the other: a hundred thousand of them take a gigabyte together.
 
         Raises:
             UsageError: one does not fit; names the line and the field.
@@ -197,7 +193,10 @@ class RunFolder:
                 record = RequestRecord.model_validate_json(line)
             except ValidationError as error:
                 where = f"{self.requests_path} line {number}"
-                raise UsageError(f"{where} is damaged: {first_fault(error)}; run it again") from error
+                # Who writes is repeating the command already, and decodes what is missing.
+                writing = self._lock is not None
+                todo = "delete that line to go on without its request" if writing else "run it again"
+                raise UsageError(f"{where} is damaged: {first_fault(error)}; {todo}") from error
             yield record
 
     @property

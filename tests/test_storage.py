@@ -319,7 +319,7 @@ def test_an_interrupted_run_is_found_and_a_finished_one_is_not(tmp_path: Path) -
     with RunFolder.find_unfinished(tmp_path, DIGEST) or pytest.fail("not found") as again:
         assert again.path == first.path
         assert again.run == STORED
-        assert list(again.requests()) == [{"i": 0}]
+        assert list(read_requests(again.requests_path)) == [{"i": 0}]
         again.log.append({"i": 1})
         assert again.summary() is None
         again.finish({"requests": 2})
@@ -328,7 +328,7 @@ def test_an_interrupted_run_is_found_and_a_finished_one_is_not(tmp_path: Path) -
     read = RunFolder.load(first.path)
     assert read.finished
     assert read.summary() == {"requests": 2}
-    assert [row["i"] for row in read.requests()] == [0, 1]
+    assert [row["i"] for row in read_requests(read.requests_path)] == [0, 1]
 
 
 def test_only_the_same_digest_is_resumed_and_the_newest_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from torch import Tensor
 from specbench.engine.attention.interface import Backend
 from specbench.engine.tree import TokenTree
 
-# Rows of padding that are cheaper than to do without: what taking rows apart and together again costs in every layer.
-# Measured on two CPU cores, where a row of a small model takes half a millisecond.
+# Rows of padding that are cheaper than to do without: taking rows apart and together again costs time in each layer.
+# On two CPU cores a step of SmolLM2 gained nothing from leaving out one row or eight, and 14 % from ten.
 _CHEAP = 7
 
 
@@ -37,9 +37,9 @@ class Live:
     @classmethod
     def of(cls, batch: Sequence[TokenTree | None], rows: int, device: torch.device) -> Live | None:
         """Those of a batch; None where padding is next to nothing. A slot without a tree has none."""
-        index = [at * rows + row for at, tree in enumerate(batch) if tree for row in range(len(tree))]
-        if len(batch) * rows - len(index) <= _CHEAP:
+        if len(batch) * rows - sum(len(tree) for tree in batch if tree) <= _CHEAP:
             return None
+        index = [at * rows + row for at, tree in enumerate(batch) if tree for row in range(len(tree))]
         return cls(torch.tensor(index, device=device), len(batch), rows)
 
     def pack(self, padded: Tensor) -> Tensor:

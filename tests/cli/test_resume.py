@@ -108,6 +108,11 @@ def test_a_record_that_does_not_fit_is_named_when_a_run_goes_on(cli: Any, tmp_pa
     said = cli(*COMMAND, tmp_path)
     assert said.code == 2
     assert "requests.jsonl line 1 is damaged: field 'accepts'" in said.error
+    assert "delete that line to go on without its request" in said.error
+    assert "run it again" in cli("show", folder).error
+    (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in others))
+    assert cli(*COMMAND, tmp_path).code == 0
+    assert len(lines(folder)) == TOTAL
 
 
 def test_a_finished_run_is_never_touched_again(cli: Any, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def sweep(
 
 def records(path: Path, concurrency: int = 1) -> list[RequestRecord]:
     with RunFolder.load(path / f"c{concurrency}") as folder:
-        return [RequestRecord.model_validate(line) for line in folder.requests()]
+        return list(folder.records())
 
 
 def summary(path: Path, concurrency: int = 1) -> dict[str, Any]:

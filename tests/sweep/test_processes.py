@@ -120,13 +120,13 @@ def test_a_sweep_whose_workers_die_keeps_what_is_finished_and_goes_on(tmp_path: 
         drive(asked, executor, Silent())
     (path,) = out.iterdir()
     with RunFolder.load(path / "c1") as folder:
-        kept = [RequestRecord.model_validate(line) for line in folder.requests()]
+        kept = list(folder.records())
     assert kept
     with processes(2, partial(make, CELLS, of_turns=turns)) as executor:
         again = drive(asked, executor, Silent())
     assert again == path
     with RunFolder.load(path / "c1") as folder:
-        whole = [RequestRecord.model_validate(line) for line in folder.requests()]
+        whole = list(folder.records())
     assert whole[: len(kept)] == kept
     assert counts(whole) == counts(alone(of_turns=turns))
 
