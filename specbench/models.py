@@ -18,7 +18,8 @@ import torch
 from jinja2 import TemplateError
 from safetensors import SafetensorError
 from tqdm.std import tqdm
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
 from specbench import adapters, unpacked
@@ -102,7 +103,14 @@ class ByteTokenizer:
         return bytes(i for i in ids if i < 256).decode(errors="replace")
 
 
-def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str | None = None) -> LoadedModel:
+def load(
+    spec: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> LoadedModel:
     """Loads a model by name.
 
     Args:
@@ -110,9 +118,10 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
         dtype: "float32", "bfloat16", "float16", their short names, or "auto": float32 on a CPU, else bfloat16.
         device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.
         revision: hub revision; only for hub ids.
+        trust_remote_code: run the Python that a folder or repository brings. Never asked for: off is off.
 
     Raises:
-        UsageError: no such model, an unknown dtype, or files that are no causal LM.
+        UsageError: no such model, an unknown dtype, files that are no causal LM, or that are none without their code.
         EnvironmentRefused: the device is not there, the hub is out of reach, or memory does not suffice.
     """
     transformers_logging.set_verbosity_error()
@@ -125,11 +134,11 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
     precision = _dtype(dtype, where)
     try:
         with _no_bars():
-            model, tokenizer = _read(source, precision, where, revision)
+            model, tokenizer = _read(source, precision, where, revision, trust_remote_code)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
     except _UNREADABLE as error:
-        raise _explain(source.base or source, error) from error
+        raise _explain(source.base or source, error, revision, trust_remote_code) from error
     template = (source.base or source).template
     if template:
         tokenizer.chat_template = templates()[template].read_text(encoding="utf-8")
@@ -154,6 +163,7 @@ def load(spec: str, *, dtype: str = "auto", device: str = "auto", revision: str 
             dummy=(source.base or source).kind == "config",
             template=template,
             base=source.base.name if source.base else None,
+            remote_code=trust_remote_code,
         ),
     )
 
@@ -189,16 +199,19 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[long]
 
 
-def _read(source: Source, dtype: torch.dtype, device: torch.device, revision: str | None) -> tuple[Any, Any]:
+# transformers takes a missing ``trust_remote_code`` for a question and asks it on stdin, so every call below says it.
+def _read(
+    source: Source, dtype: torch.dtype, device: torch.device, revision: str | None, trust: bool
+) -> tuple[Any, Any]:
     if source.base:
-        model, tokenizer = _read(source.base, dtype, device, revision)
+        model, tokenizer = _read(source.base, dtype, device, revision, trust)
         return adapters.merged(model, Path(source.location), source.name), tokenizer
     if source.kind == "config":
-        return _dummy(source, dtype, device), ByteTokenizer()
+        return _dummy(source, dtype, device, trust), ByteTokenizer()
     if source.kind == "gguf":
-        return _read_gguf(Path(source.location), dtype, device)
+        return _read_gguf(Path(source.location), dtype, device, trust)
     # Without a network the hub client retries for most of a minute before it looks into its own cache.
-    where = {"local_files_only": source.kind == "folder" or not _hub_in_reach()}
+    where = {"local_files_only": source.kind == "folder" or not _hub_in_reach(), "trust_remote_code": trust}
     if source.tokenizer:  # another repository, where the model's revision means nothing
         tokenizer = AutoTokenizer.from_pretrained(source.tokenizer, **where)
     else:
@@ -207,16 +220,21 @@ def _read(source: Source, dtype: torch.dtype, device: torch.device, revision: st
     return model.to(device), tokenizer
 
 
-def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device) -> tuple[Any, Any]:
+def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device, trust: bool) -> tuple[Any, Any]:
     copy = unpacked.folder_of(file)
     if copy.exists():
-        model = AutoModelForCausalLM.from_pretrained(copy, dtype=dtype, local_files_only=True)
-        return model.to(device), AutoTokenizer.from_pretrained(copy, local_files_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        where = {"local_files_only": True, "trust_remote_code": trust}
+        model = AutoModelForCausalLM.from_pretrained(copy, dtype=dtype, **where)
+        return model.to(device), AutoTokenizer.from_pretrained(copy, **where)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=trust)
     # Packed weights would be unpacked again in every forward; a timed model holds plain ones.
     plain = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, quantization_config=plain, dtype=torch.float32
+        file.parent,
+        gguf_file=file.name,
+        quantization_config=plain,
+        dtype=torch.float32,
+        trust_remote_code=trust,
     )
     unpacked.keep(copy, model, tokenizer)
     return model.to(device, dtype), tokenizer
@@ -232,18 +250,25 @@ def _hub_in_reach() -> bool:
     return True
 
 
-def _dummy(source: Source, dtype: torch.dtype, device: torch.device) -> Any:
+def _dummy(source: Source, dtype: torch.dtype, device: torch.device, trust: bool) -> Any:
     values = json.loads(Path(source.location).read_text(encoding="utf-8"))
     config = AutoConfig.for_model(**values)
     # Made on the device: weights of any size need no file and no copy. A fixed seed makes two runs alike.
     with torch.device(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust)
 
 
-def _explain(source: Source, error: Exception) -> UsageError | EnvironmentRefused:
+def _explain(source: Source, error: Exception, revision: str | None, trust: bool) -> UsageError | EnvironmentRefused:
     """One line for what went wrong while reading ``source``."""
+    if not trust and "trust_remote_code" in str(error):  # the argument that transformers tells its caller to pass
+        return UsageError(
+            f"{source.shown} does not load without code of its own; --trust-remote-code runs that folder's code here, "
+            "with all that you may do: read it first, or give another model"
+        )
     reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+    if not trust and _brings_code(source, revision):
+        reason += "; it brings code of its own, which --trust-remote-code would run"
     if source.kind != "hub":
         return UsageError(f"{source.shown} cannot be loaded as a causal LM: {reason}")
     wheel = aliases().get(source.name, {}).get("wheel")
@@ -252,6 +277,19 @@ def _explain(source: Source, error: Exception) -> UsageError | EnvironmentRefuse
     )
     what = f"{source.location} with the tokenizer of {source.tokenizer}" if source.tokenizer else source.location
     return EnvironmentRefused(f"{what} cannot be had from the hub ({reason}); {advice}")
+
+
+def _brings_code(source: Source, revision: str | None) -> bool:
+    """Whether a folder or repository names Python files of its own; looks at what is here only, and runs nothing."""
+    if source.kind not in ("folder", "hub"):
+        return False
+    try:
+        configured, _ = PreTrainedConfig.get_config_dict(source.location, revision=revision, local_files_only=True)
+        where = {} if source.tokenizer else {"revision": revision}
+        tokenized = get_tokenizer_config(source.tokenizer or source.location, local_files_only=True, **where)
+    except _UNREADABLE:
+        return False
+    return "auto_map" in configured or "auto_map" in tokenized
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:

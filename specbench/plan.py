@@ -43,6 +43,7 @@ class Plan:
         model: a ``--model`` value.
         base: another, which it was made from; plain decoding of it is a further row, :data:`BASE`.
         dtype, device, revision: as given, "auto" not yet resolved.
+        trust_remote_code: models, those that methods bring too, may run the Python that comes with them.
         sampling: how tokens are chosen.
         max_new_tokens: per answer; None is each task's own default.
         limit: prompts per task, from the start of the data; None is all.
@@ -78,6 +79,7 @@ class Plan:
     simulated: Mapping[str, SimulatedAcceptance] = field(default_factory=dict)
     said: tuple[str, ...] = ()
     base: str | None = None
+    trust_remote_code: bool = False
 
     @property
     def max_rows(self) -> int:

@@ -8,7 +8,7 @@ import string
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 #: Raised whenever a field changes its meaning or disappears, and from the first release on whenever one is added:
 #: readers refuse fields that they do not know, and should say "newer", not "damaged".
@@ -67,6 +67,15 @@ class ModelSpec(Record):
     dummy: bool
     template: str | None = Field(default=None, description="chat template of the alias; None: the model's own, if any")
     base: str | None = Field(default=None, description="what the adapter was merged into; None: it is no adapter")
+    remote_code: bool = Field(default=False, description="Python that came with it was free to run; absent where not")
+
+    @model_serializer(mode="wrap")
+    def _said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without code of its own it is written as ever: digests of such runs stay what they were."""
+        written: dict[str, Any] = write(self)
+        if not self.remote_code:
+            written.pop("remote_code", None)
+        return written
 
 
 class TaskSpec(Record):

@@ -98,7 +98,12 @@ def ready(plan: Plan, model: LoadedModel, engine: Engine) -> Plan:
         model,
         engine,
         name=plan.model,
-        load=lambda spec: load(spec, dtype=model.spec.dtype, device=str(model.model.device)),
+        load=lambda spec: load(
+            spec,
+            dtype=model.spec.dtype,
+            device=str(model.model.device),
+            trust_remote_code=plan.trust_remote_code,
+        ),
         attention=plan.attention,
         options=engine_options(plan),
     )

@@ -48,6 +48,7 @@ ATTENTION = typer.Option("auto", "--attention", help="auto, reference, triton or
 GRAPHS = typer.Option("auto", "--graphs", help="CUDA graphs: on, off; auto: on for CUDA.")
 COMPILE = typer.Option(False, "--compile", help="torch.compile on the model's layers.")
 REVISION = typer.Option(None, "--revision", help="Hub revision of the model.")
+TRUST_REMOTE_CODE = typer.Option(False, "--trust-remote-code", help="Run Python code that comes with a model.")
 DATA_DIR = typer.Option(None, "--data-dir", help="Folder with task data files.", exists=True, file_okay=False)
 DATA_FILE = typer.Option(None, "--data-file", help="Your prompts, for --task prompts.", exists=True, dir_okay=False)
 JSON = typer.Option(False, "--json", help="JSON to stdout.")
@@ -82,6 +83,7 @@ def make_plan(
     preset: str | None = None,
     head: str | None = None,
     base: str = "none",
+    trust_remote_code: bool = False,
     expand: Callable[[Sequence[str], Sequence[str]], tuple[Method, ...]] | None = None,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
@@ -149,6 +151,7 @@ def make_plan(
         trace=trace,
         simulated=plan_simulated(methods, simulate),
         said=tuple(lines),
+        trust_remote_code=trust_remote_code,
     )
 
 
@@ -262,7 +265,13 @@ def load_model(plan: Plan, notes: Console) -> LoadedModel:
     notes.print(f"loading {plan.model} …")
     from specbench.models import load
 
-    return load(plan.model, dtype=plan.dtype, device=plan.device, revision=plan.revision)
+    return load(
+        plan.model,
+        dtype=plan.dtype,
+        device=plan.device,
+        revision=plan.revision,
+        trust_remote_code=plan.trust_remote_code,
+    )
 
 
 def load_base(plan: Plan, loaded: LoadedModel, notes: Console) -> LoadedModel | None:
@@ -276,7 +285,7 @@ def load_base(plan: Plan, loaded: LoadedModel, notes: Console) -> LoadedModel | 
     notes.print(f"loading {plan.base}, which {plan.model} was made from …", soft_wrap=True, markup=False)
     from specbench.models import load
 
-    base = load(plan.base, dtype=loaded.spec.dtype, device=plan.device)
+    base = load(plan.base, dtype=loaded.spec.dtype, device=plan.device, trust_remote_code=plan.trust_remote_code)
     sample = "def f(x):  # 3 quick brown foxes, naïve\n\treturn x ** 2\n"
     alike = base.tokenizer(sample)["input_ids"] == loaded.tokenizer(sample)["input_ids"]
     if base.vocab_size != loaded.vocab_size or not alike:

@@ -39,6 +39,7 @@ def judge(
     dtype: str = common.DTYPE,
     device: str = common.DEVICE,
     revision: str | None = common.REVISION,
+    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
     data_dir: Path | None = common.DATA_DIR,
     as_json: bool = common.JSON,
 ) -> None:
@@ -50,9 +51,10 @@ def judge(
         raise UsageError("--base-url and --api-key-env go with --judge; name the endpoint's model")
     if model is None and export is None and import_ is None:
         raise UsageError("nothing to do; name a judge (--judge), or give --export DIR or --import FILE")
-    if base_url is not None and (dtype != "auto" or device != "auto" or revision):
+    if base_url is not None and (dtype != "auto" or device != "auto" or revision or trust_remote_code):
         raise UsageError(
-            "--dtype, --device and --revision are of a judge that runs here; leave them out for --base-url"
+            "--dtype, --device, --revision and --trust-remote-code are of a judge that runs here; "
+            "leave them out for --base-url"
         )
     if base_url is None and timeout is not None:
         raise UsageError("--timeout goes with --base-url; a judge that runs here takes as long as it takes")
@@ -81,7 +83,16 @@ def judge(
                 notes.print(f"wrote {path}", soft_wrap=True, markup=False)
         if model is not None:
             with _made(
-                model, base_url, key, timeout or _TIMEOUT_S, max_new_tokens, made, dtype, device, revision
+                model,
+                base_url,
+                key,
+                timeout or _TIMEOUT_S,
+                max_new_tokens,
+                made,
+                dtype,
+                device,
+                revision,
+                trust_remote_code,
             ) as who:
                 judge_all(run, who, made, _tenths(lambda text: notes.print(f"{text} …", markup=False)))
         read = read_run(run)
@@ -118,6 +129,7 @@ def _made(
     dtype: str,
     device: str,
     revision: str | None,
+    trust_remote_code: bool,
 ) -> Iterator[Judge]:
     """The judge, closed at the end."""
     if base_url is not None:
@@ -129,7 +141,7 @@ def _made(
     from specbench.judging.local import LocalJudge
     from specbench.models import load
 
-    loaded = load(model, dtype=dtype, device=device, revision=revision)
+    loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     with closing(LocalJudge(loaded, [answer.prompt for answer in answers], max_tokens=max_tokens)) as local:
         yield local
 

@@ -35,6 +35,7 @@ def profile(
     graphs: str = common.GRAPHS,
     compile: bool = common.COMPILE,
     revision: str | None = common.REVISION,
+    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
     out: Path = typer.Option(Path("profiles"), "--out", help="Folder that receives the profile's folder."),
     as_json: bool = common.JSON,
 ) -> None:
@@ -55,7 +56,7 @@ def profile(
     from specbench.models import load
     from specbench.profiling.profile import measure_profile
 
-    loaded = load(model, dtype=dtype, device=device, revision=revision)
+    loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     found = measure_profile(loaded, settings, lambda line: notes.print(f"{line} …", soft_wrap=True, markup=False))
     folder = _write(found, out)
     if as_json:

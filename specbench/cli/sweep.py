@@ -26,8 +26,8 @@ _SEARCHES = ("grid", "halving")
 # Parameters that mean what they mean for run.
 _OF_PLAN = (
     "method", "task", "model", "settings", "head", "task_settings", "temperature", "top_k", "top_p", "seed",
-    "max_new_tokens", "dtype", "device", "attention", "graphs", "compile", "revision", "data_dir", "data_file", "out",
-    "simulate",
+    "max_new_tokens", "dtype", "device", "attention", "graphs", "compile", "revision", "trust_remote_code",
+    "data_dir", "data_file", "out", "simulate",
 )  # fmt: skip
 
 
@@ -67,6 +67,7 @@ def sweep(
     graphs: str = common.GRAPHS,
     compile: bool = common.COMPILE,
     revision: str | None = common.REVISION,
+    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
     data_dir: Path | None = common.DATA_DIR,
     data_file: Path | None = common.DATA_FILE,
     simulate: list[str] = typer.Option(

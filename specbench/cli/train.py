@@ -52,6 +52,7 @@ def train(
     dtype: str = common.DTYPE,
     device: str = common.DEVICE,
     revision: str | None = common.REVISION,
+    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
     data_dir: Path | None = common.DATA_DIR,
     as_json: bool = common.JSON,
 ) -> None:
@@ -82,7 +83,7 @@ def train(
     from specbench.training.answers import Asking
     from specbench.training.sources import Wanted
 
-    loaded = load(model, dtype=dtype, device=device, revision=revision)
+    loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     job = _job(
         model, loaded, Wanted(sets, answers, trajectories, limit, data_dir),
         Asking(max_new_tokens, concurrency, temperature, seed), into, held_out, notes,

@@ -63,6 +63,7 @@ def trajectories(
     dtype: str = common.DTYPE,
     device: str = common.DEVICE,
     revision: str | None = common.REVISION,
+    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
     data_dir: Path | None = common.DATA_DIR,
     as_json: bool = common.JSON,
 ) -> None:
@@ -103,7 +104,7 @@ def trajectories(
     from specbench.training.answers import Asking
     from specbench.training.collect import Collecting, collect
 
-    loaded = load(model, dtype=dtype, device=device, revision=revision)
+    loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     if sets:
         asking = Asking(max_new_tokens or _BUDGET, concurrency, heat, seed)
         texts, sampling = _asked(loaded, sets, answers or into, limit, asking, data_dir, notes)

@@ -33,6 +33,7 @@ def tune(
     graphs: str = common.GRAPHS,
     compile: bool = common.COMPILE,
     revision: str | None = common.REVISION,
+    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
     data_dir: Path | None = common.DATA_DIR,
     data_file: Path | None = common.DATA_FILE,
     out: Path = typer.Option(Path("sweeps"), "--out", help="Folder that receives the sweep's folder."),

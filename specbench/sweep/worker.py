@@ -64,7 +64,13 @@ class Worker:
     """
 
     def __init__(self, plan: Plan, draw: Draw) -> None:
-        self._model = load(plan.model, dtype=plan.dtype, device=plan.device, revision=plan.revision)
+        self._model = load(
+            plan.model,
+            dtype=plan.dtype,
+            device=plan.device,
+            revision=plan.revision,
+            trust_remote_code=plan.trust_remote_code,
+        )
         self._prepared = prepare(plan, plan.tasks[0], self._model, draw)
         self._draw = draw
         self._engine = make_engine(plan, self._model, self._prepared.longest + self._prepared.budget)

@@ -13,7 +13,7 @@ import typer
 
 from specbench.cli.main import app
 
-_MODEL = ["--dtype", "--device", "--revision"]
+_MODEL = ["--dtype", "--device", "--revision", "--trust-remote-code"]
 _WHAT = ["--method", "--task", "--model"]
 _OPTIONS = ["--set", "--task-set"]
 _SAMPLING = ["--top-k", "--top-p"]

@@ -259,7 +259,11 @@ def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: 
         ("{run} --judge m --api-key-env HOME", 2, "--api-key-env goes with --base-url"),
         ("{run} --judge m --base-url http://h/v1 --api-key-env NO_SUCH", 2, "environment variable NO_SUCH is not set"),
         ("{run} --judge m --base-url localhost:1", 2, "--base-url localhost:1 is no web address"),
-        ("{run} --judge m --base-url http://h/v1 --dtype bf16", 2, "--dtype, --device and --revision are of a judge"),
+        (
+            "{run} --judge m --base-url http://h/v1 --dtype bf16",
+            2,
+            "--dtype, --device, --revision and --trust-remote-code",
+        ),
         ("{run} --judge m --timeout 5", 2, "--timeout goes with --base-url"),
         (
             "{run} --judge smolm2",
