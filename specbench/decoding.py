@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from specbench import guests
 from specbench.engine.tree import StepResult, TokenTree
 from specbench.options import Options
 
@@ -154,7 +155,7 @@ class Decoder(ABC):
 
 @dataclass(frozen=True)
 class Method:
-    """A method with its options, ready to make decoders.
+    """A method with its options, ready to make decoders. Its code is a guest's, see :mod:`specbench.guests`.
 
     Attributes:
         name: registered name.
@@ -166,6 +167,10 @@ class Method:
         shared: what its sequences share, once :meth:`ready` has loaded it.
         own_noise: at a temperature above 0 it draws with noise of its own, so that only the distribution of its texts
             can be AR's, and not the texts.
+        origin: "specbench" or the distribution that brought it.
+
+    Raises:
+        PluginFault: from all that asks its code: it ended the command.
     """
 
     name: str
@@ -176,32 +181,55 @@ class Method:
     measures: Mapping[str, str] = field(default_factory=dict)
     shared: Any = None
     own_noise: bool = False
+    origin: str = "specbench"
+
+    @property
+    def who(self) -> str:
+        """How an error names it."""
+        return f"method '{self.name}' (from {self.origin})"
 
     @property
     def max_rows(self) -> int:
         """Rows of its largest tree."""
-        return int(self.decoder.max_rows(self.options))
+        with guests.hosting(self.who):
+            return int(self.decoder.max_rows(self.options))
 
     @property
     def top_k(self) -> int:
         """Best tokens of each row that its decoders ask for."""
-        return int(self.decoder.top_k(self.options))
+        try:  # no context manager: it and the next one are asked in every step, and that is timed
+            return int(self.decoder.top_k(self.options))
+        except guests.LEAVING as left:
+            raise guests.fault(left, self.who) from left
 
     @property
     def taps(self) -> tuple[int, ...]:
         """Layers of the target whose outputs its decoders ask for."""
-        return tuple(self.decoder.taps(self.options, self.shared))
+        try:
+            return tuple(self.decoder.taps(self.options, self.shared))
+        except guests.LEAVING as left:
+            raise guests.fault(left, self.who) from left
 
     @property
     def weights(self) -> Mapping[str, str]:
         """Which weights it brings."""
-        return dict(self.decoder.weights(self.shared))
+        with guests.hosting(self.who):
+            return dict(self.decoder.weights(self.shared))
+
+    def check(self, model: str) -> None:
+        """Refuses what can be seen to be no use before a model is loaded, see :meth:`Decoder.check`."""
+        with guests.hosting(self.who):
+            self.decoder.check(self.options, model)
 
     def ready(self, target: Target) -> Method:
         """The method with what its sequences share, for one run on one target."""
-        return replace(self, shared=self.decoder.prepare(self.options, target))
+        with guests.hosting(self.who):
+            return replace(self, shared=self.decoder.prepare(self.options, target))
 
     def new(self, context: Context) -> Decoder:
         """A decoder for one sequence."""
-        decoder: Decoder = self.decoder(self.options, replace(context, shared=self.shared))
+        try:
+            decoder: Decoder = self.decoder(self.options, replace(context, shared=self.shared))
+        except guests.LEAVING as left:
+            raise guests.fault(left, self.who) from left
         return decoder

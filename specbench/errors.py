@@ -40,6 +40,12 @@ class Regression(SpecbenchError):
     exit_code = 5
 
 
+class PluginFault(SpecbenchError):
+    """A method or a task did what none may do, such as to end the command; names it."""
+
+    exit_code = 6
+
+
 class _Faulty(Protocol):
     def errors(self) -> Sequence[Mapping[str, Any]]: ...
 

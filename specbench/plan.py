@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from specbench import registry
+from specbench import guests, registry
 from specbench.decoding import Decoder, Method
 from specbench.errors import UsageError, unknown
 from specbench.options import names as option_names
@@ -162,7 +162,8 @@ def runnable() -> list[str]:
     def runs(card: registry.Card) -> bool:
         module = card.load()
         try:
-            module.Decoder.check(module.Options(), "")
+            with guests.hosting(card.who):
+                module.Decoder.check(module.Options(), "")
         except UsageError:
             return False
         return True
@@ -277,18 +278,18 @@ def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
     """
     card = registry.method(name)
     module = card.load()
-    options = parse(module.Options, _with_preset(card, raw, option_names(module.Options)), name)
+    with guests.hosting(card.who):
+        options = parse(module.Options, _with_preset(card, raw, option_names(module.Options)), name)
     missing: frozenset[str] = getattr(module.Decoder, "__abstractmethods__", frozenset())
     if not issubclass(module.Decoder, Decoder) or missing:
         wanted = f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.Decoder"
-        raise UsageError(f"method '{name}' (from {card.origin}): its class Decoder has to {wanted}")
+        raise UsageError(f"{card.who}: its class Decoder has to {wanted}")
     lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
     noise = card.info.get("noise", "shared")
     if noise not in ("shared", "own"):
-        raise UsageError(
-            f"method '{name}' (from {card.origin}): noise in its method.toml is shared or own, not {noise}"
-        )
-    return Method(name, label, options, lossless, module.Decoder, measures, own_noise=noise == "own")
+        raise UsageError(f"{card.who}: noise in its method.toml is shared or own, not {noise}")
+    own = noise == "own"
+    return Method(name, label, options, lossless, module.Decoder, measures, own_noise=own, origin=card.origin)
 
 
 def _fitting(method: Method) -> Method:
@@ -344,5 +345,6 @@ def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan,
     for name, values in raw.items():
         card = registry.task(name)
         module = card.load()
-        plans.append(TaskPlan(card, parse(module.Options, values, name), module))
+        with guests.hosting(card.who):
+            plans.append(TaskPlan(card, parse(module.Options, values, name), module))
     return tuple(plans)

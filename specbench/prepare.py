@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from specbench import guests
 from specbench.errors import UsageError
 from specbench.models import LoadedModel
 from specbench.plan import Plan, TaskPlan
@@ -77,9 +78,11 @@ def prepare(
 
     Raises:
         UsageError: no prompts, two of one id, or a prompt that leaves no room for its answers in the model's context.
+        PluginFault: the task ended the command.
     """
-    instance = task.module.Task(task.options, plan.data_dir)
-    every: Sequence[Prompt] = instance.prompts(model.has_chat_template)
+    with guests.hosting(task.card.who):
+        instance = task.module.Task(task.options, plan.data_dir)
+        every: Sequence[Prompt] = instance.prompts(model.has_chat_template)
     found = choose(every) if choose else every[: plan.limit]
     if not found:
         raise UsageError(f"task '{task.card.name}' has no prompts to run")

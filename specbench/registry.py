@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from specbench import toml
+from specbench import guests, toml
 from specbench.errors import UsageError, unknown
 
 _MODULES = {"method": "decoder", "task": "task"}
@@ -43,20 +43,26 @@ class Card:
     origin: str
     info: dict[str, Any]
 
+    @property
+    def who(self) -> str:
+        """How an error names it."""
+        return _who(self.kind, self.name, self.origin)
+
     def load(self) -> Any:
         """Imports the module with its classes: ``Options``, and ``Decoder`` of a method or ``Task`` of a task.
 
         Raises:
             UsageError: the import failed, or a class is missing; names which.
+            PluginFault: the import ended the command.
         """
-        who = f"{self.kind} '{self.name}' (from {self.origin})"
         try:
-            module = importlib.import_module(f"{self.package}.{_MODULES[self.kind]}")
+            with guests.hosting(self.who):
+                module = importlib.import_module(f"{self.package}.{_MODULES[self.kind]}")
         except (ImportError, SyntaxError) as error:
-            raise UsageError(f"{who} cannot be imported: {error}") from error
+            raise UsageError(f"{self.who} cannot be imported: {error}") from error
         for needed in ("Options", _CLASSES[self.kind]):
             if not isinstance(getattr(module, needed, None), type):
-                raise UsageError(f"{who}: {module.__name__} has no class {needed}, which every {self.kind} needs")
+                raise UsageError(f"{self.who}: {module.__name__} has no class {needed}, which every {self.kind} needs")
         return module
 
     def recipe(self) -> Any:
@@ -64,14 +70,20 @@ class Card:
 
         Raises:
             UsageError: the method has none, or it cannot be imported.
+            PluginFault: the import ended the command.
         """
         if not self.info.get("recipe", False):
             having = ", ".join(name for name, card in _cards(self.kind).items() if card.info.get("recipe")) or "none"
             raise UsageError(f"method '{self.name}' has no training recipe; with one: {having}")
         try:
-            return importlib.import_module(f"{self.package}.train")
+            with guests.hosting(self.who):
+                return importlib.import_module(f"{self.package}.train")
         except (ImportError, SyntaxError) as error:
             raise UsageError(f"the recipe of method '{self.name}' cannot be imported: {error}") from error
+
+
+def _who(kind: str, name: str, origin: str) -> str:
+    return f"{kind} '{name}' (from {origin})"
 
 
 def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card:
@@ -81,7 +93,9 @@ def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card
     except (OSError, toml.TOMLDecodeError) as error:
         raise UsageError(f"{kind} '{name}' (from {origin}) has no readable {kind}.toml: {error}") from error
     # A package cannot have every name: "mt-bench" lives in mt_bench and says so.
-    return Card(kind, str(info.get("name", name)), package, folder, origin, info)
+    card = Card(kind, str(info.get("name", name)), package, folder, origin, info)
+    guests.expect(package, card.who)
+    return card
 
 
 @cache
@@ -96,8 +110,11 @@ def _cards(kind: str) -> dict[str, Card]:
             raise UsageError(
                 f"{kind} '{point.name}' of {origin} is registered by {cards[point.name].origin} already; uninstall one"
             )
+        who = _who(kind, point.name, origin)
+        guests.expect(point.value, who)
         try:
-            spec = importlib.util.find_spec(point.value)
+            with guests.hosting(who):  # to find a package within another one imports that
+                spec = importlib.util.find_spec(point.value)
         except ModuleNotFoundError:  # not even the package around it
             spec = None
         if spec is None or not spec.submodule_search_locations:

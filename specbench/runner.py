@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from specbench import guests
 from specbench.decoding import Context, Decoder, Method
 from specbench.engine.phases import Phases
 from specbench.engine.tree import StepResult, TokenTree
@@ -143,7 +144,16 @@ class Runner:
 
         Raises:
             ValueError: a decoder let the prefill emit more than the one token that every method gets from it.
+            PluginFault: a decoder ended the command.
         """
+        try:  # around all of it: on the clock nothing is added to a decoder's calls
+            yield from self._segment(method, requests, number)
+        except guests.LEAVING as left:
+            raise guests.fault(left, method.who) from left
+
+    def _segment(
+        self, method: Method, requests: Sequence[Request], number: int
+    ) -> Generator[RequestRecord, None, None]:
         if self._gpu:
             self._gpu.reset()
         waiting = deque(requests)

@@ -125,7 +125,7 @@ def make_plan(
     task_settings = [*task_settings, *asks]
     methods = (expand or plan_methods)(chosen, [*settings, *more])
     for each in methods:
-        each.decoder.check(each.options, model)
+        each.check(model)
     base_model = names.base_of(model) if base == "auto" else None if base == "none" else base
     if base_model is not None:
         names.resolve(base_model)

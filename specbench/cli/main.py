@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from specbench import __version__
+from specbench import __version__, guests
 from specbench.cli import (
     check_lossless,
     claims,
@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line.
 
     Returns:
-        0 ok; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 130 interrupted, results kept.
+        0 ok; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 6 a plug-in's fault;
+        130 interrupted, results kept.
     """
     args = sys.argv[1:] if argv is None else list(argv)
     bare = not args
@@ -86,6 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{said}{'' if said[-1:] in '.?!' else '.'}{help_at}", error.exit_code)
     except SpecbenchError as error:
         return _fail(str(error), error.exit_code)
+    except SystemExit as left:  # none of ours: commands raise typer.Exit, and nothing here parses with argparse
+        fault = guests.fault(left)
+        return _fail(str(fault), fault.exit_code)
     except (KeyboardInterrupt, EOFError, typer.Abort):
         return _fail("interrupted; finished requests are kept, repeat the command to go on", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as in `specbench list methods | head`

@@ -60,7 +60,7 @@ def train(
 
     First the answers are made, then the recipe runs. Repeating an interrupted command goes on with both.
     """
-    from specbench import registry
+    from specbench import guests, registry
     from specbench.training.choose import choose
     from specbench.training.prompts import check_sets
 
@@ -70,7 +70,8 @@ def train(
         raise UsageError("--prompts names nothing; give gsm8k-train, for one")
     check_sets(sets)
     module = card.recipe()
-    options = choose(card, module.Options, recipe, settings)
+    with guests.hosting(card.who):
+        options = choose(card, module.Options, recipe, settings)
     _check_source(method, module, sets, answers, trajectories)
     from specbench.files import check_writable, write_json_atomic
 
@@ -88,6 +89,8 @@ def train(
         model, loaded, Wanted(sets, answers, trajectories, limit, data_dir),
         Asking(max_new_tokens, concurrency, temperature, seed), into, held_out, notes,
     )  # fmt: skip
+    with guests.hosting(card.who):
+        learnt = module.train(options, job)
     made = {
         "method": method,
         "model": loaded.spec.name,
@@ -95,7 +98,7 @@ def train(
         **job.about,
         "seed": seed,
         "options": options.model_dump(mode="json"),
-        **module.train(options, job),
+        **learnt,
     }
     from specbench.adapters import CARD
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specbench import registry
+from specbench import guests, registry
 from specbench.errors import UsageError, unknown
 from specbench.options import parse
 from specbench.task import Prompt
@@ -96,8 +96,10 @@ def scorer(names: Sequence[str], chat: bool, data_dir: Path | None = None) -> Ca
 def _task(name: str, data_dir: Path | None) -> Any:
     """The task of a set, made."""
     task, settings = (name.removesuffix(_SUFFIX), {}) if not name.endswith(".jsonl") else (_taker(), {"file": name})
-    module = registry.task(task).load()
-    return module.Task(parse(module.Options, settings, f"task {task}"), data_dir)
+    card = registry.task(task)
+    module = card.load()
+    with guests.hosting(card.who):
+        return module.Task(parse(module.Options, settings, f"task {task}"), data_dir)
 
 
 def _taker() -> str:
