@@ -7,32 +7,23 @@ import ipaddress
 import json
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlsplit
 
 from specbench.errors import EnvironmentRefused, UsageError
+from specbench.judging.posting import Broken, post
 from specbench.judging.prompts import JudgePrompt
 from specbench.judging.records import JudgeSpec
 from specbench.judging.unanswered import Unanswered
 
 _TRIES = 3
 _PAUSE_S = 2.0  # before the second try, doubled before the third
-_LARGEST = 4 << 20  # bytes of an answer; a judgment has a few thousand
 _REFUSED = {400, 413, 422}  # this prompt, not the endpoint: too long, filtered
 _WRONG = {401: "refuses the key", 403: "refuses the key", 404: "knows no such model or path"}
 
 
 class _Transient(Exception):
     """Worth another try."""
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nothing: the key would go along to wherever it points, and a POST would become a GET."""
-
-    def redirect_request(self, *args: Any, **options: Any) -> None:
-        return None
 
 
 class Endpoint:
@@ -58,12 +49,13 @@ class Endpoint:
             base_url: "http://localhost:8000/v1"; a trailing slash is fine.
             key: sent as a bearer token; never written anywhere.
             max_tokens: of a judgment.
-            timeout_s: seconds for a whole answer.
+            timeout_s: seconds for a whole answer, from looking up the name to its last byte.
             sleep: waits between tries.
 
         Raises:
             UsageError: not a web address.
         """
+        self._key = key
         parts = urlsplit(base_url)
         try:
             port = parts.port
@@ -75,12 +67,10 @@ class Endpoint:
             raise UsageError("--base-url holds a user or password; give the key by --api-key-env")
         self._host = parts.netloc
         self._url = f"{base_url.rstrip('/')}/chat/completions"
-        self._key = key
         self._timeout_s = timeout_s
         self._sleep = sleep
         # A proxy that the environment names is not meant for this machine itself.
-        proxies = [urllib.request.ProxyHandler({})] if _is_loopback(parts.hostname) else []
-        self._opener = urllib.request.build_opener(_NoRedirect, *proxies)
+        self._proxies = not _is_loopback(parts.hostname)
         self.spec = JudgeSpec(id=model, kind="endpoint", endpoint=self._host, max_tokens=max_tokens)
 
     def ask(self, prompt: JudgePrompt) -> str:
@@ -95,7 +85,7 @@ class Endpoint:
         body = {"model": self.spec.id, "messages": messages, "temperature": 0, "max_tokens": self.spec.max_tokens}
         for attempt in range(1, _TRIES + 1):
             try:
-                return _words(self._post(json.dumps(body).encode()))
+                return self._words(self._post(json.dumps(body).encode()))
             except _Transient as error:
                 if attempt == _TRIES:
                     raise EnvironmentRefused(
@@ -109,26 +99,13 @@ class Endpoint:
         headers = {"Content-Type": "application/json", "User-Agent": "specbench"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        request = urllib.request.Request(self._url, body, headers)
-        until = time.monotonic() + self._timeout_s
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as answer:
-                parts, size = [], 0
-                while part := answer.read1(1 << 16):
-                    parts.append(part)
-                    size += len(part)
-                    if time.monotonic() > until:  # the socket's own limit starts anew with every byte
-                        raise TimeoutError
-                    if size > _LARGEST:
-                        raise _Transient(f"more than {_LARGEST >> 20} MiB")
-                if answer.length:
-                    raise _Transient("the connection broke off")
-                return b"".join(parts)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._refusal(error.code, _said(error)) from None
-        except (TimeoutError, urllib.error.URLError, http.client.HTTPException, OSError) as error:
+            reply = post(self._url, body, headers, self._timeout_s, proxies=self._proxies)
+        except (Broken, OSError, http.client.HTTPException) as error:
             raise _Transient(self._reason(error)) from None
+        if not 200 <= reply.status < 300:
+            raise self._refusal(reply.status, self._said(reply.body))
+        return reply.body
 
     def _refusal(self, code: int, said: str) -> Exception:
         if code in _WRONG:
@@ -147,8 +124,36 @@ class Endpoint:
         if isinstance(cause, TimeoutError):
             return f"no answer within {self._timeout_s:g} s"
         if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror.lower()
-        return str(cause).strip() or type(cause).__name__
+            return self._shown(cause.strerror).lower()
+        return self._shown(str(cause)) or type(cause).__name__
+
+    def _said(self, body: bytes) -> str:
+        """The endpoint's own reason; what it sends is data, and may be anything."""
+        try:
+            text = json.loads(body)["error"]
+            text = text["message"] if isinstance(text, dict) else text
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return ""
+        return f": {self._shown(str(text))}"
+
+    def _words(self, answer: bytes) -> str:
+        """The message in a chat completion.
+
+        Raises:
+            _Transient: it is none.
+        """
+        try:
+            content = json.loads(answer)["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            start = self._shown(answer.decode(errors="replace"), 60)
+            raise _Transient(f"an answer that is no chat completion: '{start}'") from None
+        if content is not None and not isinstance(content, str):
+            raise _Transient("a message whose content is no text")
+        return content or ""  # null: a filter held it back
+
+    def _shown(self, text: str, most: int = 160) -> str:
+        """One line of at most ``most`` characters."""
+        return " ".join(text.split())[:most]
 
 
 def _is_loopback(host: str) -> bool:
@@ -156,29 +161,3 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _said(error: urllib.error.HTTPError) -> str:
-    """The endpoint's own reason, shortened; what it sends is data, and may be anything."""
-    try:
-        text = json.loads(error.read(1 << 16))["error"]
-        text = text["message"] if isinstance(text, dict) else text
-    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return ""
-    return f": {' '.join(str(text).split())[:160]}"
-
-
-def _words(answer: bytes) -> str:
-    """The message in a chat completion.
-
-    Raises:
-        _Transient: it is none.
-    """
-    try:
-        content = json.loads(answer)["choices"][0]["message"]["content"]
-    except (ValueError, KeyError, IndexError, TypeError):
-        start = " ".join(answer[:60].decode(errors="replace").split())
-        raise _Transient(f"an answer that is no chat completion: '{start}'") from None
-    if content is not None and not isinstance(content, str):
-        raise _Transient("a message whose content is no text")
-    return content or ""  # null: a filter held it back
