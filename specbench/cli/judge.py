@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from datetime import datetime
@@ -15,6 +16,7 @@ from specbench.cli import common, output
 from specbench.errors import UsageError
 
 _TIMEOUT_S = 300.0
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,40}")
 
 if TYPE_CHECKING:
     from specbench.judging.answers import Answer
@@ -110,11 +112,15 @@ def _key(base_url: str | None, variable: str | None) -> str | None:
         return None
     if base_url is None:
         raise UsageError("--api-key-env goes with --base-url; a judge that runs here needs no key")
+    from specbench.judging.secret import fault_of
+
     key = os.environ.get(variable, "").strip()
+    # What is not written as variables are may be the key itself, given by mistake.
+    name = f"environment variable {variable}" if _VARIABLE.fullmatch(variable) else "what --api-key-env names"
     if not key:
-        raise UsageError(f"environment variable {variable} is not set; put the key of --base-url there")
-    if not key.isascii() or not key.isprintable():
-        raise UsageError(f"environment variable {variable} holds characters that no key has; set it again")
+        raise UsageError(f"{name} is not set; put the key of --base-url into a variable, and give its name")
+    if fault := fault_of(key):
+        raise UsageError(f"{name} {fault}; set it again, or leave --api-key-env out where no key is needed")
     return key
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 import json
 import time
@@ -11,9 +10,10 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from specbench.errors import EnvironmentRefused, UsageError
-from specbench.judging.posting import Broken, post
+from specbench.judging.posting import post
 from specbench.judging.prompts import JudgePrompt
 from specbench.judging.records import JudgeSpec
+from specbench.judging.secret import Secret
 from specbench.judging.unanswered import Unanswered
 
 _TRIES = 3
@@ -47,22 +47,24 @@ class Endpoint:
         Args:
             model: as the endpoint knows it.
             base_url: "http://localhost:8000/v1"; a trailing slash is fine.
-            key: sent as a bearer token; never written anywhere.
+            key: sent as a bearer token; never written anywhere, not even where the endpoint says it again.
             max_tokens: of a judgment.
             timeout_s: seconds for a whole answer, from looking up the name to its last byte.
             sleep: waits between tries.
 
         Raises:
-            UsageError: not a web address.
+            UsageError: not a web address, or no key that could be sent.
         """
-        self._key = key
+        self._secret = None if key is None else Secret(key)
         parts = urlsplit(base_url)
         try:
             port = parts.port
         except ValueError:
             port = -1
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
-            raise UsageError(f"--base-url {base_url} is no web address; write it as http://localhost:8000/v1")
+            raise UsageError(
+                f"--base-url {self._scrubbed(base_url)} is no web address; write it as http://localhost:8000/v1"
+            )
         if "@" in parts.netloc:
             raise UsageError("--base-url holds a user or password; give the key by --api-key-env")
         self._host = parts.netloc
@@ -97,11 +99,11 @@ class Endpoint:
 
     def _post(self, body: bytes) -> bytes:
         headers = {"Content-Type": "application/json", "User-Agent": "specbench"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+        if self._secret is not None:
+            headers["Authorization"] = f"Bearer {self._secret.key}"
         try:
             reply = post(self._url, body, headers, self._timeout_s, proxies=self._proxies)
-        except (Broken, OSError, http.client.HTTPException) as error:
+        except Exception as error:  # of whatever kind: its text may hold a header, and so may a traceback's
             raise _Transient(self._reason(error)) from None
         if not 200 <= reply.status < 300:
             raise self._refusal(reply.status, self._said(reply.body))
@@ -149,11 +151,14 @@ class Endpoint:
             raise _Transient(f"an answer that is no chat completion: '{start}'") from None
         if content is not None and not isinstance(content, str):
             raise _Transient("a message whose content is no text")
-        return content or ""  # null: a filter held it back
+        return self._scrubbed(content or "")  # null: a filter held it back
 
     def _shown(self, text: str, most: int = 160) -> str:
-        """One line of at most ``most`` characters."""
-        return " ".join(text.split())[:most]
+        """One line of at most ``most`` characters; the key goes first, for half a key is not found."""
+        return " ".join(self._scrubbed(text).split())[:most]
+
+    def _scrubbed(self, text: str) -> str:
+        return text if self._secret is None else self._secret.scrub(text)
 
 
 def _is_loopback(host: str) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import judged_runs
 import pytest
-from chat_server import Server, replies, says, serving
+from chat_server import Server, completion, replies, says, serving
 from data_files import data_folder
 
 from specbench import data
@@ -180,6 +182,42 @@ def test_the_key_comes_from_the_environment_and_goes_nowhere_else(
     assert said.code == 0
     assert server.headers[0]["Authorization"] == "Bearer sk-secret"
     assert "sk-secret" not in said.out + said.err + (folder / JUDGMENTS).read_text()
+
+
+@pytest.mark.parametrize("code", [200, 400, 401, 500])
+def test_a_key_that_the_endpoint_echoes_is_kept_nowhere(
+    cli: Any, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    key = "sk-Xy12/34+56=="
+    echo = f"{key} Bearer {key} {quote(key, safe='')}"
+    body = completion(f"{echo} [[7]]") if code == 200 else json.dumps({"error": {"message": echo}}).encode()
+    server.answer = replies(code, body, X_Key=key)
+    monkeypatch.setenv("JUDGE_KEY", key)
+    said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url, "--api-key-env", "JUDGE_KEY")
+    assert said.code == (0 if code == 200 else 3 if code == 500 else 2)
+    assert server.headers[0]["Authorization"] == f"Bearer {key}"
+    written = "".join(path.read_text() for path in folder.iterdir() if path.is_file())
+    assert "[key]" in (said.err if code in (401, 500) else written)
+    for part in ("Xy12", "34+56", "34%2B"):
+        assert part not in said.out + said.err + written
+
+
+@pytest.mark.parametrize("key", [" \t", "sk-sec\nret", "sk-sécret", "sek"])
+def test_what_is_no_key_is_refused_before_a_question_and_not_shown(
+    cli: Any, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", key)
+    said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url, "--api-key-env", "JUDGE_KEY")
+    assert (said.code, said.out, server.asked) == (2, "", [])
+    assert "environment variable JUDGE_KEY" in said.error
+    assert not re.search(r"\bsek\b|sk-|\bret\b|cret", said.err)
+
+
+def test_a_key_given_for_the_name_of_its_variable_is_not_shown(cli: Any, folder: Path, server: Server) -> None:
+    said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url, "--api-key-env", "sk-secret")
+    assert said.code == 2
+    assert "what --api-key-env names is not set" in said.error
+    assert "secret" not in said.out + said.err
 
 
 # ---------------------------------------------------------------------------------------------------------- local judge

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import time
+import traceback
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from chat_server import Server, completion, replies, says, serving
 
 from specbench.errors import EnvironmentRefused, UsageError
+from specbench.judging import posting
 from specbench.judging.endpoint import Endpoint
 from specbench.judging.prompts import JudgePrompt
 from specbench.judging.unanswered import Unanswered
 
 PROMPT = JudgePrompt("single-v1", "Be fair.", "Rate “this”.")
-KEY = "sk-secret"
+KEY = "sk-se/c+r=et42"
 
 
 @pytest.fixture
@@ -186,6 +190,100 @@ def test_the_key_does_not_follow_a_redirect(server: Server, code: int) -> None:
         server.answer = replies(code, b"", Location=f"{elsewhere.url}/chat/completions")
         assert f"redirects elsewhere (HTTP {code})" in refused(server, UsageError)
         assert elsewhere.paths == []
+
+
+# ------------------------------------------------------------------------------------------------ what echoes the key
+
+ECHOES = {
+    "bare": KEY,
+    "bearer": f"Bearer {KEY}",
+    "percent": quote(quote(f"Bearer {KEY}", safe=""), safe=""),
+    "json": json.dumps(json.dumps(KEY)),
+    "unicode": "".join(f"\\u{ord(char):04x}" for char in KEY),
+    "base64": base64.b64encode(f"Bearer {KEY}".encode()).decode(),
+    "across the cut": "x" * 155 + KEY,
+    "lines": "\n".join((KEY[:4], KEY[4:])),
+}
+
+
+def assert_hidden(said: str) -> None:
+    for size in range(5, len(KEY)):
+        assert KEY[:size] not in said
+        assert KEY[-size:] not in said
+        assert quote(KEY[-size:], safe="") not in said
+    for text in (KEY, f"Bearer {KEY}"):
+        assert base64.b64encode(text.encode()).decode()[-10:] not in said
+
+
+@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 413, 422, 429, 500])
+def test_an_error_that_echoes_the_key_does_not_show_it(server: Server, code: int, echo: str) -> None:
+    server.answer = replies(code, json.dumps({"error": {"message": f"bad key {echo} given"}}).encode())
+    kind = UsageError if code in (401, 403, 404) else Unanswered if code in (400, 413, 422) else EnvironmentRefused
+    said = refused(server, kind)
+    assert_hidden(said)
+    assert "bad key" in said
+
+
+@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
+def test_a_judgment_that_echoes_the_key_does_not_keep_it(server: Server, echo: str) -> None:
+    server.answer = says(f"You are {echo}. [[7]]")
+    said = endpoint(server).ask(PROMPT)
+    assert_hidden(said)
+    assert said.endswith(". [[7]]")
+
+
+@pytest.mark.parametrize("before", range(44, 61))
+def test_what_is_no_completion_does_not_show_a_part_of_the_key(server: Server, before: int) -> None:
+    server.answer = replies(200, b"<" * before + KEY.encode() + b" and more of it")
+    assert_hidden(refused(server, EnvironmentRefused))
+
+
+def test_an_error_longer_than_what_is_read_does_not_show_it(server: Server) -> None:
+    for before in range(65536 - 40, 65536 - 20):
+        start = b'{"error": "'
+        server.answer = replies(400, start + b" " * (before - len(start)) + KEY.encode() + b'"}')
+        assert_hidden(refused(server, Unanswered))
+
+
+@pytest.mark.parametrize(
+    "line", [f"HTTP/1.1 oops Bearer {KEY}", f"Bearer {KEY}", f"HTTP/1.1 503 Bearer {KEY}", f"HTTP/{KEY} 200 OK"]
+)
+def test_a_status_line_or_header_that_echoes_the_key_does_not_show_it(server: Server, line: str) -> None:
+    def answers(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+        handler.wfile.write(f"{line}\r\nX-Key: {KEY}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+
+    server.answer = answers
+    assert_hidden(refused(server, EnvironmentRefused))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError(f"Invalid header value b'Bearer {KEY}'"), RuntimeError(f"Bearer {KEY}"),
+        OSError(f"Tunnel connection failed: 407 {KEY}"), OSError(5, f"No {KEY}"), UnicodeError(f"label {KEY}"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_an_exception_that_holds_the_key_is_one_line_without_it(
+    server: Server, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(posting.urllib.request.OpenerDirector, "open", raises)
+    with pytest.raises(EnvironmentRefused) as found:
+        endpoint(server).ask(PROMPT)
+    assert_hidden("".join(traceback.format_exception(found.value)))
+
+
+@pytest.mark.parametrize("key", ["", "  ", "sk-sec\nret", "sk-sec\r\nX-Y: ret", "sk-sécret", "k1"])
+def test_what_is_no_key_is_refused_before_anything_is_sent(server: Server, key: str) -> None:
+    with pytest.raises(UsageError, match="the judge's key") as error:
+        endpoint(server, key=key)
+    assert "\n" not in str(error.value)
+    assert "sec" not in str(error.value)
+    assert server.asked == []
 
 
 @pytest.mark.parametrize(
