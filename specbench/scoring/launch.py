@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +13,8 @@ from typing import Any
 
 from specbench.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.scoring.score import VERDICTS
+
+_END_S = 10.0  # for the scorer to end in order; it needs a tenth of a second, on a busy machine a few
 
 
 class Tenths:
@@ -58,18 +62,32 @@ def score_in_child(
         command += ["--workers", str(workers)]
     said = ""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            try:
-                state = json.loads(line)
-                progress(state["done"], state["total"])
-            except (ValueError, KeyError, TypeError):
-                said = line.strip() or said
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                try:
+                    state = json.loads(line)
+                    progress(state["done"], state["total"])
+                except (ValueError, KeyError, TypeError):
+                    said = line.strip() or said
+        except BaseException:
+            _end(process)
+            raise
     if process.returncode:
         kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentRefused)}
         kind = kinds.get(process.returncode, SpecbenchError)
         raise kind(said or f"the scoring process ended with code {process.returncode}; repeat the command")
     return read_verdicts(folder)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends the scorer: Ctrl-C may have reached this process alone, and then it would go on without us."""
+    try:
+        process.send_signal(signal.SIGINT)  # a second one does it no harm, and it takes its programs with it
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+    finally:  # a second Ctrl-C does not wait; programs die with the scorer, but for their temporary folders
+        process.kill()
 
 
 def read_verdicts(folder: Path) -> dict[str, bool]:

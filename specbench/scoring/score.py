@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,14 @@ from typing import Any
 from specbench import options, registry
 from specbench.errors import EnvironmentRefused, UsageError
 from specbench.request_log import read_requests
+from specbench.scoring.interrupts import Interrupts
 from specbench.scoring.sandbox import stop_all
 from specbench.task import Task, Verdict
 
 VERDICTS = "verdicts.jsonl"
+_LOOK_S = 0.1  # between looks for a Ctrl-C
+
+Answer = tuple[str, str]  # prompt id, text
 
 
 def score_run(
@@ -57,29 +62,48 @@ def score_run(
     scorer["isolation"] = list(task.isolation)
 
     answers = list(dict.fromkeys((prompt_id, text) for _, prompt_id, text in requests))
-    verdicts: dict[tuple[str, str], Verdict] = {}
-    progress(0, len(answers))
-    pool = ThreadPoolExecutor(workers or os.cpu_count())  # each thread only waits for its sandbox process
-    futures: dict[Future[Verdict], tuple[str, str]] = {}
-    try:
-        futures.update((pool.submit(task.score, *answer), answer) for answer in answers)
-        for future in as_completed(futures):
-            verdicts[futures[future]] = future.result()
-            progress(len(verdicts), len(answers))
-    except BaseException:  # an error, or Ctrl-C: end now and not after the slowest program
-        pool.shutdown(wait=False, cancel_futures=True)
-        while any(future.running() for future in futures):
-            stop_all()  # again and again: a thread may be on its way to start one
-            time.sleep(0.02)
-        raise
-    finally:
-        pool.shutdown()
-
+    verdicts = _verdicts(task, answers, workers, progress)
     lines = [
         json.dumps({"request": key, **asdict(verdicts[prompt_id, text]), "scorer": scorer})
         for key, prompt_id, text in requests
     ]
     return _write(folder / VERDICTS, "".join(f"{line}\n" for line in lines))
+
+
+def _verdicts(
+    task: Task, answers: Sequence[Answer], workers: int | None, progress: Callable[[int, int], None]
+) -> dict[Answer, Verdict]:
+    """The verdict on each answer. An error or Ctrl-C ends what runs now, and does not wait for the slowest program."""
+    verdicts: dict[Answer, Verdict] = {}
+    finished: queue.SimpleQueue[Future[Verdict]] = queue.SimpleQueue()
+    with Interrupts() as interrupts:
+        progress(0, len(answers))
+        pool = ThreadPoolExecutor(workers or os.cpu_count())  # each thread only waits for its sandbox process
+        futures: dict[Future[Verdict], Answer] = {}
+        try:
+            for answer in answers:
+                interrupts.look()
+                future = pool.submit(task.score, *answer)
+                futures[future] = answer
+                future.add_done_callback(finished.put)
+            while len(verdicts) < len(answers):
+                interrupts.look()
+                try:  # with a limit: a signal that comes just before a wait without one is seen only after it
+                    future = finished.get(timeout=_LOOK_S)
+                except queue.Empty:
+                    continue
+                verdicts[futures[future]] = future.result()
+                progress(len(verdicts), len(answers))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            # Until they are done, and not while they are running: a thread may have taken one and not begun it.
+            while not all(future.done() for future in futures):
+                stop_all()  # again and again: a thread may be on its way to start one
+                time.sleep(0.02)
+            raise
+        finally:
+            pool.shutdown()
+    return verdicts
 
 
 def _task_of(folder: Path) -> tuple[str, dict[str, Any]]:

@@ -177,7 +177,12 @@ def test_ctrl_c_ends_it_soon_and_keeps_the_older_verdicts(tmp_path: Path) -> Non
     run = folder(tmp_path / "run", [RIGHT, *(sleeper.format(i) for i in range(20))])
     (run / "verdicts.jsonl").write_text("older\n")
     arguments = [sys.executable, "-m", "specbench.scoring", str(run), "--workers", "2", "--progress"]
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    # Where a shell runs the tests in its background, Ctrl-C is ignored, and what ignores it is passed on to children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert process.stderr is not None
     while json.loads(process.stderr.readline())["done"] < 1:
         pass
