@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from specbench.engine.engine import Engine
-from specbench.engine.tree import TokenTree
+from specbench.decoding import TokenTree
+from specbench.engine import Engine
 from specbench.models import load
 
 

@@ -1,4 +1,4 @@
-"""How often the intervals and tests of ``specbench.stats`` are right, on experiments whose truth is known.
+"""How often the intervals and tests of ``specbench.results.stats`` are right, on experiments whose truth is known.
 
 ``python benchmarks/interval_coverage.py [EXPERIMENTS]`` prints the figures that their docstrings state. The worlds are
 unpleasant in the ways that benchmark data are: lengths with heavy tails, speedups that hang on the length, turns of one
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from specbench.stats import paired_difference, paired_ratio, two_sample
+from specbench.results.stats import paired_difference, paired_ratio, two_sample
 
 Floats = npt.NDArray[np.float64]
 Columns = tuple[Floats, Floats, Floats, Floats, npt.NDArray[np.int64]]  # seconds, tokens of both arms; prompt

@@ -15,11 +15,11 @@ from statistics import median
 
 import torch
 
+from specbench.hardware import Profile, Projection
+from specbench.hardware.profile import Settings
+from specbench.hardware.roofline import Ceilings, StepPoint
 from specbench.models import LoadedModel, load
-from specbench.profiles import Profile, Settings
-from specbench.profiling.profile import measure_profile
-from specbench.projection import Projection
-from specbench.roofline import Ceilings, StepPoint
+from specbench.profiling import measure_profile
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXTS = (128, 512)

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from specbench.models import load
-from specbench.plan import Plan, plan_methods, plan_sampling, plan_tasks, runnable
-from specbench.prepare import prepare
-from specbench.records import RequestRecord
-from specbench.run import make_engine, make_runner, ready
-from specbench.summary import method_figures
+from specbench.results import RequestRecord
+from specbench.results.summary import method_figures
+from specbench.runner import Plan, prepare
+from specbench.runner.plan import plan_methods, plan_sampling, plan_tasks, runnable
+from specbench.runner.run import make_engine, make_runner, ready
 
 
 def main() -> None:

@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
-from specbench import registry
+from specbench.common import registry
 from specbench.decoding import Context, Method
-from specbench.engine.engine import Engine
+from specbench.engine import Engine
 from specbench.models import LoadedModel, load
-from specbench.plan import plan_methods
-from specbench.runner import Request, Runner
-from specbench.stats import paired_ratio
-from specbench.stopping import StopRule
+from specbench.results.stats import paired_ratio
+from specbench.runner import Request, StopRule
+from specbench.runner.loop import Runner
+from specbench.runner.plan import plan_methods
 
 LOOKUP = 10  # tokens a lookup drafts, in both
 

@@ -1,5 +1,5 @@
 """``python -m specbench``."""
 
-from specbench.cli.main import entry
+from specbench.cli import entry
 
 entry()

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-from specbench.models import load
+from specbench.models.loader import load
 
 
 def byte_tokenizer(bos: str = "<s>", eos: str = "</s>", template: str | None = None) -> PreTrainedTokenizerFast:

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, settings
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-from specbench import names
-from specbench.models import LoadedModel, load
+from specbench.models import names
+from specbench.models.loader import LoadedModel, load
 
 # A process that waits for its core is no slow test.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,15 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from specbench.decoding import Method
-from specbench.models import LoadedModel
-from specbench.options import Options
-from specbench.plan import Plan, TaskPlan
-from specbench.prepare import Prepared, prepare
-from specbench.records import RequestRecord, SamplingSpec, request_key
-from specbench.registry import Card
-from specbench.runner import Request
-from specbench.task import Prompt
+from specbench.common.options import Options
+from specbench.common.prompt import Prompt
+from specbench.common.registry import Card
+from specbench.decoding.protocol import Method
+from specbench.models.loader import LoadedModel
+from specbench.results.schema import RequestRecord, SamplingSpec, request_key
+from specbench.runner.loop import Request
+from specbench.runner.plan import Plan, TaskPlan
+from specbench.runner.prompts import Prepared, prepare
 
 
 class Model:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench.data import DATA_DIR
+from specbench.evals.data import DATA_DIR
 
 FOLDER = os.environ.get(DATA_DIR)  # at import: tests take the variable away
 

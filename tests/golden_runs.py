@@ -9,9 +9,8 @@ import reported
 from judged_runs import CATEGORIES
 from reported import EXACT, LOSSY, answers, traced
 
-from specbench.engine.phases import PHASES
-from specbench.judging.records import JUDGMENTS, JudgeSpec, Judgment
-from specbench.records import GpuTrace, RequestRecord, TaskSpec
+from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment
+from specbench.results.schema import PHASES, GpuTrace, RequestRecord, TaskSpec
 
 _TEXTS = [
     "def",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import toys
 
-from specbench.judging.answers import Answer, answers
-from specbench.judging.prompts import JudgePrompt, JudgePrompts
-from specbench.judging.records import JudgeSpec
-from specbench.records import RequestRecord, RunConfig, TaskSpec, request_key
-from specbench.storage import RunFolder
-from specbench.task import Question
+from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
+from specbench.evals.judge.run import Answer, answers
+from specbench.evals.task import Question
+from specbench.results.folder import RunFolder
+from specbench.results.judgments import JudgeSpec
+from specbench.results.schema import RequestRecord, RunConfig, TaskSpec, request_key
 
 FILES = ("mt_bench_question.jsonl", "mt_bench_reference_gpt4.jsonl", "mt_bench_judge_prompts.jsonl")
 

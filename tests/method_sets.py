@@ -12,11 +12,11 @@ from typing import Any
 
 import targets
 
-from specbench import registry
-from specbench.decoding import Method
+from specbench.common import registry
+from specbench.decoding.protocol import Method
 from specbench.engine.engine import Engine
-from specbench.plan import plan_methods
-from specbench.records import BASELINE
+from specbench.results.schema import BASELINE
+from specbench.runner.plan import plan_methods
 
 OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "jacobi": [

@@ -49,8 +49,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from specbench.decoding.tree import TokenTree
 from specbench.engine.engine import Engine
-from specbench.engine.tree import TokenTree
 
 transformers.logging.set_verbosity_error()
 logging.getLogger("transformers").setLevel(logging.ERROR)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from specbench.profiles import CONTEXTS, ROWS, Profile, base_context
-from specbench.roofline import Ceilings, ModelShape, bound_s, knee, step_cost
+from specbench.hardware.profile import CONTEXTS, ROWS, Profile, base_context
+from specbench.hardware.roofline import Ceilings, ModelShape, bound_s, knee, step_cost
 
 # Qwen3-8B in bfloat16.
 SHAPE = ModelShape.model_validate(

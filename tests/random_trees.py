@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from specbench.engine.tree import TokenTree
+from specbench.decoding.tree import TokenTree
 
 
 def random_tree(rng: random.Random, root: int, vocab: int, rows: int) -> TokenTree:

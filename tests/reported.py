@@ -9,7 +9,8 @@ from typing import Any
 
 from sweep_workers import record
 
-from specbench.records import (
+from specbench.results.folder import RunFolder
+from specbench.results.schema import (
     BASELINE,
     MethodSpec,
     ModelSpec,
@@ -20,8 +21,7 @@ from specbench.records import (
     TaskSpec,
     TokenTrace,
 )
-from specbench.storage import RunFolder
-from specbench.summary import summarise
+from specbench.results.summary import summarise
 
 EXACT = {"verdict": "exact", "exact": 8, "numeric_tie": 0, "lossy": 0, "noise_floor": None, "divergences": []}
 LOSSY = {**EXACT, "verdict": "lossy", "exact": 5, "lossy": 3}

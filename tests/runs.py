@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specbench.reading import read_run
-from specbench.records import RequestRecord, RunConfig
-from specbench.summary import summarise
+from specbench.results.read import read_run
+from specbench.results.schema import RequestRecord, RunConfig
+from specbench.results.summary import summarise
 
 RESULTS = Path(__file__).parents[1] / "results"
 

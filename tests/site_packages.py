@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from specbench import registry
+from specbench.common import registry
 
 
 def install(package: Path, site: Path) -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.decoding import Method
-from specbench.errors import EnvironmentRefused, UsageError
-from specbench.options import Options
-from specbench.records import (
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.options import Options
+from specbench.decoding.protocol import Method
+from specbench.results.schema import (
     BASELINE,
     MethodSpec,
     ModelSpec,
@@ -28,8 +28,8 @@ from specbench.records import (
     TaskSpec,
     request_key,
 )
-from specbench.sweep.grid import Cell, Grid
-from specbench.sweep.task import Described, Task
+from specbench.sweeps.grid import Cell, Grid
+from specbench.sweeps.task import Described, Task
 
 
 def record(

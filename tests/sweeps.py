@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from specbench.reporting.cells import FIGURES
+from specbench.report.pictures.cells import FIGURES
 
 NOTHING = float("nan")
 _PLAIN: dict[str, Any] = {

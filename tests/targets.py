@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from specbench.decoding import Target
+from specbench.decoding.protocol import Target
 from specbench.engine.engine import Engine
-from specbench.models import ByteTokenizer, LoadedModel
-from specbench.records import ModelSpec
+from specbench.models.loader import ByteTokenizer, LoadedModel
+from specbench.results.schema import ModelSpec
 
 Load = Callable[[str], LoadedModel]
 

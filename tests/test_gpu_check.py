@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.gpu_check import shapes
 from benchmarks.gpu_check.records import Check, Figure
-from specbench import environment
+from specbench.hardware import environment
 
 SIZE = shapes.Size(context=24, steps=3, concurrency=(1, 2), rows=(1, 4))
 TINY = "config:tiny"

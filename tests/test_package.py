@@ -74,7 +74,7 @@ def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import specbench; from specbench.cli.main import main; "
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import specbench; from specbench.cli.app import main; "
         "assert specbench.__file__.startswith(sys.path[0]), specbench.__file__; sys.exit(main(sys.argv[1:]))"
     )
     for kind, name in (("methods", "jacobi"), ("tasks", "humaneval"), ("models", "config:tiny")):

@@ -11,21 +11,13 @@ from typing import Any
 import torch
 
 from specbench import decoding
-from specbench.decoding import Context, Method
+from specbench.common.options import Options
+from specbench.decoding.protocol import Context, Method
+from specbench.decoding.tree import COMPUTED, StepResult, TokenTree
 from specbench.engine.phases import Phases
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.options import Options
-from specbench.records import (
-    MethodSpec,
-    ModelSpec,
-    RequestRecord,
-    RunConfig,
-    SamplingSpec,
-    TaskSpec,
-)
-from specbench.runner import Request, Runner
-from specbench.simulate import COMPUTED
-from specbench.stopping import StopRule
+from specbench.results.schema import MethodSpec, ModelSpec, RequestRecord, RunConfig, SamplingSpec, TaskSpec
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import StopRule
 
 WRONG = -1  # no token of any answer
 

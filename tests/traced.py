@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from specbench.engine.tree import TokenTree
-from specbench.records import RequestRecord, request_key
-from specbench.stopping import Decode, Output, StopRule
-from specbench.tracing import Verified, token_trace, verified
+from specbench.decoding.tree import TokenTree
+from specbench.results.schema import RequestRecord, request_key
+from specbench.runner.stop import Decode, Output, StopRule
+from specbench.runner.trace import Verified, token_trace, verified
 
 Taken = tuple[TokenTree, Sequence[int], int]  # a step's tree, its path, and the target's token after it
 

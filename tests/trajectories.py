@@ -8,11 +8,11 @@ from typing import Any
 
 from models_tiny import attached, autoregressive, prompt
 
-from specbench.decoding import Context
+from specbench.decoding.protocol import Context
+from specbench.decoding.tree import TokenTree
 from specbench.engine.engine import Engine
-from specbench.engine.tree import TokenTree
 from specbench.methods.jacobi.decoder import Decoder, Options
-from specbench.models import LoadedModel
+from specbench.models.loader import LoadedModel
 from specbench.training.recipe import Text
 from specbench.training.trajectory import Trajectory
 

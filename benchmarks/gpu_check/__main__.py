@@ -19,12 +19,12 @@ import torch
 
 from benchmarks.gpu_check import shapes, small
 from benchmarks.gpu_check.records import Check, Figure, Part
-from specbench import environment
-from specbench.models import _device as device_of
-from specbench.names import DEFAULT_MODEL
-from specbench.plan import runnable
-from specbench.profiles import MeasuredCeilings
+from specbench.hardware import environment
+from specbench.hardware.profile import MeasuredCeilings
+from specbench.models.loader import _device as device_of
+from specbench.models.names import DEFAULT_MODEL
 from specbench.profiling.ceilings import measure_ceilings
+from specbench.runner.plan import runnable
 
 BUDGET_S = 520  # under 9 minutes
 JF_LARGE = ["jf.n=64", "jf.K=2", "jf.r=0.85", "jf.pool=4"]
@@ -71,7 +71,7 @@ def parts(model: str, bandwidth: float, out: Path, rehearse: bool) -> dict[str, 
         large, other, dtype = "config:tiny", "config:tiny", "float32"
         model, tokens, few = "config:tiny", 8, 1
         jf, budget = ["jf.n=8", "jf.K=2", "jf.pool=2"], "jetspec.budget=16"
-        suites: dict[str, Part] = {"tests": partial(small.tests, ["tests/engine/test_tree.py"])}
+        suites: dict[str, Part] = {"tests": partial(small.tests, ["tests/decoding/test_tree.py"])}
     else:
         size = shapes.Size()
         large, other, dtype = "config:qwen2.5-7b", "config:qwen3-8b", "bfloat16"

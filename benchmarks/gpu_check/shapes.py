@@ -12,19 +12,18 @@ import torch
 
 from benchmarks.gpu_check.records import Figure
 from benchmarks.vs_generate import by_generate
-from specbench.decoding import Context, Method
-from specbench.engine.engine import Engine
-from specbench.engine.phases import HOST_PHASES
-from specbench.engine.tree import TokenTree
+from specbench.decoding import Context, Method, TokenTree
+from specbench.engine import Engine
+from specbench.hardware.roofline import step_cost
 from specbench.models import LoadedModel, load
-from specbench.plan import plan_methods
 from specbench.profiling.shape import shape_of
-from specbench.records import RequestRecord, SimulatedAcceptance
-from specbench.roofline import step_cost
-from specbench.runner import Request, Runner
-from specbench.simulate import Acceptance
-from specbench.stopping import StopRule
-from specbench.target import target_of
+from specbench.results import RequestRecord
+from specbench.results.schema import HOST_PHASES, SimulatedAcceptance
+from specbench.runner import Request, StopRule
+from specbench.runner.loop import Runner
+from specbench.runner.plan import plan_methods
+from specbench.runner.simulate import Acceptance
+from specbench.runner.target import target_of
 
 #: Step time over a one-row step that a step of so many rows may take.
 ROW_AIMS = {16: 1.05, 64: 1.15, 128: 1.3, 256: 1.9}

@@ -56,11 +56,11 @@ def measure(
 
 
 def _at(context: int, rows: int, slots: int, repeats: int, rng: random.Random) -> dict[str, Any]:
+    from specbench.engine.attention.backends import ReferenceAttention
     from specbench.engine.attention.interface import Visibility
-    from specbench.engine.attention.reference import ReferenceAttention
-    from specbench.engine.kernels.bits import tree_bits
+    from specbench.engine.kernels.accept import tree_bits
     from specbench.engine.kernels.tree_attention import tree_attention
-    from specbench.engine.verify import ancestors
+    from specbench.engine.ops import ancestors
 
     cells = context + rows
     query, keys, values = (

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from specbench import decoding
-from specbench.decoding import Context
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.options import Options as BaseOptions
+from specbench.common import Options as BaseOptions
+from specbench.decoding import Context, StepResult, TokenTree
 
 
 class Options(BaseOptions):

@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from specbench import decoding
-from specbench.decoding import Context
-from specbench.drafting.chain import JacobiChain
-from specbench.drafting.convergence import fast_forwarded, settled, stationary
-from specbench.drafting.noise import Kind, Noise
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.options import Options as BaseOptions
-from specbench.options import option
+from specbench.common import Options as BaseOptions
+from specbench.common import option
+from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding.convergence import fast_forwarded, settled, stationary
+from specbench.decoding.drafts import JacobiChain, Kind, Noise
 
 
 class Options(BaseOptions):

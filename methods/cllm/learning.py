@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from specbench.options import Options as BaseOptions
-from specbench.options import option
-from specbench.training.collator import ConsistencyCollator
-from specbench.training.lesson import ConsistencyLesson
-from specbench.training.objectives import Norm, global_consistency, local_consistency
+from specbench.common import Options as BaseOptions
+from specbench.common import option
+from specbench.training import ConsistencyCollator, ConsistencyLesson
+from specbench.training.losses import Norm, global_consistency, local_consistency
 from specbench.training.trajectory import Trajectory
 
 _CONTEXT = 1  # blocks of a mask's window: a noisy block sees the answer's own text before it

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench.methods.cllm import learning
-from specbench.training.finetune import Teaching, finetune
-from specbench.training.recipe import Job
-from specbench.training.settings import WeightOptions
+from specbench.training import Job, Teaching, WeightOptions, finetune
 
 TRAJECTORIES = True
 

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from specbench import decoding
-from specbench.decoding import Context
-from specbench.drafting.chain import JacobiChain
-from specbench.drafting.noise import Kind, Noise
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.options import Options as BaseOptions
-from specbench.options import option
+from specbench.common import Options as BaseOptions
+from specbench.common import option
+from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding.drafts import JacobiChain, Kind, Noise
 
 
 class Options(BaseOptions):

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specbench.errors import EnvironmentRefused, UsageError
+from specbench.common import EnvironmentRefused, UsageError
 
 _BLOCK = 1 << 22
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.errors import UsageError
+from specbench.common import UsageError
 
 _NESTED = ("jetspec_config", "dflash_config")
 _CAUSAL = ("causal_head", "causal", "is_causal")

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from specbench import decoding
-from specbench.decoding import Context, Target
-from specbench.drafting.heap_trees.expectation import expected_accepted
-from specbench.drafting.heap_trees.marginals import Marginals
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.errors import UsageError
+from specbench.common import Options as BaseOptions
+from specbench.common import UsageError, option
+from specbench.decoding import Context, StepResult, Target, TokenTree
+from specbench.decoding.trees.marginals import Marginals, expected_accepted
 from specbench.methods.jetspec.config import shipped
-from specbench.options import Options as BaseOptions
-from specbench.options import option
 
 if TYPE_CHECKING:
     from specbench.methods.jetspec.shared import Shared

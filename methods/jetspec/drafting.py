@@ -14,14 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specbench.drafting.heap_trees.marginals import Marginals
+from specbench.common import EnvironmentRefused
+from specbench.decoding.trees.marginals import Marginals
+from specbench.engine import settle
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.attention.interface import Visibility
 from specbench.engine.cache import StaticCache
-from specbench.engine.graphs import SLOT_BUCKETS, settle
-from specbench.engine.linears import Linears, kind_for
+from specbench.engine.graphs import SLOT_BUCKETS
 from specbench.engine.ops import Ops, TorchOps
-from specbench.errors import EnvironmentRefused
+from specbench.engine.products import Linears, kind_for
 from specbench.methods.jetspec.head import DraftHead
 
 CHUNK = 1024  # features of a prompt that are projected at a time
@@ -54,7 +55,7 @@ class HeadPass:
         capacity: tokens that each may reach.
         depth: D, less than the block.
         width: K.
-        capture: see :class:`specbench.decoding.Target`.
+        capture: see :class:`specbench.decoding.protocol.Target`.
         attention: backend, one of :data:`specbench.engine.attention.choice.NAMES`.
 
     Raises:

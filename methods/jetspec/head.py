@@ -23,7 +23,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
-from specbench.errors import UsageError
+from specbench.common import UsageError
 from specbench.methods.jetspec import checkpoint
 from specbench.methods.jetspec.config import HeadConfig
 

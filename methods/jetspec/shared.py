@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from specbench.decoding import Target
-from specbench.drafting.heap_trees.builders import BUILDERS, Knobs
-from specbench.drafting.heap_trees.marginals import Marginals
-from specbench.engine.linears import Linears, kind_for
-from specbench.engine.tree import TokenTree
-from specbench.errors import UsageError
+from specbench.common import UsageError
+from specbench.decoding import Target, TokenTree
+from specbench.decoding.trees.builders import BUILDERS, Knobs
+from specbench.decoding.trees.marginals import Marginals
+from specbench.engine.products import Linears, kind_for
 from specbench.methods.jetspec import checkpoint
 from specbench.methods.jetspec.config import HeadConfig, shipped
 from specbench.methods.jetspec.drafting import HeadPass

@@ -13,18 +13,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from specbench.errors import UsageError
+from specbench.common import UsageError, option
 from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
 from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning.held_out import HeldOut, held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.start import start_from_target
-from specbench.options import option
+from specbench.training import Job, fit
+from specbench.training.answers import without_circles
 from specbench.training.checkpoints import claim
-from specbench.training.loop import Course, Look, fit, in_bf16
-from specbench.training.recipe import Job, Text, digest
-from specbench.training.repetition import without_circles
-from specbench.training.settings import FREE, LoopOptions
+from specbench.training.loop import Course, Look, in_bf16
+from specbench.training.recipe import FREE, LoopOptions, Text, digest
 
 _KEPT = torch.bfloat16  # as published heads are
 

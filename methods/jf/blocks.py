@@ -11,10 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from specbench.decoding import Context
-from specbench.drafting.branches import Branches
-from specbench.drafting.noise import Noise
-from specbench.engine.tree import StepResult, TokenTree
+from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding.drafts import Branches, Noise
 from specbench.methods.jf.pool import Pool
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ from typing import Literal
 from pydantic import model_validator
 
 from specbench import decoding
-from specbench.decoding import Context
-from specbench.drafting.noise import Kind
-from specbench.engine.tree import StepResult, TokenTree
+from specbench.common import Options as BaseOptions
+from specbench.common import option
+from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding.drafts import Kind
 from specbench.methods.jf import released
 from specbench.methods.jf.blocks import Blocks
-from specbench.options import Options as BaseOptions
-from specbench.options import option
 
 
 class Options(BaseOptions):

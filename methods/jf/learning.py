@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from specbench.common import Options as BaseOptions
+from specbench.common import option
 from specbench.methods.jf.schedule import Ends, Measure, Order, Schedule
-from specbench.options import Options as BaseOptions
-from specbench.options import option
-from specbench.training.collator import ConsistencyCollator
-from specbench.training.lesson import ConsistencyLesson
-from specbench.training.objectives import Norm, progressive_consistency
+from specbench.training import ConsistencyCollator, ConsistencyLesson
+from specbench.training.losses import Norm, progressive_consistency
 from specbench.training.states import sizes
 from specbench.training.trajectory import Trajectory
 

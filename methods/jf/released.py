@@ -12,10 +12,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from specbench.decoding import Context
-from specbench.drafting.branches import Branches
-from specbench.drafting.noise import Noise
-from specbench.engine.tree import StepResult, TokenTree
+from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding.drafts import Branches, Noise
 
 if TYPE_CHECKING:
     from specbench.methods.jf.decoder import Options

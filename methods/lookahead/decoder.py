@@ -13,13 +13,11 @@ from itertools import takewhile
 from typing import Literal
 
 from specbench import decoding
-from specbench.decoding import Context
-from specbench.drafting.branches import Branches
-from specbench.drafting.noise import Noise
-from specbench.engine.tree import StepResult, TokenTree
+from specbench.common import Options as BaseOptions
+from specbench.common import option
+from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding.drafts import Branches, Noise
 from specbench.methods.lookahead.pool import Ngram, Pool
-from specbench.options import Options as BaseOptions
-from specbench.options import option
 
 # First token of every row with init=const: llama.cpp's choice of ids that are ordinary tokens in most vocabularies.
 _CONST = 100

@@ -12,14 +12,11 @@ from functools import cache
 from typing import Literal
 
 from specbench import decoding
-from specbench.decoding import Context
-from specbench.drafting.chain import JacobiChain
-from specbench.drafting.lookup import NgramIndex
-from specbench.drafting.noise import Noise
-from specbench.engine.tree import StepResult, TokenTree
+from specbench.common import Options as BaseOptions
+from specbench.common import option
+from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding.drafts import JacobiChain, NgramIndex, Noise
 from specbench.methods.msn.trees import RETRIEVED, TREES, Shape
-from specbench.options import Options as BaseOptions
-from specbench.options import option
 
 _RETRIEVE_BY = 3  # most tokens at the end of the text that are looked up
 _RETRIEVED_LENGTH = 5

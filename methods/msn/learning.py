@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from specbench.common import Options as BaseOptions
+from specbench.common import option
 from specbench.methods.msn.noise import lowest, noised, segment_length, segment_start, sources
-from specbench.options import Options as BaseOptions
-from specbench.options import option
 from specbench.training.losses import Losses, Pairs, Targets, evaluate, mean
 from specbench.training.student import Student
 

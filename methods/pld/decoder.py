@@ -11,12 +11,10 @@ from typing import Literal
 from pydantic import model_validator
 
 from specbench import decoding
-from specbench.decoding import Context
-from specbench.drafting.branches import Branches
-from specbench.drafting.lookup import NgramIndex
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.options import Options as BaseOptions
-from specbench.options import option
+from specbench.common import Options as BaseOptions
+from specbench.common import option
+from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding.drafts import Branches, NgramIndex
 
 
 class Options(BaseOptions):

@@ -13,13 +13,11 @@ from typing import Any
 from pydantic import field_serializer
 
 from specbench import decoding
-from specbench.decoding import Context, Target
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.errors import SpecbenchError, UsageError
+from specbench.common import Options as BaseOptions
+from specbench.common import SpecbenchError, UsageError, option
+from specbench.decoding import Context, StepResult, Target, TokenTree
 from specbench.methods.sps.drafter import Drafter, assert_same_words
-from specbench.names import resolve
-from specbench.options import Options as BaseOptions
-from specbench.options import option
+from specbench.models import resolve
 
 
 class Options(BaseOptions):

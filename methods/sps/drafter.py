@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specbench.decoding import Target
-from specbench.engine.tree import TokenTree
-from specbench.errors import UsageError
-from specbench.simulate import COMPUTED
+from specbench.common import UsageError
+from specbench.decoding import Target, TokenTree
+from specbench.decoding.tree import COMPUTED
 
 if TYPE_CHECKING:
-    from specbench.engine.engine import Engine
-    from specbench.engine.sampler import Sampling
+    from specbench.engine import Engine, Sampling
     from specbench.models import LoadedModel
 
 

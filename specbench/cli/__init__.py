@@ -1,1 +1,11 @@
-"""The command line: typer commands, a file each. Data to stdout, progress and errors to stderr; nothing ever asks."""
+"""Command line: typer commands, a file each. Data to stdout, progress and errors to stderr; nothing ever asks."""
+
+from typing import TYPE_CHECKING
+
+from specbench.common.door import door
+
+if TYPE_CHECKING:
+    from specbench.cli.app import entry as entry
+    from specbench.cli.app import main as main
+
+__getattr__, __dir__ = door(__name__)

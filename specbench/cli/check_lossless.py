@@ -10,42 +10,43 @@ from typing import Any, TypeAlias
 
 import typer
 
-from specbench.cli import common, output
-from specbench.errors import LosslessFailed, UsageError
+from specbench.cli import options, output
+from specbench.common import UsageError
+from specbench.common.errors import LosslessFailed
 
 # (task, temperature) -> method -> prompt -> an answer's token ids for each seed
 Sampled: TypeAlias = dict[tuple[str, float], dict[str, dict[str, list[Sequence[int]]]]]
 
 
 def check_lossless(
-    method: str | None = common.METHOD,
-    task: str | None = common.TASK,
-    model: str = common.MODEL,
+    method: str | None = options.METHOD,
+    task: str | None = options.TASK,
+    model: str = options.MODEL,
     temperatures: str = typer.Option("0,0.7,1", "--temperatures", help="Comma-separated; 0 is greedy."),
     seeds: str = typer.Option("0,1,2", "--seeds", help="Comma-separated, or FIRST:LAST; greedy needs one only."),
     limit: int | None = typer.Option(4, "--limit", min=1, help="First N prompts."),
     max_new_tokens: int | None = typer.Option(64, "--max-new-tokens", min=1, help="Per answer."),
-    top_k: int = common.TOP_K,
-    top_p: float = common.TOP_P,
-    settings: list[str] = common.SET,
-    head: str | None = common.HEAD,
-    task_settings: list[str] = common.TASK_SET,
+    top_k: int = options.TOP_K,
+    top_p: float = options.TOP_P,
+    settings: list[str] = options.SET,
+    head: str | None = options.HEAD,
+    task_settings: list[str] = options.TASK_SET,
     concurrency: int = typer.Option(1, "--concurrency", min=1, help="Sequences stepped together."),
-    dtype: str = common.DTYPE,
-    device: str = common.DEVICE,
-    attention: str = common.ATTENTION,
-    graphs: str = common.GRAPHS,
-    compile: bool = common.COMPILE,
-    revision: str | None = common.REVISION,
-    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
-    data_dir: Path | None = common.DATA_DIR,
-    data_file: Path | None = common.DATA_FILE,
-    as_json: bool = common.JSON,
+    dtype: str = options.DTYPE,
+    device: str = options.DEVICE,
+    attention: str = options.ATTENTION,
+    graphs: str = options.GRAPHS,
+    compile: bool = options.COMPILE,
+    revision: str | None = options.REVISION,
+    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
+    data_dir: Path | None = options.DATA_DIR,
+    data_file: Path | None = options.DATA_FILE,
+    as_json: bool = options.JSON,
 ) -> None:
     """Compare every method with AR, token for token; exits 4 when one that says it is lossless is not."""
     wanted = [(t, s) for t in _temperatures(temperatures) for s in (_seeds(seeds) if t else [0])]
     plans = [
-        common.make_plan(
+        options.make_plan(
             method=method,
             task=task,
             model=model,
@@ -74,8 +75,8 @@ def check_lossless(
         for temperature, seed in wanted
     ]
     notes = output.stderr()
-    loaded = common.load_model(plans[0], notes)
-    from specbench.run import check
+    loaded = options.load_model(plans[0], notes)
+    from specbench.runner.run import check
 
     strict = loaded.spec.dtype == "float32" and loaded.spec.device == "cpu"
     rows: list[dict[str, Any]] = []
@@ -107,7 +108,7 @@ def check_lossless(
     if as_json:
         output.emit_json(found)
     else:
-        from specbench.reporting.lossless import lossless_report
+        from specbench.report.terminal.lossless import lossless_report
 
         output.stdout().print(lossless_report(found))
     if broken:
@@ -121,7 +122,7 @@ def check_lossless(
 
 def _rates(rows: Sequence[Mapping[str, Any]], asked: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Grades of prompts by method; a prompt counts by the worst of its answers at all temperatures and seeds."""
-    from specbench.grades import prompt_of, rates
+    from specbench.results.grades import prompt_of, rates
 
     found = {}
     for label in dict.fromkeys(row["method"] for row in rows):
@@ -134,8 +135,8 @@ def _rates(rows: Sequence[Mapping[str, Any]], asked: Mapping[str, Sequence[str]]
 
 def _distributions(sampled: Sampled) -> list[dict[str, Any]]:
     """The two-sample test of each method that draws noise of its own, the answers of all seeds together."""
-    from specbench.records import BASELINE
-    from specbench.stats import two_sample
+    from specbench.results import BASELINE
+    from specbench.results.stats import two_sample
 
     found = []
     for (task, temperature), answers in sampled.items():
@@ -148,7 +149,7 @@ def _distributions(sampled: Sampled) -> list[dict[str, Any]]:
 
 def _left(row: Mapping[str, Any], allowed: Collection[str]) -> str:
     """Where a method that should not have left AR first did, otherwise than it may."""
-    from specbench.grades import prompt_of
+    from specbench.results.grades import prompt_of
 
     first = next(each for each in row["divergences"] if each["grade"] not in allowed)
     name, turn = prompt_of(first["prompt"])
@@ -161,7 +162,7 @@ def _left(row: Mapping[str, Any], allowed: Collection[str]) -> str:
 
 def _temperatures(text: str) -> list[float]:
     try:
-        return [float(part) for part in common.split(text)] or [0.0]
+        return [float(part) for part in options.split(text)] or [0.0]
     except ValueError as error:
         raise UsageError(f"'{text}' is no list of numbers; write them as 0,0.7,1") from error
 
@@ -170,7 +171,7 @@ def _seeds(text: str) -> list[int]:
     """The seeds, each once: the same noise drawn again is no further sample."""
     found: dict[int, None] = {}
     try:
-        for part in common.split(text):
+        for part in options.split(text):
             first, _, last = part.partition(":")
             found |= dict.fromkeys(range(int(first), int(last or first) + 1))
     except ValueError as error:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from specbench.catalog import BETWEEN
 from specbench.cli import output
-from specbench.errors import unknown
+from specbench.common.errors import unknown
+from specbench.report.claims import BETWEEN
 
 if TYPE_CHECKING:
-    from specbench.claims import Catalog, Claim
+    from specbench.report.claims import Catalog, Claim
+
 
 _COLUMNS = {
     "speedup": "speedup",
@@ -37,7 +38,7 @@ def claims(
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout: one object per row, with its id."),
 ) -> None:
     """List published speedups: what was measured on which GPU, over which baseline, and what to bear in mind."""
-    from specbench.claims import claims as catalog
+    from specbench.report.claims import claims as catalog
 
     known = catalog()
     chosen = select(known.claims, method, task)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from specbench.cli import common, output
-from specbench.errors import Regression, UsageError
+from specbench.cli import options, output
+from specbench.common import UsageError
+from specbench.common.errors import Regression
 
 
 def compare(
@@ -23,7 +24,7 @@ def compare(
         False, "--over-ar", help="--fail-under judges speedups over each run's own AR, so that machines cancel."
     ),
     prompts: bool = typer.Option(False, "--prompts", help="Each prompt by itself, the slowest first."),
-    as_json: bool = common.JSON,
+    as_json: bool = options.JSON,
 ) -> None:
     """Hold runs against each other: methods, checkpoints, commits, machines.
 
@@ -31,19 +32,19 @@ def compare(
     """
     if over_ar and fail_under is None:
         raise UsageError("--over-ar says what --fail-under judges; add --fail-under SHARE")
-    from specbench.comparison import compare as compared
-    from specbench.comparison import read_sides, regressions
+    from specbench.results import compare as compared
+    from specbench.results.comparison import read_sides, regressions
 
     found = compared(read_sides(runs))
     slower = [] if fail_under is None else regressions(found, fail_under, over_ar)
     if as_json:
         output.emit_json({**found, "fail_under": fail_under, "regressions": [row["methods"] for row in slower]})
     else:
-        from specbench.reporting.compare import comparison_report
+        from specbench.report.terminal.compare import comparison_report
 
         output.stdout().print(comparison_report(found, prompts))
     if slower:
-        from specbench.reporting.compare import row_name
+        from specbench.report.terminal.compare import row_name
 
         row = slower[0]
         interval = row["over_ar" if over_ar else "speedup"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from specbench.cli import output
-from specbench.errors import EnvironmentRefused
+from specbench.common import EnvironmentRefused
 
 _MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
@@ -18,7 +18,7 @@ def doctor(
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout."),
 ) -> None:
     """Check software, model, data, sandbox, load and disk; exits 3 when a run cannot work."""
-    from specbench.doctor import doctor_checks
+    from specbench.profiling import doctor_checks
 
     checks = doctor_checks(out)
     if as_json:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import typer
 
-from specbench.cli import common
-from specbench.errors import UsageError, unknown
+from specbench.cli import options
+from specbench.common import UsageError
+from specbench.common.errors import unknown
 
 
 def export(
@@ -22,9 +23,9 @@ def export(
     out: Path | None = typer.Option(None, "--out", help="A file instead of stdout.", dir_okay=False),
 ) -> None:
     """Export runs as one table in long format, a row per request, without torch."""
-    from specbench.files import check_writable, write_text_atomic
-    from specbench.loading import load, load_methods
-    from specbench.reporting.export import FORMATS, write
+    from specbench.common.files import check_writable, write_text_atomic
+    from specbench.report import load, load_methods
+    from specbench.report.frame import FORMATS, write
 
     if to not in FORMATS:
         raise unknown("format in --to", to, FORMATS)
@@ -32,7 +33,7 @@ def export(
         check_writable(out.parent)
     frame = (load_methods if summary else load)(*runs)
     if columns is not None:
-        wanted = common.split(columns)
+        wanted = options.split(columns)
         if not wanted:
             raise UsageError("--columns names nothing; leave it out for all")
         for name in wanted:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from specbench.cli import common, output
-from specbench.errors import UsageError
+from specbench.cli import options, output
+from specbench.common import UsageError
+
+if TYPE_CHECKING:
+    from specbench.evals.judge.run import Answer, Judge
+
 
 _TIMEOUT_S = 300.0
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,40}")
-
-if TYPE_CHECKING:
-    from specbench.judging.answers import Answer
-    from specbench.judging.judge import Judge
 
 
 def judge(
@@ -38,12 +38,12 @@ def judge(
     import_: Path | None = typer.Option(
         None, "--import", help="Take FastChat's *_single.jsonl.", metavar="FILE", exists=True, dir_okay=False
     ),
-    dtype: str = common.DTYPE,
-    device: str = common.DEVICE,
-    revision: str | None = common.REVISION,
-    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
-    data_dir: Path | None = common.DATA_DIR,
-    as_json: bool = common.JSON,
+    dtype: str = options.DTYPE,
+    device: str = options.DEVICE,
+    revision: str | None = options.REVISION,
+    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
+    data_dir: Path | None = options.DATA_DIR,
+    as_json: bool = options.JSON,
 ) -> None:
     """Rate a run's answers from 1 to 10 with FastChat's prompts; ratings are kept as they come.
 
@@ -61,15 +61,13 @@ def judge(
     if base_url is None and timeout is not None:
         raise UsageError("--timeout goes with --base-url; a judge that runs here takes as long as it takes")
     key = _key(base_url, api_key_env)
-    from specbench.judging.answers import answers, questions
-    from specbench.judging.fastchat import export as export_answers
-    from specbench.judging.fastchat import import_judgments
-    from specbench.judging.judge import judge_all
-    from specbench.judging.prompts import JudgePrompts
-    from specbench.reading import read_run
-    from specbench.storage import RunFolder
+    from specbench.evals.judge.mt_bench_files import export as export_answers
+    from specbench.evals.judge.mt_bench_files import import_judgments
+    from specbench.evals.judge.prompts import JudgePrompts
+    from specbench.evals.judge.run import answers, judge_all, questions
+    from specbench.results import RunFolder, read_run
 
-    common.assert_answers(RunFolder.load(run).run)
+    options.assert_answers(RunFolder.load(run).run)
     notes = output.stderr()
     writes = model is not None or import_ is not None
     with RunFolder.reopen(run) if writes else nullcontext():
@@ -101,7 +99,7 @@ def judge(
     if as_json:
         output.emit_json({"run": str(run), "judged": read.judged})
     elif read.judged:
-        from specbench.reporting.table import judgments
+        from specbench.report.terminal.run import judgments
 
         for scores in read.judged:
             output.stdout().print(judgments(scores))
@@ -112,7 +110,7 @@ def _key(base_url: str | None, variable: str | None) -> str | None:
         return None
     if base_url is None:
         raise UsageError("--api-key-env goes with --base-url; a judge that runs here needs no key")
-    from specbench.judging.secret import fault_of
+    from specbench.evals.judge.secret import fault_of
 
     key = os.environ.get(variable, "").strip()
     # What is not written as variables are may be the key itself, given by mistake.
@@ -139,13 +137,13 @@ def _made(
 ) -> Iterator[Judge]:
     """The judge, closed at the end."""
     if base_url is not None:
-        from specbench.judging.endpoint import Endpoint
+        from specbench.evals.judge.endpoint import Endpoint
 
         yield Endpoint(model, base_url, key, max_tokens=max_tokens, timeout_s=timeout)
         return
     output.stderr().print(f"loading {model} …", markup=False)
-    from specbench.judging.local import LocalJudge
     from specbench.models import load
+    from specbench.runner import LocalJudge
 
     loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     with closing(LocalJudge(loaded, [answer.prompt for answer in answers], max_tokens=max_tokens)) as local:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from specbench.cli import common, output
-from specbench.errors import INTERRUPTED, UsageError
+from specbench.cli import options, output
+from specbench.common import UsageError
+from specbench.common.errors import INTERRUPTED
 
 if TYPE_CHECKING:
-    from specbench.profiles import Profile, Settings
+    from specbench.hardware import Profile
+    from specbench.hardware.profile import Settings
 
 
 def profile(
-    model: str = common.MODEL,
+    model: str = options.MODEL,
     gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
     rows: str | None = typer.Option(
         None, "--rows", help="Rows of a step, comma-separated; 1 is added.", show_default="1 to 512"
@@ -29,32 +31,32 @@ def profile(
     seconds: float | None = typer.Option(
         None, "--seconds", min=1.0, help="Time to measure for; what it does not cover is named.", show_default="120"
     ),
-    dtype: str = common.DTYPE,
-    device: str = common.DEVICE,
-    attention: str = common.ATTENTION,
-    graphs: str = common.GRAPHS,
-    compile: bool = common.COMPILE,
-    revision: str | None = common.REVISION,
-    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
+    dtype: str = options.DTYPE,
+    device: str = options.DEVICE,
+    attention: str = options.ATTENTION,
+    graphs: str = options.GRAPHS,
+    compile: bool = options.COMPILE,
+    revision: str | None = options.REVISION,
+    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
     out: Path = typer.Option(Path("profiles"), "--out", help="Folder that receives the profile's folder."),
-    as_json: bool = common.JSON,
+    as_json: bool = options.JSON,
 ) -> None:
     """Measure a step's time over rows, context and sequences, against the device's roofline.
 
     Answers how many rows of a draft are nearly free, and which ceiling stops them.
     """
-    common.assert_gpu(gpu)
+    options.assert_gpu(gpu)
     settings = _settings(rows, contexts, slots, seconds, attention, graphs, compile)
-    common.assert_graphs(settings.graphs, device)
-    from specbench.files import check_writable
-    from specbench.names import resolve
+    options.assert_graphs(settings.graphs, device)
+    from specbench.common.files import check_writable
+    from specbench.models import resolve
 
     resolve(model)
     check_writable(out)
     notes = output.stderr()
     notes.print(f"loading {model} …")
     from specbench.models import load
-    from specbench.profiling.profile import measure_profile
+    from specbench.profiling import measure_profile
 
     loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     found = measure_profile(loaded, settings, lambda line: notes.print(f"{line} …", soft_wrap=True, markup=False))
@@ -62,7 +64,7 @@ def profile(
     if as_json:
         output.emit_json({"folder": str(folder), **found.model_dump(mode="json")})
     else:
-        from specbench.reporting.profile import profile_report
+        from specbench.report.terminal.profile import profile_report
 
         console = output.stdout()
         console.print(profile_report(found))
@@ -81,8 +83,8 @@ def _settings(
     graphs: str,
     compile: bool,
 ) -> Settings:
-    from specbench.plan import ROW_LIMIT, plan_attention, plan_graphs
-    from specbench.profiles import CONTEXTS, ROWS, SECONDS, SLOTS, Settings
+    from specbench.hardware.profile import CONTEXTS, ROWS, SECONDS, SLOTS, Settings
+    from specbench.runner.plan import ROW_LIMIT, plan_attention, plan_graphs
 
     return Settings(
         rows=ROWS if rows is None else _counts("--rows", rows, ROW_LIMIT, add=1),
@@ -103,21 +105,20 @@ def _counts(flag: str, text: str, most: int | None = None, add: int | None = Non
         UsageError: something else is in it.
     """
     found = {add} if add else set()
-    for word in common.split(text):
+    for word in options.split(text):
         if not word.isdecimal() or int(word) < 1 or (most is not None and int(word) > most):
             upper = f"to {most}" if most is not None else "up"
             raise UsageError(f"{flag} {word}: give whole numbers from 1 {upper}, comma-separated, as {flag} 1,16,64")
         found.add(int(word))
-    if not common.split(text):
+    if not options.split(text):
         raise UsageError(f"{flag} names nothing; give whole numbers, comma-separated, as {flag} 1,16,64")
     return tuple(sorted(found))
 
 
 def _write(found: Profile, out: Path) -> Path:
-    from specbench.files import write_json_atomic, write_text_atomic
-    from specbench.folders import write_folder
-    from specbench.profiles import PROFILE, STEPS, steps_csv
-    from specbench.reporting.roofline import write_pictures
+    from specbench.common.files import write_folder, write_json_atomic, write_text_atomic
+    from specbench.hardware.profile import PROFILE, STEPS, steps_csv
+    from specbench.report.pictures.roofline import write_pictures
 
     def write(folder: Path) -> None:
         write_json_atomic(folder / PROFILE, found.model_dump(mode="json"))

@@ -11,9 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from specbench.records import RequestRecord
-from specbench.reporting.engine import engine_line
-from specbench.storage import RunFolder
+from specbench.report.terminal.engine import engine_line
+from specbench.results import RequestRecord, RunFolder
 
 
 class RunProgress:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.errors import UsageError
-from specbench.reading import PROJECTION
+from specbench.common import UsageError
+from specbench.results.read import PROJECTION
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specbench.gpus import Gpu
+    from specbench.hardware import Profile
+    from specbench.hardware.gpus import Gpu
     from specbench.models import LoadedModel
-    from specbench.plan import Plan
-    from specbench.profiles import Profile
+    from specbench.runner import Plan
+
 
 _SECONDS = 30.0  # for step times, where no profile is given
 _CONTEXTS = (128, 512, 2048)
@@ -34,11 +35,10 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
     Raises:
         UsageError: the profile is of another model, or the GPU has no figures for its dtype.
     """
-    from specbench.files import write_json_atomic
-    from specbench.profiles import datasheet
-    from specbench.projection import Projection, project
-    from specbench.reading import read_run
-    from specbench.storage import RunFolder
+    from specbench.common.files import write_json_atomic
+    from specbench.hardware import Projection, project
+    from specbench.hardware.profile import datasheet
+    from specbench.results import RunFolder, read_run
 
     read = read_run(folder)
     mine, its = read.config.model, profile.model
@@ -69,11 +69,12 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
 
 def profile_for(plan: Plan, loaded: LoadedModel, folder: Path | None, notes: Console) -> Profile:
     """The profile of that folder, or one measured now: as many steps as half a minute allows."""
-    from specbench.profiles import ROWS, Settings, read_profile
+    from specbench.hardware import read_profile
+    from specbench.hardware.profile import ROWS, Settings
 
     if folder is not None:
         return read_profile(folder)
-    from specbench.profiling.profile import measure_profile
+    from specbench.profiling import measure_profile
 
     settings = Settings(
         rows=tuple(rows for rows in ROWS if rows <= max(2, plan.max_rows)),

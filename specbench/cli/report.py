@@ -6,19 +6,17 @@ from pathlib import Path
 
 import typer
 
-from specbench.cli import common, output
+from specbench.cli import options, output
 
 
 def report(
     runs: list[Path] = typer.Argument(help="Folders of runs, sweeps or profiles, or folders of such.", metavar="RUNS"),
     out: Path = typer.Option(Path("report"), "--out", help="Folder that receives report.html, .md and .csv."),
     claims: bool = typer.Option(False, "--claims", help="With the published rows of the same methods beside them."),
-    as_json: bool = common.JSON,
+    as_json: bool = options.JSON,
 ) -> None:
     """Write runs, sweeps and profiles as one HTML page, as Markdown and as CSV, without torch."""
-    from specbench.gathering import gather
-    from specbench.reporting.report.build import build
-    from specbench.reporting.report.files import write_report
+    from specbench.report import build, gather, write_report
 
     found = gather(runs)
     notes = output.stderr()

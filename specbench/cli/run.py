@@ -7,41 +7,41 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from specbench.cli import common, output
+from specbench.cli import options, output
 
 if TYPE_CHECKING:
-    from specbench.profiles import Profile
+    from specbench.hardware import Profile
 
 
 def run(
-    method: str | None = common.METHOD,
-    task: str | None = common.TASK,
-    model: str = common.MODEL,
-    base: str = common.BASE,
+    method: str | None = options.METHOD,
+    task: str | None = options.TASK,
+    model: str = options.MODEL,
+    base: str = options.BASE,
     gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
-    limit: int | None = common.LIMIT,
-    max_new_tokens: int | None = common.BUDGET,
+    limit: int | None = options.LIMIT,
+    max_new_tokens: int | None = options.BUDGET,
     temperature: float | None = typer.Option(
         None, "--temperature", min=0.0, help="0 is greedy.", show_default="0, or the preset's"
     ),
-    top_k: int = common.TOP_K,
-    top_p: float = common.TOP_P,
-    seed: int = common.SEED,
-    preset: str | None = common.PRESET,
-    settings: list[str] = common.SET,
-    head: str | None = common.HEAD,
-    task_settings: list[str] = common.TASK_SET,
+    top_k: int = options.TOP_K,
+    top_p: float = options.TOP_P,
+    seed: int = options.SEED,
+    preset: str | None = options.PRESET,
+    settings: list[str] = options.SET,
+    head: str | None = options.HEAD,
+    task_settings: list[str] = options.TASK_SET,
     repeats: int = typer.Option(1, "--repeats", min=1, help="Times each prompt is decoded by each method."),
     concurrency: int = typer.Option(1, "--concurrency", min=1, help="Sequences stepped together."),
-    dtype: str = common.DTYPE,
-    device: str = common.DEVICE,
-    attention: str = common.ATTENTION,
-    graphs: str = common.GRAPHS,
-    compile: bool = common.COMPILE,
-    revision: str | None = common.REVISION,
-    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
-    data_dir: Path | None = common.DATA_DIR,
-    data_file: Path | None = common.DATA_FILE,
+    dtype: str = options.DTYPE,
+    device: str = options.DEVICE,
+    attention: str = options.ATTENTION,
+    graphs: str = options.GRAPHS,
+    compile: bool = options.COMPILE,
+    revision: str | None = options.REVISION,
+    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
+    data_dir: Path | None = options.DATA_DIR,
+    data_file: Path | None = options.DATA_FILE,
     out: Path = typer.Option(Path("runs"), "--out", help="Folder that receives the run's folder."),
     trace: bool = typer.Option(False, "--trace", help="Split each step's time into phases (slows steps down a bit)."),
     simulate: list[str] = typer.Option(
@@ -56,15 +56,15 @@ def run(
     profile: Path | None = typer.Option(
         None, "--profile", help="Step times for --project; else they are measured.", exists=True, file_okay=False
     ),
-    as_json: bool = common.JSON,
+    as_json: bool = options.JSON,
 ) -> None:
     """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
 
     Repeating an interrupted command goes on where it stopped.
     """
-    onto = common.other_gpu(project, profile)
-    common.assert_gpu(gpu)
-    plan = common.make_plan(
+    onto = options.other_gpu(project, profile)
+    options.assert_gpu(gpu)
+    plan = options.make_plan(
         method=method,
         task=task,
         model=model,
@@ -95,14 +95,13 @@ def run(
         preset=preset,
     )
     from specbench.cli.progress import RunProgress
-    from specbench.reporting.projection import projection_table
-    from specbench.reporting.table import headline
+    from specbench.report import headline
+    from specbench.report.terminal.engine import projection_table
 
     notes = output.stderr()
-    loaded = common.load_model(plan, notes)
-    base_model = common.load_base(plan, loaded, notes)
-    from specbench.prepare import prepare
-    from specbench.run import execute
+    loaded = options.load_model(plan, notes)
+    base_model = options.load_base(plan, loaded, notes)
+    from specbench.runner import execute, prepare
 
     # All prompts of all tasks are read and checked before the first is run.
     prepared = [prepare(plan, task_plan, loaded) for task_plan in plan.tasks]

@@ -6,24 +6,23 @@ from pathlib import Path
 
 import typer
 
-from specbench.cli import common, output
+from specbench.cli import options, output
 
 
 def score(
     run: Path = typer.Argument(help="A folder that specbench run wrote.", metavar="RUN"),
     workers: int | None = typer.Option(None, "--workers", min=1, help="Answers judged at a time; default all cores."),
-    data_dir: Path | None = common.DATA_DIR,
-    as_json: bool = common.JSON,
+    data_dir: Path | None = options.DATA_DIR,
+    as_json: bool = options.JSON,
 ) -> None:
     """Score the answers of a run, finished or not, in a process that never imports torch."""
-    from specbench.files import write_json_atomic
-    from specbench.reading import read_run
-    from specbench.scoring.launch import Tenths, read_metrics, score_in_child
-    from specbench.storage import RunFolder
-    from specbench.summary import summarise
+    from specbench.common.files import write_json_atomic
+    from specbench.evals import Tenths, score_in_child
+    from specbench.results import RunFolder, read_run, summarise
+    from specbench.results.verdicts import read_metrics
 
     folder = RunFolder.load(run)
-    common.assert_answers(folder.run)
+    options.assert_answers(folder.run)
     notes = output.stderr()
     verdicts = score_in_child(run, data_dir, Tenths(lambda text: notes.print(f"{text} …")), workers)
     read = read_run(run)
@@ -35,6 +34,6 @@ def score(
     if as_json:
         output.emit_json({"run": read.run, "summary": summary})
         return
-    from specbench.reporting.table import headline
+    from specbench.report import headline
 
     output.stdout().print(headline(read.run, summary))

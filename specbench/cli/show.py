@@ -1,14 +1,19 @@
-"""``specbench show``: a run, a sweep or a profile again, from its files alone."""
+"""``specbench show``: a run, a sweep, a profile, or how the tokens of an answer came, from files alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from specbench.cli import common, output
-from specbench.errors import UsageError
+from specbench.cli import options, output
+from specbench.common import UsageError
+from specbench.common.errors import unknown
+
+if TYPE_CHECKING:
+    from specbench.results import RequestRecord
+    from specbench.results.read import ReadRun
 
 
 def show(
@@ -18,14 +23,14 @@ def show(
         None, "--request", help="How each token of an answer came: prompt id, or METHOD|PROMPT|REPEAT.", metavar="ID"
     ),
     method: str | None = typer.Option(None, "--method", help="With --request: of this method only."),
-    as_json: bool = common.JSON,
+    as_json: bool = options.JSON,
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""
-    from specbench.cli.show_request import show_request
+    pass
     from specbench.cli.sweep import show_sweep
-    from specbench.profiles import is_profile
-    from specbench.reading import read_run
-    from specbench.sweep.table import is_sweep, read_sweep
+    from specbench.hardware import is_profile
+    from specbench.results import read_run
+    from specbench.sweeps import is_sweep, read_sweep
 
     if method is not None and request is None:
         raise UsageError("--method goes with --request ID; add it, or leave --method out")
@@ -54,8 +59,8 @@ def show(
         rows = [_row(record, read.verdicts, record.method in read.config.simulated) for record in read.records]
         console.print(output.table(columns, rows))
         return
-    from specbench.reporting.projection import projection_table
-    from specbench.reporting.table import headline
+    from specbench.report import headline
+    from specbench.report.terminal.engine import projection_table
 
     console.print(headline(read.run, read.summary, read.judged))
     for projection in read.projections:
@@ -64,8 +69,8 @@ def show(
 
 
 def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
-    from specbench.profiles import read_profile
-    from specbench.reporting.profile import profile_report
+    from specbench.hardware import read_profile
+    from specbench.report.terminal.profile import profile_report
 
     if requests:
         raise UsageError(f"{path} is a profile, which has no requests; leave --requests out")
@@ -84,3 +89,41 @@ def _row(record: Any, verdicts: dict[str, bool], simulated: bool) -> list[str]:
     name = record.prompt_id if record.repeat == 0 else f"{record.prompt_id}#{record.repeat}"
     counts = [str(record.n_out), str(record.forwards), tpf, f"{record.decode_s:.2f}"]
     return [name, record.method, *counts, record.stop_reason, verdict]
+
+
+def show_request(read: ReadRun, request: str, method: str | None, as_json: bool) -> None:
+    """Prints the generations that ``request`` names.
+
+    Raises:
+        UsageError: none is named, or its record holds no trace.
+    """
+    from specbench.report.terminal.generation import Generation, as_data
+
+    found = find(read, request, method)
+    if as_json:
+        output.emit_json([as_data(record) for record in found])
+        return
+    console = output.stdout()
+    for record in found:
+        console.print(Generation(record))
+        if record.method in read.config.simulated:
+            console.print("Acceptance was simulated: the text means nothing.", style="dim")
+        console.print()
+
+
+def find(read: ReadRun, request: str, method: str | None) -> list[RequestRecord]:
+    """The records of a key, or of a prompt: of one method where it is named, else of all.
+
+    Raises:
+        UsageError: no such method, or no such request; names the nearest ones.
+    """
+    labels = [spec.label for spec in read.config.methods]
+    if method is not None and method not in labels:
+        raise unknown("method in this run", method, labels)
+    mine = [record for record in read.records if method in (None, record.method)]
+    found = [record for record in mine if request in (record.key, record.prompt_id)]
+    if not found:
+        known = {record.key if "|" in request else record.prompt_id for record in mine}
+        raise unknown("request in this run", request, known)
+    order = {label: at for at, label in enumerate(labels)}
+    return sorted(found, key=lambda record: (order.get(record.method, len(order)), record.repeat, record.turn))

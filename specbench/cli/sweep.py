@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from specbench.cli import common, output
-from specbench.errors import UsageError, unknown
+from specbench.cli import options, output
+from specbench.common import UsageError
+from specbench.common.errors import unknown
 
 if TYPE_CHECKING:
     from specbench.decoding import Method
-    from specbench.plan import Plan
-    from specbench.sweep.executors import Executor, Make
-    from specbench.sweep.grid import Axis, Grid
-    from specbench.sweep.worker import Worker
+    from specbench.runner import Plan
+    from specbench.sweeps import Worker
+    from specbench.sweeps.executors import Executor, Make
+    from specbench.sweeps.grid import Axis, Grid
+
 
 _EXECUTORS = ("local", "ray")
 _SEARCHES = ("grid", "halving")
@@ -32,7 +34,7 @@ _OF_PLAN = (
 
 
 def sweep(
-    method: str | None = common.METHOD,
+    method: str | None = options.METHOD,
     grid: list[str] = typer.Option(
         [],
         "--grid",
@@ -42,8 +44,8 @@ def sweep(
     grid_file: Path | None = typer.Option(
         None, "--grid-file", help="The same as YAML: a mapping, grid.", exists=True, dir_okay=False
     ),
-    task: str = typer.Option(common.DEFAULT_TASK, "--task", help="The task."),
-    model: str = common.MODEL,
+    task: str = typer.Option(options.DEFAULT_TASK, "--task", help="The task."),
+    model: str = options.MODEL,
     gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
     limit: int | None = typer.Option(
         None, "--limit", min=1, help="Prompts to choose by, drawn by lot.", show_default="all not held out"
@@ -53,23 +55,23 @@ def sweep(
     until: str | None = typer.Option(
         None, "--until-ci", help="Stop a cell when its speedup is known to ± this share.", metavar="PERCENT"
     ),
-    max_new_tokens: int | None = common.BUDGET,
+    max_new_tokens: int | None = options.BUDGET,
     temperature: float = typer.Option(0.0, "--temperature", min=0.0, help="0 is greedy."),
-    top_k: int = common.TOP_K,
-    top_p: float = common.TOP_P,
-    seed: int = common.SEED,
-    settings: list[str] = common.SET,
-    head: str | None = common.HEAD,
-    task_settings: list[str] = common.TASK_SET,
-    dtype: str = common.DTYPE,
-    device: str = common.DEVICE,
-    attention: str = common.ATTENTION,
-    graphs: str = common.GRAPHS,
-    compile: bool = common.COMPILE,
-    revision: str | None = common.REVISION,
-    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
-    data_dir: Path | None = common.DATA_DIR,
-    data_file: Path | None = common.DATA_FILE,
+    top_k: int = options.TOP_K,
+    top_p: float = options.TOP_P,
+    seed: int = options.SEED,
+    settings: list[str] = options.SET,
+    head: str | None = options.HEAD,
+    task_settings: list[str] = options.TASK_SET,
+    dtype: str = options.DTYPE,
+    device: str = options.DEVICE,
+    attention: str = options.ATTENTION,
+    graphs: str = options.GRAPHS,
+    compile: bool = options.COMPILE,
+    revision: str | None = options.REVISION,
+    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
+    data_dir: Path | None = options.DATA_DIR,
+    data_file: Path | None = options.DATA_FILE,
     simulate: list[str] = typer.Option(
         [], "--simulate-acceptance", help="As of run, for every cell: MEAN[:SPREAD].", metavar="SPEC"
     ),
@@ -83,7 +85,7 @@ def sweep(
     yes: bool = typer.Option(False, "--yes", help="Run a grid however large it is."),
     no_score: bool = typer.Option(False, "--no-score", help="Do not judge the answers."),
     out: Path = typer.Option(Path("sweeps"), "--out", help="Folder that receives the sweep's folder."),
-    as_json: bool = common.JSON,
+    as_json: bool = options.JSON,
 ) -> None:
     """Measure settings of methods beside each other: which is best, and which are as good.
 
@@ -91,13 +93,12 @@ def sweep(
     stopped; a wider grid decodes only its new cells.
     """
     arguments = plan_arguments(locals())
-    from specbench.profiles import read_profile
-    from specbench.sweep.drive import Sweep, drive
-    from specbench.sweep.grid import read_axes
-    from specbench.sweep.search import Kind
-    from specbench.sweep.table import read_sweep
+    from specbench.hardware import read_profile
+    from specbench.sweeps import Sweep, drive, read_sweep
+    from specbench.sweeps.grid import read_axes
+    from specbench.sweeps.search import Kind
 
-    common.assert_gpu(gpu)
+    options.assert_gpu(gpu)
     if executor not in _EXECUTORS:
         raise unknown("executor", executor, _EXECUTORS)
     if search not in _SEARCHES:
@@ -134,8 +135,8 @@ def plan_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def make(axes: Sequence[Axis], arguments: Mapping[str, Any], insist: bool) -> tuple[Plan, Grid]:
     """The plan whose methods are the cells, and the grid they come from."""
-    from specbench.plan import settings_of_all
-    from specbench.sweep import grid
+    from specbench.runner.plan import settings_of_all
+    from specbench.sweeps import grid
 
     found: list[Grid] = []
     head = arguments["head"]
@@ -147,12 +148,12 @@ def make(axes: Sequence[Axis], arguments: Mapping[str, Any], insist: bool) -> tu
         return (found[0].baseline, *(cell.method for cell in found[0].cells))
 
     most = max(grid.concurrency_of(axes))
-    return common.make_plan(**arguments, concurrency=most, expand=expand), found[0]
+    return options.make_plan(**arguments, concurrency=most, expand=expand), found[0]
 
 
 def worker(axes: Sequence[Axis], arguments: Mapping[str, Any], draw: tuple[int | None, int, int]) -> Worker:
     """A worker, made where it works."""
-    from specbench.sweep.worker import Draw, Worker
+    from specbench.sweeps import Draw, Worker
 
     plan, _ = make(axes, arguments, insist=True)
     return Worker(plan, Draw(*draw))
@@ -162,15 +163,15 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
     """Prints a sweep.
 
     Args:
-        read: a :class:`specbench.sweep.table.ReadSweep`.
+        read: a :class:`specbench.sweeps.table.ReadSweep`.
         as_json: one JSON document instead.
         write: also write the CSV and the pictures into its folder.
     """
-    from specbench.reporting.sweep import sweep_table
+    from specbench.report.terminal.sweep import sweep_table
 
     run = next(iter(read.runs.values())).run
     if write:
-        from specbench.reporting.pictures import drawn_cells, pictures
+        from specbench.report.pictures import drawn_cells, pictures
 
         write_cells(read)
         pictures(drawn_cells(read.cells), read.path, _caption(run))
@@ -190,7 +191,7 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
 
 def write_cells(read: Any) -> None:
     """Writes ``cells.csv`` into a sweep's folder."""
-    from specbench.files import write_text_atomic
+    from specbench.common.files import write_text_atomic
 
     write_text_atomic(read.path / "cells.csv", read.cells.to_csv(index=False, float_format="%.6g"))
 
@@ -213,11 +214,11 @@ def _share(text: str | None) -> float | None:
 
 
 def _executor(kind: str, workers: int | None, device: str, make: Make, notes: Any) -> Executor:
-    from specbench.sweep.executors import Here
-    from specbench.sweep.processes import Processes, places
+    from specbench.sweeps.executors import Here
+    from specbench.sweeps.processes import Processes, places
 
     if kind == "ray":
-        from specbench.sweep.cluster import Cluster
+        from specbench.sweeps.cluster import Cluster
 
         return Cluster(make, workers)
     devices = _devices() if device in ("auto", "cuda") else []

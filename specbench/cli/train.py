@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from specbench.cli import common, output
-from specbench.errors import UsageError
+from specbench.cli import options as common
+from specbench.cli import output
+from specbench.common import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from specbench.training import Job
     from specbench.training.answers import Asking
-    from specbench.training.recipe import Job
     from specbench.training.sources import Wanted
 
 
@@ -60,9 +61,9 @@ def train(
 
     First the answers are made, then the recipe runs. Repeating an interrupted command goes on with both.
     """
-    from specbench import guests, registry
-    from specbench.training.choose import choose
-    from specbench.training.prompts import check_sets
+    from specbench.common import guests, registry
+    from specbench.training.recipe import choose
+    from specbench.training.sources import check_sets
 
     card = registry.method(method)
     sets = common.split(prompts or "")
@@ -73,7 +74,7 @@ def train(
     with guests.hosting(card.who):
         options = choose(card, module.Options, recipe, settings)
     _check_source(method, module, sets, answers, trajectories)
-    from specbench.files import check_writable, write_json_atomic
+    from specbench.common.files import check_writable, write_json_atomic
 
     into = out or Path("trained", f"{method}-{Path(model).name}")
     notes = output.stderr()
@@ -100,7 +101,7 @@ def train(
         "options": options.model_dump(mode="json"),
         **learnt,
     }
-    from specbench.adapters import CARD
+    from specbench.models import CARD
 
     write_json_atomic(into / CARD, made)
     if as_json:
@@ -129,7 +130,8 @@ def _check_source(method: str, module: Any, sets: list[str], answers: Path | Non
 def _job(model: str, loaded: Any, wanted: Wanted, asking: Asking, into: Path, held_out: int, notes: Console) -> Job:
     """Finds or asks the texts, and sets aside what is not learnt from."""
     from specbench.cli.progress import counting
-    from specbench.training.recipe import Job, apart
+    from specbench.training import Job
+    from specbench.training.recipe import apart
     from specbench.training.sources import find
 
     found = find(loaded, wanted, asking, into, counting(notes, "answers"))

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from specbench.cli import common, output
-from specbench.errors import UsageError, unknown
+from specbench.cli import options, output
+from specbench.common import UsageError
+from specbench.common.errors import unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from specbench.engine.sampler import Sampling
+    from specbench.engine import Sampling
     from specbench.models import LoadedModel
     from specbench.training.answers import Asking
     from specbench.training.recipe import Text
+
 
 _BUDGET = 512
 _ROWS = {"cpu": 256, "cuda": 4096}  # where a forward of a small model costs no less per row with more of them
@@ -34,7 +36,7 @@ def trajectories(
         metavar="SETS",
         show_default="all of --answers",
     ),
-    model: str = common.MODEL,
+    model: str = options.MODEL,
     out: Path | None = typer.Option(
         None, "--out", help="Folder of trajectories; goes on there.", show_default="trajectories/MODEL"
     ),
@@ -60,19 +62,19 @@ def trajectories(
     rows: int | None = typer.Option(
         None, "--rows", min=1, help="Of a forward; bounds memory.", show_default="256; 4096 on CUDA"
     ),
-    dtype: str = common.DTYPE,
-    device: str = common.DEVICE,
-    revision: str | None = common.REVISION,
-    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
-    data_dir: Path | None = common.DATA_DIR,
-    as_json: bool = common.JSON,
+    dtype: str = options.DTYPE,
+    device: str = options.DEVICE,
+    revision: str | None = options.REVISION,
+    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
+    data_dir: Path | None = options.DATA_DIR,
+    as_json: bool = options.JSON,
 ) -> None:
     """Collect Jacobi states of the model's own answers to training prompts.
 
     First the answers are made, then the states of all their blocks, many in one forward. Repeating an interrupted
     command goes on with both.
     """
-    from specbench.training.prompts import check_sets
+    from specbench.training.sources import check_sets
 
     for flag, value, known in (
         ("--states", states, _STATES),
@@ -83,16 +85,16 @@ def trajectories(
             raise unknown(f"value of {flag}", value, known)
     if max_run == 1:
         raise UsageError("--max-run 1 leaves nothing: every token is a run of 1; give 2 or more, or 0 for off")
-    sets = common.split(prompts or "")
+    sets = options.split(prompts or "")
     if not sets and (prompts is not None or answers is None):
         raise UsageError("--prompts names nothing; give gsm8k-train, for one, or --answers alone for all in a folder")
     check_sets(sets)
     if not sets:
         _refuse_of_answers(limit, max_new_tokens, temperature)
-    from specbench.plan import plan_sampling
+    from specbench.runner.plan import plan_sampling
 
     heat = plan_sampling(temperature or 0.0, 0, 1.0, seed).temperature
-    from specbench.files import check_writable
+    from specbench.common.files import check_writable
 
     into = out or Path("trajectories", Path(model).name)
     notes = output.stderr()
@@ -101,8 +103,9 @@ def trajectories(
     notes.print(f"loading {model} …")
     from specbench.cli.progress import counting
     from specbench.models import load
+    from specbench.training import collect
     from specbench.training.answers import Asking
-    from specbench.training.collect import Collecting, collect
+    from specbench.training.collection import Collecting
 
     loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     if sets:
@@ -146,9 +149,9 @@ def _asked(
 ) -> tuple[Sequence[Text], Sampling]:
     """The model's answers to training prompts, made where they are missing, and how they were decoded."""
     from specbench.cli.progress import counting
-    from specbench.engine.sampler import Sampling
+    from specbench.engine import Sampling
     from specbench.training.answers import ask
-    from specbench.training.prompts import training_prompts
+    from specbench.training.sources import training_prompts
 
     asked = [prompt for name in sets for prompt in training_prompts([name], loaded.has_chat_template, data_dir)[:limit]]
     texts = ask(loaded, asked, asking, folder, counting(notes, "answers"))

@@ -7,50 +7,49 @@ from pathlib import Path
 
 import typer
 
-from specbench.cli import common, output
+from specbench.cli import options, output
 from specbench.cli.sweep import make, plan_arguments, worker, write_cells
-from specbench.errors import UsageError
+from specbench.common import UsageError
 
 
 def tune(
     method: str = typer.Option(..., "--method", help="The method.", show_default=False),
-    task: str = typer.Option(common.DEFAULT_TASK, "--task", help="The task."),
-    model: str = common.MODEL,
+    task: str = typer.Option(options.DEFAULT_TASK, "--task", help="The task."),
+    model: str = options.MODEL,
     gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
     grid: list[str] = typer.Option(
         [], "--grid", help="What to try, as for sweep; instead of the method's own list.", metavar="OPT=VALUES"
     ),
     limit: int = typer.Option(16, "--limit", min=1, help="Prompts to choose by."),
     held_out: int = typer.Option(16, "--held-out", min=1, help="Other prompts, to judge the choice by."),
-    max_new_tokens: int | None = common.BUDGET,
-    seed: int = common.SEED,
-    settings: list[str] = common.SET,
-    head: str | None = common.HEAD,
-    task_settings: list[str] = common.TASK_SET,
-    dtype: str = common.DTYPE,
-    device: str = common.DEVICE,
-    attention: str = common.ATTENTION,
-    graphs: str = common.GRAPHS,
-    compile: bool = common.COMPILE,
-    revision: str | None = common.REVISION,
-    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
-    data_dir: Path | None = common.DATA_DIR,
-    data_file: Path | None = common.DATA_FILE,
+    max_new_tokens: int | None = options.BUDGET,
+    seed: int = options.SEED,
+    settings: list[str] = options.SET,
+    head: str | None = options.HEAD,
+    task_settings: list[str] = options.TASK_SET,
+    dtype: str = options.DTYPE,
+    device: str = options.DEVICE,
+    attention: str = options.ATTENTION,
+    graphs: str = options.GRAPHS,
+    compile: bool = options.COMPILE,
+    revision: str | None = options.REVISION,
+    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
+    data_dir: Path | None = options.DATA_DIR,
+    data_file: Path | None = options.DATA_FILE,
     out: Path = typer.Option(Path("sweeps"), "--out", help="Folder that receives the sweep's folder."),
-    as_json: bool = common.JSON,
+    as_json: bool = options.JSON,
 ) -> None:
     """Find the best options of a method for this model, task and device.
 
     A sweep by successive halving over the options that matter; the winner is judged on other prompts.
     """
     arguments = plan_arguments(locals())
-    from specbench.reporting.tune import advice
-    from specbench.sweep.drive import Sweep, drive
-    from specbench.sweep.executors import Here
-    from specbench.sweep.grid import read_axes
-    from specbench.sweep.table import read_sweep
+    from specbench.report.terminal.sweep import advice
+    from specbench.sweeps import Sweep, drive, read_sweep
+    from specbench.sweeps.executors import Here
+    from specbench.sweeps.grid import read_axes
 
-    common.assert_gpu(gpu)
+    options.assert_gpu(gpu)
     if "," in method or "," in task:
         raise UsageError("tune takes one method and one task; run it once for each")
     axes = read_axes(grid or _own(method, settings))
@@ -83,8 +82,8 @@ def tune(
 
 def _own(method: str, settings: list[str]) -> list[str]:
     """The method's list of what to try, without what the user has set."""
-    from specbench import registry
-    from specbench.options import names
+    from specbench.common import registry
+    from specbench.common.options import names
 
     card = registry.method(method)
     lists = card.info.get("tune", {})

@@ -1,4 +1,15 @@
-"""The token-tree engine: one forward, one mask, one acceptance rule and one KV commit for every decoder.
+"""Token-tree engine: one forward, one mask, one acceptance rule and one KV commit for every decoder."""
 
-Import from the submodules; this file imports nothing, so that ``specbench.engine.tree`` stays free of torch.
-"""
+from typing import TYPE_CHECKING
+
+from specbench.common.door import door
+
+if TYPE_CHECKING:
+    from specbench.engine.engine import MAX_ROWS as MAX_ROWS
+    from specbench.engine.engine import Engine as Engine
+    from specbench.engine.graphs import ROW_BUCKETS as ROW_BUCKETS
+    from specbench.engine.graphs import settle as settle
+    from specbench.engine.phases import Phases as Phases
+    from specbench.engine.sampler import Sampling as Sampling
+
+__getattr__, __dir__ = door(__name__)

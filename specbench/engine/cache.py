@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.engine.live import Live
 from specbench.engine.ops import Ops
+from specbench.engine.pack import Live
 
 _NOISE = 256  # cells of a block of noise
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specbench.decoding import TokenTree
 from specbench.engine.attention import interface
 from specbench.engine.attention.interface import UnsupportedAttention
-from specbench.engine.tree import TokenTree
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _PREFIX = 12

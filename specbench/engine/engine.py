@@ -11,20 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specbench.engine import checks, fusing, graphs, linears, pack
+from specbench.common import EnvironmentRefused, UsageError
+from specbench.decoding import StepResult, TokenTree
+from specbench.engine import checks, compiled, graphs, pack, products
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.attention.interface import Calls
 from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
 from specbench.engine.graphs import ROW_BUCKETS, StepGraphs
-from specbench.engine.live import Live
 from specbench.engine.ops import TorchOps
-from specbench.engine.pack import Outcome
+from specbench.engine.pack import Live, Outcome
 from specbench.engine.phases import Phases
-from specbench.engine.program import Kind, Mark, Program, unmarked
 from specbench.engine.sampler import Sampling
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.errors import EnvironmentRefused, UsageError
+from specbench.engine.step import Kind, Mark, Program, unmarked
 
 MAX_ROWS = ROW_BUCKETS[-1]
 CALIBRATION_CONTEXT = 512  # cached tokens of the steps that :meth:`Engine.step_seconds` times
@@ -91,9 +90,9 @@ class Engine:
         self._graphs = self._make_graphs(graphs)
         reach = capacity + max_rows  # positions a forward may use: a last tree that starts at the capacity
         checks.check_declared(model, reach)
-        self.linears = linears.kind_for(model)
-        self._linears = linears.Linears(model, self.linears)
-        self._fused = fusing.Fused(model, compile)
+        self.linears = products.kind_for(model)
+        self._linears = products.Linears(model, self.linears)
+        self._fused = compiled.Fused(model, compile)
         #: Whether the first step of a shape pays for what later ones have: a capture, or kernels made for it. On a CPU
         #: it takes a few milliseconds more, which no warm-up is worth.
         self.first_steps_cost = compile or self.device.type != "cpu"

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.common import EnvironmentRefused
+from specbench.decoding import TokenTree
 from specbench.engine import pack
-from specbench.engine.program import Kind
-from specbench.engine.tree import TokenTree
-from specbench.errors import EnvironmentRefused
+from specbench.engine.step import Kind
 
 #: Takes the work to capture, returns what replays it. The work has run at least once when it returns.
 Capture = Callable[[Callable[[], None]], Callable[[], None]]

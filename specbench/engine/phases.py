@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: In the order of a step. ``draft`` and ``observe`` are the decoder's, ``build`` makes device inputs of the trees,
-#: ``forward`` is the target with its sampler, ``accept`` finds the path and reads it, ``commit`` keeps its KV.
-PHASES = ("draft", "build", "forward", "accept", "commit", "observe")
-
-#: What the method and the harness cost beside the target's forward.
-HOST_PHASES = tuple(phase for phase in PHASES if phase != "forward")
+from specbench.results.schema import PHASES
 
 
 class Phases:

@@ -1,1 +1,11 @@
-"""What a model's step costs on the device at hand, measured: ``specbench profile``."""
+"""Profiling: what only a measurement on this machine tells, ceilings, step times, and the doctor."""
+
+from typing import TYPE_CHECKING
+
+from specbench.common.door import door
+
+if TYPE_CHECKING:
+    from specbench.profiling.doctor import doctor_checks as doctor_checks
+    from specbench.profiling.profile import measure_profile as measure_profile
+
+__getattr__, __dir__ = door(__name__)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from specbench.engine.graphs import settle
-from specbench.engine.linears import Kind, Linears
-from specbench.profiles import MeasuredCeilings
+from specbench.engine import settle
+from specbench.engine.products import Kind, Linears
+from specbench.hardware.profile import MeasuredCeilings
 
 _REPEATS, _LEAST = 15, 3
 

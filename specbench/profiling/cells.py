@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench.engine.graphs import ROW_BUCKETS
-from specbench.errors import EnvironmentRefused, UsageError
-from specbench.profiles import LeftOut, Settings, base_context
-from specbench.roofline import ModelShape
+from specbench.common import EnvironmentRefused, UsageError
+from specbench.engine import ROW_BUCKETS
+from specbench.hardware import ModelShape
+from specbench.hardware.profile import LeftOut, Settings, base_context
 
 # One row, a short draft, a tree, a large tree: between them a line over rows bends at most once.
 _FEW_ROWS = (1, 16, 64, 256)

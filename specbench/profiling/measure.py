@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from statistics import median, quantiles
 from typing import Any
 
-from specbench.engine.engine import Engine
-from specbench.engine.tree import TokenTree
-from specbench.profiles import LeftOut, base_context
+from specbench.decoding import TokenTree
+from specbench.engine import Engine
+from specbench.hardware import ModelShape
+from specbench.hardware.profile import LeftOut, base_context
+from specbench.hardware.roofline import Ceilings, StepPoint, StepTimes
 from specbench.profiling.cells import Cell
-from specbench.roofline import Ceilings, ModelShape, StepPoint, StepTimes
 
 _WANTED, _MOST = 5, 25  # timed steps of each cell
 _LEAST = 3  # where steps turn out slower than they first were

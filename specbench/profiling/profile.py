@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
-from specbench import environment, gpus
-from specbench.engine.engine import Engine
-from specbench.engine.linears import Kind
+from specbench.engine import Engine
+from specbench.engine.products import Kind
+from specbench.hardware import ModelShape, Profile, environment, gpus
+from specbench.hardware.profile import FreeRows, Settings, base_context, datasheet
+from specbench.hardware.roofline import StepPoint, free_rows, knee
 from specbench.models import LoadedModel
-from specbench.profiles import FreeRows, Profile, Settings, base_context, datasheet
 from specbench.profiling.ceilings import measure_ceilings
 from specbench.profiling.cells import within
 from specbench.profiling.measure import Measurement, Say
 from specbench.profiling.shape import shape_of
-from specbench.records import GRAPHS
-from specbench.roofline import ModelShape, StepPoint, free_rows, knee
+from specbench.results.schema import GRAPHS
 
 _TOLERANCE = 0.10
 _CEILINGS = 0.1  # share of the time that their measuring may take

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from specbench.engine.engine import Engine
-from specbench.errors import UsageError
-from specbench.roofline import AttentionLayers, Experts, ModelShape
+from specbench.common import UsageError
+from specbench.engine import Engine
+from specbench.hardware import ModelShape
+from specbench.hardware.roofline import AttentionLayers, Experts
 
 # How configurations of transformers spell the number of experts; most answer to several.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")

@@ -1,1 +1,17 @@
-"""Training of what methods draft with: prompts, the target's own answers to them, and the recipes of the methods."""
+"""Training: the model's own answers, or given ones, into weights that draft better."""
+
+from typing import TYPE_CHECKING
+
+from specbench.common.door import door
+
+if TYPE_CHECKING:
+    from specbench.training.collection import collect as collect
+    from specbench.training.finetuning import Teaching as Teaching
+    from specbench.training.finetuning import finetune as finetune
+    from specbench.training.loop import fit as fit
+    from specbench.training.packing import ConsistencyCollator as ConsistencyCollator
+    from specbench.training.recipe import Job as Job
+    from specbench.training.recipe import WeightOptions as WeightOptions
+    from specbench.training.student import ConsistencyLesson as ConsistencyLesson
+
+__getattr__, __dir__ = door(__name__)

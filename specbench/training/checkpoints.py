@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from specbench.errors import UsageError
-from specbench.files import check_writable, read_json_object, write_json_atomic
+from specbench.common import UsageError
+from specbench.common.files import check_writable, read_json_object, write_json_atomic
 
 _WHOLE = "whole.json"  # written last
 _OPTIONS = "options.json"

@@ -1,11 +1,15 @@
-"""The loop of every recipe: transformers' Trainer, exact resuming, looks at held-out texts, and errors that help."""
+"""Loop of every recipe: transformers' Trainer, exact resuming, looks at held-out texts, and errors that help.
+
+The texts of a step are shuffled at every visit; neighbours in a batch are of about one length.
+"""
 
 from __future__ import annotations
 
 import math
+import random
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +18,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils.data import Sampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from specbench.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.training import checkpoints
-from specbench.training.order import Order
-from specbench.training.recipe import Job
-from specbench.training.settings import LoopOptions
+from specbench.training.recipe import Job, LoopOptions
 
 _WEIGHTS = "model.safetensors"
 
@@ -303,3 +306,49 @@ class _Says(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._since = (state.global_step, time.perf_counter())  # a look is no time of learning
+
+
+_POOL = 16  # batches that are sorted by length together: shuffled enough, and little of a batch is filling
+
+
+class Order(Sampler[tuple[int, int]]):
+    """(visit, index) of every text, decided by seed and visit alone, so that a resumed training meets the same.
+
+    Args:
+        lengths: tokens of each text.
+        batch: texts that are packed together.
+        seed: of the shuffling.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
+        self._lengths, self._batch, self._seed = lengths, batch, seed
+        self._visit = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Told by the loop before each visit, from 0."""
+        self._visit = epoch
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((self._visit, index) for index in self.of(self._visit))
+
+    def of(self, visit: int) -> list[int]:
+        """The texts of one visit."""
+        draw = random.Random(f"{self._seed}/{visit}")
+        texts = list(range(len(self._lengths)))
+        draw.shuffle(texts)
+        if self._batch == 1:
+            return texts
+        pool = _POOL * self._batch
+        batches = [
+            pooled[at : at + self._batch]
+            for start in range(0, len(texts), pool)
+            for pooled in [sorted(texts[start : start + pool], key=self._lengths.__getitem__)]
+            for at in range(0, len(pooled), self._batch)
+        ]
+        whole = [batch for batch in batches if len(batch) == self._batch]
+        draw.shuffle(whole)
+        rest = [batch for batch in batches if len(batch) < self._batch]  # last, or it would shift all behind it
+        return [index for batch in (*whole, *rest) for index in batch]

@@ -1,4 +1,7 @@
-"""What a method's recipe is given, and what it has to have (``methods/<name>/train.py``)."""
+"""Recipe: what a method's ``train.py`` is given and has to have, and the options that recipes share.
+
+Options are those of a paper or of the user's file, with what is set beside them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,71 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+import yaml
+
+from specbench.common import Options, UsageError, option
+from specbench.common.errors import unknown
+from specbench.common.options import names, parse
+from specbench.common.registry import Card
 from specbench.models import LoadedModel
+
+_FOLDER = "recipes"
+
+
+def published(card: Card) -> dict[str, Path]:
+    """The YAML files that a method brings, by name: a publication's options each."""
+    return {path.stem: path for path in sorted((card.folder / _FOLDER).glob("*.yaml"))}
+
+
+def choose(card: Card, options: Any, recipe: str | None, settings: Sequence[str]) -> Any:
+    """The options that a training runs with.
+
+    Args:
+        card: of the method.
+        options: the recipe's class of options.
+        recipe: name of one of :func:`published`, or a YAML file of the user's; None is the defaults.
+        settings: ``NAME=VALUE``, which win over it.
+
+    Raises:
+        UsageError: an unknown name or file, an option that is none, given twice, or out of its range.
+    """
+    own = assigned(settings)
+    if recipe is None:
+        return parse(options, own, f"the recipe of {card.name}")
+    known = names(options)
+    set_here = {known.get(name.replace("-", "_")) for name in own}
+    theirs = {name: value for name, value in _read(card, recipe).items() if known.get(name) not in set_here}
+    return parse(options, {**theirs, **own}, f"the recipe of {card.name}")
+
+
+def assigned(settings: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` as a mapping; raises a UsageError for what is none, or set twice."""
+    found: dict[str, str] = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        if not sign or not name:
+            raise UsageError(f"--set {setting} is not NAME=VALUE; write --set lr=0.001, for one")
+        if name in found:
+            raise UsageError(f"--set {name} is given twice; keep one")
+        found[name] = value
+    return found
+
+
+def _read(card: Card, recipe: str) -> Mapping[str, Any]:
+    path = published(card).get(recipe, Path(recipe))
+    if path.suffix not in (".yaml", ".yml"):
+        raise unknown(f"recipe of {card.name}", recipe, published(card))
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"recipe file {recipe} cannot be read; give a .yaml file of options") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"recipe file {recipe} is not YAML: {' '.join(str(error).split())[:120]}") from error
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise UsageError(f"recipe file {recipe} does not map options to values, as 'lr: 0.0001' does")
+    return found
 
 
 @dataclass(frozen=True)
@@ -60,7 +125,7 @@ class Recipe(Protocol):
     """The module ``methods/<name>/train.py``.
 
     Attributes:
-        Options: its :class:`specbench.options.Options`, by which ``--set NAME=VALUE`` is checked.
+        Options: its :class:`specbench.common.options.Options`, by which ``--set NAME=VALUE`` is checked.
     """
 
     Options: Any
@@ -87,3 +152,43 @@ def digest(texts: Sequence[Text]) -> str:
     for text in texts:
         sums.update(json.dumps([text.id, list(text.prompt), list(text.answer)]).encode())
     return sums.hexdigest()
+
+
+#: Options that may differ when a training goes on: they are no part of what is learnt.
+FREE = frozenset({"log_every", "eval_every", "save_every", "watched", "activation_checkpointing"})
+
+
+class LoopOptions(Options):
+    """Options of :func:`specbench.training.loop.fit`."""
+
+    epochs: float = option(1.0, help="passes over the texts", gt=0)
+    steps: int = option(0, help="steps in place of epochs; 0 is by epochs", ge=0)
+    batch: int = option(1, help="texts of a step, on each device", ge=1)
+    accumulation: int = option(1, help="batches whose gradients make one step", ge=1)
+    lr: float = option(1e-4, help="learning rate, after warm-up and before its cosine", gt=0)
+    warmup: float = option(0.03, help="share of the steps", ge=0, le=1)
+    weight_decay: float = option(0.0, help="of AdamW", ge=0)
+    beta1: float = option(0.9, help="of AdamW", ge=0, lt=1)
+    beta2: float = option(0.999, help="of AdamW", ge=0, lt=1)
+    clip: float = option(1.0, help="largest norm of the gradient", gt=0)
+    bf16: bool | None = option(None, help="products in bfloat16; default is on CUDA, and on CPUs that have it")
+    log_every: int = option(10, help="steps", ge=1)
+    eval_every: int = option(200, help="steps between looks at held-out texts", ge=1)
+    save_every: int = option(200, help="steps between checkpoints", ge=1)
+
+
+class WeightOptions(LoopOptions):
+    """Options of :func:`specbench.training.finetuning.finetune`."""
+
+    full: bool = option(False, help="train all weights and keep a checkpoint; default is a LoRA adapter")
+    lora_rank: int = option(16, "r", help="of the adapter", ge=1)
+    lora_alpha: float = option(32.0, help="of the adapter: its part is scaled by alpha/rank", gt=0)
+    lora_dropout: float = option(0.0, help="of the adapter's input", ge=0, lt=1)
+    lora_targets: str = option("all-linear", help="names of layers, joined by +; all-linear leaves the LM head out")
+    activation_checkpointing: bool = option(
+        False, "checkpointing", help="compute activations again in the backward pass: less memory, a third more time"
+    )
+    attention: Literal["auto", "sdpa", "eager", "flex_attention"] = option(
+        "auto", help="of training; auto: flex_attention on CUDA where blocks are masked, eager for bfloat16 on a CPU"
+    )
+    watched: int = option(8, help="held-out prompts decoded at each look; before and after training all are", ge=1)

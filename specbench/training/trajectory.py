@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.errors import EnvironmentRefused, UsageError
-from specbench.files import write_atomic, write_json_atomic
+from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.files import write_atomic, write_json_atomic
 
 if TYPE_CHECKING:
     from pyarrow import Schema
+
 
 HEADER = "trajectories.json"
 FORMAT = 1  # of the folder; raised when an older reader would misunderstand it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from specbench.scoring.boxed import last_box
+from specbench.evals.extract import last_box
 
 TOLERANCE = 1e-6
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench import lmeval
-from specbench import options as opt
-from specbench.data import DataFile, manifest, read_rows, resolve
-from specbench.lmeval import Style
-from specbench.task import Prompt, Verdict
+from specbench.common import Prompt
+from specbench.common import options as opt
+from specbench.evals import Verdict, lm_eval_tasks
+from specbench.evals.data import DataFile, manifest, read_rows, resolve
+from specbench.evals.lm_eval_tasks import Style
 from specbench.tasks.gsm8k.numbers import numeric
 
 NAME = "gsm8k"
@@ -54,7 +54,7 @@ STYLES = {
 }
 
 
-class Options(lmeval.Options):
+class Options(lm_eval_tasks.Options):
     """Options of the task."""
 
     style: Literal["auto", "chat", "completion", "cot", "cllm", "jf"] = opt.option(
@@ -95,12 +95,12 @@ class Task:
         """
         self.options = options
         self.versions  # noqa: B018  it says what is not installed
-        lmeval.check(NAME, STYLES, options)
+        lm_eval_tasks.check(NAME, STYLES, options)
         self._test, self._train = manifest(Path(__file__).with_name("task.toml"))
         self._data_dir = data_dir
         self._problems = {self._test.name: self._read(self._test)}
         self._lock = threading.Lock()
-        self._judges: dict[str, lmeval.LmTask] = {}
+        self._judges: dict[str, lm_eval_tasks.LmTask] = {}
 
     def prompts(self, chat: bool) -> list[Prompt]:
         """All problems in data order.
@@ -108,7 +108,7 @@ class Task:
         Raises:
             UsageError: a style of chat for a model without a chat template.
         """
-        self.options = lmeval.settle(STYLES, self.options, chat)
+        self.options = lm_eval_tasks.settle(STYLES, self.options, chat)
         assert self.options.shots is not None
         style, shots = self.options.style, self.options.shots
         return self._lm_task(style, shots).prompts(NAME, STYLES[style], shots, "question")
@@ -122,7 +122,7 @@ class Task:
             UsageError: a style of chat for a model without a chat template.
             EnvironmentRefused: the file is nowhere on this machine.
         """
-        self.options = lmeval.settle(STYLES, self.options, chat)
+        self.options = lm_eval_tasks.settle(STYLES, self.options, chat)
         style, shots = self.options.style, (self.options.shots or 0) if self.options.style == "cot" else 0
         return self._lm_task(style, shots, self._train).prompts(NAME, STYLES[style], shots, "question")
 
@@ -144,8 +144,8 @@ class Task:
             if split.name not in self._problems:
                 self._problems[split.name] = self._read(split)
         problems = self._problems[split.name]
-        number = lmeval.doc_id(prompt_id, NAME, len(problems))
-        style = lmeval.settled(NAME, self.options)
+        number = lm_eval_tasks.doc_id(prompt_id, NAME, len(problems))
+        style = lm_eval_tasks.settled(NAME, self.options)
         gold = problems[number].answer.split("####")[-1].strip()
         if not text.strip():
             return Verdict(False, "empty", "the model wrote nothing", {"strict": False, "numeric": False})
@@ -162,7 +162,7 @@ class Task:
     @property
     def versions(self) -> dict[str, str]:
         """lm-eval, whose filters decide."""
-        return lmeval.versions(NAME, "lm-eval")
+        return lm_eval_tasks.versions(NAME, "lm-eval")
 
     @property
     def isolation(self) -> list[str]:
@@ -172,7 +172,7 @@ class Task:
     def _read(self, split: DataFile) -> list[Problem]:
         return [row for _, row in read_rows(resolve(split, self._data_dir), Problem)]
 
-    def _lm_task(self, style: str, shots: int, asked: DataFile | None = None) -> lmeval.LmTask:
+    def _lm_task(self, style: str, shots: int, asked: DataFile | None = None) -> lm_eval_tasks.LmTask:
         splits = {"test": resolve(asked or self._test, self._data_dir)}
         changes: dict[str, Any] = {}
         if shots and style != "cot":
@@ -180,4 +180,4 @@ class Task:
             read_rows(splits["train"], Problem)
         elif style != "cot":  # then nobody needs the file
             changes = {"training_split": None, "fewshot_split": None, "num_fewshot": 0}
-        return lmeval.LmTask(STYLES[style], splits, changes)
+        return lm_eval_tasks.LmTask(STYLES[style], splits, changes)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from specbench.data import by_field, read_rows
-from specbench.scoring.evalplus_checks import Reference, pack_inputs
+from specbench.evals.data import by_field, read_rows
+from specbench.evals.plus_checks import Reference, pack_inputs
 
 
 class Problem(BaseModel):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from specbench.scoring import evalplus_prompts
-from specbench.scoring.fences import fenced, first_block
-from specbench.task import Prompt
+from specbench.common import Prompt
+from specbench.evals import plus_checks
+from specbench.evals.extract import fenced, first_block
 
 INSTRUCTION = (
     "Complete the following Python function. "
@@ -54,7 +54,7 @@ def _completion(id: str, statement: str) -> Prompt:
 
 
 def _evalplus_completion(id: str, statement: str) -> Prompt:
-    return evalplus_prompts.completion(id, statement, _EVALPLUS_STOPS)
+    return plus_checks.completion(id, statement, _EVALPLUS_STOPS)
 
 
 def _jf(fence: str) -> Callable[[str, str], Prompt]:
@@ -64,7 +64,7 @@ def _jf(fence: str) -> Callable[[str, str], Prompt]:
 STYLES = {
     "chat": Style(True, _chat, fenced),
     "completion": Style(False, _completion, str),
-    "evalplus": Style(True, evalplus_prompts.chat, fenced, evalplus=True),
+    "evalplus": Style(True, plus_checks.chat, fenced, evalplus=True),
     "evalplus-completion": Style(False, _evalplus_completion, str, evalplus=True),
     "jf": Style(True, _jf("```"), first_block),
     "jf-python": Style(True, _jf("```python"), first_block),

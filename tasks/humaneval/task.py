@@ -9,14 +9,11 @@ import functools
 from pathlib import Path
 from typing import Literal
 
-from specbench import options as opt
-from specbench.data import manifest, present, resolve
-from specbench.errors import UsageError
-from specbench.scoring import evalplus_checks, evalplus_package
-from specbench.scoring.evalplus_checks import Checker
-from specbench.scoring.evalplus_package import EvalPlus
-from specbench.scoring.sandbox import Program, Sandbox
-from specbench.task import Prompt, Verdict
+from specbench.common import Prompt, UsageError
+from specbench.common import options as opt
+from specbench.evals import Program, Sandbox, Verdict, plus_checks
+from specbench.evals.data import manifest, present, resolve
+from specbench.evals.plus_checks import Checker, EvalPlus
 from specbench.tasks.humaneval import extract
 from specbench.tasks.humaneval.rows import PlusProblem, Problem, load
 from specbench.tasks.humaneval.styles import STYLES, Style
@@ -116,9 +113,9 @@ class Task:
     @property
     def versions(self) -> dict[str, str]:
         """What decides a verdict beside this task: the comparison of outputs, and the package that sanitises."""
-        found = {"comparison": evalplus_checks.VERSION} if self.options.tests == "plus" else {}
+        found = {"comparison": plus_checks.VERSION} if self.options.tests == "plus" else {}
         if self.options.style != "auto" and self._extract(STYLES[self.options.style]) == "evalplus":
-            found["evalplus"] = evalplus_package.version() or "not installed"
+            found["evalplus"] = plus_checks.version() or "not installed"
         return found
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specbench.scoring.workers import Job, serve
+from specbench.evals.workers import Job, serve
 
 
 def prepare() -> Callable[[Job], Job]:

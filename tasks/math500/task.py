@@ -8,13 +8,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench import lmeval
-from specbench import options as opt
-from specbench.data import manifest, read_rows, resolve
-from specbench.lmeval import Style
-from specbench.scoring.boxed import last_box
-from specbench.scoring.workers import DiedError, Job, TimedOutError, Workers
-from specbench.task import Prompt, Verdict
+from specbench.common import Prompt
+from specbench.common import options as opt
+from specbench.evals import Verdict, lm_eval_tasks
+from specbench.evals.data import manifest, read_rows, resolve
+from specbench.evals.extract import last_box
+from specbench.evals.lm_eval_tasks import Style
+from specbench.evals.workers import DiedError, Job, TimedOutError, Workers
 
 NAME = "math500"
 CONFIG = "minerva_math/minerva_math500.yaml"
@@ -33,7 +33,7 @@ STYLES = {
 }
 
 
-class Options(lmeval.Options):
+class Options(lm_eval_tasks.Options):
     """Options of the task."""
 
     style: Literal["auto", "chat", "completion", "jf"] = opt.option(
@@ -78,7 +78,7 @@ class Task:
         """
         self.options = options
         self.versions  # noqa: B018  it says what is not installed
-        lmeval.check(NAME, STYLES, options)
+        lm_eval_tasks.check(NAME, STYLES, options)
         (file,) = manifest(Path(__file__).with_name("task.toml"))
         self._path = resolve(file, data_dir)
         self._problems = [row for _, row in read_rows(self._path, Problem)]
@@ -89,10 +89,10 @@ class Task:
         Raises:
             UsageError: a style of chat for a model without a chat template.
         """
-        self.options = lmeval.settle(STYLES, self.options, chat)
+        self.options = lm_eval_tasks.settle(STYLES, self.options, chat)
         assert self.options.shots is not None
         style = STYLES[self.options.style]
-        task = lmeval.LmTask(style, {"test": self._path})
+        task = lm_eval_tasks.LmTask(style, {"test": self._path})
         prompts = task.prompts(NAME, style, self.options.shots, "problem")
         return [replace(p, category=row.subject) for p, row in zip(prompts, self._problems, strict=True)]
 
@@ -103,8 +103,8 @@ class Task:
             UsageError: there is no such problem, or the style is still ``auto``.
             EnvironmentRefused: the worker processes do not start.
         """
-        problem = self._problems[lmeval.doc_id(prompt_id, NAME, len(self._problems))]
-        style = lmeval.settled(NAME, self.options)
+        problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
+        style = lm_eval_tasks.settled(NAME, self.options)
         if not text.strip():
             return Verdict(False, "empty", "the model wrote nothing", {"exact_match": False, "lm_eval": False})
         box = last_box(text)
@@ -124,7 +124,7 @@ class Task:
     @property
     def versions(self) -> dict[str, str]:
         """What parses and compares."""
-        return lmeval.versions(NAME, "lm-eval", "math-verify", "latex2sympy2_extended", "sympy")
+        return lm_eval_tasks.versions(NAME, "lm-eval", "math-verify", "latex2sympy2_extended", "sympy")
 
     @property
     def isolation(self) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specbench.scoring import evalplus_prompts
-from specbench.task import Prompt, Turn
+from specbench.common import Prompt, Turn
+from specbench.evals import plus_checks
 from specbench.tasks.mbpp.rows import Asserted, PlusProblem
 
 SHOTS = ("Mbpp/2", "Mbpp/3", "Mbpp/4")  # Austin et al. 2021, §3.2; of the prompt split, ids 1 to 10
@@ -18,16 +18,16 @@ _PREFILL = "```python\n"
 def plus(problem: PlusProblem, chat: bool) -> Prompt:
     """The statement of MBPP+, which shows one assert, as EvalPlus asks it."""
     if chat:
-        return evalplus_prompts.chat(problem.id, problem.prompt)
-    return evalplus_prompts.completion(problem.id, problem.prompt, _PLUS_STOPS)
+        return plus_checks.chat(problem.id, problem.prompt)
+    return plus_checks.completion(problem.id, problem.prompt, _PLUS_STOPS)
 
 
 def like_plus(problem: Asserted, chat: bool) -> Prompt:
     """A problem that MBPP+ has not, as it would state it."""
     stated = f'"""\n{problem.statement}\n{problem.test_list[0]}\n"""\n'
     if chat:
-        return evalplus_prompts.chat(problem.id, stated)
-    return evalplus_prompts.completion(problem.id, stated, _PLUS_STOPS)
+        return plus_checks.chat(problem.id, stated)
+    return plus_checks.completion(problem.id, stated, _PLUS_STOPS)
 
 
 def few_shot(problem: Asserted, problems: Mapping[str, Asserted], chat: bool) -> Prompt:

@@ -10,7 +10,7 @@ import ast
 import builtins
 import re
 
-from specbench.scoring.sandbox import Program
+from specbench.evals import Program
 from specbench.tasks.mbpp.rows import Asserted
 
 _PROBE = "specbench_probe"

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from specbench.data import read_rows
-from specbench.errors import UsageError
+from specbench.common import UsageError
+from specbench.evals.data import read_rows
 
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 

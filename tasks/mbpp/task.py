@@ -9,15 +9,12 @@ import functools
 from pathlib import Path
 from typing import Literal
 
-from specbench import options as opt
-from specbench.data import manifest, resolve
-from specbench.errors import EnvironmentRefused, UsageError
-from specbench.scoring import evalplus_checks, evalplus_package
-from specbench.scoring.evalplus_checks import Checker, Reference
-from specbench.scoring.evalplus_package import EvalPlus
-from specbench.scoring.fences import fenced
-from specbench.scoring.sandbox import Sandbox
-from specbench.task import Prompt, Verdict
+from specbench.common import EnvironmentRefused, Prompt, UsageError
+from specbench.common import options as opt
+from specbench.evals import Sandbox, Verdict, plus_checks
+from specbench.evals.data import manifest, resolve
+from specbench.evals.extract import fenced
+from specbench.evals.plus_checks import Checker, EvalPlus, Reference
 from specbench.tasks.mbpp import asking, asserts
 from specbench.tasks.mbpp.rows import Asserted, PlusProblem, load_full, load_plus, load_sanitized
 
@@ -132,8 +129,8 @@ class Task:
         if self.options.variant != "plus":
             return {}
         return {
-            "comparison": evalplus_checks.VERSION,
-            "evalplus": evalplus_package.version() or "not installed",
+            "comparison": plus_checks.VERSION,
+            "evalplus": plus_checks.version() or "not installed",
         }
 
     @property

@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench import options as opt
-from specbench.data import by_field, manifest, read_rows, resolve
-from specbench.dialogue import STYLE_HELP, Style, choose_style, dialogue
-from specbench.errors import UsageError
-from specbench.task import Prompt, Question, Unscored
+from specbench.common import Prompt, UsageError
+from specbench.common import options as opt
+from specbench.evals import Question, Unscored
+from specbench.evals.data import by_field, manifest, read_rows, resolve
+from specbench.evals.dialogue import STYLE_HELP, Style, choose_style, dialogue
 
 Category = Literal["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
 
@@ -64,7 +64,7 @@ class Reference(BaseModel):
 
 
 class Task(Unscored):
-    """The 80 questions. No verdict: :mod:`specbench.judging` rates the answers.
+    """The 80 questions. No verdict: :mod:`specbench.evals.judge` rates the answers.
 
     Attributes:
         options: as given; ``prompts`` replaces style ``auto`` by the one it chose.

@@ -9,11 +9,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from specbench import options as opt
-from specbench.data import read_rows
-from specbench.dialogue import STYLE_HELP, Style, choose_style, dialogue
-from specbench.errors import UsageError
-from specbench.task import Prompt, Turn, Unscored
+from specbench.common import Prompt, Turn, UsageError
+from specbench.common import options as opt
+from specbench.evals import Unscored
+from specbench.evals.data import read_rows
+from specbench.evals.dialogue import STYLE_HELP, Style, choose_style, dialogue
 
 _FORMS = ("prompt", "messages", "turns")
 

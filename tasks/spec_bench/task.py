@@ -7,10 +7,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench import options as opt
-from specbench.data import by_field, manifest, read_rows, resolve
-from specbench.dialogue import STYLE_HELP, Style, choose_style, dialogue
-from specbench.task import Prompt, Unscored
+from specbench.common import Prompt
+from specbench.common import options as opt
+from specbench.evals import Unscored
+from specbench.evals.data import by_field, manifest, read_rows, resolve
+from specbench.evals.dialogue import STYLE_HELP, Style, choose_style, dialogue
 
 Group = Literal["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
 

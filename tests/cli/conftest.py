@@ -14,8 +14,8 @@ from unittest import mock
 import pytest
 import torch
 
-from specbench import registry
-from specbench.cli.main import main
+from specbench.cli.app import main
+from specbench.common import registry
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def cli() -> Cli:
 
 
 LIAR = """
-from specbench.engine.tree import TokenTree
+from specbench.decoding.tree import TokenTree
 from specbench.methods.ar.decoder import Decoder as Ar, Options
 
 class Decoder(Ar):

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from checkpoints import byte_tokenizer, save
 
-from specbench import models, names
-from specbench.cli.common import make_plan
-from specbench.errors import UsageError
-from specbench.plan import Plan
+from specbench.cli.options import make_plan
+from specbench.common.errors import UsageError
+from specbench.models import loader, names
+from specbench.runner.plan import Plan
 
 JF = {"block_size": 8, "num_blocks": 1, "recycling": False}
 
@@ -155,7 +155,7 @@ def checkpoint(entry: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monkey
     """The same alias, with a local folder for its hub id and two more for tokenizer and template."""
     byte_tokenizer().save_pretrained(tmp_path / "target")
     entry.update(hub=str(save(tmp_path / "toy")), tokenizer=str(tmp_path / "target"), template="vicuna")
-    monkeypatch.setattr(models, "_hub_in_reach", lambda: False)
+    monkeypatch.setattr(loader, "_hub_in_reach", lambda: False)
     return entry
 
 

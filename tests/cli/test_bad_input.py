@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from specbench import registry
+from specbench.common import registry
 
 USAGE, ENVIRONMENT = 2, 3
 HUMAN_EVAL = "HumanEval.jsonl.gz"

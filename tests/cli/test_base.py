@@ -11,8 +11,8 @@ import torch
 from checkpoints import save
 from peft import LoraConfig, get_peft_model
 
-from specbench.models import load
-from specbench.records import BASE
+from specbench.models.loader import load
+from specbench.results.schema import BASE
 
 SHORT = ("--task", "humaneval", "--limit", 6, "--max-new-tokens", 8)
 

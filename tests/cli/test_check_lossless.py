@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.cli.check_lossless import _left, _seeds
-from specbench.errors import UsageError
+from specbench.common.errors import UsageError
 
 TINY = ("check-lossless", "--model", "config:tiny", "--limit", 2)
 OWN = 'title = "Own"\nsummary = "Draws noise of its own"\nlossless = true\nnoise = "own"\n'

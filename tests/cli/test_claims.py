@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specbench.claims import claims
+from specbench.report.claims import claims
 
 widths = pytest.mark.parametrize("columns", [80, 140])
 

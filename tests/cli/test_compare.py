@@ -93,7 +93,7 @@ def test_what_cannot_be_done_is_said_in_a_line(
 
 def test_it_works_where_there_is_no_torch(pair: tuple[Path, Path]) -> None:
     code = (
-        "import sys; sys.modules['torch'] = None; from specbench.cli.main import main; "
+        "import sys; sys.modules['torch'] = None; from specbench.cli.app import main; "
         f"sys.exit(main(['compare', {str(pair[0])!r}, {str(pair[1])!r}]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

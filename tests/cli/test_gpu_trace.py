@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from specbench import run
-from specbench.telemetry import Snapshot
+from specbench.hardware.telemetry import Snapshot
+from specbench.runner import run
 
 TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 4)
 

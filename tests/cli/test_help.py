@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from specbench.cli.main import app
+from specbench.cli.app import app
 
 _MODEL = ["--dtype", "--device", "--revision", "--trust-remote-code"]
 _WHAT = ["--method", "--task", "--model"]
@@ -138,7 +138,7 @@ def test_answers_at_once(command: list[str]) -> None:
 )
 def test_imports_nothing_heavy(command: list[str], never: tuple[str, ...]) -> None:
     code = (
-        "import sys; from specbench.cli.main import main; main(sys.argv[1:]); "
+        "import sys; from specbench.cli.app import main; main(sys.argv[1:]); "
         f"print(*(name for name in {never} if name in sys.modules), 'are loaded', file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True, text=True)

@@ -15,11 +15,11 @@ import pytest
 from chat_server import Server, completion, replies, says, serving
 from data_files import data_folder
 
-from specbench import data
-from specbench.judging import endpoint
-from specbench.judging.prompts import JudgePrompts
-from specbench.judging.records import JUDGMENTS, read_judgments
-from specbench.storage import RunFolder
+from specbench.evals import data
+from specbench.evals.judge import endpoint
+from specbench.evals.judge.prompts import JudgePrompts
+from specbench.results.folder import RunFolder
+from specbench.results.judgments import JUDGMENTS, read_judgments
 from specbench.tasks.mt_bench.task import Options, Task
 
 TEXTS: judged_runs.Texts = {

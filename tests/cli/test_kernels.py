@@ -9,8 +9,8 @@ from typing import Any
 import conversations
 import pytest
 
-from specbench import run
 from specbench.engine.engine import Engine
+from specbench.runner import run
 
 
 @pytest.mark.parametrize(("graphs", "value"), [("auto", None), ("on", True), ("off", False)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from site_packages import install, python, visible
 
-from specbench import registry
+from specbench.common import registry
 
 ROOT = Path(__file__).parents[2]
 NAME = "brand_new"

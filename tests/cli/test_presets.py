@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specbench.cli.common import make_plan
-from specbench.errors import UsageError
-from specbench.plan import Plan
+from specbench.cli.options import make_plan
+from specbench.common.errors import UsageError
+from specbench.runner.plan import Plan
 
 
 def plan(preset: str | None, *settings: str, **given: object) -> Plan:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from specbench.profiles import Profile, read_profile
+from specbench.hardware.profile import Profile, read_profile
 
 ASKED = ("--model", "config:tiny", "--rows", "4,16", "--contexts", "100,300", "--slots", "2", "--seconds", 60)
 FILES = {"profile.json", "steps.csv", "roofline.png", "steps.png"}
@@ -89,7 +89,7 @@ def test_show_prints_the_same_again(cli: Any, profiled: Profiled, columns: int) 
 
 def test_show_needs_neither_torch_nor_matplotlib(profiled: Profiled) -> None:
     code = (
-        "import sys; from specbench.cli.main import main; code = main(sys.argv[1:]); "
+        "import sys; from specbench.cli.app import main; code = main(sys.argv[1:]); "
         "print(*(name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules), 'are loaded', "
         "file=sys.stderr); sys.exit(code)"
     )
@@ -102,8 +102,8 @@ def test_show_needs_neither_torch_nor_matplotlib(profiled: Profiled) -> None:
 
 def test_pictures_are_drawn_without_torch(profiled: Profiled, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from specbench.profiles import read_profile; "
-        "from specbench.reporting.roofline import write_pictures; "
+        "import sys; from pathlib import Path; from specbench.hardware.profile import read_profile; "
+        "from specbench.report.pictures.roofline import write_pictures; "
         "write_pictures(read_profile(Path(sys.argv[1])), Path(sys.argv[2])); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(profiled.folder), str(tmp_path)], check=True)

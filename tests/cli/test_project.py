@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from specbench import roofline
-from specbench.profiles import read_profile
+from specbench.hardware import roofline
+from specbench.hardware.profile import read_profile
 
 RUN = ("run", "--model", "config:tiny", "--task", "humaneval", "--limit", 2, "--max-new-tokens", 12)
 

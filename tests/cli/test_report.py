@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from reported import EXACT, answers, config, folder
 
-from specbench.records import RequestRecord
+from specbench.results.schema import RequestRecord
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -88,7 +88,7 @@ def test_every_figure_has_a_name_of_its_own(cli: Any, tmp_path: Path) -> None:
 def test_it_needs_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
-        "from specbench.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        "from specbench.cli.app import main; sys.exit(main(sys.argv[1:]))"
     )
     arguments = ["report", str(RESULTS), "--claims", "--out", str(tmp_path)]
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from specbench import registry
 from specbench.cli.progress import RunProgress
-from specbench.engine.phases import PHASES
-from specbench.records import RequestRecord
+from specbench.common import registry
+from specbench.results.schema import PHASES, RequestRecord
 
 TINY = ("--model", "config:tiny", "--max-new-tokens", 12)
 PROMPTS = 7  # from six on there is an interval
@@ -162,7 +161,7 @@ def test_list_json_tells_every_option_with_its_default_and_range(cli: Any) -> No
 
 
 def test_doctor_exits_3_exactly_when_a_check_fails(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specbench import doctor
+    from specbench.profiling import doctor
 
     good, bad = doctor.Check("python", "ok", "3.11"), doctor.Check("disk", "fail", "0 GiB free", "free some")
     for checks, code in (([good], 0), ([good, bad], 3)):

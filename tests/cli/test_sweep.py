@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from specbench.sweep import worker
+from specbench.sweeps import worker
 
 TINY = ("--model", "config:tiny", "--max-new-tokens", 16)
 CELLS = ["jacobi n=2", "jacobi n=4", "jacobi n=8"]

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from specbench import registry
-from specbench.options import names
-from specbench.plan import ROW_LIMIT, make_method
-from specbench.reporting.tune import advice
+from specbench.common import registry
+from specbench.common.options import names
+from specbench.report.terminal.sweep import advice
+from specbench.runner.plan import ROW_LIMIT, make_method
 
 RUN = {
     "task": {"name": "humaneval"},

@@ -20,15 +20,16 @@ import models_tiny
 import pytest
 import torch
 
-from specbench import decoding, lossless
-from specbench.decoding import Context, Method
+from specbench import decoding
+from specbench.common.options import Options
+from specbench.decoding.protocol import Context, Method
+from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.options import Options
-from specbench.records import RequestRecord
-from specbench.runner import Request, Runner
-from specbench.stopping import Output, StopRule
+from specbench.results.schema import RequestRecord
+from specbench.runner import lossless
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import Output, StopRule
 
 GREEDY = Sampling()
 SAMPLED = [Sampling(temperature, seed=seed) for temperature in (0.7, 1.0) for seed in (0, 1, 2)]

@@ -13,18 +13,17 @@ import method_sets
 import models_tiny
 import pytest
 
-from specbench import registry
-from specbench.decoding import Context, Method
+from specbench.common import registry
+from specbench.common.options import Options
+from specbench.decoding.protocol import Context, Method
+from specbench.decoding.tree import ORIGINS, StepResult, TokenTree
 from specbench.engine.engine import Engine
 from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
-from specbench.engine.tree import ORIGINS, StepResult, TokenTree
-from specbench.options import Options
-from specbench.records import RequestRecord
-from specbench.reporting.trace import steps
-from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
-from specbench.tracing import BONUS, PREFILL
+from specbench.report.terminal.generation import steps
+from specbench.results.schema import BONUS, PREFILL, RequestRecord
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import StopRule
 
 CARDS = registry.methods()
 OURS = {name for name, card in CARDS.items() if card.package.startswith("specbench.")}

@@ -20,15 +20,15 @@ import method_sets
 import pytest
 import torch
 
-from specbench import lossless
-from specbench.decoding import Context, Method
+from specbench.common.prompt import Prompt
+from specbench.decoding.protocol import Context, Method
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
-from specbench.models import LoadedModel
-from specbench.plan import plan_tasks
-from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
-from specbench.task import Prompt
+from specbench.models.loader import LoadedModel
+from specbench.runner import lossless
+from specbench.runner.loop import Request, Runner
+from specbench.runner.plan import plan_tasks
+from specbench.runner.stop import StopRule
 
 MANY = 20
 GSM8K = "gsm8k_test.jsonl"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from models_tiny import attached, autoregressive, prompt, tiny_llama
 
-from specbench.engine.tree import TokenTree
+from specbench.decoding.tree import TokenTree
 
 VOCAB = 97
 

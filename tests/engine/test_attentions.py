@@ -11,14 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.decoding.tree import TokenTree
 from specbench.engine.attention import choice
+from specbench.engine.attention.backends import FlashAttention, ReferenceAttention
 from specbench.engine.attention.choice import Attentions, is_chain
-from specbench.engine.attention.flash import FlashAttention
 from specbench.engine.attention.interface import Visibility
-from specbench.engine.attention.reference import ReferenceAttention
 from specbench.engine.ops import TorchOps
-from specbench.engine.tree import TokenTree
-from specbench.errors import EnvironmentRefused, UsageError
 
 CHAIN, TREE = TokenTree.chain([1, 2, 3]), TokenTree([1, 2, 3], [-1, 0, 0])
 

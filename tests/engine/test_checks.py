@@ -12,8 +12,8 @@ from models_tiny import REFUSED, attached, autoregressive, build, prompt, tiny_l
 
 from specbench.engine import checks
 from specbench.engine.attention import choice
+from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import UnsupportedAttention
-from specbench.engine.attention.reference import ReferenceAttention
 from specbench.engine.engine import Engine
 
 

@@ -11,8 +11,8 @@ import torch
 from models_tiny import attached, autoregressive, decode, prompt, supported
 from random_trees import hiding_tree
 
+from specbench.decoding.tree import TokenTree
 from specbench.engine.sampler import Sampling
-from specbench.engine.tree import TokenTree
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from models_tiny import attached, autoregressive, prompt, tiny_llama
 
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.decoding.tree import TokenTree
 from specbench.engine import engine as engine_module
 from specbench.engine.engine import MAX_ROWS, Engine
-from specbench.engine.tree import TokenTree
-from specbench.errors import EnvironmentRefused, UsageError
 
 VOCAB = 97
 CAPACITY = 40

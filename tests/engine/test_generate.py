@@ -12,9 +12,9 @@ import torch
 from models_tiny import SUPPORTED, WINDOW, attached, autoregressive, decode, prompt, supported
 from random_trees import hiding_tree, random_tree
 
+from specbench.decoding.tree import TokenTree
 from specbench.engine import engine as engine_module
 from specbench.engine.engine import Engine
-from specbench.engine.tree import TokenTree
 
 CHUNK = 16
 LENGTHS = (1, 2, 11, CHUNK, CHUNK + 1, 3 * CHUNK + 5)

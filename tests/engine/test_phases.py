@@ -9,11 +9,11 @@ import pytest
 import toys
 from toys import Clock, Engine, request, runner, toy
 
+from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine import engine as real
-from specbench.engine.phases import HOST_PHASES, PHASES, Phases
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.models import load
-from specbench.records import RequestRecord
+from specbench.engine.phases import Phases
+from specbench.models.loader import load
+from specbench.results.schema import HOST_PHASES, PHASES, RequestRecord
 
 S = 1_000_000_000
 

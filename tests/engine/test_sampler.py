@@ -17,8 +17,8 @@ from scipy import stats
 from torch import Tensor
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
+from specbench.decoding.tree import TokenTree
 from specbench.engine.sampler import Sampling, gumbel, scores
-from specbench.engine.tree import TokenTree
 
 Record = Callable[[str, object], None]
 

@@ -9,9 +9,9 @@ import pytest
 from models_tiny import attached, autoregressive, prompt, supported
 from random_trees import hiding_tree, random_tree
 
+from specbench.decoding.tree import TokenTree
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
-from specbench.engine.tree import TokenTree
 
 TOKENS = 20
 SEQUENCES = [(1, 0), (30, 1), (9, 2), (17, 3), (2, 4), (23, 5), (12, 6)]  # prompt length, seed

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specbench.engine.verify import accept_path, ancestors
+from specbench.engine.ops import accept_path, ancestors
 
 VOCAB = 3  # few tokens, so that guesses are often right and siblings often equal
 

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import Clock, Engine, Target, greedy, language, walk
 
-from specbench import registry
-from specbench.decoding import Context, Method
-from specbench.drafting.convergence import fast_forwarded, settled, stationary
-from specbench.engine.tree import StepResult
-from specbench.errors import UsageError
+from specbench.common import registry
+from specbench.common.errors import UsageError
+from specbench.decoding.convergence import fast_forwarded, settled, stationary
+from specbench.decoding.protocol import Context, Method
+from specbench.decoding.tree import StepResult
 from specbench.methods.cllm.decoder import Decoder, Options
 from specbench.methods.jacobi import decoder as jacobi
-from specbench.plan import plan_methods
-from specbench.records import RequestRecord
-from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
+from specbench.results.schema import RequestRecord
+from specbench.runner.loop import Request, Runner
+from specbench.runner.plan import plan_methods
+from specbench.runner.stop import StopRule
 
 VOCAB, PAD = 50, 49
 a, b, c, d, e, f, g, q, r = range(9)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import Clock, Engine
 
-from specbench.decoding import Context, Method
-from specbench.engine.tree import StepResult
+from specbench.common.options import parse
+from specbench.decoding.protocol import Context, Method
+from specbench.decoding.tree import StepResult
 from specbench.methods.jacobi.decoder import Decoder, Options
-from specbench.options import parse
-from specbench.records import RequestRecord
-from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
+from specbench.results.schema import RequestRecord
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import StopRule
 
 VOCAB, PAD = 50, 49
 a, b, c, d, e, f, g, x, y, z, w, q, r = range(13)

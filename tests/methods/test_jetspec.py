@@ -15,18 +15,18 @@ from models_tiny import attached, autoregressive, layer_outputs, prompt, support
 from recorded import recorded_capture
 from torch import Tensor
 
-from specbench.decoding import Context, Method
-from specbench.drafting.heap_trees.marginals import Marginals
+from specbench.common.errors import UsageError
+from specbench.decoding.protocol import Context, Method
+from specbench.decoding.trees.marginals import Marginals
 from specbench.engine import graphs
 from specbench.engine.engine import Engine
-from specbench.errors import UsageError
 from specbench.methods.jetspec import drafting, shared
 from specbench.methods.jetspec.decoder import Decoder, Options
 from specbench.methods.jetspec.drafting import HeadPass
 from specbench.methods.jetspec.head import DraftHead
-from specbench.records import RequestRecord
-from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
+from specbench.results.schema import RequestRecord
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import StopRule
 
 VOCAB = 50
 

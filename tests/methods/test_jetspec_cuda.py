@@ -11,9 +11,9 @@ import pytest
 import torch
 from models_tiny import attached, autoregressive, prompt, supported
 
-from specbench.decoding import Context
-from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
+from specbench.decoding.protocol import Context
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import StopRule
 
 pytestmark = [
     pytest.mark.gpu,

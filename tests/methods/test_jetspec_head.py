@@ -13,10 +13,10 @@ import transformers
 from heads import HIDDEN, TINY, head, plain, together
 from safetensors.torch import load_file, save_file
 
-from specbench import names
-from specbench.errors import UsageError
+from specbench.common.errors import UsageError
 from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
 from specbench.methods.jetspec.head import DraftHead
+from specbench.models import names
 
 QWEN3_8B: dict[str, Any] = {
     **TINY,

@@ -9,15 +9,15 @@ import method_sets
 import pytest
 from models_tiny import attached, autoregressive
 
-from specbench import names
-from specbench.decoding import Context
+from specbench.common.prompt import Prompt
+from specbench.decoding.protocol import Context
 from specbench.methods import jetspec
 from specbench.methods.jetspec.config import shipped
 from specbench.methods.jetspec.decoder import Decoder, Options
-from specbench.models import LoadedModel
-from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
-from specbench.task import Prompt
+from specbench.models import names
+from specbench.models.loader import LoadedModel
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import StopRule
 
 HEADS = sorted(Path(jetspec.__file__ or "").parent.glob("heads/*"))
 MEGABYTE = 1_000_000

@@ -13,15 +13,15 @@ import torch
 from models_tiny import attached, prompt, tiny_llama
 from targets import loaded
 
-from specbench.decoding import Context
-from specbench.errors import UsageError
+from specbench.common.errors import UsageError
+from specbench.common.prompt import Prompt
+from specbench.decoding.protocol import Context
 from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning.held_out import held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.train import Options, most_frequent, train
-from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
-from specbench.task import Prompt
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import StopRule
 from specbench.training.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 

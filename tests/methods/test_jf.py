@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import Target, Walk, greedy, language, walk
 
-from specbench import registry
-from specbench.decoding import Context
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.errors import UsageError
+from specbench.common import registry
+from specbench.common.errors import UsageError
+from specbench.decoding.protocol import Context
+from specbench.decoding.tree import StepResult, TokenTree
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.methods.jf.decoder import Decoder, Options
 from specbench.methods.jf.pool import Pool
-from specbench.plan import plan_methods
+from specbench.runner.plan import plan_methods
 
 VOCAB, PAD = 50, 49
 PROMPT = [20, 21, 22, 20]

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import Clock, Engine, Target, Walk, greedy, language, walk
 
-from specbench.decoding import Context
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.engine.verify import ancestors
-from specbench.errors import UsageError
+from specbench.common.errors import UsageError
+from specbench.decoding.protocol import Context
+from specbench.decoding.tree import StepResult, TokenTree
+from specbench.engine.ops import ancestors
 from specbench.methods.lookahead.decoder import Decoder, Options
 from specbench.methods.lookahead.pool import Pool
-from specbench.plan import plan_methods
+from specbench.runner.plan import plan_methods
 
 VOCAB, PAD = 3000, 2999
 # The letters of the worked example. E to J are drawn from the prompt, so they are known when the drawing is done.

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import Target, greedy, language, walk
 
-from specbench.decoding import Context
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.errors import UsageError
+from specbench.common.errors import UsageError
+from specbench.decoding.protocol import Context
+from specbench.decoding.tree import StepResult, TokenTree
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.methods.msn.decoder import Decoder, Options
 from specbench.methods.msn.trees import TREES, Shape
-from specbench.plan import plan_methods
+from specbench.runner.plan import plan_methods
 
 VOCAB, PAD = 2000, 1999
 Node = tuple[int, ...]

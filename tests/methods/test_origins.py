@@ -11,10 +11,10 @@ import pytest
 from toys import Target, Walk, language, walk
 
 from specbench import decoding
-from specbench.decoding import Context
-from specbench.drafting.heap_trees.builders import BUILDERS, Knobs
-from specbench.drafting.heap_trees.marginals import Marginals
-from specbench.engine.tree import StepResult, TokenTree
+from specbench.decoding.protocol import Context
+from specbench.decoding.tree import StepResult, TokenTree
+from specbench.decoding.trees.builders import BUILDERS, Knobs
+from specbench.decoding.trees.marginals import Marginals
 from specbench.methods.ar import decoder as ar
 from specbench.methods.cllm import decoder as cllm
 from specbench.methods.jacobi import decoder as jacobi
@@ -23,7 +23,8 @@ from specbench.methods.lookahead import decoder as lookahead
 from specbench.methods.msn import decoder as msn
 from specbench.methods.msn.trees import RETRIEVED
 from specbench.methods.pld import decoder as pld
-from specbench.tracing import BONUS, verified
+from specbench.results.schema import BONUS
+from specbench.runner.trace import verified
 
 VOCAB, PAD = 50, 49
 LANGUAGES = [language(seed, words=6, memory=1 + seed % 2, period=7) for seed in range(4)]

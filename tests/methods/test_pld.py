@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import greedy, language, walk
 
-from specbench.decoding import Context
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.errors import UsageError
+from specbench.common.errors import UsageError
+from specbench.decoding.protocol import Context
+from specbench.decoding.tree import StepResult, TokenTree
 from specbench.methods.ar import decoder as ar
 from specbench.methods.pld.decoder import Decoder, Options
-from specbench.plan import plan_methods
+from specbench.runner.plan import plan_methods
 
 A, B, C, D = 1, 2, 3, 4
 

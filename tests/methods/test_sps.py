@@ -17,21 +17,21 @@ import pytest
 import targets
 from recorded import recorded_capture
 
-from specbench import names
-from specbench.cli.main import main
-from specbench.decoding import Context, Method
+from specbench.cli.app import main
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.decoding.protocol import Context, Method
+from specbench.decoding.tree import TokenTree
 from specbench.engine import graphs
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
-from specbench.engine.tree import TokenTree
-from specbench.errors import EnvironmentRefused, UsageError
 from specbench.methods.sps import drafter
 from specbench.methods.sps.decoder import Decoder, Options
 from specbench.methods.sps.drafter import Drafter
-from specbench.plan import plan_methods
-from specbench.records import RequestRecord
-from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
+from specbench.models import names
+from specbench.results.schema import RequestRecord
+from specbench.runner.loop import Request, Runner
+from specbench.runner.plan import plan_methods
+from specbench.runner.stop import StopRule
 
 VOCAB, SLOTS, CAPACITY = 97, 3, 70
 SAMPLINGS = [Sampling(), Sampling(0.7, seed=1), Sampling(1.0, top_k=30, top_p=0.9, seed=2)]
@@ -421,7 +421,7 @@ def test_a_run_with_the_target_as_its_own_draft_model(tmp_path: Path, more: Sequ
 def test_no_model_is_loaded_for_a_draft_model_that_is_not_there(
     tmp_path: Path, given: list[str], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.models.load", None)
+    monkeypatch.setattr("specbench.models.loader.load", None)
     code, out, err = call(*RUN, *given, "--out", tmp_path)
     assert (code, out, err) == (2, "", f"error: {error}\n")
 

@@ -9,8 +9,8 @@ import torch
 from random_trees import hiding_tree
 from toys import Clock, Engine, greedy, language
 
-from specbench.engine.tree import TokenTree
-from specbench.engine.verify import accept_path, ancestors
+from specbench.decoding.tree import TokenTree
+from specbench.engine.ops import accept_path, ancestors
 
 PROMPT = [3, 1, 4]
 

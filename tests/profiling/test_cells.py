@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from specbench.errors import EnvironmentRefused, UsageError
-from specbench.profiles import Settings
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.hardware.profile import Settings
+from specbench.hardware.roofline import AttentionLayers, ModelShape
 from specbench.profiling.cells import Cell, ranked, within
-from specbench.roofline import AttentionLayers, ModelShape
 
 SHAPE = ModelShape(
     matmul=1, head=1, embedding=0, embedding_width=1, tied=True, small=0,

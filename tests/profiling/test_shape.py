@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from specbench.errors import UsageError
+from specbench.common.errors import UsageError
+from specbench.hardware.roofline import ModelShape, step_cost
 from specbench.profiling import shape as shape_module
 from specbench.profiling.shape import shape_of
-from specbench.roofline import ModelShape, step_cost
 
 CONTEXT = 48
 WITHIN = 0.02

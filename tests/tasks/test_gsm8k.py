@@ -14,9 +14,10 @@ pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
 
 from replay import lm_eval_run
 
-from specbench import lmeval, options
-from specbench.data import read_jsonl, read_rows
-from specbench.errors import EnvironmentRefused, UsageError
+from specbench.common import options
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.evals import lm_eval_tasks
+from specbench.evals.data import read_jsonl, read_rows
 from specbench.tasks.gsm8k import task
 from specbench.tasks.gsm8k.numbers import boxed_number, numeric
 from specbench.tasks.gsm8k.task import Options, Task
@@ -111,17 +112,17 @@ def test_completions_are_lm_evals_own_contexts(data: Path, tmp_path: Path, style
 
 def test_no_question_of_the_test_is_an_example(data: Path, rows: list[dict[str, Any]]) -> None:
     training = read_jsonl(data / TRAIN)
-    lmeval.disjoint(training, rows, "question")
+    lm_eval_tasks.disjoint(training, rows, "question")
     planted = {"question": f"  {rows[700]['question'].upper()}\n", "answer": "#### 1"}
     with pytest.raises(UsageError, match="also a question of the test"):
-        lmeval.disjoint([*training, planted], rows, "question")
+        lm_eval_tasks.disjoint([*training, planted], rows, "question")
 
 
 def test_an_example_that_is_asked_stops_the_prompts(data: Path, tmp_path: Path) -> None:
     test = (data / TEST).read_text()
     (tmp_path / "train.jsonl").write_text((data / TRAIN).read_text() + test.splitlines()[5] + "\n")
     style = task.STYLES["completion"]
-    made = lmeval.LmTask(style, {"test": data / TEST, "train": tmp_path / "train.jsonl"})
+    made = lm_eval_tasks.LmTask(style, {"test": data / TEST, "train": tmp_path / "train.jsonl"})
     with pytest.raises(UsageError, match="also a question of the test"):
         made.prompts("gsm8k", style, 5, "question")
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from specbench import data, options
-from specbench.errors import EnvironmentRefused, UsageError
-from specbench.scoring import evalplus_package
-from specbench.scoring.fences import fenced
+from specbench.common import options
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.evals import data, plus_checks
+from specbench.evals.extract import fenced
 from specbench.tasks.humaneval import extract, rows, task
 from specbench.tasks.humaneval.task import Options, Task
 
 BASE, PLUS = data.manifest(Path(task.__file__).with_name("task.toml"))
 needs_plus = pytest.mark.skipif(not data.present(PLUS), reason=f"{PLUS.name} is not here; set {data.DATA_DIR}")
-needs_evalplus = pytest.mark.skipif(evalplus_package.version() is None, reason="evalplus is not installed")
+needs_evalplus = pytest.mark.skipif(plus_checks.version() is None, reason="evalplus is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,7 @@ def test_evalplus_styles_are_sanitised(style: Any, text: str, passed: bool) -> N
     made = Task(Options(style=style, tests="plus"))
     verdict = made.score(ADD, text)
     assert (verdict.passed, set(verdict.also)) == (passed, {"base", "plus"})
-    assert made.versions["evalplus"] == evalplus_package.version()
+    assert made.versions["evalplus"] == plus_checks.version()
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_jf_answers_open_their_own_fence(text: str, passed: bool) -> None:
 
 
 def test_without_the_package_own_extraction_goes_on(monkeypatch: pytest.MonkeyPatch, chat: Task) -> None:
-    monkeypatch.setattr(evalplus_package, "version", lambda: None)
+    monkeypatch.setattr(plus_checks, "version", lambda: None)
     assert Task(Options(style="chat", tests="base")).score(ADD, "def add(x, y):\n    return x + y").passed
     made = Task(Options(style="chat", tests="base", extract="evalplus"))
     for attempt in (lambda: made.isolation, lambda: made.score(ADD, "def add(x, y):\n    return x + y")):
@@ -374,7 +374,7 @@ def test_whole_function_or_body(answer: str, parts: int) -> None:
 
 def test_extraction_of_hostile_text_is_quick() -> None:
     code = (
-        "from specbench.scoring.fences import fenced, first_block\n"
+        "from specbench.evals.extract import fenced, first_block\n"
         "from specbench.tasks.humaneval import extract\n"
         "texts = '(' * 10**6, 'f\\n' * 10**5, '`' * 10**6, 'f' + '\\n' * 10**6, '    ' * 10**6, 'def f' * 10**5\n"
         "for text in texts:\n"

@@ -17,10 +17,11 @@ pytest.importorskip("math_verify", reason="needs pip install 'specbench-llm[eval
 
 from replay import lm_eval_run
 
-from specbench import lmeval, options
-from specbench.data import read_jsonl, read_rows
-from specbench.errors import EnvironmentRefused, UsageError
-from specbench.task import Verdict
+from specbench.common import options
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.evals import lm_eval_tasks
+from specbench.evals.data import read_jsonl, read_rows
+from specbench.evals.task import Verdict
 from specbench.tasks.math500 import task
 from specbench.tasks.math500.task import Options, Task
 
@@ -107,12 +108,12 @@ def test_shots_of_a_chat_are_minervas_as_turns(data: Path) -> None:
 def test_no_example_is_among_the_problems(rows: list[dict[str, Any]], tmp_path: Path, data: Path) -> None:
     from lm_eval.tasks.minerva_math.utils import list_fewshot_samples
 
-    lmeval.disjoint(list_fewshot_samples(), rows, "problem")
+    lm_eval_tasks.disjoint(list_fewshot_samples(), rows, "problem")
     planted = {**rows[0], "problem": list_fewshot_samples()[3]["problem"]}
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*rows, planted)))
     style = task.STYLES["completion"]
     with pytest.raises(UsageError, match="also a question of the test"):
-        lmeval.LmTask(style, {"test": tmp_path / "x.jsonl"}).prompts("math500", style, 4, "problem")
+        lm_eval_tasks.LmTask(style, {"test": tmp_path / "x.jsonl"}).prompts("math500", style, 4, "problem")
 
 
 @pytest.mark.parametrize("style", ["chat", "jf"])

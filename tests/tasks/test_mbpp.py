@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from specbench import data
-from specbench.errors import EnvironmentRefused, UsageError
-from specbench.scoring import evalplus_package
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.evals import data, plus_checks
 from specbench.tasks.mbpp import asking, rows, task
 from specbench.tasks.mbpp.task import Options, Task
 
 PLUS, FULL, SANITIZED = data.manifest(Path(task.__file__).with_name("task.toml"))
-needs_evalplus = pytest.mark.skipif(evalplus_package.version() is None, reason="evalplus is not installed")
+needs_evalplus = pytest.mark.skipif(plus_checks.version() is None, reason="evalplus is not installed")
 pytestmark = pytest.mark.skipif(
     not all(map(data.present, (PLUS, FULL, SANITIZED))), reason=f"MBPP's files are not here; set {data.DATA_DIR}"
 )
@@ -206,7 +205,7 @@ def test_plus_has_two_metrics(style: Any, text: str, also: tuple[bool, bool]) ->
     verdict = made.score("Mbpp/2", text)
     assert (verdict.also["base"], verdict.also["plus"]) == also
     assert verdict.passed == verdict.also["plus"]
-    assert made.versions["evalplus"] == evalplus_package.version()
+    assert made.versions["evalplus"] == plus_checks.version()
 
 
 @needs_evalplus
@@ -222,7 +221,7 @@ def test_a_problem_without_plus_inputs_has_base_inputs_only() -> None:
 def test_inputs_are_those_that_evalplus_makes() -> None:
     from evalplus.data.mbpp import mbpp_deserialize_inputs
 
-    from specbench.scoring import codec
+    from specbench.evals.sandbox import codec
 
     made = Task(Options(style="chat"))
     for id in (f"Mbpp/{number}" for number in (2, 63, 75, 106, 124, 250, 252, 259, 278, 580, 722, 750)):
@@ -232,7 +231,7 @@ def test_inputs_are_those_that_evalplus_makes() -> None:
 
 def test_without_the_package_the_asserts_still_work(monkeypatch: pytest.MonkeyPatch, full: Task) -> None:
     assert len(Task(Options(style="chat")).prompts(chat=True)) == 378
-    monkeypatch.setattr(evalplus_package, "version", lambda: None)
+    monkeypatch.setattr(plus_checks, "version", lambda: None)
     assert full.score("Mbpp/11", full._tested["Mbpp/11"].code).passed
     made = Task(Options(style="chat"))
     assert made.versions["evalplus"] == "not installed"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from data_files import data_folder
 
-from specbench import options
-from specbench.data import read_jsonl
-from specbench.errors import UsageError
+from specbench.common import options
+from specbench.common.errors import UsageError
+from specbench.evals.data import read_jsonl
 from specbench.tasks.mt_bench import task
 from specbench.tasks.mt_bench.task import Options, Task
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from specbench.errors import UsageError
-from specbench.task import Prompt
+from specbench.common.errors import UsageError
+from specbench.common.prompt import Prompt
 from specbench.tasks.prompts.task import Options, Task
 
 RAW = {"prompt": "Once upon a time"}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from data_files import data_folder
 
-from specbench.data import read_jsonl
-from specbench.errors import UsageError
+from specbench.common.errors import UsageError
+from specbench.evals.data import read_jsonl
 from specbench.tasks.spec_bench import task
 from specbench.tasks.spec_bench.task import Options, Task
 

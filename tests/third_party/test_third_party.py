@@ -12,14 +12,14 @@ import pytest
 from models_tiny import attached, tiny_llama
 from site_packages import install, visible
 
-from specbench import registry
-from specbench.cli.main import main
-from specbench.decoding import Context
+from specbench.cli.app import main
+from specbench.common import registry
+from specbench.common.errors import UsageError
+from specbench.decoding.protocol import Context
 from specbench.engine.sampler import Sampling
-from specbench.errors import UsageError
-from specbench.plan import plan_methods
-from specbench.runner import Request, Runner
-from specbench.stopping import StopRule
+from specbench.runner.loop import Request, Runner
+from specbench.runner.plan import plan_methods
+from specbench.runner.stop import StopRule
 
 PACKAGE = Path(__file__).parent / "specbench-echo"
 VOCAB = 41

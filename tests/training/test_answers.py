@@ -9,9 +9,9 @@ import pytest
 from models_tiny import attached, autoregressive, tiny_llama
 from targets import loaded
 
-from specbench.errors import UsageError
-from specbench.models import LoadedModel
-from specbench.task import Prompt
+from specbench.common.errors import UsageError
+from specbench.common.prompt import Prompt
+from specbench.models.loader import LoadedModel
 from specbench.training.answers import Asking, ask, read
 from specbench.training.recipe import apart
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specbench import registry
-from specbench.errors import UsageError
-from specbench.training.choose import choose, published
+from specbench.common import registry
+from specbench.common.errors import UsageError
+from specbench.training.recipe import choose, published
 
 RECIPES = [(method, name) for method in ("jf", "cllm", "msn") for name in published(registry.method(method))]
 

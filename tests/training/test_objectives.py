@@ -7,10 +7,12 @@ import math
 import pytest
 import torch
 
-from specbench.training.losses import Pairs, Targets, evaluate
-from specbench.training.objectives import (
+from specbench.training.losses import (
     Norm,
+    Pairs,
+    Targets,
     autoregressive,
+    evaluate,
     global_consistency,
     local_consistency,
     progressive_consistency,

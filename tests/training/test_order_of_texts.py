@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from specbench.training.order import Order
+from specbench.training.loop import Order
 
 
 def lengths(count: int) -> list[int]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from data_files import data_folder
 
-from specbench import registry
-from specbench.errors import UsageError
-from specbench.training.prompts import check_sets, trainable, training_prompts
+from specbench.common import registry
+from specbench.common.errors import UsageError
+from specbench.training.sources import check_sets, trainable, training_prompts
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from specbench.training.answers import before_run, cut_circle, without_circles
 from specbench.training.recipe import Text
-from specbench.training.repetition import before_run, cut_circle, without_circles
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])

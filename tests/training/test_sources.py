@@ -12,13 +12,12 @@ from models_tiny import tiny_llama
 from targets import loaded
 from trajectories import answered
 
+from specbench.common.errors import UsageError
+from specbench.common.prompt import Prompt
 from specbench.engine.sampler import Sampling
-from specbench.errors import UsageError
-from specbench.task import Prompt
 from specbench.training.answers import Asking, ask
-from specbench.training.collect import Collecting, collect
-from specbench.training.prompts import scorer
-from specbench.training.sources import Found, Wanted, find
+from specbench.training.collection import Collecting, collect
+from specbench.training.sources import Found, Wanted, find, scorer
 
 VOCAB = 128
 HOW = Asking(max_new_tokens=6, concurrency=2)

@@ -12,8 +12,8 @@ from flexed import uncompiled
 from models_tiny import REFUSED, SUPPORTED, build, supported, tiny_llama
 from torch import Tensor
 
-from specbench.errors import UsageError
-from specbench.models import LoadedModel
+from specbench.common.errors import UsageError
+from specbench.models.loader import LoadedModel
 from specbench.training.packing import CLEAN, NOISY, Packed, Sample, pack
 from specbench.training.student import Student
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specbench.errors import UsageError
+from specbench.common.errors import UsageError
 from specbench.training.trajectory import (
     HEADER,
     Header,

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from specbench.common import EnvironmentRefused
+from specbench.common.errors import unknown
+from specbench.decoding import TokenTree
+from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import Backend, Visibility
-from specbench.engine.attention.reference import ReferenceAttention
 from specbench.engine.cache import LayerShape
 from specbench.engine.ops import Ops, TorchOps
-from specbench.engine.tree import TokenTree
-from specbench.errors import EnvironmentRefused, unknown
 
 NAMES = ("auto", "reference", "triton", "flash")
 _HALVES = (torch.bfloat16, torch.float16)
@@ -99,11 +100,11 @@ class Attentions:
     def backend(self, name: str) -> Callable[[Visibility], Backend]:
         """What makes the attention of a forward."""
         if name == "triton":
-            from specbench.engine.attention.triton import TritonAttention
+            from specbench.engine.attention.backends import TritonAttention
 
             return TritonAttention
         if name == "flash":
-            from specbench.engine.attention.flash import FlashAttention
+            from specbench.engine.attention.backends import FlashAttention
 
             return FlashAttention
         return ReferenceAttention

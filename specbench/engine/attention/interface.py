@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from specbench.errors import UsageError
+from specbench.common import UsageError
 
 NAME = "specbench"
 

@@ -2,6 +2,7 @@
 
 Offsets are int64 throughout: a cache of many slots has more than 2^31 elements.
 """
+
 # ruff: noqa: N803 - compile-time arguments of kernels are upper case
 
 from __future__ import annotations

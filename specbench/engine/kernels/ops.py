@@ -8,10 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specbench.engine.kernels.accept import accept_paths
-from specbench.engine.kernels.bits import tree_bits
-from specbench.engine.kernels.choose import choose
+from specbench.engine.kernels.accept import accept_paths, tree_bits
 from specbench.engine.kernels.kv import commit_rows, write_kv
+from specbench.engine.kernels.sample import choose
 from specbench.engine.ops import Ancestry
 from specbench.engine.sampler import Sampling, scores
 

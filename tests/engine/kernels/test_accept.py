@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specbench.engine.kernels.accept import accept_paths
-from specbench.engine.kernels.bits import tree_bits
-from specbench.engine.verify import accept_path, ancestors
+from specbench.engine.kernels.accept import accept_paths, tree_bits
+from specbench.engine.ops import accept_path, ancestors
 
 
 def check(case: Any, device: str, *, forced: Tensor | None = None, flags: torch.dtype = torch.int32) -> Tensor:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specbench.engine.kernels.bits import tree_bits
-from specbench.engine.verify import ancestors
+from specbench.engine.kernels.accept import tree_bits
+from specbench.engine.ops import ancestors
 
 
 def packed(reach: Tensor) -> Tensor:

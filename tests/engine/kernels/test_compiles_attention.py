@@ -79,8 +79,8 @@ def may_spill(config: Config, capability: int) -> int:
 
 def build(config: Config, capability: int) -> dict[str, Any]:
     """Compiles the attention kernel as the launcher would and reads the result."""
+    from specbench.engine.kernels.tree_attention import padded_size, tile_for
     from specbench.engine.kernels.tree_attention_kernels import attend
-    from specbench.engine.kernels.tree_attention_tiles import padded_size, tile_for
 
     size, wide = config.size, padded_size(config.size)
     itemsize = 4 if config.dtype == "fp32" else 2

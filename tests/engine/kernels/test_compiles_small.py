@@ -26,7 +26,8 @@ def cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str
 
     Triton makes a compile-time argument of an int that is 1, so the cases of one row have those too.
     """
-    from specbench.engine.kernels import accept, bits, choose, kv
+    from specbench.engine.kernels import accept, kv, sample
+    from specbench.engine.kernels import accept as bits
 
     i32, four_warps = "*i32", {"num_warps": 4}
     for rows in (1, 64, 512):
@@ -44,12 +45,12 @@ def cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str
             yield f"accept {rows} {flag}", accept._accept, pointers | {"accept": flag}, sizes, options
     for name, greedy in (("bf16", True), ("bf16", False), ("fp16", False), ("fp32", False)):
         pointers = {"logits": f"*{name}", "positions": i32, "seed": "*i64", "temperature": "*fp32", "partial": "*i64"}
-        sizes = {"GREEDY": greedy, "BLOCK": choose._BLOCK} | ones(1, *["queries", "position_stride"] * greedy)
+        sizes = {"GREEDY": greedy, "BLOCK": sample._BLOCK} | ones(1, *["queries", "position_stride"] * greedy)
         label = f"choose {name} {'greedy' if greedy else 'sampled'}"
-        yield label, choose._best_of_split, pointers, sizes, choose._OPTIONS
+        yield label, sample._best_of_split, pointers, sizes, sample._OPTIONS
     for splits in (1, 128):
         sizes = {"BLOCK": splits} | ones(splits, "splits")
-        yield f"reduce {splits}", choose._best_of_row, {"partial": "*i64", "chosen": i32}, sizes, {"num_warps": 1}
+        yield f"reduce {splits}", sample._best_of_row, {"partial": "*i64", "chosen": i32}, sizes, {"num_warps": 1}
     for size, value, rows in ((128, 128, 1), (128, 128, 16), (96, 64, 16), (576, 512, 16)):
         tile_rows, _ = kv._tile(rows, max(size, value))
         pointers = dict.fromkeys(["key", "value", "keys", "values"], "*bf16") | {"lengths": i32}

@@ -9,9 +9,9 @@ import pytest
 from models_tiny import attached, autoregressive, decode, prompt, supported
 from random_trees import hiding_tree
 
+from specbench.common.errors import EnvironmentRefused
+from specbench.decoding.tree import TokenTree
 from specbench.engine.sampler import Sampling
-from specbench.engine.tree import TokenTree
-from specbench.errors import EnvironmentRefused
 
 TOKENS = 6
 

@@ -15,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import Visibility
-from specbench.engine.attention.reference import ReferenceAttention
-from specbench.engine.kernels.tree_attention import tree_attention
-from specbench.engine.kernels.tree_attention_tiles import MAX_SPLITS, Tile, splits_for, tile_for
-from specbench.engine.verify import ancestors
+from specbench.engine.kernels.tree_attention import MAX_SPLITS, Tile, splits_for, tile_for, tree_attention
+from specbench.engine.ops import ancestors
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 8e-3}  # of the largest element

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specbench import decoding
-from specbench.decoding import Context
-from specbench.engine.tree import StepResult, TokenTree
-from specbench.options import Options as BaseOptions
-from specbench.options import option
+from specbench.common.options import Options as BaseOptions
+from specbench.common.options import option
+from specbench.decoding.protocol import Context
+from specbench.decoding.tree import StepResult, TokenTree
 
 
 class Options(BaseOptions):

@@ -1,0 +1,112 @@
+"""The ``specbench`` command. Nothing heavy is imported here: ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from specbench import __version__
+from specbench.cli import (
+    check_lossless,
+    claims,
+    compare,
+    doctor,
+    export,
+    judge,
+    new_method,
+    profile,
+    report,
+    run,
+    score,
+    show,
+    sweep,
+    train,
+    trajectories,
+    tune,
+)
+from specbench.cli import list as listing
+from specbench.common import SpecbenchError, guests
+from specbench.common.errors import INTERRUPTED
+
+app = typer.Typer(
+    name="specbench",
+    help="Which parallel decoder is fastest for a model, a task and a GPU, by how much, and is its text still right.",
+    epilog="First run: specbench run --method ar,jacobi --task humaneval --limit 8",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("check-lossless")(check_lossless.check_lossless)
+app.command("judge")(judge.judge)
+app.command("score")(score.score)
+app.command("show")(show.show)
+app.command("export")(export.export)
+app.command("compare")(compare.compare)
+app.command("list")(listing.list_)
+app.command("claims")(claims.claims)
+app.command("doctor")(doctor.doctor)
+app.command("report")(report.report)
+app.command("profile")(profile.profile)
+app.command("sweep")(sweep.sweep)
+app.command("tune")(tune.tune)
+app.command("trajectories")(trajectories.trajectories)
+app.command("train")(train.train)
+app.command("new-method")(new_method.new_method)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line.
+
+    Returns:
+        0 ok; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 6 a plug-in's fault;
+        130 interrupted, results kept.
+    """
+    args = sys.argv[1:] if argv is None else list(argv)
+    bare = not args
+    command = typer.main.get_command(app)
+    try:
+        # Not through the command's own main(): it swallows Ctrl-C and prints errors as boxes.
+        with command.make_context("specbench", ["--help"] if bare else args) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return 2 if bare else done.exit_code
+    except typer.TyperException as error:
+        where = getattr(error, "ctx", None)
+        help_at = f" See {where.command_path} --help." if where else ""
+        said = error.format_message().strip()
+        return _fail(f"{said}{'' if said[-1:] in '.?!' else '.'}{help_at}", error.exit_code)
+    except SpecbenchError as error:
+        return _fail(str(error), error.exit_code)
+    except SystemExit as left:  # none of ours: commands raise typer.Exit, and nothing here parses with argparse
+        fault = guests.fault(left)
+        return _fail(str(fault), fault.exit_code)
+    except (KeyboardInterrupt, EOFError, typer.Abort):
+        return _fail("interrupted; finished requests are kept, repeat the command to go on", INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has gone, as in `specbench list methods | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail once more
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    return code
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,129 @@
+"""``specbench list``: what is registered, without importing any of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import typer
+
+from specbench.cli import output
+from specbench.common import registry
+
+# What would make a table wider than a terminal.
+_ONLY_JSON = {"options", "suits", "hub id", "base", "tokenizer", "template", "paper"}
+
+Kind = Literal["methods", "tasks", "presets", "models", "gpus"]
+
+
+def list_(
+    kind: Kind = typer.Argument(help="methods, tasks, presets, models or gpus"),
+    as_json: bool = typer.Option(False, "--json", help="JSON to stdout, with every option of every method and task."),
+) -> None:
+    """List methods, tasks, presets, models or GPUs."""
+    listings = {"methods": _methods, "tasks": _tasks, "presets": _presets, "models": _models, "gpus": _gpus}
+    rows = listings[kind](as_json)
+    if as_json:
+        output.emit_json(rows)
+        return
+    columns = [name for name in rows[0] if name not in _ONLY_JSON] if rows else []
+    cells = [[_cell(row[name]) for name in columns] for row in rows]
+    output.stdout().print(output.table(columns, cells))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None or value == "" else str(value)
+
+
+def _methods(full: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": card.name,
+            "lossless": bool(card.info.get("lossless", False)),
+            "trained": bool(card.info.get("trained", False)),
+            "from": card.origin,
+            "what it does": card.info.get("summary", ""),
+            "options": _options(card) if full else None,
+        }
+        for card in registry.methods().values()
+    ]
+
+
+def _tasks(full: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "task": card.name,
+            "version": card.info["version"],
+            "metric": card.info.get("metric", ""),
+            "from": card.origin,
+            "what it is": card.info.get("title", ""),
+            "options": _options(card) if full else None,
+        }
+        for card in registry.tasks().values()
+    ]
+
+
+def _presets(full: bool) -> list[dict[str, Any]]:
+    from specbench.runner.presets import presets
+
+    return [
+        {
+            "preset": name,
+            "task": preset.task,
+            "budget": preset.max_new_tokens,
+            "prompts": preset.limit,
+            "options": preset.options,
+            "paper": preset.paper,
+            "what it is": preset.title,
+        }
+        for name, preset in presets().items()
+    ]
+
+
+def _options(card: registry.Card) -> dict[str, Any]:
+    schema: dict[str, Any] = card.load().Options.model_json_schema(by_alias=False)
+    return dict(schema.get("properties", {}))
+
+
+def _models(full: bool) -> list[dict[str, Any]]:
+    from specbench.models import names
+
+    known = names.aliases()
+
+    def here(entry: dict[str, Any]) -> bool:
+        return names.wheel_file(known.get(entry.get("base", ""), entry) if "adapter" in entry else entry) is not None
+
+    dummies: dict[str, Any] = {f"config:{name}": {"title": "dummy weights of this shape"} for name in names.configs()}
+    return [
+        {
+            "model": name,
+            "here": name in dummies or here(entry),
+            "method": entry.get("method"),
+            "hub id": entry.get("hub"),
+            "base": entry.get("base"),
+            "options": entry.get("options", {}),
+            "suits": entry.get("suits", {}),
+            "tokenizer": entry.get("tokenizer"),
+            "template": entry.get("template"),
+            "what it is": entry["title"],
+        }
+        for name, entry in {**known, **dummies}.items()
+    ]
+
+
+def _gpus(full: bool) -> list[dict[str, Any]]:
+    from specbench.hardware import gpus
+
+    return [
+        {
+            "gpu": gpu.name,
+            "memory GB": gpu.memory_gb,
+            "GB/s": gpu.bandwidth_gb_s,
+            "bf16": gpu.bf16,
+            "fp16": gpu.fp16,
+            "fp8": gpu.fp8,
+            "fp32 TFLOP/s": gpu.fp32,
+        }
+        for gpu in gpus.GPUS
+    ]

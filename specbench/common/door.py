@@ -1,0 +1,51 @@
+"""Door: the names that a room hands out, each imported when it is first asked for. No torch.
+
+A room's ``__init__`` names them once, as imports for type checkers:
+
+    if TYPE_CHECKING:
+        from specbench.results.schema import RunConfig as RunConfig
+
+    __getattr__, __dir__ = door(__name__)
+
+So importing a room costs nothing, and a name costs what its module does: ``specbench --help`` never pays for pandas,
+nor a report for torch. (``lazy import`` of PEP 810 will say the same in one line each.)
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+
+def door(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package whose names stand in its ``if TYPE_CHECKING`` block.
+
+    Args:
+        room: the package's ``__name__``.
+
+    Returns:
+        (gives a name, lists all names).
+    """
+    package = sys.modules[room]
+    assert package.__spec__ is not None
+    source = package.__spec__.loader.get_source(room)  # type: ignore[union-attr]
+    where = {
+        alias.name: statement.module
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If)
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom) and statement.module
+        for alias in statement.names
+    }
+
+    def give(name: str) -> Any:
+        if name not in where:
+            raise AttributeError(f"module '{room}' has no attribute '{name}'")
+        found = getattr(import_module(where[name]), name)
+        setattr(package, name, found)  # asked for once
+        return found
+
+    return give, lambda: sorted({*vars(package), *where})

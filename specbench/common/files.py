@@ -1,0 +1,174 @@
+"""Files and folders: after a kill, a full disk or a power cut there is the old content or the new one, never half.
+
+New folders get names that say when, what and which: ``<utc>-<stem>-<digest8>``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from specbench.common.errors import EnvironmentRefused, UsageError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, no quota, file size limit: the same to the user
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Writes ``content`` so that ``path`` holds either the old or the whole new one, also after a power cut.
+
+    Raises:
+        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(path.parent)
+    except BaseException as error:
+        draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise refused(error, path) from error
+        raise
+
+
+def write_json_atomic(path: Path, obj: Any) -> None:
+    """Writes ``obj`` as JSON so that ``path`` holds either the old or the whole new content, also after a power cut.
+
+    Raises:
+        EnvironmentRefused: the disk is full or ``path`` cannot be written; nothing is left behind.
+        TypeError, ValueError: ``obj`` is not JSON (nan is not).
+    """
+    write_atomic(path, json.dumps(obj, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Writes ``text`` in UTF-8 as :func:`write_json_atomic` writes JSON."""
+    write_atomic(path, text.encode())
+
+
+def read_json_object(path: Path, todo: str = "restore it or repeat the run") -> dict[str, Any]:
+    """A JSON object.
+
+    Args:
+        path: the file.
+        todo: what the user may do where it is damaged.
+
+    Raises:
+        UsageError: it is no such thing.
+        OSError: it cannot be read.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged ({error}); {todo}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} is damaged (not a JSON object); {todo}")
+    return content
+
+
+def check_writable(out: Path) -> None:
+    """Makes ``out`` where it is missing: what cannot be written is better known before minutes are spent.
+
+    Raises:
+        EnvironmentRefused: it cannot be made, or files cannot be put into it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise refused(error, out) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names created in the folder survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def refused(error: OSError, path: Path, kept: int | None = None) -> EnvironmentRefused:
+    """One line for a failed write: what failed, what is safe, what to do."""
+    full = error.errno in _FULL
+    what = f"disk full while writing {path}" if full else f"cannot write {path} ({error.strerror})"
+    safe = "" if kept is None else f"{kept} requests are kept, "
+    todo = "free space and repeat the same command" if full else "mend that and repeat the same command"
+    return EnvironmentRefused(f"{what}; {safe}{todo}")
+
+
+def safe_name(stem: str) -> str:
+    """A text as part of a file name: what does not belong there becomes "-", and what is too long is cut."""
+    return re.sub(r"[^A-Za-z0-9._+=@-]+", "-", stem)[:150]
+
+
+def folder_name(stem: str, digest: str) -> str:
+    return f"{_utc():%Y%m%dT%H%M%SZ}-{safe_name(stem)}-{digest[:8]}"
+
+
+def _utc() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def write_folder(out: Path, stem: str, digest: str, write: Callable[[Path], None]) -> Path:
+    """A new folder ``<utc>-<stem>-<digest8>`` that has its name only once everything is in it.
+
+    Args:
+        out: parent folder; made when missing.
+        stem, digest: as for :meth:`RunFolder.create`.
+        write: writes the files into the folder it is given.
+
+    Raises:
+        EnvironmentRefused: the disk is full or ``out`` cannot be written; nothing is left behind.
+    """
+    name = folder_name(stem, digest)
+    draft = out / f".{name}.{os.getpid()}.tmp"
+    try:
+        draft.mkdir(parents=True)
+        write(draft)
+        path = rename_to_free_name(draft, out / name)
+        sync_folder(out)
+    except BaseException as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise refused(error, out / name) from error
+        raise
+    return path
+
+
+def rename_to_free_name(draft: Path, wanted: Path) -> Path:
+    """Gives the draft its name, with "-2", "-3" … when the same run was already started in the same second."""
+    path, number = wanted, 1
+    while True:
+        try:
+            return draft.rename(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        number += 1
+        path = wanted.with_name(f"{wanted.name}-{number}")
+
+
+@contextlib.contextmanager
+def write_lock(folder: Path) -> Iterator[None]:
+    """Waits until no other process is between reading and writing a file of ``folder``; for moments, not for runs."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: refused by the run folders already
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

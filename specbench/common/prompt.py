@@ -1,0 +1,61 @@
+"""Prompt: one item of a task as text, before a chat template and a tokenizer make ids of it. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Turn = tuple[Literal["system", "user", "assistant"], str]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One item of a task before tokenisation.
+
+    Attributes:
+        id: stable id of the item within its task ("HumanEval/0"); the key that joins speed and verdict.
+        text: the raw prompt (``completion`` style) or the user turn (``chat`` style).
+        chat: render ``text`` as a user turn through the model's chat template.
+        prefill: text put at the start of the assistant's answer, chat style only; part of the prompt, not the output.
+        stops: strings that end the answer; the answer's text is cut before the first of them.
+        history: turns before ``text``, chat style only: a system prompt, few-shot examples, earlier turns.
+        follow_ups: user turns asked one by one, each after the answer to the one before. In completion style a
+            follow-up is the text that goes on behind the answer.
+        forced: follow-ups are asked after AR's answers and not the method's own, so that all methods are timed on the
+            same input.
+        category: row of a per-category table, "GROUP" or "GROUP/CATEGORY"; empty for none.
+        temperature: what the protocol prescribes for this item; None is the run's.
+    """
+
+    id: str
+    text: str
+    chat: bool
+    prefill: str = ""
+    stops: tuple[str, ...] = ()
+    history: tuple[Turn, ...] = ()
+    follow_ups: tuple[str, ...] = ()
+    forced: bool = False
+    category: str = ""
+    temperature: float | None = None
+
+    @property
+    def turns(self) -> int:
+        """How often it is answered."""
+        return 1 + len(self.follow_ups)
+
+    def after(self, answers: Sequence[str]) -> Prompt:
+        """The prompt of the next turn, the turns so far in its history.
+
+        Args:
+            answers: texts of the answers so far, fewer than ``turns``.
+        """
+        if not self.chat:
+            text = self.text + "".join(map("".join, zip(answers, self.follow_ups, strict=False)))
+            return replace(self, text=text, follow_ups=self.follow_ups[len(answers) :])
+        asked = (self.text, *self.follow_ups)
+        said: list[Turn] = list(self.history)
+        for question, answer in zip(asked, answers, strict=False):
+            # Without the blanks around it, as FastChat and Spec-Bench write a turn back; most templates drop them too.
+            said += [("user", question), ("assistant", answer.strip())]
+        return replace(self, text=asked[len(answers)], history=tuple(said), follow_ups=asked[len(answers) + 1 :])

@@ -1,0 +1,234 @@
+"""The decoder protocol: a method is its drafting, and nothing else (DESIGN §2).
+
+The runner owns the loop, the stop rule, the clock and the count; the engine owns the forward, acceptance and the KV. A
+decoder proposes a token tree, sees what the target said, and proposes the next one. One object serves one sequence.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from specbench.common import Options, guests
+from specbench.decoding.tree import StepResult, TokenTree
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a method that brings a model of its own may know of the one it drafts for, once per run.
+
+    Attributes:
+        model: the transformers causal LM, on its device; not to be changed.
+        name: as ``--model`` gave it.
+        tokenizer: what its token ids mean.
+        slots: sequences that are decoded at a time.
+        capacity: tokens that each of them may reach.
+        sampling: how next tokens are chosen at the moment, a :class:`specbench.engine.sampler.Sampling`.
+        step_seconds: measured (rows, seconds) of steps of up to so many rows, rows ascending.
+        capture: makes a callable of device work that is launched again and again without a host read in between: a
+            CUDA graph where the engine steps in graphs, the work itself elsewhere. It has run once when this returns.
+        load: another model by a ``--model`` value, in the target's precision and on its device, as a
+            :class:`specbench.models.loader.LoadedModel`; a copy of its own at each call.
+        engine: (model, rows of its largest step) -> an :class:`specbench.engine.engine.Engine` for another model, with
+            the slots, the capacity and the choice of kernels and graphs of the target's.
+        attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
+        once: (key, what makes it) -> what was made for that key first: rows of a run that draft with the same weights
+            load them once. Only one row decodes at a time.
+    """
+
+    model: Any
+    name: str
+    tokenizer: Any
+    slots: int
+    capacity: int
+    sampling: Callable[[], Any]
+    step_seconds: Callable[[int], Sequence[tuple[int, float]]]
+    capture: Callable[[Callable[[], None]], Callable[[], None]]
+    load: Callable[[str], Any]
+    engine: Callable[[Any, int], Any]
+    attention: str = "auto"
+    once: Callable[[Hashable, Callable[[], Any]], Any] = lambda key, make: make()
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a decoder may know besides its tokens.
+
+    Attributes:
+        vocab_size: token ids are below this.
+        pad_id: a token id that stands for nothing.
+        rng: source of random drafts, seeded per (seed, prompt, repeat): a run repeats exactly, and so does a method
+            that runs under two labels.
+        shared: what :meth:`Decoder.prepare` returned; None for a method that brings nothing.
+    """
+
+    vocab_size: int
+    pad_id: int
+    rng: random.Random
+    shared: Any = None
+
+
+class Decoder(ABC):
+    """Drafts for one sequence. Base of the class in ``methods/<name>/decoder.py``, described by ``method.toml``.
+
+    Args:
+        options: the method's own :class:`~specbench.common.options.Options`.
+        context: what it may know besides its tokens.
+    """
+
+    #: Forwards of a draft model so far; stays 0 for methods that draft without one.
+    draft_forwards: int = 0
+
+    @abstractmethod
+    def __init__(self, options: Any, context: Context) -> None: ...
+
+    @staticmethod
+    @abstractmethod
+    def max_rows(options: Any) -> int:
+        """Rows of the largest tree these options can draft, root included. Known before any model is loaded."""
+
+    @staticmethod
+    def top_k(options: Any) -> int:
+        """How many of each row's best tokens the method wants to see in ``StepResult.top``; 0 is none."""
+        return 0
+
+    @staticmethod
+    def check(options: Any, model: str) -> None:
+        """Refuses what can be seen to be no use before any model is loaded, such as a missing draft model.
+
+        Unlike what the options refuse, it is no error until the method is to run: ``Options()`` is always allowed.
+
+        Args:
+            options: the method's.
+            model: the target as ``--model`` names it; empty where it is not known which it will be.
+
+        Raises:
+            UsageError: in one line.
+        """
+        return None
+
+    @staticmethod
+    def prepare(options: Any, target: Target) -> Any:
+        """Loads what all sequences of a run share, a draft model for one; None for a method that brings nothing."""
+        return None
+
+    @staticmethod
+    def taps(options: Any, shared: Any) -> tuple[int, ...]:
+        """Layers of the target, from 0, whose outputs the method wants to see in ``StepResult.hidden``."""
+        return ()
+
+    @staticmethod
+    def weights(shared: Any) -> Mapping[str, str]:
+        """Which weights the method brings, for the record: name, revision, fingerprint."""
+        return {}
+
+    def begin(self, prompt: Sequence[int]) -> TokenTree | None:
+        """Takes the prompt; may return guesses to send along with it, as draft-only rows under its last token."""
+        return None
+
+    @abstractmethod
+    def observe(self, result: StepResult) -> None:
+        """Takes what a forward over the last tree decided, the prefill's first token included."""
+
+    @abstractmethod
+    def draft(self) -> TokenTree:
+        """The next tree; its root is the last emitted token."""
+
+    def end(self) -> None:  # noqa: B027  most methods hold nothing
+        """The sequence is over, or was given up: what it holds of the shared things is free again."""
+
+    def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
+        """Figures of the method's own about one finished request, by the names of ``[measures]`` in ``method.toml``.
+
+        Asked for after the clock has stopped. A run reports each one's mean over requests.
+
+        Args:
+            kept: tokens of the answer, up to and including its stop.
+            stopped: the answer ended by itself, not at the token budget.
+        """
+        return {}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method with its options, ready to make decoders. Its code is a guest's, see :mod:`specbench.common.guests`.
+
+    Attributes:
+        name: registered name.
+        label: how a run names it; the name, unless one method runs with several settings.
+        options: validated options.
+        lossless: whether it claims to emit what AR emits.
+        decoder: its class.
+        measures: what its own figures are, by name.
+        shared: what its sequences share, once :meth:`ready` has loaded it.
+        own_noise: at a temperature above 0 it draws with noise of its own, so that only the distribution of its texts
+            can be AR's, and not the texts.
+        origin: "specbench" or the distribution that brought it.
+
+    Raises:
+        PluginFault: from all that asks its code: it ended the command.
+    """
+
+    name: str
+    label: str
+    options: Options
+    lossless: bool
+    decoder: Any
+    measures: Mapping[str, str] = field(default_factory=dict)
+    shared: Any = None
+    own_noise: bool = False
+    origin: str = "specbench"
+
+    @property
+    def who(self) -> str:
+        """How an error names it."""
+        return f"method '{self.name}' (from {self.origin})"
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of its largest tree."""
+        with guests.hosting(self.who):
+            return int(self.decoder.max_rows(self.options))
+
+    @property
+    def top_k(self) -> int:
+        """Best tokens of each row that its decoders ask for."""
+        try:  # no context manager: it and the next one are asked in every step, and that is timed
+            return int(self.decoder.top_k(self.options))
+        except guests.LEAVING as left:
+            raise guests.fault(left, self.who) from left
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Layers of the target whose outputs its decoders ask for."""
+        try:
+            return tuple(self.decoder.taps(self.options, self.shared))
+        except guests.LEAVING as left:
+            raise guests.fault(left, self.who) from left
+
+    @property
+    def weights(self) -> Mapping[str, str]:
+        """Which weights it brings."""
+        with guests.hosting(self.who):
+            return dict(self.decoder.weights(self.shared))
+
+    def check(self, model: str) -> None:
+        """Refuses what can be seen to be no use before a model is loaded, see :meth:`Decoder.check`."""
+        with guests.hosting(self.who):
+            self.decoder.check(self.options, model)
+
+    def ready(self, target: Target) -> Method:
+        """The method with what its sequences share, for one run on one target."""
+        with guests.hosting(self.who):
+            return replace(self, shared=self.decoder.prepare(self.options, target))
+
+    def new(self, context: Context) -> Decoder:
+        """A decoder for one sequence."""
+        try:
+            decoder: Decoder = self.decoder(self.options, replace(context, shared=self.shared))
+        except guests.LEAVING as left:
+            raise guests.fault(left, self.who) from left
+        return decoder

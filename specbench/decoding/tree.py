@@ -1,0 +1,102 @@
+"""What goes into one target forward, a token tree, and what comes out of it (DESIGN §2). Host data, no torch needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+#: Words for how a draft was made, and what they mean. Methods may use others.
+ORIGINS: Mapping[str, str] = {
+    "draft": "drafted",
+    "guess": "Jacobi guess: the target's token under the drafts before it",
+    "noise": "fresh guess, drawn at random",
+    "block": "guess of a block drafted ahead (pseudo-active)",
+    "pool": "pooled or recycled n-gram",
+    "window": "row of the lookahead window",
+    "lookup": "copied from earlier text",
+    "head": "drafted by a head",
+    "draft-model": "written by a draft model",
+}
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """A draft to verify in one target forward.
+
+    Row 0 is the root: the last emitted token, whose KV is not cached yet. The position of a row is the cache length
+    plus its depth; a row attends to the cache and to its ancestors. Duplicate siblings are allowed: the deepest
+    reached path wins.
+
+    Attributes:
+        tokens: token id of each row, shape [rows].
+        parents: row index of each row's parent, -1 for the root, shape [rows]; parents come before children.
+        accept: rows that may be emitted, shape [rows]; None means all. A row that only generates drafts (a window
+            column, a guess fed along with the prompt) is False: its next token is computed, it is never committed.
+        origins: how the drafts were made, in the field's words (:data:`ORIGINS`): one word for all rows, or a word per
+            row, shape [rows]; the root's own is never looked at. For people who read a trace; no decision hangs on it.
+
+    Raises:
+        ValueError: lengths differ, the root is not row 0, or a parent does not come before its child.
+    """
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    accept: Sequence[bool] | None = field(default=None)
+    origins: str | Sequence[str] = "draft"
+
+    def __post_init__(self) -> None:
+        rows = len(self.tokens)
+        if rows == 0 or len(self.parents) != rows or (self.accept is not None and len(self.accept) != rows):
+            raise ValueError("a token tree needs at least the root, and as many parents and accept flags as tokens")
+        if not isinstance(self.origins, str) and len(self.origins) != rows:
+            raise ValueError(f"{rows} rows have {len(self.origins)} origins; give one for all, or one for each")
+        if self.parents[0] != -1:
+            raise ValueError(f"row 0 is the root and has parent -1, not {self.parents[0]}")
+        for row in range(1, rows):
+            if not 0 <= self.parents[row] < row:
+                raise ValueError(f"row {row} has parent {self.parents[row]}; parents come before their children")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def chain(
+        cls, tokens: Sequence[int], *, drafts_only: bool = False, origins: str | Sequence[str] = "draft"
+    ) -> TokenTree:
+        """A tree without branches: ``tokens[0]`` is the root and each later token hangs under the one before.
+
+        Args:
+            tokens: root followed by the guesses, shape [rows].
+            drafts_only: mark every guess as a row that is never emitted.
+            origins: as of the tree.
+        """
+        accept = [True] + [False] * (len(tokens) - 1) if drafts_only else None
+        return cls(tokens, range(-1, len(tokens) - 1), accept, origins)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one target forward decided for one slot. Host data.
+
+    Attributes:
+        emitted: tokens committed by this forward, at least one: the accepted drafts, then the target's own next token.
+        path: rows accepted, root first; ``len(emitted) == len(path)``.
+        next_tokens: the target's next token after each row of the tree, shape [rows].
+        top: with ``top_k``: (scores, ids), each [rows, k], highest first; the scores are what the sampler maximises.
+        hidden: with ``taps``: the tapped layers' outputs, one beside the other, of the tokens that this call put in the
+            cache, in their order, [tokens, taps × hidden size]. On the device, and only until the next step.
+    """
+
+    emitted: list[int]
+    path: list[int]
+    next_tokens: list[int]
+    top: tuple[Tensor, Tensor] | None = None
+    hidden: Tensor | None = None
+
+
+COMPUTED = -1  # of a row whose next token is the target's own

@@ -1,0 +1,90 @@
+"""Marginals: the best tokens of each depth as a head scored them, and what a tree of them is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import ge
+
+from specbench.decoding.tree import TokenTree
+
+
+def expected_accepted(tree: TokenTree, marginals: Marginals) -> float:
+    """Expected number of accepted drafts; the target's own next token, which always comes, is not counted.
+
+    A row is accepted when the target says its whole path, so the expectation is the sum of the rows' path
+    probabilities (DDTree). It is exact for targets that draw each position from its marginal, and for real ones as
+    good as the head is calibrated.
+
+    Args:
+        tree: any tree from the marginals' root. A token that is not among the candidates of its depth counts as
+            impossible, and a path that stands twice in the tree counts once.
+        marginals: what the head scored.
+
+    Returns:
+        A number of tokens, 0 to the tree's depth.
+    """
+    likely = [
+        dict(zip(tokens, logp, strict=True)) for tokens, logp in zip(marginals.tokens, marginals.logp, strict=True)
+    ]
+    paths: dict[tuple[int, int], int] = {}  # (parent, token) -> the first row of that path
+    same = [0] * len(tree)  # row -> the first row of its path
+    depths = [0] * len(tree)
+    scores = [0.0] + [-math.inf] * (len(tree) - 1)
+    for row in range(1, len(tree)):
+        parent, token = same[tree.parents[row]], tree.tokens[row]
+        depths[row] = depths[parent] + 1
+        if tree.accept is not None and not tree.accept[row]:
+            same[row] = row
+            continue
+        same[row] = paths.setdefault((parent, token), row)
+        if same[row] == row and depths[row] <= len(likely):
+            scores[row] = scores[parent] + likely[depths[row] - 1].get(token, -math.inf)
+    return math.fsum(map(math.exp, scores[1:]))
+
+
+_ROUNDING = 1e-3  # a log-probability that rounding made positive; a raw logit is further off
+
+
+@dataclass(frozen=True, slots=True)
+class Marginals:
+    """The best K tokens of each of the next D positions, scored independently of one another.
+
+    Plain lists are fastest (``tensor.tolist()``): builders read single entries.
+
+    Attributes:
+        root: the last emitted token.
+        tokens: candidates of each depth, best first, shape [D][K]; those of depth 1 follow the root. K may differ
+            between depths.
+        logp: their natural log-probabilities, shape [D][K]. Normalised over the whole vocabulary, not over the K, at
+            temperature 1: sampling does not rescale them (JetSpec). -inf is a token that cannot come.
+
+    Raises:
+        ValueError: shapes differ, a depth has no candidate that can come, or one twice, or its log-probabilities are
+            not normalised, not highest first, or not numbers.
+    """
+
+    root: int
+    tokens: Sequence[Sequence[int]]
+    logp: Sequence[Sequence[float]]
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.logp):
+            raise ValueError(f"{len(self.tokens)} depths of tokens, but {len(self.logp)} of log-probabilities")
+        for depth, (tokens, logp) in enumerate(zip(self.tokens, self.logp, strict=True), 1):
+            if len(tokens) == 0 or len(tokens) != len(logp):
+                raise ValueError(f"depth {depth} has {len(tokens)} tokens and {len(logp)} log-probabilities")
+            if not -math.inf < logp[0] <= _ROUNDING:
+                raise ValueError(f"the best log-probability of depth {depth} is {logp[0]}; apply log_softmax first")
+            if not all(map(ge, logp, islice(logp, 1, None))):
+                raise ValueError(f"the log-probabilities of depth {depth} are not highest first")
+            if len(set(tokens)) != len(tokens):
+                raise ValueError(f"a token occurs twice at depth {depth}")
+
+
+def check_budget(budget: int) -> None:
+    """Refuses a budget that has no place for the root."""
+    if budget < 1:
+        raise ValueError(f"a budget of {budget} rows has no place for the root; 1 is the least")

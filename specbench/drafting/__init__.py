@@ -1,1 +1,0 @@
-"""What several drafters are built of: fresh guesses, the Jacobi update, n-gram lookup, branches. No torch."""

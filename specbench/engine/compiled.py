@@ -1,0 +1,135 @@
+"""Decoder layers through torch.compile, the engine's cache and attention being a single call in each.
+
+A layer is compiled and not the model, because all layers then share what was compiled and few seconds do. Left to
+itself the compiler would stop inside every layer, at the cache and at the attention, which are Python. Here both stand
+in its graph as one opaque operation; what a layer does between handing keys and values to the cache and calling its
+attention therefore has to be nothing.
+
+No CUDA graphs of the compiler's own: those of the engine are captured around the whole forward.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specbench.engine.attention.interface import Backend, UnsupportedAttention
+from specbench.engine.cache import StaticCache
+from specbench.engine.step import decoder_layers
+
+# Of one layer's code, all kinds of layers together: one row or many, one slot or many, the layer's index as a constant
+# or as a number. Beyond it torch runs a layer as it is.
+_VARIANTS = 32
+# Elements of work from which on the compiler takes another thread. 4096 and 32768 were timed: equal to 32 rows, at 64
+# the smaller was faster. Its own 512 would share out what a single row does between two products.
+_CPU_CHUNK = 4096
+
+
+class Fused:
+    """Switches a model's decoder layers between running as they are and compiled.
+
+    Args:
+        model: a transformers causal LM.
+        enabled: whether :meth:`attach` does anything.
+    """
+
+    def __init__(self, model: Any, enabled: bool) -> None:
+        self._layers = decoder_layers(model) if enabled else []
+        self._options: dict[str, Any] = (
+            {"cpp.min_chunk_size": _CPU_CHUNK} if self._layers and model.device.type == "cpu" else {}
+        )
+        self._compiled: dict[type, Any] = {}
+        self._restore: list[Any] = []
+
+    def attach(self) -> None:
+        """Runs compiled layers from now on; each kind is compiled when it is first called."""
+        if not self._layers or self._restore:
+            return
+        import torch._dynamo as dynamo  # seconds, which only who compiles shall wait
+
+        # Without the first, every layer's index would be a constant of its own code.
+        config = dynamo.config.patch(allow_unspec_int_on_nn_module=True, recompile_limit=_VARIANTS)
+        config.__enter__()
+        self._restore.append(config)
+        for layer in self._layers:
+            kind = type(layer)
+            if kind not in self._compiled:
+                self._compiled[kind] = torch.compile(kind.forward, options=self._options)
+            layer.__dict__["forward"] = MethodType(_Forward(self._compiled[kind]), layer)
+
+    def detach(self) -> None:
+        """Gives the layers their own forward back."""
+        for layer in self._layers:
+            layer.__dict__.pop("forward", None)
+        while self._restore:
+            self._restore.pop().__exit__(None, None, None)
+
+
+class _Serving:
+    """Cache and attention of the forward that is under way, for the opaque operation to find."""
+
+    cache: Any = None
+    step: Backend | None = None
+
+
+class _Forward:
+    """A decoder layer's forward: compiled in a step of the engine, else the layer's own."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+        self._deferred = _Deferred()
+
+    def __call__(self, layer: nn.Module, *args: Any, step: Backend | None = None, calls: Any = None, **kw: Any) -> Any:
+        cache = next((a for a in (*args, *kw.values()) if isinstance(a, StaticCache)), None)
+        if cache is None or calls is not None:  # transformers' own loop, or a check that listens to the layers' calls
+            return type(layer).forward(layer, *args, step=step, calls=calls, **kw)
+        _Serving.cache, _Serving.step = cache, step
+        deferred = self._deferred
+        args = tuple(deferred if a is cache else a for a in args)
+        kw = {name: deferred if a is cache else a for name, a in kw.items()}
+        return self._compiled(layer, *args, step=deferred, **kw)
+
+
+class _Deferred:
+    """Cache and attention in one, as a layer sees them while it is traced: storing waits for the attention."""
+
+    def __init__(self) -> None:
+        self.stored: tuple[Tensor, Tensor, int] | None = None
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        self.stored = (key, value, layer_idx)
+        return key, value
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        return 0
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+        stored, self.stored = self.stored, None
+        if stored is None or stored[0] is not key or stored[1] is not value:
+            raise UnsupportedAttention(
+                "this model's layers change keys or values after the cache, which cannot be compiled; do without"
+            )
+        result: Tensor = torch.ops.specbench.attend(query, key, value, stored[2], scale, window)
+        return result
+
+
+torch.library.define(
+    "specbench::attend",
+    "(Tensor query, Tensor key, Tensor value, SymInt layer, float? scale, SymInt? window) -> Tensor",
+)
+
+
+@torch.library.impl("specbench::attend", "CompositeExplicitAutograd")
+def _(query: Tensor, key: Tensor, value: Tensor, layer: int, scale: float | None, window: int | None) -> Tensor:
+    assert _Serving.step is not None
+    keys, values = _Serving.cache.update(key, value, layer)
+    return _Serving.step(query, keys, values, scale, window).contiguous()
+
+
+@torch.library.register_fake("specbench::attend")
+def _(query: Tensor, key: Tensor, value: Tensor, layer: int, scale: float | None, window: int | None) -> Tensor:
+    slots, heads, rows, _ = query.shape
+    return query.new_empty(slots, rows, heads, value.shape[3])

@@ -1,0 +1,201 @@
+"""The next token of each row in one pass over the logits: what ``sampler.scores(...).argmax(-1)`` chooses.
+
+The Gumbel noise is computed where it is added, by the hash of :func:`specbench.engine.sampler.gumbel`, so neither a
+table of noise nor a float32 copy of the logits exists. The kernels are compiled without fused multiply-add and use
+IEEE operations alone: the noise has the same bits on every device, and in the interpreter that the tests run in.
+"""
+
+# ruff: noqa: N803 - compile-time arguments of kernels are upper case
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024  # tokens of a tile: one 16-byte load of bf16 for each of 128 threads
+# Without fused multiply-add every operation rounds as IEEE says, here as in the interpreter.
+_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
+_PROGRAMS_EACH = 4  # programs wanted per multiprocessor: enough loads in flight to saturate memory
+
+
+@triton.jit
+def _mix(x):
+    """``sampler._mix`` on uint32, whose arithmetic wraps where that one masks."""
+    x = (x ^ (x >> 17)) * 0xED5AD4BB
+    x = (x ^ (x >> 11)) * 0xAC4C1B51
+    x = (x ^ (x >> 15)) * 0x31848BAB
+    return x ^ (x >> 14)
+
+
+@triton.jit
+def _keys(seed, position):
+    """The two uint32 keys of a (seed, position). ``seed`` is int64, ``position`` an int."""
+    at = position.to(tl.uint32)
+    low, high = _mix(seed.to(tl.uint32) ^ 0x9E3779B9), _mix((seed >> 32).to(tl.uint32) ^ 0x85EBCA6B)
+    first = _mix(low + at * 0x9E3779B1)
+    return first, _mix((high ^ first) + at)
+
+
+@triton.jit
+def _bits(first, second, token):
+    """32 random bits of each token id, given the keys of its position."""
+    return _mix(_mix(token.to(tl.uint32) + first) ^ second)
+
+
+@triton.jit
+def _exponent(x):
+    """k with ``x * 2**-k`` in [2/3, 4/3), for a positive normal float32."""
+    return (x.to(tl.int32, bitcast=True) - 0x3F2AAAAB) >> 23
+
+
+@triton.jit
+def _power(k):
+    """``2**k`` as float32, built from its bits."""
+    return ((k + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _log_of(f, k):
+    """``log((1 + f) * 2**k)`` for f in [-1/3, 1/3], within an ulp.
+
+    ``f - f²/2 + f³·q(f)`` with q of degree 7, a minimax fit of ours (relative error of the whole 6e-9, a tenth of the
+    rounding). ln 2 comes in two parts, the first short enough that its product with k is exact.
+    """
+    q = f * -0.12891703844070435 + 0.13984458148479462
+    q = q * f - 0.12184257060289383
+    q = q * f + 0.14005865156650543
+    q = q * f - 0.16680487990379333
+    q = q * f + 0.20010405778884888
+    q = q * f - 0.24999797344207764
+    q = q * f + 0.3333321511745453
+    square, turns = f * f, k.to(tl.float32)
+    small = q * f * square + turns * -2.1219444e-4 - 0.5 * square
+    return f + small + turns * 0.693359375
+
+
+@triton.jit
+def _log(x):
+    """Natural logarithm of a positive normal float32."""
+    k = _exponent(x)
+    return _log_of(x * _power(-k) - 1.0, k)
+
+
+@triton.jit
+def _log1m(u):
+    """``log(1 - u)`` for u in [2^-33, 1 - 2^-24].
+
+    The power of two is taken from the rounded ``1 - u``, but f is made of u itself. ``scale * u`` and ``scale - 1`` are
+    exact, and so is their difference (for scale 1 trivially, above it they are within a factor of two of each other:
+    Sterbenz), so that nothing of a small u is lost.
+    """
+    k = _exponent(1.0 - u)
+    scale = _power(-k)
+    return _log_of((scale - 1.0) - scale * u, k)
+
+
+@triton.jit
+def _gumbel(bits):
+    """Standard Gumbel noise of 32 random bits; the formula of ``sampler.gumbel``."""
+    u = tl.minimum((bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.999999940395355224609375)
+    return -_log(-_log1m(u))
+
+
+@triton.jit
+def _order(score):
+    """int32 keys in the order of float32 scores: -0 equals +0, and NaN is above all others, as in ``torch.argmax``."""
+    bits = (score + 0.0).to(tl.int32, bitcast=True)
+    key = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the larger a negative float's magnitude, the larger its bits
+    return tl.where(score != score, 0x7FFFFFFF, key)
+
+
+@triton.jit
+def _best_of_split(
+    logits, positions, seed, temperature, partial, vocab, queries, slot_stride, row_stride, position_stride, span,
+    GREEDY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Program (row, split): the best token among ``span`` ids, as one int64 that orders by score, then by lowest id."""
+    row, split = tl.program_id(0), tl.program_id(1)
+    slot, query = row // queries, row % queries
+    source = logits + slot.to(tl.int64) * slot_stride + query.to(tl.int64) * row_stride
+    if not GREEDY:
+        first, second = _keys(tl.load(seed), tl.load(positions + slot * position_stride + query))
+        divisor = tl.load(temperature)
+    begin = split * span
+    # Below the key of -inf, so that any token replaces it. A lane sees its ids in ascending order and keeps the first
+    # of equal ones.
+    best = tl.full([BLOCK], -0x80000000, tl.int32)
+    best_token = tl.zeros([BLOCK], tl.int32)
+    for start in range(begin, tl.minimum(begin + span, vocab), BLOCK):
+        token = start + tl.arange(0, BLOCK)
+        inside = token < vocab  # a span is whole tiles; and a bound that is an argument leaves the loads vectorised
+        score = tl.load(source + token, mask=inside, other=0.0).to(tl.float32)
+        if not GREEDY:
+            # The division of IEEE, as torch divides; the operator's is approximate.
+            score = tl.div_rn(score, divisor) + _gumbel(_bits(first, second, token))
+        key = _order(score)
+        better = inside & (key > best)
+        best = tl.where(better, key, best)
+        best_token = tl.where(better, token, best_token)
+    packed = (best.to(tl.int64) << 32) | (0x7FFFFFFF - best_token).to(tl.int64)
+    tl.store(partial + row.to(tl.int64) * tl.num_programs(1) + split, tl.max(packed, 0))
+
+
+@triton.jit
+def _best_of_row(partial, chosen, splits, BLOCK: tl.constexpr):
+    """Program (row): the best of its splits."""
+    row = tl.program_id(0)
+    split = tl.arange(0, BLOCK)
+    worst = -0x8000000000000000
+    packed = tl.load(partial + row.to(tl.int64) * splits + split, mask=split < splits, other=worst)
+    tl.store(chosen + row, 0x7FFFFFFF - (tl.max(packed, 0) & 0x7FFFFFFF).to(tl.int32))
+
+
+def choose(
+    logits: Tensor,
+    positions: Tensor,
+    *,
+    seed: Tensor,
+    temperature: Tensor,
+    greedy: bool,
+    processors: int | None = None,
+) -> Tensor:
+    """The next token of each row: ``argmax(logits)``, or ``argmax(logits / T + g)`` when sampling.
+
+    The lowest id among equal maxima. NaN counts as the largest value, as in ``torch.argmax``: an id in the vocabulary
+    comes out whatever the row holds, and a broken row is broken alike in every backend.
+
+    Args:
+        logits: [S, Q, V] in bf16, fp16 or fp32; only the last dimension has to be contiguous.
+        positions: int32 [S, Q], the position that the chosen token will have; last dimension contiguous.
+        seed: int64 [1] on the device, below 2^63; not read when greedy.
+        temperature: float32 [1] on the device, above 0; not read when greedy.
+        greedy: no noise.
+        processors: multiprocessors to fill; default is what the device has.
+
+    Returns:
+        int32 [S, Q].
+
+    Raises:
+        ValueError: a row of logits or positions is not contiguous.
+    """
+    if logits.stride(-1) != 1 or positions.stride(-1) != 1:
+        raise ValueError("choose needs logits and positions that are contiguous in their last dimension")
+    slots, queries, vocab = logits.shape
+    rows = slots * queries
+    if processors is None:
+        on_gpu = logits.device.type == "cuda"
+        processors = torch.cuda.get_device_properties(logits.device).multi_processor_count if on_gpu else 1
+    tiles = triton.cdiv(vocab, _BLOCK)
+    span = triton.cdiv(tiles, min(tiles, triton.cdiv(_PROGRAMS_EACH * processors, rows))) * _BLOCK
+    splits = triton.cdiv(vocab, span)
+    partial = torch.empty(rows, splits, dtype=torch.int64, device=logits.device)
+    chosen = torch.empty(slots, queries, dtype=torch.int32, device=logits.device)
+    _best_of_split[(rows, splits)](
+        logits, positions, seed, temperature, partial, vocab, queries,
+        logits.stride(0), logits.stride(1), positions.stride(0), span,
+        GREEDY=greedy, BLOCK=_BLOCK, **_OPTIONS,
+    )  # fmt: skip
+    _best_of_row[(rows,)](partial, chosen, splits, BLOCK=triton.next_power_of_2(splits), num_warps=1)
+    return chosen

@@ -1,0 +1,17 @@
+"""Evals: a task's prompts in, verdicts out; the judge; the sandbox. No torch."""
+
+from typing import TYPE_CHECKING
+
+from specbench.common.door import door
+
+if TYPE_CHECKING:
+    from specbench.evals.launch import Tenths as Tenths
+    from specbench.evals.launch import score_in_child as score_in_child
+    from specbench.evals.sandbox.run import Program as Program
+    from specbench.evals.sandbox.run import Sandbox as Sandbox
+    from specbench.evals.task import Question as Question
+    from specbench.evals.task import Task as Task
+    from specbench.evals.task import Unscored as Unscored
+    from specbench.evals.task import Verdict as Verdict
+
+__getattr__, __dir__ = door(__name__)

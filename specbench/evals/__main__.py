@@ -1,0 +1,49 @@
+"""``python -m specbench.evals RUN_DIR``: scores a run in a process that never imports torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from specbench.common import SpecbenchError
+from specbench.evals.scoring import score_run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0, or that of the SpecbenchError whose text is then the last line on stderr; 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m specbench.evals", description="Score the answers of a run.")
+    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder with run.json and requests.jsonl")
+    parser.add_argument("--data-dir", type=Path, help="folder of data files")
+    parser.add_argument("--workers", type=_positive, help="programs run at a time (default: all processors)")
+    parser.add_argument("--progress", action="store_true", help='JSON lines {"done", "total"} on stderr')
+    args = parser.parse_args(argv)
+
+    def report(done: int, total: int) -> None:
+        if args.progress:
+            sys.stderr.write(json.dumps({"done": done, "total": total}) + "\n")
+            sys.stderr.flush()
+
+    try:
+        path = score_run(args.run, args.data_dir, args.workers, report)
+    except SpecbenchError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; the run's verdicts are as they were\n")
+        return 130
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""A judge behind an OpenAI-compatible endpoint: plain HTTP from the standard library."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import time
+import urllib.error
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from specbench.common import EnvironmentRefused, UsageError
+from specbench.evals.judge.posting import post
+from specbench.evals.judge.prompts import JudgePrompt
+from specbench.evals.judge.run import Unanswered
+from specbench.evals.judge.secret import Secret
+from specbench.results.judgments import JudgeSpec
+
+_TRIES = 3
+_PAUSE_S = 2.0  # before the second try, doubled before the third
+_REFUSED = {400, 413, 422}  # this prompt, not the endpoint: too long, filtered
+_WRONG = {401: "refuses the key", 403: "refuses the key", 404: "knows no such model or path"}
+
+
+class _Transient(Exception):
+    """Worth another try."""
+
+
+class Endpoint:
+    """Asks ``BASE/chat/completions``, greedily.
+
+    Attributes:
+        spec: the record.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str,
+        key: str | None,
+        *,
+        max_tokens: int,
+        timeout_s: float,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """
+        Args:
+            model: as the endpoint knows it.
+            base_url: "http://localhost:8000/v1"; a trailing slash is fine.
+            key: sent as a bearer token; never written anywhere, not even where the endpoint says it again.
+            max_tokens: of a judgment.
+            timeout_s: seconds for a whole answer, from looking up the name to its last byte.
+            sleep: waits between tries.
+
+        Raises:
+            UsageError: not a web address, or no key that could be sent.
+        """
+        self._secret = None if key is None else Secret(key)
+        parts = urlsplit(base_url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
+            raise UsageError(
+                f"--base-url {self._scrubbed(base_url)} is no web address; write it as http://localhost:8000/v1"
+            )
+        if "@" in parts.netloc:
+            raise UsageError("--base-url holds a user or password; give the key by --api-key-env")
+        self._host = parts.netloc
+        self._url = f"{base_url.rstrip('/')}/chat/completions"
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        # A proxy that the environment names is not meant for this machine itself.
+        self._proxies = not _is_loopback(parts.hostname)
+        self.spec = JudgeSpec(id=model, kind="endpoint", endpoint=self._host, max_tokens=max_tokens)
+
+    def ask(self, prompt: JudgePrompt) -> str:
+        """The judge's words; empty when it said nothing.
+
+        Raises:
+            Unanswered: it refuses this prompt.
+            UsageError: the key, the model or the address is wrong.
+            EnvironmentRefused: three tries gave no answer that is one.
+        """
+        messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
+        body = {"model": self.spec.id, "messages": messages, "temperature": 0, "max_tokens": self.spec.max_tokens}
+        for attempt in range(1, _TRIES + 1):
+            try:
+                return self._words(self._post(json.dumps(body).encode()))
+            except _Transient as error:
+                if attempt == _TRIES:
+                    raise EnvironmentRefused(
+                        f"the judge at {self._host} gave no answer in {_TRIES} tries ({error}); what is judged already "
+                        "is kept, repeat the command to go on"
+                    ) from None
+                self._sleep(_PAUSE_S * 2 ** (attempt - 1))
+        raise AssertionError
+
+    def _post(self, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json", "User-Agent": "specbench"}
+        if self._secret is not None:
+            headers["Authorization"] = f"Bearer {self._secret.key}"
+        try:
+            reply = post(self._url, body, headers, self._timeout_s, proxies=self._proxies)
+        except Exception as error:  # of whatever kind: its text may hold a header, and so may a traceback's
+            raise _Transient(self._reason(error)) from None
+        if not 200 <= reply.status < 300:
+            raise self._refusal(reply.status, self._said(reply.body))
+        return reply.body
+
+    def _refusal(self, code: int, said: str) -> Exception:
+        if code in _WRONG:
+            return UsageError(
+                f"the judge at {self._host} {_WRONG[code]} (HTTP {code}{said}); "
+                "check --judge, --base-url and --api-key-env"
+            )
+        if code in _REFUSED:
+            return Unanswered(f"HTTP {code}{said}")
+        if 300 <= code < 400:
+            return UsageError(f"the judge at {self._host} redirects elsewhere (HTTP {code}); give that --base-url")
+        return _Transient(f"HTTP {code}{said}")
+
+    def _reason(self, error: Exception) -> str:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(cause, TimeoutError):
+            return f"no answer within {self._timeout_s:g} s"
+        if isinstance(cause, OSError) and cause.strerror:
+            return self._shown(cause.strerror).lower()
+        return self._shown(str(cause)) or type(cause).__name__
+
+    def _said(self, body: bytes) -> str:
+        """The endpoint's own reason; what it sends is data, and may be anything."""
+        try:
+            text = json.loads(body)["error"]
+            text = text["message"] if isinstance(text, dict) else text
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return ""
+        return f": {self._shown(str(text))}"
+
+    def _words(self, answer: bytes) -> str:
+        """The message in a chat completion.
+
+        Raises:
+            _Transient: it is none.
+        """
+        try:
+            content = json.loads(answer)["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            start = self._shown(answer.decode(errors="replace"), 60)
+            raise _Transient(f"an answer that is no chat completion: '{start}'") from None
+        if content is not None and not isinstance(content, str):
+            raise _Transient("a message whose content is no text")
+        return self._scrubbed(content or "")  # null: a filter held it back
+
+    def _shown(self, text: str, most: int = 160) -> str:
+        """One line of at most ``most`` characters; the key goes first, for half a key is not found."""
+        return " ".join(self._scrubbed(text).split())[:most]
+
+    def _scrubbed(self, text: str) -> str:
+        return text if self._secret is None else self._secret.scrub(text)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,186 @@
+"""Judge: a model rates the answers of a run, as FastChat's MT-Bench does. No torch.
+
+What is left to ask, what equal answers share, a rating from a judge's words, and a record of each as it comes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from specbench.common import UsageError, options, registry
+from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
+from specbench.evals.task import JudgedTask, Question
+from specbench.results import BASELINE, RequestLog, RequestRecord
+from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_judgments
+from specbench.results.schema import TaskSpec, request_key
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer to be rated."""
+
+    record: RequestRecord
+    prompt: JudgePrompt
+
+
+def questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Question]:
+    """What the prompts of a run asked, by prompt id.
+
+    Raises:
+        UsageError: the task is not judged, or is another version by now, or its data are missing or wrong.
+        EnvironmentRefused: its data are nowhere on this machine.
+    """
+    card = registry.task(task.name)
+    if not card.info.get("judge"):
+        judged = ", ".join(name for name, other in registry.tasks().items() if other.info.get("judge"))
+        raise UsageError(f"task '{task.name}' is not rated by a judge; those that are: {judged}")
+    if int(card.info["version"]) != task.version:
+        raise UsageError(
+            f"the run is of {task.name} v{task.version} and this is v{card.info['version']}, whose questions may "
+            "differ; run it again"
+        )
+    module = card.load()
+    made: JudgedTask = module.Task(options.parse(module.Options, task.options, task.name), data_dir)
+    return made.questions()
+
+
+def answers(records: Sequence[RequestRecord], asked: Mapping[str, Question], prompts: JudgePrompts) -> list[Answer]:
+    """All answers in the order of ``records``, AR's first: the others may be equal to them.
+
+    Raises:
+        UsageError: an answer to a prompt that the task does not have.
+    """
+    texts = {record.key: record.text for record in records}
+    found = []
+    for record in sorted(records, key=lambda record: record.method != BASELINE):
+        question = asked.get(record.prompt_id)
+        if question is None:
+            raise UsageError(f"the task has no prompt '{record.prompt_id}'; the run was made with other data")
+        # The judge reads the conversation as it was held.
+        speaker = BASELINE if question.forced else record.method
+        before = [request_key(speaker, record.prompt_id, record.repeat, turn) for turn in range(1, record.turn)]
+        for key in before:
+            if key not in texts:
+                raise UsageError(f"the run lacks the answer {key}, which {record.key} follows; repeat its command")
+        said = [texts[key] for key in before]
+        found.append(Answer(record, prompts.render(question, [*said, record.text])))
+    return found
+
+
+# A judge that refuses the first few prompts was not set up right; asking on would only cost.
+_MOST_REFUSALS = 3
+
+
+class Judge(Protocol):
+    """Who rates."""
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """The record."""
+        ...
+
+    def ask(self, prompt: JudgePrompt) -> str:
+        """The judge's words.
+
+        Raises:
+            Unanswered: it refuses this prompt.
+            SpecbenchError: it cannot go on.
+        """
+        ...
+
+
+def judgment(answer: Answer, spec: JudgeSpec, text: str, error: str | None = None) -> Judgment:
+    """The record of one judge's words on one answer."""
+    record = answer.record
+    return Judgment(
+        request=record.key,
+        method=record.method,
+        prompt_id=record.prompt_id,
+        repeat=record.repeat,
+        turn=record.turn,
+        category=record.category,
+        judge=spec,
+        prompt=answer.prompt.name,
+        prompt_sha256=answer.prompt.sha256,
+        rating=rating(text),
+        text=text,
+        error=error,
+    )
+
+
+def judge_all(
+    folder: Path,
+    judge: Judge,
+    answers: Sequence[Answer],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Rates every answer that this judge has not rated, and appends to ``judgments.jsonl`` after each.
+
+    An answer whose prompt reads the same as one rated before takes that judgment: the judge is greedy.
+
+    Args:
+        folder: the run folder, locked by the caller.
+        judge: who rates.
+        answers: AR's first, so that it is AR's judgments that the others take.
+        progress: called with (answers rated, answers), from the start on.
+
+    Raises:
+        UsageError: the judge refused several prompts in a row.
+        SpecbenchError: the judge cannot go on. What is rated is kept in any case.
+    """
+    mine = [j for j in read_judgments(folder) if j.judge == judge.spec and j.error is None]
+    rated = {(j.request, j.prompt_sha256) for j in mine}
+    by_prompt = {j.prompt_sha256: j for j in reversed(mine)}
+    left = [answer for answer in answers if (answer.record.key, answer.prompt.sha256) not in rated]
+    progress(len(answers) - len(left), len(answers))
+    refusals = 0
+    log = RequestLog(folder / JUDGMENTS)
+    try:
+        for number, answer in enumerate(left, len(answers) - len(left) + 1):
+            known = by_prompt.get(answer.prompt.sha256)
+            if known is not None:
+                made = judgment(answer, judge.spec, known.text)
+                made = made.model_copy(update={"same_as": known.same_as or known.request})
+            else:
+                try:
+                    made = judgment(answer, judge.spec, judge.ask(answer.prompt))
+                    refusals = 0
+                    by_prompt[answer.prompt.sha256] = made
+                except Unanswered as error:
+                    made = judgment(answer, judge.spec, "", str(error))
+                    refusals += 1
+            log.append(made.model_dump(mode="json"))
+            progress(number, len(answers))
+            if refusals == _MOST_REFUSALS:
+                raise UsageError(
+                    f"the judge refused {refusals} answers in a row ({made.error}); check how it is set up"
+                )
+    finally:
+        log.close()
+
+
+# FastChat, llm_judge/common.py: the asked-for form, then the one that judges fall into.
+_PATTERNS = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
+
+LOWEST, HIGHEST = 1.0, 10.0
+
+
+def rating(text: str) -> float | None:
+    """The rating in a judgment; None where there is none.
+
+    A number outside 1 to 10 is none either: the prompts ask for that scale, and the second form also finds the "[12]"
+    of a footnote. FastChat would count it.
+    """
+    for pattern in _PATTERNS:
+        if found := pattern.search(text):
+            value = float(found[1])
+            return value if LOWEST <= value <= HIGHEST else None
+    return None
+
+
+class Unanswered(Exception):
+    """The judge refuses this one prompt; others may go through."""

@@ -1,0 +1,89 @@
+"""Starts the scoring process: generations are judged where torch was never imported (DESIGN §9)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.results.verdicts import read_verdicts
+
+_END_S = 10.0  # for the scorer to end in order; it needs a tenth of a second, on a busy machine a few
+
+
+class Tenths:
+    """Tells how far scoring is, at every tenth.
+
+    Args:
+        say: takes the sentence.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._told = -1
+
+    def __call__(self, done: int, total: int) -> None:
+        tenth = 10 * done // total if total else 10
+        if tenth > self._told:
+            self._told = tenth
+            self._say(f"scoring answers, {done} of {total}")
+
+
+def score_in_child(
+    folder: Path,
+    data_dir: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    workers: int | None = None,
+) -> dict[str, bool]:
+    """Scores a run in a fresh process.
+
+    Args:
+        folder: the run folder.
+        data_dir: folder of data files.
+        progress: called with (answers scored, answers).
+        workers: answers judged at a time; all processors by default.
+
+    Returns:
+        Request key -> whether its answer is right.
+
+    Raises:
+        SpecbenchError: the scorer's own one-line reason, of its own kind.
+    """
+    command = [sys.executable, "-m", "specbench.evals", str(folder), "--progress"]
+    if data_dir is not None:
+        command += ["--data-dir", str(data_dir)]
+    if workers is not None:
+        command += ["--workers", str(workers)]
+    said = ""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                try:
+                    state = json.loads(line)
+                    progress(state["done"], state["total"])
+                except (ValueError, KeyError, TypeError):
+                    said = line.strip() or said
+        except BaseException:
+            _end(process)
+            raise
+    if process.returncode:
+        kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentRefused)}
+        kind = kinds.get(process.returncode, SpecbenchError)
+        raise kind(said or f"the scoring process ended with code {process.returncode}; repeat the command")
+    return read_verdicts(folder)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends the scorer: Ctrl-C may have reached this process alone, and then it would go on without us."""
+    try:
+        process.send_signal(signal.SIGINT)  # a second one does it no harm, and it takes its programs with it
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+    finally:  # a second Ctrl-C does not wait; programs die with the scorer, but for their temporary folders
+        process.kill()

@@ -1,0 +1,284 @@
+"""lm-eval's task objects without its runner: its prompts and few-shot examples, its filters and metrics.
+
+Its ``simple_evaluate`` drives the generation itself, task by task. Ours interleaves methods prompt by prompt, so the
+two halves around the generation are used alone. The id of a document is lm-eval's, its index in the split.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import json
+import logging
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from specbench.common import EnvironmentRefused, Prompt, UsageError
+from specbench.common import options as opt
+from specbench.evals.data import read_jsonl
+
+FEWSHOT_SEED = 1234
+"""The seed of lm-eval's own runs: with it, ours draw the same examples for the same document."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """A way of asking the documents of a task.
+
+    Attributes:
+        config: lm-eval's YAML file below its folder of tasks ("gsm8k/gsm8k.yaml").
+        chat: through the model's chat template; else as one text, as lm-eval gives it to a base model.
+        shots: few-shot examples by default.
+        most: the most of them there can be.
+        system: the system turn.
+        changes: fields of the YAML file that are replaced.
+    """
+
+    config: str
+    chat: bool
+    shots: int = 0
+    most: int = 0
+    system: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Options(opt.Options):
+    """What the options of a task need to have to be settled here."""
+
+    style: str
+    shots: int | None
+
+
+class LmTask:
+    """One of lm-eval's tasks, on data of ours. Its verdicts may be asked for in several threads at once."""
+
+    def __init__(self, style: Style, splits: Mapping[str, Path], changes: Mapping[str, Any] | None = None) -> None:
+        """
+        Args:
+            style: which of lm-eval's files, and what is changed in it.
+            splits: split name -> JSON lines file, rows in the form that the YAML file expects.
+            changes: further changes.
+
+        Raises:
+            EnvironmentRefused: lm-eval, or what this task needs besides, is not installed.
+        """
+        self._task = _load(style.config, splits, {**style.changes, **(changes or {})})
+        self.docs: list[dict[str, Any]] = list(self._task.eval_docs)
+        from lm_eval.filters import build_filter_ensemble
+
+        filters = self._task.config.filter_list or [{"name": "none", "filter": [{"function": "take_first"}]}]
+        self._filters = [build_filter_ensemble(f["name"], [_component(part) for part in f["filter"]]) for f in filters]
+
+    def prompts(self, name: str, style: Style, shots: int, key: str) -> list[Prompt]:
+        """The prompts of all documents, in their order, with ids "NAME/17".
+
+        Args:
+            name: the task's.
+            style: how to ask; of the same file as this task.
+            shots: few-shot examples before each.
+            key: the field that tells two documents apart ("question").
+
+        Raises:
+            UsageError: a few-shot example is also a document to be answered.
+        """
+        if shots:
+            disjoint(self._task.fewshot_docs(), self.docs, key)
+        self._task.set_fewshot_seed(FEWSHOT_SEED)
+        stops = tuple(self._task.config.generation_kwargs["until"])
+        prompts = []
+        with _compiled_once():
+            for number, doc in enumerate(self.docs):
+                built = self._task.fewshot_context(
+                    doc,
+                    num_fewshot=shots,
+                    system_instruction=style.system or None,
+                    apply_chat_template=style.chat,
+                    fewshot_as_multiturn=True,
+                    # The place of a model's template: ours is applied later, so the turns are handed on as they are.
+                    chat_template=(lambda turns, add_generation_prompt: turns) if style.chat else None,
+                )
+                if style.chat:  # without stops: such a model ends its turn, and may well write "Problem:" before it
+                    *history, (_, text) = [(turn["role"], turn["content"]) for turn in built]
+                    prompts.append(Prompt(f"{name}/{number}", text, True, history=tuple(history)))
+                else:
+                    prompts.append(Prompt(f"{name}/{number}", built, False, stops=stops))
+        return prompts
+
+    def judge(self, doc_id: int, text: str) -> dict[str, tuple[str, Mapping[str, float]]]:
+        """Filter name -> (what it made of the answer, metric -> value), as lm-eval's evaluator computes them."""
+        from lm_eval.api.instance import Instance
+
+        doc = self.docs[doc_id]
+        instance = Instance("generate_until", doc, ("", {}), 0)
+        instance.resps = [text]
+        verdicts = {}
+        for ensemble in self._filters:
+            ensemble.apply([instance])
+            answer = instance.filtered_resps[ensemble.name]
+            verdicts[ensemble.name] = (str(answer), self._task.process_results(doc, [answer]))
+        return verdicts
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+def check(name: str, styles: Mapping[str, Style], options: Options) -> None:
+    """Checks the options before any data are read.
+
+    Raises:
+        UsageError: more few-shot examples than the style has.
+    """
+    style = styles["chat" if options.style == "auto" else options.style]
+    if (options.shots or 0) <= style.most:
+        return
+    if not style.most:
+        raise UsageError(f"style={options.style} of {name} is a prompt as published, without examples; leave shots out")
+    raise UsageError(f"style={options.style} of {name} takes at most {style.most} shots, not {options.shots}")
+
+
+def settle(styles: Mapping[str, Style], options: OptionsT, chat: bool) -> OptionsT:
+    """The options with nothing left to be decided.
+
+    Args:
+        chat: whether the model has a chat template.
+
+    Raises:
+        UsageError: a style of chat for a model without a chat template.
+    """
+    name = options.style
+    if name == "auto":
+        name = "chat" if chat else "completion"
+    if styles[name].chat and not chat:
+        raise UsageError(f"style={name} needs a model with a chat template; this one has none, so use style=completion")
+    shots = styles[name].shots if options.shots is None else options.shots
+    return options.model_copy(update={"style": name, "shots": shots})
+
+
+def settled(name: str, options: Options) -> str:
+    """The style to score by.
+
+    Raises:
+        UsageError: it is still ``auto``.
+    """
+    if options.style == "auto":
+        raise UsageError(f"{name} answers are scored by the style they were asked in; set style=chat or completion")
+    return options.style
+
+
+def doc_id(prompt_id: str, task: str, count: int) -> int:
+    """The document of a prompt id "TASK/17".
+
+    Args:
+        count: documents there are.
+
+    Raises:
+        UsageError: there is no such document.
+    """
+    name, _, number = prompt_id.partition("/")
+    if name != task or not number.isdecimal() or int(number) >= count:
+        raise UsageError(f"{task} has no problem '{prompt_id}'; the run was made with other data")
+    return int(number)
+
+
+def disjoint(examples: Iterable[Mapping[str, Any]], docs: Iterable[Mapping[str, Any]], key: str) -> None:
+    """Checks that no few-shot example is a document to be answered; spelling in spaces and capitals aside.
+
+    Raises:
+        UsageError: names the first that is.
+    """
+    asked = {_plain(doc[key]) for doc in docs}
+    for example in examples:
+        if _plain(example[key]) in asked:
+            raise UsageError(
+                f"a few-shot example is also a question of the test: '{example[key][:60]}…'; use the published files"
+            )
+
+
+def versions(task: str, *packages: str) -> dict[str, str]:
+    """Installed versions of the packages that decide a verdict.
+
+    Raises:
+        EnvironmentRefused: one is not installed.
+    """
+    found = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise refusal(task, package) from None
+    return found
+
+
+def refusal(task: str, package: str) -> EnvironmentRefused:
+    """The error for a task whose libraries are not all here."""
+    return EnvironmentRefused(f"{task} needs {package}, which is not installed: pip install 'specbench-llm[eval]'")
+
+
+def read_splits(splits: Mapping[str, str], **_: Any) -> Any:
+    """The ``custom_dataset`` of the generated YAML file.
+
+    Its ``dataset_path: json`` would do, but writes a copy of the data into the user's cache.
+
+    Args:
+        splits: split name -> path.
+
+    Returns:
+        A ``datasets.DatasetDict`` in memory.
+    """
+    import datasets
+
+    return datasets.DatasetDict({split: datasets.Dataset.from_list(read_jsonl(Path(p))) for split, p in splits.items()})
+
+
+def _load(config: str, splits: Mapping[str, Path], changes: Mapping[str, Any]) -> Any:
+    name = Path(config).parent.name
+    try:
+        import datasets
+        import lm_eval.tasks
+        from lm_eval.tasks import TaskManager
+
+        datasets.disable_progress_bars()
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it has advice for those who run it
+        fields = {
+            "include": str(Path(lm_eval.tasks.__file__).parent / config),
+            "task": f"specbench_{name}",
+            "dataset_kwargs": {"splits": {split: str(path.resolve()) for split, path in splits.items()}},
+            **changes,
+        }
+        lines = [f"{field}: {json.dumps(value)}" for field, value in fields.items()]  # JSON is YAML
+        with tempfile.TemporaryDirectory(prefix="specbench-") as folder:
+            Path(folder, "task.yaml").write_text(
+                "\n".join([*lines, "custom_dataset: !function specbench.evals.lm_eval_tasks.read_splits"]) + "\n",
+                encoding="utf-8",
+            )
+            # Not its own tasks: to find one among its fourteen thousand takes seconds.
+            manager = TaskManager(include_path=[folder], include_defaults=False)
+            return manager.load(fields["task"])["tasks"][fields["task"]]
+    except ModuleNotFoundError as error:
+        raise refusal(name, str(error.name)) from error
+    except AssertionError as error:  # how its MATH tasks refuse another version of antlr4
+        raise refusal(name, "antlr4-python3-runtime 4.11") from error
+
+
+@contextlib.contextmanager
+def _compiled_once() -> Iterator[None]:
+    """lm-eval compiles its template anew for each field of each document; that is most of the time it takes."""
+    from lm_eval.utils import env
+
+    env.from_string = functools.cache(env.from_string)
+    try:
+        yield
+    finally:
+        del env.from_string  # the method of its class is there again
+
+
+def _component(part: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    return part["function"], {name: value for name, value in part.items() if name != "function"}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()

@@ -1,0 +1,198 @@
+"""EvalPlus: its prompts, and its tests (Liu et al. 2023, arXiv 2305.01210) run in our sandbox.
+
+What is right is what the canonical solution returns, so that runs first, once for each problem and process, in the same
+sandbox. Its CPU time sets the limits of the answers to it. Nothing is kept from one process to the next: a limit taken
+on another machine, or on this one when it was busy, would be a wrong one. Prompts are those of EvalPlus 0.3.1
+(``codegen.py`` and ``provider/utility.py``), which most published figures share; its package (extra ``eval``) is asked
+through a worker process.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.common import EnvironmentRefused, Prompt
+from specbench.evals.sandbox import codec, differential
+from specbench.evals.sandbox.run import Limits, Program, Sandbox
+from specbench.evals.task import Verdict
+from specbench.evals.workers import DiedError, TimedOutError, Workers
+
+MIN_INPUT_S, FACTOR, MAX_TOTAL_S = 4.0, 4.0, 60.0  # of CPU time; EvalPlus's --min-time-limit 4 and its other defaults
+LIMITS = Limits(cpu_s=62, wall_s=190.0, memory=2 << 30, load_s=MIN_INPUT_S)
+"""Of one answer: CPU and wall seconds are for all its inputs together (EvalPlus: 60 s of wall time), 2 GiB (it: 4)."""
+_REFERENCE_LIMITS = Limits(cpu_s=600, wall_s=1800.0, memory=2 << 30)
+
+VERSION = f"{differential.VERSION} (as evalplus 0.3.1)"
+"""Of the comparison, for a task's ``versions``."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A problem of EvalPlus.
+
+    Attributes:
+        id: such as "HumanEval/0".
+        entry_point: name of the function.
+        solution: source of the canonical solution, prompt included.
+        base, plus: packed (``codec.pack``) argument lists.
+        atol: absolute tolerance.
+        rule: how outputs are compared, one of ``differential.RULES``.
+    """
+
+    id: str
+    entry_point: str
+    solution: str
+    base: Sequence[Any]
+    plus: Sequence[Any]
+    atol: float
+    rule: str
+
+
+def pack_inputs(inputs: Sequence[Sequence[Any]]) -> list[Any]:
+    """Argument lists as plain data that keep tuples, sets and complex numbers."""
+    return [codec.pack(list(args)) for args in inputs]
+
+
+class Checker:
+    """Runs answers on the inputs of their problems. Safe to share between threads."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._known: dict[str, dict[str, Any]] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def check(self, reference: Reference, sources: tuple[str, ...], lenient: bool) -> Verdict:
+        """The verdict on one answer: right on all inputs; ``also`` says base (the base inputs) and plus (all).
+
+        The base inputs come first, in the same process as the others, and the first wrong output ends it.
+
+        Args:
+            sources, lenient: as in :class:`specbench.evals.sandbox.run.Program`.
+
+        Raises:
+            EnvironmentRefused: the sandbox does not work here, or the reference does not run in it.
+        """
+        cases = self._cases(reference)
+        total = min(sum(cases["limits"]), max(MAX_TOTAL_S, FACTOR * sum(cases["cpu_s"])))
+        cpu_s = math.ceil(total) + 2
+        limits = Limits(cpu_s, 3.0 * cpu_s, LIMITS.memory, LIMITS.disk, LIMITS.load_s)
+        program = Program(sources, reference.entry_point, "", "", lenient)
+        answer = self._sandbox.compare(program, cases, limits)
+        passed = answer["reason"] == "pass"
+        base = passed or answer.get("right", -1) >= len(reference.base)
+        return Verdict(passed, answer["reason"], answer["detail"], {"base": base, "plus": passed})
+
+    def isolation(self) -> list[str]:
+        """What confines an answer, a line each."""
+        return self._sandbox.confinement.describe(LIMITS)
+
+    def _cases(self, reference: Reference) -> dict[str, Any]:
+        with self._lock:
+            lock = self._locks.setdefault(reference.id, threading.Lock())
+        with lock:  # answers to one problem wait for its reference, those to others do not
+            if reference.id not in self._known:
+                self._known[reference.id] = self._record(reference)
+        return self._known[reference.id]
+
+    def _record(self, reference: Reference) -> dict[str, Any]:
+        inputs = [*reference.base, *reference.plus]
+        program = Program((reference.solution,), reference.entry_point, "", "")
+        found = self._sandbox.compare(program, {"inputs": inputs}, _REFERENCE_LIMITS)
+        if found["reason"] != "pass":
+            raise EnvironmentRefused(
+                f"the reference solution of {reference.id} does not run here ({found['reason']}: {found['detail']}); "
+                "score on a machine with more free memory, or with fewer --workers"
+            )
+        return {
+            "inputs": inputs,
+            "expected": found["expected"],
+            "cpu_s": found["cpu_s"],
+            "limits": [max(MIN_INPUT_S, FACTOR * used) for used in found["cpu_s"]],
+            "rule": reference.rule,
+            "atol": reference.atol,
+        }
+
+
+_SANITISE_S = 30.0
+_INPUTS_S = 60.0
+
+
+def version() -> str | None:
+    """Of the installed package; None when there is none."""
+    try:
+        return importlib.metadata.version("evalplus")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+class EvalPlus:
+    """Safe to share between threads. Nothing is started or imported before it is needed."""
+
+    def __init__(self, needed_for: str) -> None:
+        """
+        Args:
+            needed_for: an option and its value, for the error.
+
+        Raises:
+            EnvironmentRefused: the package is not installed.
+        """
+        if version() is None:
+            raise EnvironmentRefused(
+                f"{needed_for} needs the evalplus package: pip install 'specbench-llm[eval]', or choose another value"
+            )
+        self._workers = Workers("specbench.evals.plus_worker")
+
+    def sanitise(self, text: str, entry_point: str) -> str:
+        """What EvalPlus's sanitiser leaves: imports, and the definitions that ``entry_point`` needs.
+
+        Text that it takes too long over, or dies of, is returned as it is.
+        """
+        try:
+            return str(self._workers.ask({"text": text, "entry_point": entry_point}, _SANITISE_S)["code"])
+        except (TimedOutError, DiedError):
+            return text
+
+    def mbpp_inputs(self, id: str, entry_point: str, base: list[Any], plus: list[Any]) -> tuple[list[Any], Any, str]:
+        """(packed base inputs, packed plus inputs, rule of comparison) of an MBPP problem.
+
+        Raises:
+            EnvironmentRefused: evalplus cannot read the inputs.
+        """
+        try:
+            found = self._workers.ask({"id": id, "entry_point": entry_point, "base": base, "plus": plus}, _INPUTS_S)
+            return found["base"], found["plus"], found["rule"]
+        except (TimedOutError, DiedError, KeyError) as error:
+            raise EnvironmentRefused(
+                f"evalplus {version()} did not read the inputs of {id} ({error}); install evalplus 0.3.1"
+            ) from error
+
+
+_INSTRUCTION = (
+    "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
+)
+_RESPONSE = (
+    "Below is a Python script with a self-contained function that solves the problem and passes corresponding tests:"
+)
+_STOPS = ("\nif __name__", "\ndef main(", "\nprint(")
+_CHAT_STOPS = (*_STOPS, "\n```\n")
+
+
+def chat(id: str, problem: str) -> Prompt:
+    """For a model with a chat template: the problem in a fence, the answer's fence already opened."""
+    text = f"{_INSTRUCTION}\n```\n{problem.strip()}\n```\n"
+    return Prompt(id, text, True, f"{_RESPONSE}\n```python\n", _CHAT_STOPS)
+
+
+def completion(id: str, problem: str, stops: Sequence[str]) -> Prompt:
+    """For a model without: the problem as it is.
+
+    Args:
+        stops: those of the data set, beside EvalPlus's general ones.
+    """
+    return Prompt(id, problem.strip() + "\n", False, "", (*_STOPS, *stops))

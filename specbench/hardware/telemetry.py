@@ -1,0 +1,173 @@
+"""The GPU's clocks, heat and power over each request, through NVML. No torch.
+
+Looked at when a request starts and when it ends, and never between: a thread that polls would contend with the measured
+loop for the interpreter. What happens between two looks is in counters that the driver keeps: energy, and time lost to
+power and heat. Both are updated every few tens of milliseconds, so that shorter requests get a coarse share each, and
+sums over many of them are right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from specbench.hardware.environment import throttle_faults
+from specbench.results.schema import GpuTrace
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One look at a GPU; None is what this GPU or driver does not tell.
+
+    Attributes:
+        at_ns: on a clock that only goes forward.
+        sm_clock_mhz, memory_clock_mhz, temperature_c: now.
+        energy_mj: consumed since the driver was loaded.
+        faults: reasons that hold the clocks down now, the harmless ones left out.
+        lost_ns: reason -> time for which it has held the clocks down since the driver was loaded.
+    """
+
+    at_ns: int
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    energy_mj: int | None = None
+    faults: tuple[str, ...] | None = None
+    lost_ns: dict[str, int] = field(default_factory=dict)
+
+
+class Nvml:
+    """A GPU that stays open, so that a look costs its queries only.
+
+    Args:
+        nvml: the module ``pynvml``, initialised.
+        handle: NVML's of the device.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+
+    @classmethod
+    def open(cls, uuid: str) -> Nvml | None:
+        """The GPU with PyTorch's ``uuid``; None without nvidia-ml-py, an NVIDIA driver, or this device in it."""
+        try:
+            import pynvml as nvml
+        except ImportError:
+            return None
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError:
+            return None
+        try:
+            return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
+        except nvml.NVMLError:
+            nvml.nvmlShutdown()
+            return None
+
+    def close(self) -> None:
+        """Lets go of NVML."""
+        try:
+            self._nvml.nvmlShutdown()
+        except self._nvml.NVMLError:
+            return  # the run is over: there is nothing that could go wrong by it
+
+    def look(self) -> Snapshot:
+        """The state now."""
+        nvml, ask = self._nvml, self._ask
+        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
+        lost = {
+            "power cap": ask("nvmlDeviceGetViolationStatus", nvml.NVML_PERF_POLICY_POWER),
+            "thermal slowdown": ask("nvmlDeviceGetViolationStatus", nvml.NVML_PERF_POLICY_THERMAL),
+        }
+        return Snapshot(
+            at_ns=time.perf_counter_ns(),
+            sm_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+            temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            energy_mj=ask("nvmlDeviceGetTotalEnergyConsumption"),
+            faults=None if reasons is None else tuple(throttle_faults(reasons)),
+            lost_ns={reason: int(status.violationTime) for reason, status in lost.items() if status is not None},
+        )
+
+    def _ask(self, query: str, *arguments: Any) -> Any:
+        """The answer to one query; None where the GPU has none."""
+        try:
+            return getattr(self._nvml, query)(self._handle, *arguments)
+        except self._nvml.NVMLError:
+            return None
+
+
+@dataclass
+class _Open:
+    """A request that has begun."""
+
+    first: Snapshot
+    energy_mj: float | None
+
+
+class GpuMeter:
+    """What each request had of the GPU.
+
+    The sequences in the slots change only when one begins or ends, and both are looked at. So the energy between two
+    looks has been spent on the same sequences, and each gets an even share of it, as it does of the engine's time: the
+    shares of all requests add up to what the GPU consumed while any ran.
+
+    Args:
+        look: a snapshot of the GPU, as :meth:`Nvml.look` takes it.
+    """
+
+    def __init__(self, look: Callable[[], Snapshot]) -> None:
+        self._look = look
+        self._open: dict[int, _Open] = {}
+        self._last: Snapshot | None = None
+
+    def reset(self) -> None:
+        """Forgets requests that never ended, those of a segment that failed."""
+        self._open.clear()
+
+    def begin(self, slot: int) -> None:
+        """A request starts in a slot."""
+        now = self._share()
+        self._open[slot] = _Open(now, None if now.energy_mj is None else 0.0)
+
+    def end(self, slot: int) -> GpuTrace:
+        """The request in a slot has ended."""
+        now = self._share()
+        request = self._open.pop(slot)
+        first = request.first
+        temperatures = [t for t in (first.temperature_c, now.temperature_c) if t is not None]
+        spent, passed = _difference(now.energy_mj, first.energy_mj), now.at_ns - first.at_ns
+        return GpuTrace(
+            # At the end the GPU is still as it was under load; at the start it may have come from a rest.
+            sm_clock_mhz=now.sm_clock_mhz,
+            memory_clock_mhz=now.memory_clock_mhz,
+            temperature_c=max(temperatures, default=None),
+            energy_j=None if request.energy_mj is None else request.energy_mj / 1e3,
+            power_w=None if spent is None or passed <= 0 else spent / 1e3 / (passed / 1e9),
+            throttled=_throttled(first, now),
+        )
+
+    def _share(self) -> Snapshot:
+        """Looks, and shares the energy since the last look out over the requests that are open."""
+        now = self._look()
+        spent = _difference(now.energy_mj, self._last.energy_mj) if self._last else None
+        for request in self._open.values():
+            known = request.energy_mj is not None and spent is not None
+            request.energy_mj = request.energy_mj + spent / len(self._open) if known else None  # type: ignore[operator]
+        self._last = now
+        return now
+
+
+def _difference(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None or now < before else now - before
+
+
+def _throttled(first: Snapshot, last: Snapshot) -> list[str] | None:
+    """What held the clocks down at either look, or between them by the driver's counters; None: nothing is told."""
+    counted = {reason: lost - first.lost_ns[reason] for reason, lost in last.lost_ns.items() if reason in first.lost_ns}
+    if first.faults is None and last.faults is None and not counted:
+        return None
+    seen = [*(first.faults or ()), *(last.faults or ()), *(reason for reason, lost in counted.items() if lost > 0)]
+    return list(dict.fromkeys(seen))

@@ -1,0 +1,14 @@
+"""Models: a name to weights, tokenizer, chat template and stop ids."""
+
+from typing import TYPE_CHECKING
+
+from specbench.common.door import door
+
+if TYPE_CHECKING:
+    from specbench.models.adapters import CARD as CARD
+    from specbench.models.adapters import fingerprints as fingerprints
+    from specbench.models.loader import LoadedModel as LoadedModel
+    from specbench.models.loader import load as load
+    from specbench.models.names import resolve as resolve
+
+__getattr__, __dir__ = door(__name__)

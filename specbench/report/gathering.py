@@ -1,0 +1,279 @@
+"""What a report is made of: the runs, sweeps and profiles under some folders, each read whole or left out by name.
+
+Records are read one after the other and kept as counts, so that a run of any length takes little memory. No torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specbench.common import UsageError
+from specbench.hardware import Profile, is_profile, read_profile
+from specbench.report.terminal.generation import Step, steps
+from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
+from specbench.results.judgments import read_judgments, scores
+from specbench.results.read import read_config, read_projections, read_scores, whole_records
+from specbench.results.stats import Ratio, paired_ratio
+from specbench.results.summary_rows import Row, summary_rows
+from specbench.sweeps import ReadSweep, is_sweep, read_sweep
+
+#: Files that say a folder is, or was, a run.
+_OF_A_RUN = ("run.json", "requests.jsonl", "summary.json", "DONE")
+
+_LOOKED_AT = 4  # prompts, of which one is pictured
+_LONG = 24  # tokens: a shorter answer shows little of a method
+
+_DRAWS = 2_000  # of the bootstrap of tokens per forward: a hundred thousand prompts in a second
+
+
+@dataclass
+class Tally:
+    """One method's records as counts.
+
+    Attributes:
+        accepts: how many target forwards kept so many tokens.
+        by_prompt: tokens after the first, and target forwards, of each prompt.
+    """
+
+    requests: int = 0
+    tokens: int = 0
+    forwards: int = 0
+    accepts: Counter[int] = field(default_factory=Counter)
+    by_prompt: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, record: RequestRecord) -> None:
+        """Takes a finished request."""
+        self.requests += 1
+        self.tokens += record.n_out
+        self.forwards += record.forwards
+        self.accepts.update(record.accepts)
+        decoded, forwards = self.by_prompt.get(record.prompt_id, (0, 0))
+        self.by_prompt[record.prompt_id] = decoded + record.n_out - 1, forwards + record.forwards
+
+    def tpf(self) -> Ratio:
+        """Tokens per forward with a 95% bootstrap over prompts."""
+        decoded, forwards = zip(*self.by_prompt.values(), strict=True)
+        ones = [1.0] * len(decoded)
+        return paired_ratio((ones, ones), (forwards, decoded), seed=0, draws=_DRAWS)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of which every file agrees with the others.
+
+    Attributes:
+        id: its start and the beginning of its configuration's hash.
+        folder: the folder's name.
+        run: content of ``run.json``.
+        rows: of its summary, AR first.
+        complete: every request is there.
+        engine: what the engine chose and captured.
+        interval: how the intervals were made; None of an older version's.
+        tallies: by method label.
+        judged: scores by judge, see :func:`specbench.results.judgments.scores`.
+        projections: content of each ``projection-GPU.json``.
+        pictured: by method label but AR's, step by step, the answer to ``pictured_prompt``.
+    """
+
+    id: str
+    folder: str
+    run: Mapping[str, Any]
+    config: RunConfig
+    rows: Sequence[Row]
+    complete: bool
+    engine: Mapping[str, Any]
+    interval: str | None
+    tallies: Mapping[str, Tally]
+    judged: Sequence[Mapping[str, Any]]
+    projections: Sequence[Mapping[str, Any]]
+    pictured: Mapping[str, Sequence[Step]] = field(default_factory=dict)
+    pictured_prompt: str = ""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A folder that is not in the report, and why; ``why`` names files by their place in it."""
+
+    folder: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Everything that a report is made of, in the order of the folders' names."""
+
+    runs: Sequence[Run] = ()
+    sweeps: Sequence[ReadSweep] = ()
+    profiles: Sequence[tuple[str, Profile]] = ()
+    skipped: Sequence[Skipped] = ()
+
+
+def gather(paths: Iterable[Path]) -> Gathered:
+    """Reads every run, sweep and profile in these folders, or in folders inside of them.
+
+    What is damaged, cut off, newer than this version or put together from several runs is not used at all, but named.
+    A run that is found twice counts once.
+
+    Raises:
+        UsageError: a path is no folder; nothing is there; or nothing of it can be used.
+    """
+    found = {place.resolve(): place for path in paths for place in _places(path)}
+    runs: dict[str, Run] = {}
+    sweeps: list[ReadSweep] = []
+    profiles: list[tuple[str, Profile]] = []
+    skipped: list[Skipped] = []
+    for place in sorted(found, key=lambda path: (path.name, str(path))):
+        try:
+            if is_sweep(place):  # first: a sweep may hold the profile that it was predicted with
+                sweeps.append(_whole_sweep(place))
+            elif is_profile(place):
+                profiles.append((place.name, read_profile(place)))
+            else:
+                run = read_whole_run(place)
+                if run.id in runs:
+                    raise UsageError(f"the same run as {runs[run.id].folder}")
+                runs[run.id] = run
+        except (UsageError, OSError, RecursionError) as error:
+            # The report may be shown to anybody: where the folder lay is nobody's affair.
+            skipped.append(Skipped(place.name, str(error).replace(f"{place}/", "").replace(str(place), "it")))
+    if not (runs or sweeps or profiles):
+        raise UsageError(f"nothing to report: {'; '.join(f'{each.folder}: {each.why}' for each in skipped)}")
+    return Gathered(tuple(runs.values()), tuple(sweeps), tuple(profiles), tuple(skipped))
+
+
+def _places(path: Path) -> list[Path]:
+    """The folders of runs, sweeps and profiles at a path or below it."""
+    if not path.is_dir():
+        raise UsageError(f"{path} is not a folder; name folders that specbench run, sweep or profile wrote")
+    try:
+        found = list(_below(path))
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be read ({error.strerror}); change that, or name others") from error
+    if not found:
+        raise UsageError(f"{path} holds no run, sweep or profile; name folders that specbench run or sweep wrote")
+    return found
+
+
+def _below(path: Path) -> Iterator[Path]:
+    if is_sweep(path) or is_profile(path) or any((path / name).exists() for name in _OF_A_RUN):
+        yield path
+        return
+    for inner in sorted(path.iterdir()):
+        # Hidden folders are drafts of folders to be; links may lead in circles.
+        if inner.is_dir() and not inner.is_symlink() and not inner.name.startswith("."):
+            yield from _below(inner)
+
+
+def _whole_sweep(place: Path) -> ReadSweep:
+    """A sweep; what its files lack or have in another shape than they ought to makes it a damaged one."""
+    try:
+        return read_sweep(place)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"damaged ({type(error).__name__}: {error})") from error
+
+
+def read_whole_run(path: Path) -> Run:
+    """A run, its records as counts, after checking that its files belong together.
+
+    Raises:
+        UsageError: not a run folder, damaged, of a newer version, or files of several runs.
+    """
+    folder = RunFolder.load(path)
+    config = read_config(folder)
+    tallies = {spec.label: Tally() for spec in config.methods}
+    summary = folder.summary() if folder.finished else None
+    kept: list[RequestRecord] = []
+    traced = _Traced()
+    for record in whole_records(folder, config):
+        tallies[record.method].add(record)
+        traced.add(record)
+        if summary is None:  # for its figures: of a request that takes everything but its text
+            kept.append(record.model_copy(update={"ids": [], "text": ""}))
+    if len({prompt for tally in tallies.values() for prompt in tally.by_prompt}) > config.task.prompts:
+        raise UsageError(f"requests.jsonl holds more prompts than the {config.task.prompts} of run.json")
+    if summary is None:
+        verdicts, metrics = read_scores(path)
+        try:
+            summary = summarise(config, kept, verdicts or None, metrics=metrics)
+        except ValueError as error:
+            raise UsageError(f"requests.jsonl is damaged ({error})") from error
+    rows = summary_rows(summary)
+    engine, interval = summary.get("engine"), summary.get("interval")
+    if [row.method for row in rows] != list(tallies):
+        raise UsageError("summary.json has its methods in another order than run.json")
+    judged = scores(read_judgments(path), list(tallies))
+    prompt, pictured = traced.pictured([label for label in tallies if label != BASELINE])
+    return Run(
+        id=_id(folder),
+        folder=path.name,
+        run=folder.run,
+        config=config,
+        rows=rows,
+        complete=folder.finished and summary.get("complete") is True,
+        engine=engine if isinstance(engine, dict) else {},
+        interval=interval if isinstance(interval, str) else None,
+        tallies=tallies,
+        judged=judged,
+        projections=_whole_projections(path, list(tallies)),
+        pictured=pictured,
+        pictured_prompt=prompt,
+    )
+
+
+class _Traced:
+    """Of a run's answers those that a picture may be made of: the first ones to its first prompts."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, dict[str, RequestRecord]] = {}  # prompt -> method -> record
+
+    def add(self, record: RequestRecord) -> None:
+        """Takes a request, and keeps it if it is one of them."""
+        if record.tokens is None or (record.repeat, record.turn) != (0, 1):
+            return
+        if record.prompt_id in self._answers or len(self._answers) < _LOOKED_AT:
+            self._answers.setdefault(record.prompt_id, {})[record.method] = record
+
+    def pictured(self, labels: Sequence[str]) -> tuple[str, dict[str, list[Step]]]:
+        """The prompt that most methods have answered, at length if there is one, and each answer step by step.
+
+        Raises:
+            UsageError: an answer's trace is damaged.
+        """
+
+        def worth(prompt: str) -> tuple[int, bool]:
+            answers = self._answers[prompt]
+            return sum(label in answers for label in labels), all(r.n_out >= _LONG for r in answers.values())
+
+        if not self._answers:
+            return "", {}
+        prompt = max(self._answers, key=worth)
+        answers = self._answers[prompt]
+        return prompt, {label: steps(answers[label]) for label in labels if label in answers}
+
+
+def _whole_projections(path: Path, labels: Sequence[str]) -> list[dict[str, Any]]:
+    found = read_projections(path)
+    for content in found:
+        try:
+            figures = [figure for row in content["rows"].values() for figure in row.values()]
+            fits = {*content["rows"]} <= {*labels} and all(
+                isinstance(figure[name], int | float) for figure in figures for name in ("value", "low", "high")
+            )
+            fits &= all(isinstance(content[name], str) for name in ("gpu", "device"))
+            fits &= all("tok_s" in row for row in content["rows"].values())
+        except (KeyError, TypeError, AttributeError):
+            fits = False
+        if not fits:
+            raise UsageError("a projection is damaged or of another run; run with --project again")
+    return found
+
+
+def _id(folder: RunFolder) -> str:
+    """Short, and different for each run: names of folders may be long, and are changed by people."""
+    started = "".join(character for character in str(folder.run.get("created_utc", ""))[:19] if character.isalnum())
+    digest = str(folder.run.get("digest", ""))[:8]
+    return f"{started}Z-{digest}" if started and digest else folder.path.name

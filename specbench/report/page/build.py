@@ -1,0 +1,239 @@
+"""Report document: from what was gathered to sections.
+
+First what is in it and the fastest method of each run, then runs, sweeps and profiles, then what each ran on, and the
+definitions, word for word those of ``words.toml``, which the README has too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from specbench.common import toml
+from specbench.report.page import cells
+from specbench.report.page.document import (
+    DASH,
+    Block,
+    Cell,
+    Column,
+    Document,
+    Row,
+    Section,
+    Source,
+    Table,
+    Terms,
+    Words,
+)
+from specbench.report.page.headline import headline, known, settings, withheld
+from specbench.report.page.run import run_section
+from specbench.report.terminal.engine import engine_line
+from specbench.results import BASELINE
+from specbench.results.schema import BASE
+
+if TYPE_CHECKING:
+    from specbench.report.gathering import Gathered, Run
+    from specbench.results import summary_rows
+
+
+def build(found: Gathered, *, claims: bool = False) -> Document:
+    """The whole report: an overview, each task with its runs, sweeps, profiles, environments, definitions.
+
+    Args:
+        found: what it is of.
+        claims: with the published rows of the methods that were measured.
+    """
+    sections = [overview(found), *_tasks(found)]
+    if found.sweeps or found.profiles:
+        from specbench.report.page.sweeps import profile_section, sweep_section
+
+        sweeps = [sweep_section(sweep.path.name, sweep) for sweep in found.sweeps]
+        profiles = [profile_section(name, profile) for name, profile in found.profiles]
+        sections += [Section("sweeps", "Sweeps", sections=sweeps)] if sweeps else []
+        sections += [Section("profiles", "Profiles", sections=profiles)] if profiles else []
+    if claims:
+        from specbench.report.claims import claims as catalog
+        from specbench.report.page.claims import claims_section
+
+        sections.append(claims_section(found, catalog()))
+    sections += [environment_section(found), words_section()]
+    counts = {"run": len(found.runs), "sweep": len(found.sweeps), "profile": len(found.profiles)}
+    under = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count)
+    return Document("specbench report", under, sections)
+
+
+def _tasks(found: Gathered) -> list[Section]:
+    by_task: dict[str, list[Run]] = defaultdict(list)
+    for run in found.runs:
+        by_task[f"{run.config.task.name} v{run.config.task.version}"].append(run)
+    return [
+        Section(f"task-{at}", task, [headline(task, runs)], [run_section(run) for run in runs])
+        for at, (task, runs) in enumerate(by_task.items(), 1)
+    ]
+
+
+_SOURCE = "run.json and summary.json of the run's folder."
+
+
+def environment_section(found: Gathered) -> Section:
+    """Machine, software, git and settings of each run, a column for each."""
+    blocks = [_facts(found), _versions(found)]
+    return Section("environment", "Environment", [table for table in blocks if table.rows])
+
+
+def _facts(found: Gathered) -> Table:
+    facts = {run.id: _run_facts(run) for run in found.runs}
+    for sweep in found.sweeps:
+        first = next(iter(sweep.runs.values()))
+        facts[sweep.path.name] = _machine(first.run)
+    for name, profile in found.profiles:
+        facts[name] = _machine({"environment": profile.environment}) | {"engine": engine_line(profile.engine) or DASH}
+    return _sideways("environment", "Machines and settings", facts)
+
+
+def _run_facts(run: Run) -> dict[str, str]:
+    config, model = run.config, run.config.model
+    asked = {spec.label: ", ".join(f"{k} {v}" for k, v in spec.options.items()) for spec in config.methods}
+    options = "; ".join(f"{label}: {chosen}" for label, chosen in asked.items() if chosen)
+    how = config.sampling
+    return {
+        "folder": run.folder,
+        **_machine(run.run),
+        "engine": engine_line(run.engine) or f"attention: {config.attention}",
+        "graphs, compile, linears": f"{config.graphs}, {'on' if config.compile else 'off'}, {config.linears}",
+        "weights": f"{model.source}{f' @ {model.revision}' if model.revision else ''}, {model.fingerprint[:12]}",
+        "task": f"{config.task.name} v{config.task.version}, prompts {config.task.prompts_sha256[:12]}",
+        "sampling": f"T={how.temperature:g}, top-k {how.top_k}, top-p {how.top_p:g}, seed {how.seed}",
+        "repeats, order seed": f"{config.repeats}, {config.order_seed}",
+        "options": options or DASH,
+        "digest": known(run.run, "digest") or DASH,
+    }
+
+
+def _machine(run: Mapping[str, Any]) -> dict[str, str]:
+    def of(*names: str) -> str | None:
+        return known(run, "environment", *names)
+
+    kind, memory = of("device", "kind"), of("device", "memory_bytes")
+    device = of("device", "name") or DASH
+    device += f", {_gib(memory)}" if memory else ""
+    cpu, cores, threads = of("cpu", "model"), of("cpu", "usable_cores"), of("cpu", "torch_threads")
+    dirty = of("git_dirty") == "True"
+    return {
+        "device": device,
+        "driver, CUDA": ", ".join(part for part in (of("device", "driver"), of("device", "cuda")) if part)
+        or ("no GPU" if kind == "cpu" else DASH),
+        "CPU": f"{cpu or DASH}" + (f", {cores} cores" if cores else "") + (f", {threads} threads" if threads else ""),
+        "memory": _gib(of("ram_bytes")),
+        "load before": ", ".join(f"{float(load):.1f}" for load in _loads(run)) or DASH,
+        "system": of("platform") or DASH,
+        "started": known(run, "created_utc") or DASH,
+        "specbench": f"{of('specbench') or DASH}" + (" with changes" if dirty else ""),
+        "git commit": of("git_commit") or DASH,
+        "Python": of("python") or DASH,
+    }
+
+
+def _loads(run: Mapping[str, Any]) -> list[float]:
+    environment = run.get("environment")
+    loads = environment.get("load_average") if isinstance(environment, dict) else None
+    return [load for load in loads if isinstance(load, int | float)] if isinstance(loads, list) else []
+
+
+def _gib(size: str | None) -> str:
+    return f"{int(size) / 2**30:.0f} GiB" if size and size.isdecimal() else DASH
+
+
+def _versions(found: Gathered) -> Table:
+    environments = {run.id: run.run.get("environment") for run in found.runs}
+    environments |= {sweep.path.name: next(iter(sweep.runs.values())).run.get("environment") for sweep in found.sweeps}
+    environments |= {name: profile.environment for name, profile in found.profiles}
+    facts = {}
+    for name, environment in environments.items():
+        versions = environment.get("versions") if isinstance(environment, dict) else None
+        facts[name] = {str(package): str(version or DASH) for package, version in (versions or {}).items()}
+    return _sideways("versions", "Packages", facts)
+
+
+def _sideways(name: str, title: str, facts: Mapping[str, Mapping[str, str]]) -> Table:
+    """A row for each fact and a column for each run; a fact that none of them has is left out."""
+    columns = [Column("fact", "", words=True), *(Column(run, run, words=True) for run in facts)]
+    names = dict.fromkeys(fact for known_facts in facts.values() for fact in known_facts)
+    body = [
+        Row([Cell(fact), *(Cell(mine.get(fact, DASH)) for mine in facts.values())])
+        for fact in names
+        if any(mine.get(fact, DASH) != DASH for mine in facts.values())
+    ]
+    return Table(name, title, columns, body, Source(list(facts), _SOURCE))
+
+
+_FORMULA = (
+    "The row with the highest speedup over its AR twin, by decode seconds per token; simulated rows and lossy ones "
+    "without accuracy are left out."
+)
+
+
+def overview(found: Gathered) -> Section:
+    """A row for each run; above them, what could not be used."""
+    blocks: list[Block] = []
+    if found.skipped:
+        blocks.append(Words([f"Not in this report: {each.folder}: {each.why}" for each in found.skipped], "warning"))
+    best = {run.id: _best(run) for run in found.runs}
+    if found.runs:
+        blocks.append(_table(found, best))
+    if any(len(candidates(run)) > 1 and best[run.id] for run in found.runs):
+        said = "The best of several rows looks better than it is on other prompts; a sweep's --held-out tells."
+        blocks.append(Words([said], "notes"))
+    return Section("overview", "At a glance", blocks)
+
+
+def _table(found: Gathered, best: dict[str, summary_rows.Row | None]) -> Table:
+    columns = [
+        Column("run", "run", words=True), Column("task", "task", words=True), Column("model", "model", words=True),
+        Column("device", "device", words=True), Column("prompts", "prompts"),
+        Column("best", "highest speedup", words=True), Column("tpf", "TPF"), Column("speedup", "speedup"),
+        Column("verdict", "verdict", words=True),
+    ]  # fmt: skip
+    body = []
+    for run in found.runs:
+        config, row = run.config, best[run.id]
+        device = known(run.run, "environment", "device", "name") or "unknown"
+        head = [
+            Cell(run.id, under="" if run.complete else "not complete"),
+            Cell(f"{config.task.name} v{config.task.version}"),
+            Cell(config.model.name, under=config.model.dtype),
+            Cell(device, under=f"concurrency {config.concurrency}"),
+            cells.count(config.task.prompts),
+        ]
+        if row is None:
+            figures = [cells.NOTHING] * 4
+        else:
+            which = Cell(row.method, under=settings(config.methods)[row.method])
+            figures = [which, cells.figure(row.tpf, 2), cells.ratio(row.speedup), cells.verdict(row.speedup)]
+        body.append(Row([*head, *figures], run.id, row.method if row else ""))
+    return Table("overview", "", columns, body, Source([run.id for run in found.runs], _FORMULA))
+
+
+def candidates(run: Run) -> list[summary_rows.Row]:
+    """Rows of methods whose speedup may be told; AR of a fine-tuned model's base is none."""
+    told = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
+    return [row for row in told if row.speedup and not withheld(run, row)]
+
+
+def _best(run: Run) -> summary_rows.Row | None:
+    return max(candidates(run), key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
+
+
+@cache
+def vocabulary() -> dict[str, Any]:
+    """``clock`` and the ``term`` list of ``words.toml``."""
+    return toml.loads(resources.files("specbench.report.page").joinpath("words.toml").read_text(encoding="utf-8"))
+
+
+def words_section() -> Section:
+    """What every word of the report means."""
+    found = vocabulary()
+    terms = Terms({term["word"]: term["means"] for term in found["term"]})
+    return Section("words", "What the words mean", [Words([found["clock"]]), terms])

@@ -1,0 +1,370 @@
+"""Run section: what one run's speed is made of, and generations as coloured tokens, a line per forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from specbench.report.page import cells, charts
+from specbench.report.page.document import (
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Line,
+    Origin,
+    Piece,
+    Row,
+    Section,
+    Source,
+    Table,
+    Trace,
+    Words,
+)
+from specbench.report.page.headline import conditions, withheld
+from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
+from specbench.report.terminal.run import notes, simulated_title
+from specbench.results import BASELINE
+from specbench.results.grades import ORDER
+from specbench.results.schema import BONUS, PHASES, PREFILL
+
+if TYPE_CHECKING:
+    from specbench.report.gathering import Run
+    from specbench.results import summary_rows
+
+
+_OPEN = 10  # rows; a longer table beside the headline's is folded
+
+
+def run_section(run: Run) -> Section:
+    """Everything about a run but its rows in the headline table."""
+    blocks: list[Block] = []
+    if run.config.simulated:
+        asked = {label: spec.model_dump() for label, spec in run.config.simulated.items()}
+        blocks.append(Words([simulated_title(asked)], "warning"))
+    blocks += [*_figures(run), *_tables(run)]
+    blocks += traces(run)
+    summary = {"rows": [row.model_dump() for row in run.rows], "complete": run.complete}
+    summary |= {"interval": run.interval} if run.interval else {}
+    config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
+    if said := notes(config, summary, alone=False):
+        blocks.append(Words(said, "notes"))
+    return Section(f"run-{run.id}", f"Run {run.id}", blocks, under=conditions(run))
+
+
+def _figures(run: Run) -> Iterator[Figure]:
+    shown = [row for row in run.rows if not withheld(run, row)]
+    if found := [factors for row in shown if (factors := _factors(row))]:
+        yield _decomposition(run, found)
+    if traced := [row for row in shown if row.phases]:
+        yield _phases(run, traced)
+    kept = {row.method: run.tallies[row.method].accepts for row in shown if not row.baseline}
+    if kept := {method: counts for method, counts in kept.items() if counts.total()}:
+        yield _accepted(run, kept)
+    scored = [row for row in shown if row.accuracy and row.tok_s and not row.simulated]
+    if len(scored) > 1:
+        yield _against_accuracy(run, scored)
+
+
+def _factors(row: summary_rows.Row) -> charts.Factors | None:
+    if row.baseline or row.speedup is None or not row.tpf or not row.step_ratio or row.speedup.value <= 0:
+        return None
+    low, high = (row.speedup.low, row.speedup.high) if row.speedup.shown else (None, None)
+    return charts.Factors(cells.method(row), row.tpf, row.step_ratio, row.speedup.value, low, high)
+
+
+def _decomposition(run: Run, found: list[charts.Factors]) -> Figure:
+    source = Source(
+        [run.id],
+        "speedup = TPF × step ratio. TPF: tokens per target forward after prefill; step ratio: AR's seconds per "
+        "forward over the method's. Black: the speedup with its 95% interval.",
+    )
+    columns = [
+        Column("method", "method", words=True), Column("tpf", "TPF"), Column("step_ratio", "step ratio"),
+        Column("speedup", "speedup"), Column("prompts_median_speedup", "median of prompts"),
+        Column("prompts_geometric_mean_speedup", "geometric mean of prompts"),
+    ]  # fmt: skip
+    each = {cells.method(row): row.speedup.per_prompt for row in run.rows if row.speedup}
+    body = [Row([Cell(f.label), *_factors_of(f, each.get(f.label))], run.id, f.label) for f in found]
+    title = "What the speedup is made of"
+    behind = Table("decomposition", title, columns, body, source)
+    says = "; ".join(f"{f.label}: {f.tpf:.2f} × {f.step_ratio:.2f} = {f.speedup:.2f}" for f in found)
+    return Figure(f"{run.id}-decomposition", title, charts.decomposition(found), says, source, behind)
+
+
+def _factors_of(found: charts.Factors, each: summary_rows.PerPrompt | None) -> list[Cell]:
+    figures = [found.tpf, found.step_ratio, found.speedup]
+    of_prompts = [each.median, each.geometric_mean] if each else [None, None]
+    return [cells.figure(figure, 2) for figure in (*figures, *of_prompts)]
+
+
+def _phases(run: Run, traced: list[summary_rows.Row]) -> Figure:
+    steps = {row.method: {name: (row.phases or {}).get(f"{name}_s", 0.0) for name in PHASES} for row in traced}
+    source = Source(
+        [run.id],
+        "Medians over all steps, each phase by itself, with a wait for the device after each (--trace). forward is the "
+        "target with its sampler; all else is the method's and the harness's.",
+    )
+    columns = [Column("method", "method", words=True), *(Column(f"{name}_ms", name) for name in PHASES)]
+    body = [
+        Row([Cell(method), *(cells.figure(1e3 * spent[name], 2) for name in PHASES)], run.id, method)
+        for method, spent in steps.items()
+    ]
+    title = "Where a step's time goes, milliseconds"
+    behind = Table("phases", title, columns, body, source)
+    says = "Stacked bars of milliseconds by phase; the table has the figures."
+    return Figure(f"{run.id}-phases", title, charts.phases(steps), says, source, behind)
+
+
+def _accepted(run: Run, kept: dict[str, Any]) -> Figure:
+    source = Source([run.id], "Share of a method's target forwards after prefill that kept 1, 2, … tokens; mean = TPF.")
+    found = {method: charts.shares(counts) for method, counts in kept.items()}
+    heads = list(next(iter(found.values())))
+    columns = [Column("method", "method", words=True), *(Column(f"kept_{k}", charts.kept_word(k)) for k in heads)]
+    body = [
+        Row([Cell(method), *(Cell(f"{share:.0%}", share) for share in spread.values())], run.id, method)
+        for method, spread in found.items()
+    ]
+    title = "Tokens kept by a forward"
+    behind = Table("accepted", title, columns, body, source)
+    says = "Histograms of the tokens that a forward kept; the table has the figures."
+    return Figure(f"{run.id}-accepted", title, charts.accepted(kept), says, source, behind)
+
+
+def _against_accuracy(run: Run, scored: list[summary_rows.Row]) -> Figure:
+    metric = run.config.task.metric or "right answers"
+    formula = f"tok/s: decode tokens over decode seconds. {metric}: right answers, with Wilson's 95% interval."
+    source = Source([run.id], formula)
+    points = [
+        charts.Point(
+            row.method,
+            row.tok_s or 0.0,
+            row.accuracy.value,
+            row.accuracy.low,
+            row.accuracy.high,
+            charts.BASELINE_COLOUR if row.method == BASELINE else charts.METHOD_COLOUR,
+        )
+        for row in scored
+        if row.accuracy
+    ]
+    says = "; ".join(f"{point.label}: {point.x:.1f} tok/s, {point.y:.0%}" for point in points)
+    drawn = charts.scatter(points, "tok/s", metric, percent=True, says=f"Speed against {metric}")
+    # Its figures are the headline table's own.
+    return Figure(f"{run.id}-accuracy", "Speed against accuracy", drawn, says, source)
+
+
+def _tables(run: Run) -> Iterator[Table]:
+    if any(row.lossless and row.lossless.rates and row.lossless.verdict != "exact" for row in run.rows):
+        yield _grades(run)
+    if any(row.metrics for row in run.rows):
+        yield _metrics(run)
+    if any(row.measures or row.draft_forwards for row in run.rows):
+        yield _measures(run)
+    if any(row.groups for row in run.rows):
+        yield _groups(run)
+    for judged in run.judged:
+        yield _judged(run, judged)
+    for content in run.projections:
+        yield _projected(run, content)
+    if any(row.gpu for row in run.rows):
+        yield _gpu(run)
+
+
+def _grades(run: Run) -> Table:
+    columns = [Column("method", "method", words=True), *(Column(f"{grade}_prompts", grade) for grade in ORDER)]
+    body = []
+    for row in run.rows:
+        if row.lossless and row.lossless.rates:
+            rates = [row.lossless.rates.get(grade) for grade in ORDER]
+            body.append(Row([Cell(row.method), *(_rate(rate) for rate in rates)], run.id, row.method))
+    source = Source([run.id], "Prompts of those graded, each by the worst of its answers; below, 95% Wilson intervals.")
+    return Table("lossless", "How many prompts have AR's text", columns, body, source)
+
+
+def _rate(rate: summary_rows.Rate | None) -> Cell:
+    if rate is None:
+        return cells.NOTHING
+    known = rate.low is not None and rate.high is not None
+    under = f"[{100 * (rate.low or 0):.0f}%, {100 * (rate.high or 0):.0f}%]" if known else ""
+    return Cell(f"{rate.count}/{rate.of}", rate.count / rate.of if rate.of else None, rate.low, rate.high, under=under)
+
+
+def _metrics(run: Run) -> Table:
+    names = list(dict.fromkeys(name for row in run.rows for name in row.metrics))
+    first = run.config.task.metric or "score"
+    columns = [Column("method", "method", words=True), Column(first, first), *(Column(name, name) for name in names)]
+    body = [
+        Row(
+            [Cell(row.method), cells.accuracy(row.accuracy), *(cells.accuracy(row.metrics.get(n)) for n in names)],
+            run.id,
+            row.method,
+        )
+        for row in run.rows
+    ]
+    source = Source([run.id], "Right answers of those scored; below, their share with Wilson's 95% interval.")
+    title = "Right answers by every metric"
+    return Table("metrics", title, columns, body, source, folded=len(body) > _OPEN)
+
+
+def _measures(run: Run) -> Table:
+    said = {name: what for spec in run.config.methods for name, what in spec.measures.items()}
+    names = list(dict.fromkeys(name for row in run.rows for name in row.measures))
+    drafting = any(row.draft_forwards for row in run.rows)
+    columns = [Column("method", "method", words=True), *(Column(name, name.replace("_", " ")) for name in names)]
+    columns += [Column("draft_forwards_per_forward", "draft forwards")] if drafting else []
+    body = []
+    for row in run.rows:
+        if row.measures or row.draft_forwards:
+            figures = [cells.figure(row.measures.get(name), 2) for name in names]
+            each = row.draft_forwards / row.target_forwards if row.target_forwards else None
+            figures += [cells.figure(each, 2)] if drafting else []
+            body.append(Row([Cell(row.method), *figures], run.id, row.method))
+    meanings = [f"{name.replace('_', ' ')}: {said[name]}, mean over requests." for name in names if name in said]
+    meanings += ["draft forwards: of its draft model, for each forward of the target."] if drafting else []
+    source = Source([run.id], " ".join(meanings))
+    return Table("measures", "The methods' own figures", columns, body, source, folded=len(body) > _OPEN)
+
+
+def _groups(run: Run) -> Table:
+    columns = [
+        Column("group", "group", words=True), Column("method", "method", words=True), Column("prompts", "prompts"),
+        Column("tpf", "TPF"), Column("tok_s", "tok/s"), Column("speedup", "speedup"),
+        Column("verdict", "verdict", words=True), Column("specbench_mat", "MAT*"),
+        Column("specbench_speedup", "speedup*"),
+    ]  # fmt: skip
+    shown = [row for row in run.rows if row.groups and not withheld(run, row)]
+    body = []
+    for group in dict.fromkeys(group for row in shown for group in row.groups):
+        for row in shown:
+            if found := row.groups.get(group):
+                base = row.baseline
+                figures = [
+                    cells.count(found.prompts), cells.figure(found.tpf, 2), cells.figure(found.tok_s, 1),
+                    Cell("1", 1.0) if base else cells.one_line(found.speedup),
+                    Cell("") if base else cells.verdict(found.speedup),
+                    cells.figure(found.specbench_mat, 2), cells.figure(found.specbench_speedup, 2),
+                ]  # fmt: skip
+                cells_of = [Cell(group), Cell(row.method), *figures]
+                body.append(Row(cells_of, run.id, row.method, strong=base, key=f"{group} / {row.method}"))
+    formula = (
+        "As in the headline table, over a group's prompts. * as Spec-Bench defines them: prefill included, means of "
+        "prompts' speeds, AR without stop tokens."
+    )
+    source = Source([run.id], formula)
+    return Table("groups", "By group of categories", columns, body, source)
+
+
+def _judged(run: Run, judged: dict[str, Any] | Any) -> Table:
+    methods, judge = judged["methods"], judged["judge"]
+    columns = [Column("score", "score", words=True), *(Column(method, method) for method in methods)]
+    body = []
+    for kind in ("categories", "turns"):
+        for name in dict.fromkeys(name for found in methods.values() for name in found[kind]):
+            scores = [_score(found[kind].get(name)) for found in methods.values()]
+            body.append(Row([Cell(name if kind == "categories" else f"turn {name}"), *scores], run.id))
+    body.append(Row([Cell("all"), *(_score(found) for found in methods.values())], run.id, strong=True))
+    formula = f"Mean rating, 1 to 10, by {judge['id']}; below, how many of the answers have one."
+    return Table("judged", f"Judged by {judge['id']}", columns, body, Source([run.id], formula))
+
+
+def _score(score: Any) -> Cell:
+    if score is None or score["score"] is None:
+        return cells.NOTHING
+    return Cell(f"{score['score']:.2f}", score["score"], under=f"{score['rated']}/{score['judged']}")
+
+
+def _projected(run: Run, content: Any) -> Table:
+    columns = [Column("method", "method", words=True), Column("tok_s", "tok/s"), Column("speedup", "speedup")]
+    hidden = {row.method for row in run.rows if withheld(run, row)}
+    body = [
+        Row([Cell(label), cells.banded(found["tok_s"], 0), cells.banded(found.get("speedup"), 2)], run.id, label)
+        for label, found in content["rows"].items()
+        if label not in hidden
+    ]
+    formula = (
+        f"Tokens per forward and step times measured on {content['device']}, ceilings of {content['gpu']}'s datasheet. "
+        "Bands: every step keeps the share of its bound that it reaches here, or what it takes beyond the bound stays "
+        "as long. Drafting on the host is left out. No measurement."
+    )
+    title = f"Projected onto {content['gpu']}, not measured"
+    return Table(f"projected {content['gpu']}", title, columns, body, Source([run.id], formula))
+
+
+def _gpu(run: Run) -> Table:
+    columns = [
+        Column("method", "method", words=True), Column("sm_clock_mhz", "SM MHz"), Column("power_w", "W"),
+        Column("temperature_c", "max °C"), Column("energy_per_token_j", "J/token"),
+        Column("throttled", "throttled"),
+    ]  # fmt: skip
+    body = [
+        Row(
+            [
+                Cell(row.method), cells.figure(seen.sm_clock_mhz, 0), cells.figure(seen.power_w, 0),
+                cells.figure(seen.temperature_c, 0), cells.figure(seen.energy_per_token_j, 3),
+                Cell(f"{seen.throttled}/{row.requests}", seen.throttled),
+            ],
+            run.id,
+            row.method,
+        )
+        for row in run.rows
+        if (seen := row.gpu)
+    ]  # fmt: skip
+    source = Source([run.id], "Medians over requests of what NVML told; energy over tokens, prefill included.")
+    return Table("gpu", "The GPU meanwhile", columns, body, source)
+
+
+#: Forwards of one picture; the first ones show the method as well as all of them do.
+_STEPS = 24
+_SHOWN = 4  # pictures of a run; the others are folded
+_REJECTED = 12  # drafts of a forward's longest rejected branch that are shown
+
+_FORMULA = (
+    "A line for each target forward after the prompt's, with the rows of its tree: the tokens that it added, marked by "
+    "how they came. Struck out, where the run was traced: the longest branch of drafts that the target did not follow. "
+)
+
+#: Origins that have a look of their own in the page; what a method calls otherwise shares one.
+_LOOKS = {
+    PREFILL: "said", BONUS: "said", "draft": "drafted", "guess": "drafted", "head": "drafted",
+    "draft-model": "drafted", "noise": "noise", "block": "block", "pool": "pool", "window": "window",
+    "lookup": "lookup",
+}  # fmt: skip
+
+
+def traces(run: Run) -> Iterator[Trace]:
+    """A picture of each method's answer to one prompt, the same for all of them."""
+    for at, (label, steps) in enumerate(run.pictured.items()):
+        shown, left = steps[: _STEPS + 1], len(steps) - _STEPS - 1
+        meanings = legend(shown)
+        marks = letters(list(meanings))
+        origins = {word: Origin(marks[word], _LOOKS.get(word, "other"), meaning) for word, meaning in meanings.items()}
+        tokens, forwards = sum(len(step.tokens) for step in steps), len(steps) - 1
+        said = f"{tokens} tokens in {forwards} forwards after the prompt's"
+        said += f", of which {left} are not shown" if left > 0 else ""
+        source = Source([run.id], _FORMULA + f"{END} the answer's end, {EMPTY} a token without text of its own.")
+        yield Trace(
+            f"{label} on {run.pictured_prompt}", said, _lines(shown, origins), origins, source, open=at < _SHOWN
+        )
+
+
+def _lines(steps: Sequence[Step], origins: Mapping[str, Origin]) -> list[Line]:
+    found, ended = [], False
+    for step in steps:
+        pieces = []
+        for beyond, tokens in groupby(step.tokens, lambda token: token.beyond):
+            if beyond and not ended:
+                pieces.append(Piece(END, "", ""))
+                ended = True
+            pieces += [_piece(token, origins) for token in tokens]
+        branches = [[draft for draft in branch if not draft.draft_only] for branch in step.branches]
+        rejected = max(branches, key=len, default=[])
+        drafts = [_piece(draft, origins) for draft in rejected[:_REJECTED]]
+        if len(rejected) > _REJECTED:
+            drafts.append(Piece("…", "", ""))
+        found.append(Line(step.number, step.rows, pieces, drafts))
+    return found
+
+
+def _piece(token: Token | DraftToken, origins: Mapping[str, Origin]) -> Piece:
+    return Piece(escaped(token.text) or EMPTY, token.origin, origins[token.origin].look)

@@ -1,0 +1,232 @@
+"""Report files: one HTML page that needs nothing else, Markdown with pictures as files, and CSV in long format.
+
+The page has no script, no network, and every picture inside; the CSV has a line per cell that holds a figure.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from itertools import groupby
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from specbench.common.files import check_writable, write_atomic, write_text_atomic
+from specbench.report.page.document import (
+    DASH,
+    Block,
+    Cell,
+    Document,
+    Figure,
+    Piece,
+    Row,
+    Section,
+    Source,
+    Table,
+    Terms,
+    Trace,
+    Words,
+    parts,
+    printable,
+)
+
+PAGE, TEXT, TABLE, PICTURES = "report.html", "report.md", "report.csv", "report_pictures"
+
+
+def write_report(document: Document, out: Path) -> Path:
+    """Writes ``report.html``, ``report.md`` with ``report_pictures/``, and ``report.csv`` into a folder.
+
+    Equal documents give equal bytes. Pictures of an earlier report in the same folder are removed.
+
+    Returns:
+        The page.
+
+    Raises:
+        EnvironmentRefused: the disk is full or the folder cannot be written.
+    """
+    check_writable(out / PICTURES)
+    figures = {figure.file: figure for section in document.sections for figure in section.figures()}
+    for file in (out / PICTURES).iterdir():
+        if file.suffix in (".svg", ".png") and file.name not in figures:
+            file.unlink()
+    for name, figure in figures.items():
+        content = figure.content
+        write_atomic(out / PICTURES / name, printable(content).encode() if isinstance(content, str) else content)
+    write_text_atomic(out / TEXT, to_markdown(document, PICTURES))
+    write_text_atomic(out / TABLE, to_csv(document))
+    write_text_atomic(out / PAGE, to_html(document))
+    return out / PAGE
+
+
+def to_html(document: Document) -> str:
+    """The page. What runs have written is text in it and never markup."""
+    environment = Environment(
+        loader=PackageLoader("specbench.report", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=False,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "base64": lambda content: base64.b64encode(content).decode(),
+        "by_kind": _by_kind,
+        "codes": _codes,
+        "drawing": Markup,  # made by our own drawing, which escapes its words
+        "groupby_run": _parts,
+    }
+    style = resources.files("specbench.report.page").joinpath("page.css").read_text(encoding="utf-8")
+    template = environment.get_template("page.html.jinja")
+    return printable(template.render(document=document, style=Markup(style)))
+
+
+def _parts(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    return [(part, list(some)) for part, some in groupby(rows, lambda row: row.part)]
+
+
+def _by_kind(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
+    """Blocks of a kind that follow each other, by the name of the kind; small pictures are "cards"."""
+
+    def kind(block: Block) -> str:
+        return "cards" if isinstance(block, Figure) and not block.wide else type(block).__name__
+
+    for name, some in groupby(blocks, kind):
+        yield name, list(some)
+
+
+def _codes(text: str) -> Markup:
+    """Text with what stands between backticks set as code."""
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if code else escape(piece) for piece, code in parts(text)
+    )
+
+
+def to_markdown(document: Document, pictures: str) -> str:
+    """The report in GitHub's dialect; ``pictures`` is the folder of its pictures, as seen from the file."""
+    lines = [f"# {_plain(document.title)}", "", _plain(document.under), ""]
+    for section in document.sections:
+        lines += _section(section, 2, pictures)
+    return printable("\n".join(lines).rstrip() + "\n")
+
+
+def _section(section: Section, level: int, pictures: str) -> Iterator[str]:
+    yield from (f"{'#' * level} {_plain(section.title)}", "")
+    if section.under:
+        yield from (_plain(section.under), "")
+    for block in section.blocks:
+        yield from _block(block, pictures)
+    for inner in section.sections:
+        yield from _section(inner, level + 1, pictures)
+
+
+def _block(block: Block, pictures: str) -> Iterator[str]:
+    if isinstance(block, Table):
+        yield from _table(block)
+    elif isinstance(block, Figure):
+        yield from (f"![{_plain(block.says)}]({pictures}/{block.file})", "")
+        if block.behind is not None:
+            yield from _table(block.behind)
+        else:
+            yield from _source(block.source)
+    elif isinstance(block, Trace):
+        yield from _trace(block)
+    elif isinstance(block, Terms):
+        yield from ("| word | definition |", "| --- | --- |")
+        yield from (f"| {_coded(word)} | {_coded(means)} |" for word, means in block.meanings.items())
+        yield ""
+    elif isinstance(block, Words):
+        mark = "" if block.kind == "text" else "* "
+        yield from (f"{mark}{_coded(line)}" for line in block.lines)
+        yield ""
+
+
+def _table(table: Table) -> Iterator[str]:
+    if table.title:
+        yield from (f"**{_plain(table.title)}**", "")
+    for part, rows in groupby(table.rows, lambda row: row.part):
+        if part:
+            yield from (_plain(part), "")
+        yield f"| {' | '.join(_plain(column.title) for column in table.columns)} |"
+        yield f"| {' | '.join('---' if column.words else '---:' for column in table.columns)} |"
+        for row in rows:
+            yield f"| {' | '.join(_cell(cell) for cell in row.cells)} |"
+        yield ""
+    yield from _source(table.source)
+
+
+def _trace(trace: Trace) -> Iterator[str]:
+    """A trace with letters for colours, as a terminal without them has it."""
+    yield from (f"**{_plain(trace.title)}**", "", f"{_plain(trace.said)}.", "", "```text")
+    for line in trace.lines:
+        # A fence in the text would end the block.
+        said = "".join(_marked(line.pieces, trace)).replace("```", "ˋˋˋ")
+        struck = "".join(_marked(line.rejected, trace)).replace("```", "ˋˋˋ")
+        yield f"{line.number:>3} {said}" + (f"   ✗ {struck}" if struck else "")
+    yield from ("```", "")
+    for word, origin in trace.origins.items():
+        yield f"* {_plain(f'{origin.letter}: {word}' if origin.letter else word)}: {_plain(origin.meaning)}"
+    yield ""
+    yield from _source(trace.source)
+
+
+def _marked(pieces: Sequence[Piece], trace: Trace) -> Iterator[str]:
+    for origin, some in groupby(pieces, lambda piece: piece.origin):
+        text = "│".join(piece.text for piece in some)
+        letter = trace.origins[origin].letter if origin else ""
+        yield f"⟨{letter}:{text}⟩" if letter else text.replace("│", "")
+
+
+def _source(source: Source) -> Iterator[str]:
+    runs = f" Runs: {', '.join(source.runs)}." if source.runs else ""
+    yield from (f"_{_plain(source.formula + runs)}_", "")
+
+
+def _cell(cell: Cell) -> str:
+    return _plain(f"{cell.text} {cell.under}")
+
+
+def _coded(text: str) -> str:
+    """Text whose code between backticks stays code."""
+    return "".join(f"`{' '.join(piece.split())}`" if code else _escaped(piece) for piece, code in parts(text))
+
+
+def _plain(text: str) -> str:
+    """Text that is nothing but text, on one line."""
+    return _escaped(text).strip()
+
+
+def _escaped(text: str) -> str:
+    """Without markup of Markdown or HTML, and without line breaks."""
+    return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", re.sub(r"\s+", " ", text))
+
+
+FIELDS = ("table", "run", "row", "figure", "value", "low", "high", "text")
+
+
+def to_csv(document: Document) -> str:
+    """Every table of the report, those behind its pictures too; table, run, row and figure together are unique."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for section in document.sections:
+        for table in section.tables():
+            for row in table.rows:
+                pairs = list(zip(table.columns, row.cells, strict=True))
+                name = row.key or row.method or row.cells[0].text
+                for column, cell in pairs:
+                    figures = [_digits(value) for value in (cell.value, cell.low, cell.high)]
+                    if cell.text not in ("", DASH):
+                        # Of a figure the words would only say it again, with fewer digits.
+                        text = f"{cell.text} {cell.under}".strip() if cell.value is None else ""
+                        writer.writerow([table.name, row.run, name, column.key, *figures, text])
+    return printable(file.getvalue())
+
+
+def _digits(value: float | None) -> str:
+    """Six digits: more were not measured, and the seventh may differ between machines."""
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.6g}"

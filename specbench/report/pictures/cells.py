@@ -1,0 +1,83 @@
+"""What pictures and tables ask of a sweep's table: a row per cell, in long format.
+
+A cell is one method with one setting of its options at one concurrency; AR at that concurrency is a row like any other.
+Columns that are not in ``FIGURES`` are options of the sweep. A figure that does not exist is nan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from specbench.results import BASELINE
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+#: Every column that is no option. ``speedup`` is over AR at the same concurrency.
+FIGURES = (
+    "cell", "label", "method", "concurrency", "prompts", "requests", "tokens", "target_forwards", "tpf",
+    "tok_s", "tok_s_low", "tok_s_high", "speedup", "speedup_low", "speedup_high", "rows_per_step", "step_ms",
+    "predicted_tok_s", "accuracy", "best", "within_noise", "stopped",
+)  # fmt: skip
+
+#: What ``stopped`` says of a cell that was given up before its prompts were through: it is less sure than the others.
+HALVED = "halved"
+
+
+def check(cells: pd.DataFrame, columns: Iterable[str] = FIGURES) -> None:
+    """Raises ValueError when a column is missing; names all that are."""
+    if missing := [column for column in columns if column not in cells.columns]:
+        raise ValueError(f"the table of cells lacks {', '.join(missing)}")
+
+
+def methods(cells: pd.DataFrame) -> list[str]:
+    """The methods beside AR, in the order of the rows."""
+    return [str(method) for method in cells["method"].unique() if method != BASELINE]
+
+
+def options(cells: pd.DataFrame) -> dict[str, int]:
+    """Options that have a value anywhere in these cells, with their numbers of different values, in column order."""
+    found = {str(column): cells[column].nunique() for column in cells.columns if column not in FIGURES}
+    return {option: count for option, count in found.items() if count}
+
+
+def is_numeric(values: pd.Series[Any]) -> bool:
+    """Whether an option's values are numbers, and so have places on an axis. True and False are words."""
+    known = values.dropna()
+    return all(isinstance(value, int | float | np.number) and not isinstance(value, bool) for value in known)
+
+
+def values_of(cells: pd.DataFrame, option: str) -> list[Any]:
+    """The different values of an option: numbers ascending, words in the order of the rows."""
+    known = cells[option].dropna()
+    return sorted(known.unique()) if is_numeric(known) else list(known.unique())
+
+
+def floats(cells: pd.DataFrame, column: str) -> Floats:
+    """[n] values of a column, nan where there is none."""
+    return np.asarray(pd.to_numeric(cells[column]), dtype=np.float64)
+
+
+def flags(cells: pd.DataFrame, column: str) -> Flags:
+    """[n] whether a flag is set; one that is missing is not."""
+    return np.asarray(cells[column].eq(True), dtype=np.bool_)
+
+
+def shown(value: Any) -> str:
+    """An option's value as people write it: 64 for 64.0, which is what a column with gaps makes of it."""
+    return f"{value:g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def bars(cells: pd.DataFrame, column: str) -> Floats:
+    """[2, n] lengths of a figure's error bars, downwards and upwards; nan where it has no interval.
+
+    An older sweep's percentile interval of few prompts may lie beside its value; the bar has no length on that side.
+    """
+    value = floats(cells, column)
+    lengths = np.stack([value - floats(cells, f"{column}_low"), floats(cells, f"{column}_high") - value])
+    return np.maximum(lengths, 0.0)

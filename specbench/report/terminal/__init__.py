@@ -1,0 +1,1 @@
+"""Terminal: what each command prints of a run, a sweep, a profile or a generation."""

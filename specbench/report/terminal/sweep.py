@@ -1,0 +1,176 @@
+"""Sweep table of the terminal, and a recommendation from it with its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from specbench.hardware.roofline import free_rows
+from specbench.report.terminal.run import number, seldom_filled
+from specbench.results import BASELINE
+
+#: Cells of one concurrency that a table shows; the file has all.
+SHOWN = 20
+
+
+def sweep_table(run: Mapping[str, Any], cells: pd.DataFrame) -> RenderableType:
+    """The fastest cells at each concurrency, and what can be said of the best one.
+
+    Args:
+        run: content of a ``run.json`` of the sweep.
+        cells: as :func:`specbench.sweeps.table.cells` makes it.
+    """
+    title = Text()
+    title.append(f"{run['task']['name']} v{run['task']['version']}", style="bold")
+    title.append(f" · {run['model']['name']} {run['model']['dtype']} · {run['environment']['device']['name']}")
+    parts: list[RenderableType] = [title, Text()]
+    for concurrency in sorted(cells["concurrency"].unique()):
+        at = cells[cells["concurrency"] == concurrency]
+        plain, others = at[(at["set"] == "tuning") & (at["method"] == BASELINE)], ranked(at)
+        parts += [_table(pd.concat([others.head(SHOWN), plain]), f"concurrency {concurrency}"), Text()]
+        parts += [Text(line, style="dim") for line in sentences(at)]
+        if len(others) > SHOWN:
+            parts.append(Text(f"{len(others) - SHOWN} slower cells are in the CSV.", style="dim"))
+        parts.append(Text())
+    return Group(*parts[:-1])
+
+
+def ranked(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells that were measured on the prompts to choose by, the fastest first; plain decoding is none."""
+    measured = cells[(cells["set"] == "tuning") & (cells["stopped"] != "too large") & (cells["method"] != BASELINE)]
+    return measured.sort_values("speedup", ascending=False, na_position="last", kind="stable")
+
+
+def found(row: Mapping[Any, Any]) -> str:
+    """What became of a cell, in words."""
+    near = row["within_noise"] and not pd.isna(row["speedup_low"])  # else nothing was told apart
+    said = [row["stopped"], "best" if row["best"] else "within noise" if near else ""]
+    return " ".join(word for word in said if word)
+
+
+def _table(rows: pd.DataFrame, title: str) -> Table:
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made.padding = (0, 1, 0, 0)
+    made.add_column("cell", min_width=8, overflow="fold")
+    for column in ("prompts", "TPF", "tok/s", "speedup", "rows"):
+        made.add_column(column, justify="right", no_wrap=True)
+    made.add_column("", overflow="fold", min_width=6)
+    for row in rows.to_dict("records"):
+        plain = row["method"] == BASELINE
+        ratio = "1" if plain else interval(row, "speedup")
+        made.add_row(
+            Text(row["label"], overflow="fold"),  # a text, because its values may look like markup
+            str(int(row["prompts"])),
+            _number(row["tpf"], 2),
+            _number(row["tok_s"], 1),
+            ratio,
+            _number(row["rows_per_step"], 0),
+            found(row),
+        )
+    return made
+
+
+def sentences(cells: pd.DataFrame) -> list[str]:
+    """What one concurrency's cells say, in words."""
+    tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
+    large = tuning[tuning["stopped"] == "too large"]
+    measured = tuning[tuning["stopped"] != "too large"]
+    found = []
+    best = measured[measured["best"].astype(bool)]
+    if len(best):
+        row = best.iloc[0]
+        noise = measured[measured["within_noise"].astype(bool) & ~measured["best"].astype(bool)]
+        if len(measured) > 1 and pd.isna(row["speedup_low"]):
+            near = "; too few prompts to tell cells apart"
+        else:
+            near = f"; {len(noise)} within noise of it: {_some(list(noise['label']))}" if len(noise) else ""
+        asked = f"speedup {interval(row, 'speedup')} on {int(row['prompts'])} prompts"
+        found.append(f"Best of {len(measured)} cells: {row['label']}, {asked}{near}.")
+        again = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]
+        if len(again):
+            other = again.iloc[0]
+            found.append(
+                f"On {int(other['prompts'])} prompts it was not chosen by: speedup {interval(other, 'speedup')}."
+            )
+        if seldom := seldom_filled(int(measured["prompts"].max()), int(row["concurrency"])):
+            found.append(seldom)
+    if len(large):
+        found.append(f"Not run, trees too large: {_some(list(large['label']))}.")
+    return found
+
+
+def interval(row: Mapping[Any, Any] | pd.Series[Any], name: str) -> str:
+    """A figure with its interval, where there is one."""
+    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    if pd.isna(value):
+        return "–"
+    return f"{value:.2f} (too few)" if pd.isna(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _number(value: float, digits: int) -> str:
+    return number(None if pd.isna(value) else value, digits)
+
+
+def _some(labels: list[str]) -> str:
+    more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
+    return ", ".join(labels[:4]) + more
+
+
+_TOLERANCE = 0.10
+
+
+def advice(
+    run: Mapping[str, Any], cells: pd.DataFrame, curve: Sequence[tuple[int, float]], method: str
+) -> dict[str, Any]:
+    """What to use.
+
+    Args:
+        run: content of a ``run.json`` of the sweep.
+        cells: as :func:`specbench.sweeps.table.cells` makes it, at one concurrency.
+        curve: (rows, seconds) of steps measured here.
+        method: its name.
+
+    Returns:
+        JSON-ready: ``best`` (its row, None where nothing was measured), ``set`` (what to give ``--set``), ``faster``
+        (whether the interval on the held-out prompts says so), ``free_rows``, ``said`` (sentences).
+    """
+    tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE) & (cells["stopped"] != "too large")]
+    best = tuning[tuning["best"].astype(bool)]
+    model = run["model"]
+    where = f"{run['task']['name']}, {model['name']} {model['dtype']}, {run['environment']['device']['name']}"
+    free = free_rows(dict(curve), _TOLERANCE)
+    if not len(best):
+        return {"best": None, "set": [], "faster": False, "free_rows": free, "said": [f"{where}: nothing measured."]}
+    row = best.iloc[0]
+    held = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]
+    judged = held.iloc[0] if len(held) else row
+    faster = bool(judged["speedup_low"] > 1.0)
+    options = str(row["label"]).split(" ")[1:]
+    settings = [f"{method}.{word}" for word in options]
+    others = tuning[tuning["within_noise"].astype(bool) & ~tuning["best"].astype(bool)]
+    said = [
+        f"{where}:",
+        f"{' '.join([method, *options])}: speedup {interval(judged, 'speedup')} over ar on {int(judged['prompts'])} "
+        f"prompts {'that it was not chosen by' if len(held) else 'that it was chosen by'}.",
+        f"Why: {judged['tpf']:.2f} tokens a forward of {judged['rows_per_step']:.0f} rows; here a step of up to {free} "
+        f"rows costs at most {_TOLERANCE:.0%} more than one row.",
+    ]
+    if len(others):
+        said.append(f"{len(others)} of {len(tuning) - 1} other settings are within noise of it.")
+    if faster:
+        said.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
+    else:
+        said.append("No setting tried is shown to be faster than ar here.")
+    return {
+        "best": {key: None if pd.isna(value) else value for key, value in judged.to_dict().items()},
+        "set": settings,
+        "faster": faster,
+        "free_rows": free,
+        "said": said,
+    }

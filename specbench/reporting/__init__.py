@@ -1,1 +1,0 @@
-"""What people see of a run. Reads records only; no torch."""

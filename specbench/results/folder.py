@@ -1,0 +1,269 @@
+"""The run folder: what a run leaves on disk so that a kill at any moment loses at most the request in flight.
+
+``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment the folder has its name), ``requests.jsonl``
+(one line per request, on disk before the next request starts), and at the end ``summary.json``, then ``DONE``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pydantic import ValidationError
+
+from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.errors import first_fault
+from specbench.common.files import (
+    folder_name,
+    read_json_object,
+    refused,
+    rename_to_free_name,
+    sync_folder,
+    write_atomic,
+    write_json_atomic,
+)
+from specbench.results.request_log import RequestLog, whole_lines
+from specbench.results.schema import SCHEMA_VERSION, RequestRecord
+
+_LOCK, _RUN, _REQUESTS, _SUMMARY, _DONE = ".lock", "run.json", "requests.jsonl", "summary.json", "DONE"
+
+
+class RunFolder:
+    """One run on disk. ``create`` and ``find_unfinished`` give it locked for writing, ``load`` only for reading.
+
+    Use it as a context manager: leaving it releases the lock. The kernel releases it too when the process dies.
+    """
+
+    def __init__(self, path: Path, run: dict[str, Any], lock: int | None = None) -> None:
+        self.path = path
+        self.run = run
+        self._lock = lock
+        self._log: RequestLog | None = None
+
+    @classmethod
+    def create(cls, out: Path, stem: str, digest: str, run: Mapping[str, Any]) -> RunFolder:
+        """A new folder, with ``run.json`` in it and locked before anyone can see it.
+
+        Args:
+            out: parent folder; made when missing.
+            stem: what the run is, "<method>-<task>"; characters that do not belong in a file name become "-".
+            digest: hash of the resolved configuration in hex; its first 8 characters end the folder's name, all of it
+                goes into ``run.json`` under "digest".
+            run: further content of ``run.json``; "schema_version" is added.
+
+        Raises:
+            EnvironmentRefused: the disk is full or ``out`` cannot be written.
+        """
+        return cls._make(out / folder_name(stem, digest), digest, run, rename_to_free_name)
+
+    @classmethod
+    def at(cls, path: Path, digest: str, run: Mapping[str, Any]) -> RunFolder:
+        """The folder of exactly that name, locked for writing: a new one, or what is there, finished or not.
+
+        Args:
+            path: where it is, or will be.
+            digest, run: as for :meth:`create`, for a new one.
+
+        Raises:
+            UsageError: what is there is something else.
+            EnvironmentRefused: another process is writing to it, or the disk is full.
+        """
+        if not (path / _RUN).exists():
+            try:
+                return cls._make(path, digest, run, Path.rename)
+            except EnvironmentRefused:
+                if not (path / _RUN).exists():  # else another process was first
+                    raise
+        found = cls.reopen(path)
+        if found.run.get("digest") != digest:
+            found.close()
+            raise UsageError(f"{path} holds another run; choose another --out")
+        return found
+
+    def go_on(self, run: Mapping[str, Any]) -> None:
+        """Replaces the content of ``run.json``; a finished run is unfinished from here on.
+
+        Args:
+            run: as for :meth:`create`; the digest stays.
+
+        Raises:
+            EnvironmentRefused: the disk is full.
+        """
+        if self._lock is None:
+            raise ValueError(f"{self.path} was opened for reading")
+        content = {**run, "schema_version": SCHEMA_VERSION, "digest": self.run["digest"]}
+        (self.path / _DONE).unlink(missing_ok=True)
+        write_json_atomic(self.path / _RUN, content)
+        self.run = content
+
+    @classmethod
+    def _make(
+        cls, wanted: Path, digest: str, run: Mapping[str, Any], rename: Callable[[Path, Path], Path]
+    ) -> RunFolder:
+        """A new folder, written under another name first."""
+        draft = wanted.with_name(f".{wanted.name}.{os.getpid()}.tmp")
+        content = {**run, "schema_version": SCHEMA_VERSION, "digest": digest}
+        lock = None
+        try:
+            draft.mkdir(parents=True)
+            lock = _acquire(draft)
+            write_json_atomic(draft / _RUN, content)
+            path = rename(draft, wanted)
+            sync_folder(wanted.parent)
+        except BaseException as error:
+            if lock is not None:
+                os.close(lock)
+            shutil.rmtree(draft, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise refused(error, wanted) from error
+            raise
+        return cls(path, content, lock)
+
+    @classmethod
+    def find_unfinished(cls, out: Path, digest: str) -> RunFolder | None:
+        """The newest folder of this configuration without ``DONE``, locked, so that the run can go on in it.
+
+        Raises:
+            EnvironmentRefused: another process is writing to it.
+        """
+        for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):  # names begin with the time
+            try:
+                run = read_json_object(path / _RUN)
+            except (UsageError, OSError):
+                continue  # not a run, or damaged: nothing to go on from
+            if run.get("digest") != digest or (path / _DONE).exists():
+                continue
+            lock = _acquire(path)
+            if not (path / _DONE).exists():
+                return cls(path, run, lock)
+            os.close(lock)  # its writer finished between the two looks
+        return None
+
+    @classmethod
+    def load(cls, path: Path) -> RunFolder:
+        """A run to read, finished or not, also while it is being written.
+
+        Raises:
+            UsageError: not a run folder, a damaged ``run.json``, or a newer schema.
+        """
+        if not (path / _RUN).is_file():
+            raise UsageError(f"{path} is not a run folder (it has no {_RUN}); name a folder that specbench run wrote")
+        run = read_json_object(path / _RUN)
+        schema = run.get("schema_version")
+        if not isinstance(schema, int):
+            raise UsageError(f"{path / _RUN} has no schema_version; name a folder that specbench run wrote")
+        if schema > SCHEMA_VERSION:
+            raise UsageError(
+                f"{path} was written by a newer specbench (schema {schema}, this one reads up to {SCHEMA_VERSION});"
+                " upgrade specbench-llm"
+            )
+        return cls(path, run)
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """A run to add a file to, finished or not; locked, so that two writers do not meet.
+
+        Raises:
+            UsageError: as :meth:`load`.
+            EnvironmentRefused: another process is writing to it.
+        """
+        loaded = cls.load(path)
+        return cls(path, loaded.run, _acquire(path))
+
+    @property
+    def log(self) -> RequestLog:
+        """The log to append to; opened at first use, which repairs a torn last line."""
+        if self._lock is None:
+            raise ValueError(f"{self.path} was opened for reading")
+        if self._log is None:
+            self._log = RequestLog(self.path / _REQUESTS)
+        return self._log
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run got to its end."""
+        return (self.path / _DONE).exists()
+
+    def records(self) -> Iterator[RequestRecord]:
+        """The recorded requests, one after the other: a hundred thousand of them take a gigabyte together.
+
+        Raises:
+            UsageError: one does not fit; names the line and the field.
+        """
+        for number, line in enumerate(whole_lines(self.requests_path), 1):
+            try:
+                record = RequestRecord.model_validate_json(line)
+            except ValidationError as error:
+                where = f"{self.requests_path} line {number}"
+                # Who writes is repeating the command already, and decodes what is missing.
+                writing = self._lock is not None
+                todo = "delete that line to go on without its request" if writing else "run it again"
+                raise UsageError(f"{where} is damaged: {first_fault(error)}; {todo}") from error
+            yield record
+
+    @property
+    def requests_path(self) -> Path:
+        """Where they are."""
+        return self.path / _REQUESTS
+
+    def summary(self) -> dict[str, Any] | None:
+        """Content of ``summary.json``; None when there is none yet."""
+        path = self.path / _SUMMARY
+        return read_json_object(path) if path.exists() else None
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Writes ``summary.json``, then ``DONE``, and closes the folder.
+
+        Raises:
+            EnvironmentRefused: the disk is full; the run stays unfinished and keeps its requests.
+        """
+        if self._lock is None:
+            raise ValueError(f"{self.path} was opened for reading")
+        write_json_atomic(self.path / _SUMMARY, summary)
+        write_atomic(self.path / _DONE, b"")
+        (self.path / _LOCK).unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the log and releases the lock; a second call does nothing."""
+        if self._log is not None:
+            self._log.close()
+        if self._lock is not None:
+            if self.finished:  # a finished run has no lock file; an unfinished one keeps it for the next writer
+                (self.path / _LOCK).unlink(missing_ok=True)
+            os.close(self._lock)
+        self._log = self._lock = None
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _acquire(folder: Path) -> int:
+    """Locks a run folder for this process; the lock lives as long as the returned descriptor."""
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise refused(error, folder / _LOCK) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise EnvironmentRefused(
+            f"{folder} is in use by another specbench process; wait for it or choose another --out"
+        ) from error
+    except OSError as error:
+        os.close(lock)
+        raise EnvironmentRefused(
+            f"the file system of {folder} has no locks ({error.strerror}); choose an --out on a local disk"
+        ) from error
+    return lock

@@ -1,0 +1,113 @@
+"""Judgments: ``judgments.jsonl`` of a run folder, a line each, and the mean ratings that follow from them. No torch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from specbench.common import UsageError
+from specbench.common.errors import first_fault
+from specbench.results.request_log import read_requests
+from specbench.results.schema import Record
+
+JUDGMENTS = "judgments.jsonl"
+
+
+class JudgeSpec(Record):
+    """Who judged. Two judges are the same when all of this is."""
+
+    id: str = Field(description="the model's name, as the loader or the endpoint knows it")
+    kind: Literal["local", "endpoint", "import"]
+    endpoint: str | None = Field(default=None, description="host and port that answered")
+    fingerprint: str | None = Field(default=None, description="of a local model's weights")
+    dtype: str | None = None
+    max_tokens: int | None = Field(default=None, description="budget of a judgment; None where it is not known")
+
+
+class Judgment(Record):
+    """A rating of one answer."""
+
+    request: str = Field(description="key of the answer in requests.jsonl")
+    method: str
+    prompt_id: str
+    repeat: int
+    turn: int
+    category: str
+    judge: JudgeSpec
+    prompt: str = Field(description="FastChat's name of the judge prompt")
+    prompt_sha256: str = Field(description="of all that the judge read: system prompt, question and answer")
+    rating: float | None = Field(description="1 to 10; None is no rating, and never counts as a number")
+    text: str = Field(description="what the judge wrote")
+    same_as: str | None = Field(
+        default=None, description="request with the same answer whose judgment this is, AR's mostly"
+    )
+    error: str | None = Field(
+        default=None, description="why the judge could not be asked; asked again by the next command"
+    )
+
+
+def read_judgments(folder: Path) -> list[Judgment]:
+    """The judgments of a run, the last one of each judge and answer; none if there are none.
+
+    Raises:
+        UsageError: a line is damaged; names its number.
+    """
+    found: dict[tuple[str, str], Judgment] = {}
+    for number, row in enumerate(read_requests(folder / JUDGMENTS), 1):
+        try:
+            judgment = Judgment.model_validate(row)
+        except ValidationError as error:
+            where = f"{folder / JUDGMENTS} line {number}"
+            raise UsageError(f"{where} is damaged ({first_fault(error)}); delete that line") from None
+        found[judgment.judge.model_dump_json(), judgment.request] = judgment
+    return list(found.values())
+
+
+def scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[dict[str, Any]]:
+    """One entry per judge, JSON-ready.
+
+    Args:
+        judgments: of one run.
+        methods: labels in the order of the run.
+
+    Returns:
+        ``{"judge": who, "methods": {label: {"score", "rated", "judged", "same_as", "errors", "turns": {turn: …},
+        "categories": {category: …}}}}``. ``score`` is the mean over both turns of the answers that have a rating
+        (``rated`` of ``judged``), None without any; ``same_as`` counts those taken over from an equal answer.
+    """
+    by_judge: dict[str, list[Judgment]] = defaultdict(list)
+    for judgment in judgments:
+        by_judge[judgment.judge.model_dump_json()].append(judgment)
+    found = []
+    for mine in by_judge.values():
+        by_method = dict(_by(mine, lambda judgment: judgment.method))
+        rows = {label: _method(by_method[label]) for label in methods if label in by_method}
+        found.append({"judge": mine[0].judge.model_dump(mode="json"), "methods": rows})
+    return found
+
+
+def _method(judgments: Sequence[Judgment]) -> dict[str, Any]:
+    return {
+        **_score(judgments),
+        "same_as": sum(judgment.same_as is not None for judgment in judgments),
+        "errors": sum(judgment.error is not None for judgment in judgments),
+        "turns": {turn: _score(some) for turn, some in sorted(_by(judgments, lambda j: str(j.turn)))},
+        "categories": {name: _score(some) for name, some in _by(judgments, lambda j: j.category) if name},
+    }
+
+
+def _score(judgments: Sequence[Judgment]) -> dict[str, Any]:
+    ratings = [judgment.rating for judgment in judgments if judgment.rating is not None]
+    return {"score": mean(ratings) if ratings else None, "rated": len(ratings), "judged": len(judgments)}
+
+
+def _by(judgments: Iterable[Judgment], key: Callable[[Judgment], str]) -> list[tuple[str, list[Judgment]]]:
+    found: dict[str, list[Judgment]] = defaultdict(list)
+    for judgment in judgments:
+        found[key(judgment)].append(judgment)
+    return list(found.items())

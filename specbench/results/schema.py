@@ -1,0 +1,245 @@
+"""What a run writes, versioned (DESIGN §8). Times are seconds unless the name says otherwise. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import string
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+
+#: Raised whenever a field changes its meaning or disappears, and from the first release on whenever one is added:
+#: readers refuse fields that they do not know, and should say "newer", not "damaged".
+SCHEMA_VERSION = 1
+
+#: Label of the baseline method. Every run contains it: no row is shown without its AR twin.
+BASELINE = "ar"
+
+#: Label of the second baseline of a fine-tuned model: plain decoding of what it was made from (DESIGN §5).
+BASE = "ar@base"
+
+#: ``--graphs`` values, as the engine takes them: None is on for CUDA and off elsewhere.
+GRAPHS: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
+
+StopReason = Literal["stop", "stop-string", "length"]
+
+
+class Record(BaseModel):
+    """Base of everything written: unknown fields are errors, values do not change after construction."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MethodSpec(Record):
+    """One row of a run: a method with its resolved options."""
+
+    label: str
+    name: str
+    options: dict[str, Any]
+    lossless: bool
+    measures: dict[str, str] = Field(default_factory=dict, description="what its own figures are, by name")
+    weights: dict[str, str] = Field(default_factory=dict, description="which weights of its own it drafted with")
+    own_noise: bool = Field(default=False, description="sampled, it draws its own noise: its texts cannot equal AR's")
+
+
+class SamplingSpec(Record):
+    """How tokens are chosen; temperature 0 is greedy."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+class ModelSpec(Record):
+    """Which weights. ``fingerprint`` hashes samples of every tensor: equal for equal values in any file format."""
+
+    name: str
+    source: str
+    revision: str | None
+    fingerprint: str
+    dtype: str
+    device: str
+    parameters: int
+    weight_bytes: int
+    dummy: bool
+    template: str | None = Field(default=None, description="chat template of the alias; None: the model's own, if any")
+    base: str | None = Field(default=None, description="what the adapter was merged into; None: it is no adapter")
+    remote_code: bool = Field(default=False, description="Python that came with it was free to run; absent where not")
+
+    @model_serializer(mode="wrap")
+    def _said(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without code of its own it is written as ever: digests of such runs stay what they were."""
+        written: dict[str, Any] = write(self)
+        if not self.remote_code:
+            written.pop("remote_code", None)
+        return written
+
+
+class TaskSpec(Record):
+    """Which prompts: ``prompts_sha256`` covers ids, rendered token ids and order."""
+
+    name: str
+    version: int
+    options: dict[str, Any]
+    prompts: int
+    requests: int = Field(
+        default=0, description="answers per method and repeat: more than prompts where prompts have turns"
+    )
+    metric: str = Field(default="pass@1", description="the headline metric; empty where the task has no verdict")
+    judge: bool = Field(default=False, description="a model can rate the answers: specbench judge")
+    prompts_sha256: str
+
+
+class SimulatedAcceptance(Record):
+    """Tokens that a method's forwards are made to emit: mean over steps and standard deviation."""
+
+    mean: float
+    spread: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:g} ± {float(f'{self.spread:.2g}'):g}"
+
+
+class RunConfig(Record):
+    """Everything that decides what a run measures; its hash names the run."""
+
+    model: ModelSpec
+    base: ModelSpec | None = Field(default=None, description="what the model was made from; its row is ar@base")
+    task: TaskSpec
+    methods: list[MethodSpec]
+    sampling: SamplingSpec
+    max_new_tokens: int
+    repeats: int
+    concurrency: int
+    attention: str = Field(description="backend as asked for; summary.json says under engine what auto chose")
+    graphs: Literal["auto", "on", "off"] = Field(default="off", description="CUDA graphs; auto is on for CUDA")
+    compile: bool = Field(default=False, description="torch.compile on the layers' elementwise work")
+    linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
+    simulated: dict[str, SimulatedAcceptance] = Field(
+        default_factory=dict, description="methods whose acceptance was decided by lot: their text means nothing"
+    )
+    order_seed: int
+    trace: bool = Field(default=False, description="steps were split into phases, with a wait for the device at each")
+    identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
+
+    def digest(self) -> str:
+        """sha256 of the canonical JSON."""
+        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+
+
+class GpuTrace(Record):
+    """The GPU over one request, through NVML; None is what it does not tell."""
+
+    sm_clock_mhz: int | None = Field(description="when the request ended, as the memory's")
+    memory_clock_mhz: int | None
+    temperature_c: int | None = Field(description="the higher one of start and end")
+    energy_j: float | None = Field(description="its even share of what the GPU consumed while it was in its slot")
+    power_w: float | None = Field(description="mean of the whole GPU from its start to its end")
+    throttled: list[str] | None = Field(description="what held the clocks down at its start, its end or between")
+
+
+class Draft(Record):
+    """The tree of one step, its root left out: row 1 comes first, as in ``parents`` and ``path``."""
+
+    ids: list[int]
+    parents: list[int] | None = Field(description="row of each one's parent, 0 is the root; None: a chain")
+    origins: str = Field(description="a letter per row, see TokenTrace")
+    draft_only: list[int] = Field(description="rows that only generate drafts and could not be accepted")
+    path: list[int] = Field(description="rows that were accepted, top down")
+
+
+class TokenTrace(Record):
+    """How each kept token came, and which part of the text is its own: what a viewer needs, without the tokenizer.
+
+    A letter stands for a word of ``words``, ``LETTERS[i]`` for the i-th. ``chars`` are of ``text + tail``: a token that
+    ends in the middle of a character has none of it, and the one that completes the character has all of it.
+    """
+
+    words: list[str] = Field(description="origins in order of appearance; see specbench.decoding.tree.ORIGINS")
+    origins: str = Field(description="a letter per kept token; prefill, bonus, or how its draft was made")
+    rows: list[int] = Field(description="tree rows of each target forward after prefill")
+    chars: list[int] = Field(description="characters of each kept token")
+    tail: str = Field(description="what the kept tokens say behind text: what was cut at a stop string")
+    drafts: list[Draft] | None = Field(default=None, description="with --trace: what each of these forwards verified")
+    pieces: dict[int, str] | None = Field(default=None, description="with --trace: text of each drafted id by itself")
+
+
+#: See :class:`TokenTrace`.
+LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
+
+
+class RequestRecord(Record):
+    """One prompt decoded once by one method.
+
+    The identity ``1 + sum(accepts) == n_out`` holds (the prefill emits the first token). ``busy_*`` is the request's
+    share of the engine's time: at concurrency C a step's time is split evenly over the sequences it served, so the
+    shares add up to the wall time; at concurrency 1 they equal ``ttft_s`` and ``decode_s``.
+    """
+
+    key: str = Field(description="method/prompt/repeat, unique in its run")
+    method: str
+    prompt_id: str
+    repeat: int
+    turn: int = Field(1, description="of a conversation, from 1")
+    category: str = ""
+    n_prompt: int
+    ids: list[int] = Field(description="tokens kept: up to and including the first stop, never past the budget")
+    text: str = Field(description="the answer as the task scores it: special tokens dropped, cut before a stop string")
+    stop_reason: StopReason
+    n_out: int
+    n_overshoot: int = Field(description="tokens committed behind the stop or the budget, dropped and not counted")
+    n_stop_tail: int = Field(description="kept tokens that lie wholly in or behind a stop string")
+    accepts: list[int] = Field(description="kept tokens of each target forward after prefill")
+    rows: int = Field(description="tree rows forwarded after prefill")
+    forwards: int = Field(description="target forwards after prefill")
+    draft_forwards: int
+    start_s: float = Field(description="on the clock of its segment")
+    segment: int = Field(description="counts the stretches of uninterrupted running of one method")
+    ttft_s: float
+    decode_s: float
+    e2e_s: float
+    busy_prefill_s: float
+    busy_decode_s: float
+    phases_s: dict[str, list[float]] | None = Field(
+        default=None, description="with --trace: seconds of each step by phase, shared out like busy_decode_s"
+    )
+    measures: dict[str, float] = Field(default_factory=dict, description="the method's own figures, see method.toml")
+    gpu: GpuTrace | None = Field(default=None, description="where NVML answers")
+    tokens: TokenTrace | None = Field(default=None, description="None in records from before there was one")
+
+    def decoding_s(self, shared: bool) -> float:
+        """Seconds that its decoding counts: where sequences share the engine, its share of the steps."""
+        return self.busy_decode_s if shared else self.decode_s
+
+    def whole_s(self, shared: bool) -> float:
+        """The same with the prefill."""
+        return self.busy_prefill_s + self.busy_decode_s if shared else self.e2e_s
+
+    @property
+    def text_tokens(self) -> int:
+        """Tokens of the answer's text: neither the stop token nor what belongs to a stop string."""
+        return self.n_out - self.n_stop_tail - (self.stop_reason == "stop")
+
+    def untraced(self) -> RequestRecord:
+        """The record without how its tokens came, which is most of what it takes of memory and no figure needs."""
+        return self if self.tokens is None else self.model_copy(update={"tokens": None})
+
+
+def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:
+    """The key of a request within its run."""
+    return f"{method}|{prompt_id}|{repeat}" + (f"|{turn}" if turn > 1 else "")
+
+
+#: In the order of a step. ``draft`` and ``observe`` are the decoder's, ``build`` makes device inputs of the trees,
+#: ``forward`` is the target with its sampler, ``accept`` finds the path and reads it, ``commit`` keeps its KV.
+PHASES = ("draft", "build", "forward", "accept", "commit", "observe")
+
+#: What the method and the harness cost beside the target's forward.
+HOST_PHASES = tuple(phase for phase in PHASES if phase != "forward")
+
+
+#: Origins of tokens that were no drafts: the first one of an answer, and the target's own next token of every step.
+PREFILL, BONUS = "prefill", "bonus"

@@ -1,0 +1,48 @@
+"""How sure a figure is: intervals over prompts, what a number of prompts can tell, and the words for it. No torch.
+
+No function here gives a verdict without an interval, and none gives an interval for so few prompts that its level would
+be a false label.
+"""
+
+from specbench.results.stats.interval import Interval, minimum_clusters
+from specbench.results.stats.power import detectable, prompts_needed
+from specbench.results.stats.proportions import (
+    Difference,
+    difference_verdict,
+    mcnemar,
+    paired_difference,
+    proportion_interval,
+)
+from specbench.results.stats.ratio import (
+    INTERVAL,
+    PerPrompt,
+    Ratio,
+    Verdict,
+    paired_ratio,
+    per_prompt,
+    relative_ratio,
+    verdict,
+)
+from specbench.results.stats.two_sample import TwoSample, two_sample
+
+__all__ = [
+    "INTERVAL",
+    "Difference",
+    "Interval",
+    "PerPrompt",
+    "Ratio",
+    "TwoSample",
+    "Verdict",
+    "detectable",
+    "difference_verdict",
+    "mcnemar",
+    "minimum_clusters",
+    "paired_difference",
+    "paired_ratio",
+    "per_prompt",
+    "prompts_needed",
+    "proportion_interval",
+    "relative_ratio",
+    "two_sample",
+    "verdict",
+]

@@ -1,0 +1,57 @@
+"""What a number of prompts can tell: the difference that would be seen, and the prompts that a difference needs."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+from specbench.results.stats.interval import minimum_clusters
+from specbench.results.stats.ratio import Ratio
+
+#: Chance of seeing a difference that is there.
+POWER = 0.8
+
+
+def detectable(ratio: Ratio, power: float = POWER) -> float | None:
+    """The smallest relative difference that prompts like these tell from none, as a share: 0.03 for 3 %.
+
+    A method that is truly so much faster gets an interval that excludes 1 with probability ``power``. It follows from
+    the width of the interval alone and not from where it lies.
+
+    Returns:
+        None where there is no interval.
+    """
+    if ratio.interval is None or ratio.log_se is None:
+        return None
+    half = math.log(ratio.interval.high / ratio.value)
+    return math.expm1(half + NormalDist().inv_cdf(power) * ratio.log_se)
+
+
+def prompts_needed(ratio: Ratio, difference: float, power: float = POWER, level: float = 0.95) -> int | None:
+    """How many prompts like these it takes to tell a relative difference from none.
+
+    Assumes that further prompts differ from each other as much as those measured. From a handful it is an order of
+    magnitude: the spread it rests on is then known to a third at best.
+
+    Args:
+        ratio: of the prompts measured.
+        difference: as a share, 0.03 for 3 %.
+        power: see :func:`detectable`.
+        level: of the interval that has to exclude 1.
+
+    Returns:
+        At least :func:`minimum_clusters`; None where the spread between prompts is unknown or 0.
+    """
+    if not ratio.log_se:
+        return None
+    normal = NormalDist()
+    quantile = normal.inv_cdf((1.0 + level) / 2.0)
+    errors = quantile + normal.inv_cdf(power)
+    needed = ratio.clusters * (errors * ratio.log_se / math.log1p(difference)) ** 2
+    # Half the squared quantile more, because the spread has to be estimated from the same prompts (Guenther 1981).
+    return max(minimum_clusters(level), math.ceil(needed + quantile**2 / 2))
+
+
+#: Prompts per sequence stepped together that a measurement at a concurrency takes at least: slots run empty at the end
+#: of the prompts, and with one filling that would be most of what is measured.
+FILLINGS = 4

@@ -1,0 +1,79 @@
+"""A judge that runs here: any model the loader takes, decoded greedily by AR on our engine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from specbench.common import Turn
+from specbench.decoding import Context
+from specbench.engine import Engine
+from specbench.evals.dialogue import choose_style, dialogue
+from specbench.evals.judge.prompts import JudgePrompt
+from specbench.evals.judge.run import Unanswered
+from specbench.models import LoadedModel
+from specbench.results import BASELINE
+from specbench.results.judgments import JudgeSpec
+from specbench.runner.loop import Request, Runner
+from specbench.runner.plan import plan_methods
+from specbench.runner.stop import StopRule
+
+
+class LocalJudge:
+    """A loaded model with an engine of its own. Close it when done.
+
+    Attributes:
+        spec: the record.
+    """
+
+    def __init__(self, model: LoadedModel, prompts: Sequence[JudgePrompt], *, max_tokens: int) -> None:
+        """
+        Args:
+            model: the judge.
+            prompts: all that it will be asked; the cache is made for the longest that fits.
+            max_tokens: of a judgment.
+
+        Raises:
+            UsageError: its chat template takes no system prompt, or the engine does not run this model.
+            EnvironmentRefused: the cache does not fit in memory.
+        """
+        self._model = model
+        self._style = choose_style("auto", model.has_chat_template, "")
+        self._stops = dialogue("", [""], self._style).stops
+        self._ids = {prompt.sha256: self._encode(prompt) for prompt in prompts}
+        room = (model.context or 1 << 30) - max_tokens
+        self._fits = {sha for sha, ids in self._ids.items() if len(ids) <= room}
+        longest = max((len(self._ids[sha]) for sha in self._fits), default=1)
+        self._engine = Engine(model.model, capacity=longest + max_tokens, max_rows=1)
+        self._runner = Runner(self._engine, lambda *_: Context(model.vocab_size, model.pad_id, random.Random(0)))
+        (self._method,) = plan_methods([BASELINE], [])
+        self.spec = JudgeSpec(
+            id=model.spec.name,
+            kind="local",
+            fingerprint=model.spec.fingerprint,
+            dtype=model.spec.dtype,
+            max_tokens=max_tokens,
+        )
+
+    def _encode(self, prompt: JudgePrompt) -> list[int]:
+        system: Turn = ("system", prompt.system)
+        return self._model.encode(dialogue(prompt.name, [prompt.user], self._style, history=[system]))
+
+    def ask(self, prompt: JudgePrompt) -> str:
+        """The judge's words.
+
+        Raises:
+            Unanswered: prompt and judgment together are longer than its context.
+        """
+        ids = self._ids[prompt.sha256]
+        budget = self.spec.max_tokens
+        assert budget is not None
+        if prompt.sha256 not in self._fits:
+            raise Unanswered(f"{len(ids)} tokens and {budget} more do not fit in its {self._model.context}")
+        rule = StopRule(self._model.stop_ids, self._stops, budget, self._model.decode)
+        (record,) = self._runner.segment(self._method, [Request(prompt.sha256, 0, ids, rule)])
+        return record.text
+
+    def close(self) -> None:
+        """Frees the engine."""
+        self._engine.close()

@@ -1,0 +1,295 @@
+"""The only place that measures: the step loop, the clock and the count (DESIGN §5, definitions of peers §C-d).
+
+Clock: ``perf_counter_ns``. t0 is taken when the prompt's ids are handed to the engine, t_first when the first token's
+id is on the host, t_last when the last kept id is. Every forward ends with a read of its tokens, so no device work is
+pending when the clock is read. The clock stands still while the consumer of the records has control: sequences that
+are still in their slots do not pay for what it writes. The engine's time is shared out over the sequences it serves;
+what the runner does between two steps (stop strings) is in nobody's share, and what it does only to simulate acceptance
+is on no clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from specbench.common import guests
+from specbench.decoding import Context, Decoder, Method, StepResult, TokenTree
+from specbench.engine import Phases
+from specbench.hardware import GpuMeter
+from specbench.results import RequestRecord
+from specbench.results.schema import GpuTrace, request_key
+from specbench.runner.simulate import Acceptance
+from specbench.runner.stop import Output, StopRule
+from specbench.runner.trace import Verified, token_trace, verified
+
+Clock = Callable[[], int]  # nanoseconds
+T = TypeVar("T")
+
+
+class SteppingEngine(Protocol):
+    """What the runner needs of :class:`specbench.engine.engine.Engine`."""
+
+    def alloc(self) -> int: ...
+    def free(self, slot: int) -> None: ...
+    def settle(self) -> None: ...
+    def prefill(
+        self,
+        slot: int,
+        ids: Sequence[int],
+        tree: TokenTree | None = None,
+        *,
+        top_k: int = 0,
+        taps: tuple[int, ...] = (),
+    ) -> StepResult: ...
+    def step(
+        self,
+        trees: Mapping[int, TokenTree],
+        *,
+        top_k: int = 0,
+        taps: tuple[int, ...] = (),
+        phases: Phases | None = None,
+        forced: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[int, StepResult]: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to decode.
+
+    Attributes:
+        prompt_id: the task's id of it.
+        repeat: 0 for the first time this prompt is decoded.
+        ids: prompt token ids.
+        rule: when its answer is finished.
+        turn: of its conversation, from 1.
+        category: row of a per-category table.
+        temperature: of its sampling; None is the run's.
+    """
+
+    prompt_id: str
+    repeat: int
+    ids: Sequence[int]
+    rule: StopRule
+    turn: int = 1
+    category: str = ""
+    temperature: float | None = None
+
+
+@dataclass
+class _Sequence:
+    """A request in a slot. Times in nanoseconds."""
+
+    request: Request
+    decoder: Decoder
+    slot: int
+    output: Output
+    acceptance: Acceptance | None
+    started: int
+    gpu: GpuTrace | None = None
+    first: int = 0
+    last: int = 0
+    busy_prefill: int = 0
+    busy_decode: float = 0
+    accepts: list[int] = field(default_factory=list)
+    verified: list[Verified] = field(default_factory=list)
+    spent: dict[str, list[float]] = field(default_factory=dict)
+
+
+class Runner:
+    """Decodes requests with any method and returns what was measured.
+
+    Args:
+        engine: slots and forwards; its sampling applies to all methods.
+        context: makes the context of a decoder from (method label, request).
+        concurrency: sequences stepped together; slots refill as sequences end.
+        clock: replaced by a fake one in the tests of this file.
+        trace: split each step's time into phases; this waits for the device at every mark.
+        gpu: told when a request begins and ends, off the clock; None is no GPU that tells anything.
+        simulate: what decides the acceptance of a request by (method label, request); None is the target.
+    """
+
+    def __init__(
+        self,
+        engine: SteppingEngine,
+        context: Callable[[str, Request], Context],
+        concurrency: int = 1,
+        clock: Clock = time.perf_counter_ns,
+        trace: bool = False,
+        gpu: GpuMeter | None = None,
+        simulate: Callable[[str, Request], Acceptance | None] = lambda label, request: None,
+    ) -> None:
+        self._engine = engine
+        self._context = context
+        self._concurrency = concurrency
+        self._clock = clock
+        self._trace = trace
+        self._gpu = gpu
+        self._simulate = simulate
+        self._away = 0
+
+    def segment(
+        self, method: Method, requests: Sequence[Request], number: int = 0
+    ) -> Generator[RequestRecord, None, None]:
+        """Decodes ``requests`` without interruption, ``concurrency`` at a time; yields each as it ends.
+
+        Args:
+            method: the method to run.
+            requests: in this order.
+            number: stored with each record; times of one segment share a clock.
+
+        Raises:
+            ValueError: a decoder let the prefill emit more than the one token that every method gets from it.
+            PluginFault: a decoder ended the command.
+        """
+        try:  # around all of it: on the clock nothing is added to a decoder's calls
+            yield from self._segment(method, requests, number)
+        except guests.LEAVING as left:
+            raise guests.fault(left, method.who) from left
+
+    def _segment(
+        self, method: Method, requests: Sequence[Request], number: int
+    ) -> Generator[RequestRecord, None, None]:
+        if self._gpu:
+            self._gpu.reset()
+        waiting = deque(requests)
+        active: list[_Sequence] = []
+        origin = self._now()
+        try:
+            while waiting or active:
+                while waiting and len(active) < self._concurrency:
+                    sequence = self._start(method, waiting.popleft())
+                    active.append(sequence)
+                    if sequence.output.reason:
+                        break
+                ended = [sequence for sequence in active if sequence.output.reason]
+                if not ended:
+                    self._step(active, method)
+                    ended = [sequence for sequence in active if sequence.output.reason]
+                if self._gpu:  # of all of them before the consumer has control: the GPU rests then
+                    for sequence in ended:
+                        sequence.gpu = self._aside(partial(self._gpu.end, sequence.slot))
+                for sequence in ended:
+                    active.remove(sequence)
+                    self._leave(sequence)
+                    handed_over = self._clock()
+                    yield _record(method.label, sequence, origin, number)
+                    self._away += self._clock() - handed_over
+        finally:  # the consumer stopped early or a forward failed: leave no slot occupied
+            for sequence in active:
+                self._leave(sequence)
+
+    def _leave(self, sequence: _Sequence) -> None:
+        sequence.decoder.end()
+        self._engine.free(sequence.slot)
+
+    def _now(self) -> int:
+        return self._clock() - self._away
+
+    def _aside(self, work: Callable[[], T]) -> T:
+        """Does what belongs to no measurement while the clock stands still."""
+        before = self._clock()
+        done = work()
+        self._away += self._clock() - before
+        return done
+
+    def _start(self, method: Method, request: Request) -> _Sequence:
+        decoder = method.new(self._context(method.label, request))
+        slot = self._engine.alloc()
+        try:
+            acceptance = self._simulate(method.label, request)
+            if self._gpu:
+                self._aside(partial(self._gpu.begin, slot))
+            started = self._now()
+            tree = decoder.begin(request.ids)
+            result = self._engine.prefill(slot, request.ids, tree, top_k=method.top_k, taps=method.taps)
+            decoder.observe(result)
+            now = self._now()
+            if len(result.emitted) != 1:
+                raise ValueError(f"{method.name}: guesses sent along with the prompt must be draft-only rows")
+            sequence = _Sequence(request, decoder, slot, Output(request.rule), acceptance, started, first=now, last=now)
+            sequence.busy_prefill = now - started
+            sequence.output.extend(result.emitted)
+        except BaseException:
+            decoder.end()
+            self._engine.free(slot)
+            raise
+        return sequence
+
+    def _step(self, active: Sequence[_Sequence], method: Method) -> None:
+        before = self._now()
+        phases = Phases(self._now, self._engine.settle) if self._trace else None
+        trees = {sequence.slot: sequence.decoder.draft() for sequence in active}
+        if phases:
+            phases.mark("draft")
+        results = self._engine.step(
+            trees, top_k=method.top_k, taps=method.taps, phases=phases, **self._forced(active, trees)
+        )
+        for sequence in active:
+            sequence.decoder.observe(results[sequence.slot])
+        if phases:
+            phases.mark("observe")
+            for sequence in active:
+                for phase, spent in phases.spent.items():
+                    sequence.spent.setdefault(phase, []).append(spent / len(active))
+        now = self._now()
+        share = (now - before) / len(active)
+        for sequence in active:
+            sequence.last = now
+            sequence.busy_decode += share
+            tree, result = trees[sequence.slot], results[sequence.slot]
+            sequence.accepts.append(sequence.output.extend(result.emitted))
+            sequence.verified.append(verified(tree, result.path, whole=self._trace))
+
+    def _forced(self, active: Sequence[_Sequence], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
+        """The ``forced`` of a step where acceptance is simulated; nothing else is passed to the engine then.
+
+        Off the clock: no decoder and no engine does this work. All that the device may have left to do here is what
+        the commit before it has not finished, a few microseconds, and on the clock these would be the lottery's ten.
+        """
+        simulated = [(one.slot, one.acceptance) for one in active if one.acceptance]
+        if not simulated:
+            return {}
+        return {"forced": self._aside(lambda: {slot: lots.forced(trees[slot]) for slot, lots in simulated})}
+
+
+def _record(label: str, sequence: _Sequence, origin: int, number: int) -> RequestRecord:
+    request, output = sequence.request, sequence.output
+    assert output.reason is not None
+    assert 1 + sum(sequence.accepts) == len(output.ids), "every kept token comes from the prefill or from one step"
+    second = 1e-9
+    return RequestRecord(
+        key=request_key(label, request.prompt_id, request.repeat, request.turn),
+        method=label,
+        prompt_id=request.prompt_id,
+        repeat=request.repeat,
+        turn=request.turn,
+        category=request.category,
+        n_prompt=len(request.ids),
+        ids=output.ids,
+        text=output.text(),
+        stop_reason=output.reason,
+        n_out=len(output.ids),
+        n_overshoot=output.overshoot,
+        n_stop_tail=output.stop_tail(),
+        accepts=sequence.accepts,
+        rows=sum(step.rows for step in sequence.verified),
+        forwards=len(sequence.accepts),
+        draft_forwards=sequence.decoder.draft_forwards,
+        start_s=(sequence.started - origin) * second,
+        segment=number,
+        ttft_s=(sequence.first - sequence.started) * second,
+        decode_s=(sequence.last - sequence.first) * second,
+        e2e_s=(sequence.last - sequence.started) * second,
+        busy_prefill_s=sequence.busy_prefill * second,
+        busy_decode_s=sequence.busy_decode * second,
+        phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
+        or None,
+        measures=dict(sequence.decoder.measures(len(output.ids), output.reason != "length")),
+        gpu=sequence.gpu,
+        tokens=token_trace(output, sequence.accepts, sequence.verified),
+    )

@@ -1,0 +1,51 @@
+"""Protocols of published rows by name (``presets.toml``): task, prompt, budget and temperature. No torch."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specbench.common import toml
+from specbench.common.errors import unknown
+
+
+class Preset(BaseModel):
+    """How some paper asked.
+
+    Attributes:
+        title: one line.
+        paper: where the protocol is from.
+        task: registered task.
+        options: of the task.
+        max_new_tokens: per answer.
+        temperature: 0 is greedy.
+        limit: prompts, from the start of the data; None is all.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    paper: str
+    task: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    max_new_tokens: int
+    temperature: float = 0.0
+    limit: int | None = None
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    """All presets by name."""
+    text = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
+    return {name: Preset.model_validate(table) for name, table in toml.loads(text).items()}
+
+
+def preset(name: str) -> Preset:
+    """A preset by name; raises a UsageError with the nearest names."""
+    known = presets()
+    if name not in known:
+        raise unknown("preset", name, known)
+    return known[name]

@@ -1,0 +1,119 @@
+"""A task's prompts, rendered and tokenised for one model, turn by turn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from specbench.common import Prompt, UsageError, guests
+from specbench.models import LoadedModel
+from specbench.results.schema import TaskSpec
+from specbench.runner.loop import Request
+from specbench.runner.plan import Plan, TaskPlan
+from specbench.runner.stop import StopRule
+
+# An answer's text may take more tokens as history than it had when it was written; a quarter more and some is ample.
+_GROWTH, _SLACK = 1.25, 32
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task, ready to be run.
+
+    Attributes:
+        task: as planned.
+        spec: the record.
+        budget: tokens of an answer.
+        prompts: by id, in the order of the data.
+        longest: tokens that the longest prompt of any turn can have.
+    """
+
+    task: TaskPlan
+    spec: TaskSpec
+    budget: int
+    prompts: Mapping[str, Prompt]
+    longest: int
+    _model: LoadedModel
+    _first: dict[str, Sequence[int]] = field(repr=False)  # token ids of the first turns
+
+    def request(self, prompt_id: str, repeat: int = 0, answers: Sequence[str] = ()) -> Request:
+        """One turn of one prompt.
+
+        Args:
+            prompt_id: of ``prompts``.
+            repeat: see :class:`Request`.
+            answers: texts of the answers to its turns so far; their number decides the turn.
+        """
+        prompt = self.prompts[prompt_id]
+        ids = self._model.encode(prompt.after(answers)) if answers else self._first[prompt_id]
+        rule = StopRule(self._model.stop_ids, prompt.stops, self.budget, self._model.decode)
+        return Request(prompt_id, repeat, ids, rule, 1 + len(answers), prompt.category, prompt.temperature)
+
+    def only(self, prompt_ids: Sequence[str]) -> Prepared:
+        """The same task with some of its prompts, in that order."""
+        return replace(self, prompts={prompt_id: self.prompts[prompt_id] for prompt_id in prompt_ids})
+
+    def requests(self) -> list[Request]:
+        """The first turn of every prompt."""
+        return [self.request(prompt_id) for prompt_id in self.prompts]
+
+
+def prepare(
+    plan: Plan,
+    task: TaskPlan,
+    model: LoadedModel,
+    choose: Callable[[Sequence[Prompt]], Sequence[Prompt]] | None = None,
+) -> Prepared:
+    """Reads a task's data, renders and tokenises its prompts, and checks that they fit.
+
+    Args:
+        plan: the run.
+        task: one of its tasks.
+        model: what renders and tokenises.
+        choose: takes the prompts of the run out of all that there are; default is the first of the plan's limit.
+
+    Raises:
+        UsageError: no prompts, two of one id, or a prompt that leaves no room for its answers in the model's context.
+        PluginFault: the task ended the command.
+    """
+    with guests.hosting(task.card.who):
+        instance = task.module.Task(task.options, plan.data_dir)
+        every: Sequence[Prompt] = instance.prompts(model.has_chat_template)
+    found = choose(every) if choose else every[: plan.limit]
+    if not found:
+        raise UsageError(f"task '{task.card.name}' has no prompts to run")
+    budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
+    prompts: dict[str, Prompt] = {}
+    first: dict[str, Sequence[int]] = {}
+    digest = hashlib.sha256()
+    longest = 0
+    for prompt in found:
+        if prompt.id in prompts:
+            raise UsageError(f"task '{task.card.name}' has two prompts '{prompt.id}'; give each an id of its own")
+        ids = model.encode(prompt)
+        asked = [ids, *(model.encode(prompt.after([""] * turn)) for turn in range(1, prompt.turns))]
+        reach = len(asked[-1]) + prompt.turns * budget
+        if model.context and reach > model.context:
+            raise UsageError(
+                f"prompt {prompt.id} has {len(asked[-1])} tokens and --max-new-tokens is {budget}"
+                f"{f' in {prompt.turns} turns' if prompt.turns > 1 else ''}, but {model.spec.name} takes "
+                f"{model.context} in all; lower --max-new-tokens or leave the prompt out"
+            )
+        grown = [len(a) + turn * (int(_GROWTH * budget) + _SLACK) for turn, a in enumerate(asked)]
+        longest = max(longest, *grown)
+        prompts[prompt.id], first[prompt.id] = prompt, ids
+        said = [prompt.id, ids, list(prompt.stops), *([list(prompt.follow_ups)] if prompt.follow_ups else [])]
+        digest.update(json.dumps(said).encode())
+    spec = TaskSpec(
+        name=task.card.name,
+        version=int(task.card.info["version"]),
+        options=instance.options.model_dump(mode="json"),
+        prompts=len(prompts),
+        requests=sum(prompt.turns for prompt in prompts.values()),
+        metric=task.card.info["metric"],
+        judge=bool(task.card.info.get("judge", False)),
+        prompts_sha256=digest.hexdigest(),
+    )
+    return Prepared(task, spec, budget, prompts, longest, model, first)

@@ -1,0 +1,67 @@
+"""What methods are told of the model that they draft for, put together from the model and its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from specbench.common import UsageError
+from specbench.decoding import Target
+from specbench.engine import Engine
+from specbench.models import LoadedModel
+
+
+def target_of(
+    loaded: LoadedModel,
+    engine: Engine,
+    *,
+    name: str | None = None,
+    load: Callable[[str], Any] | None = None,
+    attention: str = "auto",
+    options: Mapping[str, Any] | None = None,
+) -> Target:
+    """The target of an engine.
+
+    Args:
+        loaded: where the engine's model is from; in training the engine's weights are no longer these.
+        engine: decodes with the target.
+        name: what the user calls the model; default is its own name.
+        load: draft models by name; without it there are none, and a method that wants one is refused.
+        attention: the backend that was asked for.
+        options: further arguments of engines for draft models.
+    """
+    kept: dict[Hashable, Any] = {}
+
+    def once(key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in kept:
+            kept[key] = make()
+        return kept[key]
+
+    def engine_like_it(model: Any, max_rows: int) -> Engine:
+        return Engine(
+            model,
+            slots=engine.slots,
+            capacity=engine.capacity,
+            max_rows=max_rows,
+            sampling=engine.sampling,
+            **(options or {}),
+        )
+
+    return Target(
+        model=engine.model,
+        name=name or loaded.spec.name,
+        tokenizer=loaded.tokenizer,
+        slots=engine.slots,
+        capacity=engine.capacity,
+        sampling=lambda: engine.sampling,
+        step_seconds=engine.step_seconds,
+        capture=engine.capture,
+        load=load or _none,
+        engine=engine_like_it,
+        attention=attention,
+        once=once,
+    )
+
+
+def _none(name: str) -> Any:
+    raise UsageError(f"{name} is a draft model, which is not used here; take a method without one")

@@ -1,0 +1,139 @@
+"""How each token of an answer came, for its record. Made once the request is over and its clock has stopped. No torch.
+
+Of a step only what a record needs is kept while the clock runs: its rows and the origins of what it accepted. With
+``--trace`` it is the whole tree, so that rejected drafts can be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from specbench.decoding import TokenTree
+from specbench.results.schema import BONUS, LETTERS, PREFILL, Draft, TokenTrace
+from specbench.runner.stop import Decode, Output
+
+_HALF = "\ufffd"  # what half a character decodes to
+
+
+class Verified(NamedTuple):
+    """One step of one sequence.
+
+    Attributes:
+        rows: of its tree.
+        origins: of the accepted drafts, top down, the root left out.
+        whole: tree and accepted rows, where they are kept.
+    """
+
+    rows: int
+    origins: Sequence[str]
+    whole: tuple[TokenTree, Sequence[int]] | None
+
+
+def verified(tree: TokenTree, path: Sequence[int], *, whole: bool) -> Verified:
+    """What is kept of a step whose accepted rows are ``path``, root first."""
+    words, accepted = tree.origins, path[1:]
+    origins = [words] * len(accepted) if isinstance(words, str) else [words[row] for row in accepted]
+    return Verified(len(tree), origins, (tree, path) if whole else None)
+
+
+def token_trace(output: Output, accepts: Sequence[int], steps: Sequence[Verified]) -> TokenTrace:
+    """The trace of a finished answer.
+
+    Args:
+        output: its kept tokens.
+        accepts: kept tokens of each step.
+        steps: in the same order.
+
+    Raises:
+        ValueError: its drafts name more origins than there are letters.
+    """
+    letters = _Letters()
+    origins = [letters[PREFILL]]
+    for kept, step in zip(accepts, steps, strict=True):
+        origins += [letters[word] for word in (*step.origins, BONUS)[:kept]]
+    decode, text = output.rule.decode, output.text()
+    trees = [step.whole for step in steps if step.whole]
+    drafts = [_draft(tree, path, letters) for tree, path in trees]
+    return TokenTrace(
+        words=list(letters),
+        origins="".join(origins),
+        rows=[step.rows for step in steps],
+        chars=characters(output.ids, decode),
+        tail=decode(output.ids)[len(text) :],
+        drafts=drafts or None,
+        pieces=pieces({token for draft in drafts for token in draft.ids}, output.ids, decode) if drafts else None,
+    )
+
+
+class _Letters(dict[str, str]):
+    """A letter for each word, in order of appearance."""
+
+    def __missing__(self, word: str) -> str:
+        if len(self) == len(LETTERS):
+            raise ValueError(f"a trace holds {len(LETTERS)} different origins at most; '{word}' is one more")
+        self[word] = LETTERS[len(self)]
+        return self[word]
+
+
+def _draft(tree: TokenTree, path: Sequence[int], letters: _Letters) -> Draft:
+    words = [tree.origins] * len(tree) if isinstance(tree.origins, str) else tree.origins
+    parents = list(tree.parents[1:])
+    return Draft(
+        ids=list(tree.tokens[1:]),
+        parents=None if parents == list(range(len(parents))) else parents,
+        origins="".join(letters[word] for word in words[1:]),
+        draft_only=[row for row, accept in enumerate(tree.accept or ()) if not accept],
+        path=list(path[1:]),
+    )
+
+
+def characters(ids: Sequence[int], decode: Decode) -> list[int]:
+    """How many characters of ``decode(ids)`` each id brings, shape [ids]; they add up to all of them.
+
+    Only neighbours are decoded together, as streaming detokenisers do it, since decoding every prefix is quadratic. A
+    tokenizer whose text is not made of such pieces gets the latter all the same: the characters that a token brings are
+    those that no later token changes.
+    """
+    counts: list[int] = []
+    text = ""
+    start = read = 0  # what is behind ``read`` is not settled; ``start`` is before it, for the context
+    for end in range(1, len(ids) + 1):
+        now = decode(ids[start:end])
+        if now.endswith(_HALF) and end < len(ids):
+            counts.append(0)
+            continue
+        piece = now[len(decode(ids[start:read])) :]
+        counts.append(len(piece))
+        text += piece
+        start, read = read, end
+    whole = decode(ids)
+    return counts if text == whole else _by_prefixes(ids, decode, whole)
+
+
+def _by_prefixes(ids: Sequence[int], decode: Decode, text: str) -> list[int]:
+    counts: list[int] = []
+    settled = 0
+    for end in range(1, len(ids) + 1):
+        common = len(text)
+        if end < len(ids):
+            common = sum(
+                1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(decode(ids[:end]), text, strict=False))
+            )
+        counts.append(max(0, common - settled))
+        settled = max(settled, common)
+    return counts
+
+
+def pieces(wanted: set[int], text: Sequence[int], decode: Decode) -> dict[int, str]:
+    """The text of each id by itself, as it reads behind a word: some tokenizers drop the blank that begins a text.
+
+    Args:
+        wanted: ids.
+        text: ids of a text that has words.
+        decode: ids to text.
+    """
+    word = next(([one] for one in text if decode([one]).strip(f" {_HALF}")), [])
+    before = len(decode(word))
+    return {token: decode([*word, token])[before:] for token in sorted(wanted)}

@@ -1,1 +1,0 @@
-"""Verdicts on generated text, in processes that never import torch (DESIGN §3, §9)."""

@@ -1,0 +1,17 @@
+"""Sweeps: a grid of settings measured beside each other on the same prompts."""
+
+from typing import TYPE_CHECKING
+
+from specbench.common.door import door
+
+if TYPE_CHECKING:
+    from specbench.sweeps.driver import Sweep as Sweep
+    from specbench.sweeps.driver import drive as drive
+    from specbench.sweeps.driver import read_head as read_head
+    from specbench.sweeps.table import ReadSweep as ReadSweep
+    from specbench.sweeps.table import is_sweep as is_sweep
+    from specbench.sweeps.table import read_sweep as read_sweep
+    from specbench.sweeps.worker import Draw as Draw
+    from specbench.sweeps.worker import Worker as Worker
+
+__getattr__, __dir__ = door(__name__)

@@ -1,0 +1,284 @@
+"""A sweep from its grid to its files: which cell on which prompts next, records kept as they come. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+from specbench.common import UsageError
+from specbench.common.files import safe_name, write_json_atomic, write_lock
+from specbench.evals import Tenths, score_in_child
+from specbench.hardware import Profile
+from specbench.hardware.profile import PROFILE
+from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
+from specbench.results.schema import request_key
+from specbench.results.stats.power import FILLINGS
+from specbench.results.verdicts import read_metrics
+from specbench.sweeps.executors import Executor
+from specbench.sweeps.grid import Cell, Grid
+from specbench.sweeps.search import Kind, Measured, Round, Search
+from specbench.sweeps.task import Described, Task
+
+SWEEP = "sweep.json"
+
+#: Of a method's record: what decides its measurements.
+_DECIDE = ("name", "options", "weights")
+
+
+class Progress(Protocol):
+    """Where a sweep reports."""
+
+    def start(self, path: Path, concurrency: int, done: int, most: int) -> None: ...
+    def request(self, record: RequestRecord) -> None: ...
+    def phase(self, text: str) -> None: ...
+
+
+class Silent:
+    """No progress."""
+
+    def start(self, path: Path, concurrency: int, done: int, most: int) -> None: ...
+    def request(self, record: RequestRecord) -> None: ...
+    def phase(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What was asked for.
+
+    Attributes:
+        grid: the cells.
+        out: folder that receives the sweep's folder.
+        kind, until: of the :class:`~specbench.sweeps.search.Search`.
+        data_dir: where task data are, before the other places.
+        score: judge the answers, where the task has a verdict.
+        profile: of the model on this device, to predict with; a copy of it goes into the sweep's folder.
+    """
+
+    grid: Grid
+    out: Path
+    kind: Kind = "grid"
+    until: float | None = None
+    data_dir: Path | None = None
+    score: bool = True
+    profile: Profile | None = None
+
+
+def drive(sweep: Sweep, executor: Executor, progress: Progress) -> Path:
+    """Runs a sweep to its end, going on where one of the same model, prompts, machine and software has stopped.
+
+    Cells that are done already are not decoded again, whichever command decoded them. Cells that are new are decoded
+    beside plain decoding of their own, because the machine may be in another state by now.
+
+    Returns:
+        The sweep's folder: ``sweep.json``, and a run folder per concurrency.
+
+    Raises:
+        SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
+    """
+    described = executor.describe()
+    digest = _digest(described)
+    names = "+".join(dict.fromkeys(cell.method.name for cell in sweep.grid.cells))
+    path = sweep.out / f"sweep-{safe_name(f'{names}-{described.config.task.name}')}-{digest[:8]}"
+    parts: list[_Part] = []
+    try:
+        for count in sweep.grid.concurrency:
+            parts.append(_Part(path / f"c{count}", sweep, described, count, digest))
+        with write_lock(path):  # a command with other concurrencies may be at it
+            _write_head(path, sweep, described, digest)
+        for part in parts:
+            part.decode(executor, progress)
+        for part in parts:
+            part.finish(executor, progress)
+    finally:
+        for part in parts:
+            part.folder.close()
+    return path
+
+
+class _Part:
+    """A sweep at one concurrency: a run folder whose methods are the cells."""
+
+    def __init__(self, path: Path, sweep: Sweep, described: Described, concurrency: int, digest: str) -> None:
+        self._sweep, self._described, self.concurrency = sweep, described, concurrency
+        config = described.config.model_copy(update={"concurrency": concurrency})
+        run = {
+            "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            **config.model_dump(mode="json"),
+            "environment": dict(described.environment),
+            "passes": {},
+        }
+        self.folder = RunFolder.at(path, digest, run)
+        try:
+            self.records = [record.untraced() for record in self.folder.records()]
+            self._join(config)
+        except BaseException:
+            self.folder.close()
+            raise
+        block = 1 if concurrency == 1 else FILLINGS * concurrency
+        labels = [cell.label for cell in sweep.grid.cells]
+        self.search = Search(labels, described.tuning, described.held_out, block, sweep.kind, sweep.until)
+        self.measured = Measured(shared=concurrency > 1)
+        for record in self.records:
+            self.measured.add(record)
+
+    def _join(self, config: RunConfig) -> None:
+        """Adds the cells to those that the folder has, each with the number of the pass that decodes it."""
+        run = self.folder.run
+        passes: dict[str, int] = dict(run.get("passes", {}))
+        fresh = [spec.label for spec in config.methods if spec.label not in passes and spec.label != BASELINE]
+        # Before anything is decoded all cells can share the first pass with each other.
+        number = 1 + max(passes.values()) if passes and self.records else 0
+        passes |= dict.fromkeys(fresh, number)
+        known = {spec["label"]: spec for spec in run["methods"]} if run.get("passes") else {}
+        mine = {spec.label: spec.model_dump(mode="json") for spec in config.methods}
+        simulated = {label: asked.model_dump(mode="json") for label, asked in config.simulated.items()}
+        for label in known.keys() & mine.keys():
+            # A label tells what is swept, not what is set beside it.
+            then = {name: known[label][name] for name in _DECIDE}, run["simulated"].get(label)
+            if then != ({name: mine[label][name] for name in _DECIDE}, simulated.get(label)):
+                raise UsageError(f"{self.folder.path} has '{label}' with other options; choose another --out")
+        if fresh or not self.folder.finished:
+            methods = [*{**known, **mine}.values()]
+            simulated = {**run["simulated"], **simulated}
+            self.folder.go_on({**run, "methods": methods, "simulated": simulated, "passes": passes})
+        self._passes = passes
+
+    def decode(self, executor: Executor, progress: Progress) -> None:
+        """Decodes what is left."""
+        tuning = set(self._described.tuning)
+        assert tuning, "a sweep has prompts"
+        wanted = {(label, self._passes[label]) for label in self.search.labels}
+        wanted |= {(BASELINE, number) for _, number in wanted}
+        most = len(wanted) * self._requests(self._described.tuning) + 2 * self._requests(self._described.held_out)
+        done = sum((r.method, r.repeat) in wanted and r.prompt_id in tuning for r in self.records)
+        progress.start(self.folder.path, self.concurrency, done, most)
+        for step in self.search.rounds(self.measured):
+            for record in executor.run(list(self._tasks(step))):
+                if self.folder.finished:  # a search that needs what no command before it needed
+                    self.folder.go_on(self.folder.run)
+                self.folder.log.append(record.model_dump(mode="json"))
+                self.records.append(record.untraced())
+                self.measured.add(record)
+                progress.request(record)
+
+    def _tasks(self, step: Round) -> Iterator[Task]:
+        texts = {record.key: record.text for record in self.records}
+        segment = 1 + max((record.segment for record in self.records), default=-1)
+        by_pass: dict[int, list[str]] = {}
+        for label in step.labels:
+            if label != BASELINE:
+                by_pass.setdefault(self._passes[label], []).append(label)
+        for block in step.blocks:
+            for number, labels in by_pass.items():
+                together = (BASELINE, *labels)
+                wanted = [
+                    request_key(label, prompt, number, turn)
+                    for label in together
+                    for prompt in block
+                    for turn in range(1, 1 + self._described.turns[prompt])
+                ]
+                if any(key not in texts for key in wanted):
+                    done = {key: texts[key] for key in wanted if key in texts}
+                    yield Task(self.concurrency, together, block, number, segment, done)
+                    segment += len(wanted)
+
+    def _requests(self, prompts: Sequence[str]) -> int:
+        return sum(self._described.turns[prompt] for prompt in prompts)
+
+    def finish(self, executor: Executor, progress: Progress) -> None:
+        """Grades, scores and sums up, where anything is new."""
+        if self.folder.finished:
+            return
+        run = self.folder.run
+        config = RunConfig.model_validate({key: run[key] for key in RunConfig.model_fields if key in run})
+        before = self.folder.summary() or {}
+        graded, verdicts = None, None
+        if not config.simulated:
+            progress.phase("checking losslessness")
+            # A worker knows the cells of this command; what is known of others stays.
+            graded = {row["method"]: row["lossless"] for row in before.get("rows", ()) if row["lossless"]}
+            graded |= executor.grade(self.concurrency, self.records)
+            if config.task.metric and self._sweep.score:
+                verdicts = score_in_child(self.folder.path, self._sweep.data_dir, Tenths(progress.phase))
+        tuning = set(self._described.tuning)
+        chosen_by = [record for record in self.records if record.prompt_id in tuning]
+        metrics = read_metrics(self.folder.path)
+        summary = summarise(config, chosen_by, verdicts, graded, metrics, executor.report())
+        search = self._with_earlier(before.get("sweep", {}).get("stopped", {}))
+        found = {
+            "stopped": dict(search.stopped),
+            "best": search.best(self.measured),
+            "within_noise": search.within_noise(self.measured),
+        }
+        self.folder.finish({**summary, "complete": True, "sweep": found})
+
+    def _with_earlier(self, stopped: Mapping[str, str]) -> Search:
+        """The search among all cells of the folder; those of a command that was broken off are not comparable."""
+        prompts: dict[str, set[str]] = defaultdict(set)
+        for record in self.records:
+            prompts[record.method].add(record.prompt_id)
+        others = {label: stopped.get(label, "") for label in self._passes if label not in self.search.labels}
+        whole = set(self._described.tuning)
+        kept = {label: why for label, why in others.items() if why or prompts[label] >= whole}
+        reasons = {label: why for label, why in kept.items() if why} | self.search.stopped
+        return replace(self.search, labels=[*kept, *self.search.labels], stopped=reasons)
+
+
+def _digest(described: Described) -> str:
+    """Of what has to agree for records to stand side by side: all but the cells and the concurrency."""
+    config = described.config.model_dump(mode="json", exclude={"methods", "concurrency", "repeats", "simulated"})
+    simulated = sorted({str(asked) for asked in described.config.simulated.values()})
+    said = [config, simulated, described.tuning, described.held_out]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def read_head(path: Path) -> dict[str, Any]:
+    """The content of a sweep folder's ``sweep.json``.
+
+    Raises:
+        UsageError: there is none, it is damaged, or it is of a newer version.
+    """
+    try:
+        head = json.loads((path / SWEEP).read_bytes())
+        version = int(head["schema_version"])
+        for name, kind in {"cells": dict, "too_large": dict, "concurrency": list, "tuning": list}.items():
+            if not isinstance(head[name], kind):
+                raise TypeError(f"'{name}' is not a {kind.__name__}")
+    except OSError as error:
+        raise UsageError(f"{path} is no sweep ({error.strerror}); name a folder that specbench sweep wrote") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path / SWEEP} is damaged ({error}); delete it and repeat the sweep's command") from error
+    if version > 1:
+        raise UsageError(f"{path} was written by a newer specbench; upgrade specbench-llm")
+    return dict(head)
+
+
+def _write_head(path: Path, sweep: Sweep, described: Described, digest: str) -> None:
+    """``sweep.json``; of a sweep that goes on, the cells of earlier commands stay in it."""
+    before = read_head(path) if (path / SWEEP).exists() else {}
+    if sweep.profile is not None:
+        write_json_atomic(path / PROFILE, sweep.profile.model_dump(mode="json"))
+    write_json_atomic(
+        path / SWEEP,
+        {
+            "schema_version": 1,
+            "digest": digest,
+            "cells": {**before.get("cells", {}), **_told(sweep.grid.cells)},
+            "too_large": {**before.get("too_large", {}), **_told(sweep.grid.too_large)},
+            "concurrency": sorted({*before.get("concurrency", []), *sweep.grid.concurrency}),
+            "tuning": list(described.tuning),
+            "held_out": list(described.held_out),
+            "search": sweep.kind,
+            "until_interval": sweep.until,
+        },
+    )
+
+
+def _told(cells: Sequence[Cell]) -> dict[str, Any]:
+    return {cell.label: {"method": cell.method.name, "values": dict(cell.values)} for cell in cells}

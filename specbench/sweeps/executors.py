@@ -1,0 +1,87 @@
+"""Where a sweep's tasks run. No torch here: workers are made where they work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from specbench.common import SpecbenchError
+from specbench.results import RequestRecord
+from specbench.sweeps.task import Described, Task
+
+#: A task whose worker was lost is given to another one this many times.
+RETRIES = 2
+
+
+class Working(Protocol):
+    """What an executor needs of :class:`specbench.sweeps.worker.Worker`."""
+
+    def describe(self) -> Described: ...
+    def decode(self, task: Task) -> Iterator[RequestRecord]: ...
+    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]: ...
+    def report(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
+
+Make = Callable[[], Working]
+
+
+class Executor(Protocol):
+    """Runs tasks on one or many workers."""
+
+    def describe(self) -> Described:
+        """What the workers work on; they have been compared."""
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
+        """The requests of all tasks, each as it ends; in which order is the workers' affair."""
+
+    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
+        """Losslessness, by one worker."""
+
+    def report(self) -> dict[str, Any]:
+        """What one worker's engine chose."""
+
+    def close(self) -> None:
+        """Ends the workers."""
+
+
+class Here:
+    """One worker in this process.
+
+    Args:
+        make: makes it.
+    """
+
+    def __init__(self, make: Make) -> None:
+        self._worker = make()
+
+    def describe(self) -> Described:
+        return self._worker.describe()
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
+        for task in tasks:
+            yield from self._worker.decode(task)
+
+    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
+        return self._worker.grade(concurrency, records)
+
+    def report(self) -> dict[str, Any]:
+        return self._worker.report()
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+def left(task: Task, texts: Mapping[str, str]) -> Task:
+    """A task of which some answers are there by now; its stretches go on behind the numbers that those have."""
+    segment = task.segment + len(texts)
+    return Task(task.concurrency, task.labels, task.prompts, task.repeat, segment, {**task.done, **texts})
+
+
+def lost(task: Task, times: int, why: str) -> SpecbenchError:
+    """The error of a task that no worker survives."""
+    some = ", ".join(task.labels[:3]) + (" …" if len(task.labels) > 3 else "")
+    return SpecbenchError(
+        f"{times} workers were lost over {task.prompts[0]} with {some} ({why}); "
+        "what is finished is kept: leave the cell out or free memory, and repeat the command"
+    )

@@ -1,0 +1,281 @@
+"""Which cells a sweep has, worked out and checked before any model is loaded. No torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specbench.common import UsageError, registry
+from specbench.common.errors import unknown
+from specbench.common.options import names as option_names
+from specbench.decoding import Method
+from specbench.results import BASELINE
+from specbench.runner.plan import ROW_LIMIT, given, labels_of, make_method
+
+#: The axis that belongs to the run and not to a method.
+CONCURRENCY = "concurrency"
+
+#: More cells than this are refused unless the user insists.
+MANY = 1000
+
+#: More values than this of one range are a slip.
+MOST = 10**5
+
+_PRESET = "preset"  # stands for several options at once
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that varies.
+
+    Attributes:
+        written: as the user wrote it, ``n`` or ``jf.n``.
+        label: the row of ``--method`` that it is for; empty for all that have the option.
+        option: its name there, any spelling.
+        values: as texts, in the user's order.
+    """
+
+    written: str
+    label: str
+    option: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting of one method.
+
+    Attributes:
+        method: the method; its label names the cell, ``jf n=64 pool=4``.
+        values: what the axes set in it, by the option's own name.
+    """
+
+    method: Method
+    values: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        return self.method.label
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a sweep.
+
+    Attributes:
+        baseline: plain decoding, which runs beside them.
+        cells: all that can run, in the order of the axes, the last one fastest.
+        concurrency: numbers of sequences stepped together; every cell runs at each.
+        too_large: cells whose trees have more rows than any engine takes; they cannot run.
+    """
+
+    baseline: Method
+    cells: tuple[Cell, ...]
+    concurrency: tuple[int, ...]
+    too_large: tuple[Cell, ...] = ()
+
+
+def read_axes(written: Sequence[str], file: Path | None = None) -> tuple[Axis, ...]:
+    """The axes of ``--grid`` and of a YAML file whose mapping ``grid`` holds a list, or a text as here, per option.
+
+    Args:
+        written: ``OPTION=V,V,…`` or ``OPTION=LOW:HIGH:STEP``, both ends included; ``METHOD.OPTION`` limits it to one.
+        file: the YAML file.
+
+    Raises:
+        UsageError: no axis, an empty one, one given twice, or what cannot be read.
+    """
+    axes: list[Axis] = []
+    for text in written:
+        name, sign, values = text.partition("=")
+        if not sign or not name.strip():
+            raise UsageError(f"--grid {text}: write OPTION=V,V,… or OPTION=LOW:HIGH:STEP, as in --grid n=16,32,64")
+        axes.append(_axis(name.strip(), _values(name, values)))
+    if file is not None:
+        axes += [_axis(name, _listed(name, values)) for name, values in _mapping(file).items()]
+    seen = set[str]()
+    for axis in axes:
+        if axis.written in seen:
+            raise UsageError(f"--grid {axis.written} is given twice; write all its values in one")
+        seen.add(axis.written)
+    if not axes:
+        raise UsageError("nothing to sweep; write --grid OPTION=V,V,… as in --grid n=16,32,64")
+    return tuple(axes)
+
+
+def expand(
+    names: Sequence[str],
+    settings: Sequence[str],
+    axes: Sequence[Axis],
+    insist: bool = False,
+    asked: Sequence[str] | None = None,
+) -> Grid:
+    """All cells of the axes, for every method that is named.
+
+    A method that has none of the swept options is one cell, as it is set.
+
+    Args:
+        names, settings: as :func:`specbench.runner.plan.plan_methods` takes them.
+        axes: what varies.
+        insist: take more than :data:`MANY` cells.
+        asked: those of the settings that the user wrote; the others are an alias's defaults, which a swept option, or
+            a swept preset, replaces. Default is all.
+
+    Raises:
+        UsageError: an unknown option, a value that is not allowed, an option both set and swept, too many cells, or
+            none that can run.
+    """
+    labels = labels_of(names)
+    raw = given(labels, settings)
+    mine = raw if asked is None else given(labels, asked)
+    of_methods = [axis for axis in axes if axis.option != CONCURRENCY or axis.label]
+    for axis in of_methods:
+        if axis.label and axis.label not in labels:
+            raise unknown("method in --grid (it must be in --method)", axis.label, labels)
+    swept = {label: _own(label, name, mine[label], of_methods) for label, name in labels.items() if name != BASELINE}
+    raw = {label: _beside(labels[label], raw[label], mine[label], swept.get(label, {})) for label in labels}
+    if not swept:
+        raise UsageError(f"nothing to sweep but {BASELINE}, which runs beside every cell; name a --method that drafts")
+    for axis in of_methods:
+        if not any(axis in own.values() for own in swept.values()):
+            known = {option: "" for label in swept for option in _options(labels[label])}
+            if not axis.label and axis.option.replace("-", "_") in known:
+                raise UsageError(f"--grid {axis.written} is for no method: those that have it have their own; drop it")
+            typed = axis.written if axis.option == CONCURRENCY else axis.option
+            raise unknown(f"option of {', '.join(swept)} to sweep", typed, [*known, CONCURRENCY])
+    sequences = concurrency_of(axes)
+    count = len(sequences) * sum(math.prod(len(axis.values) for axis in own.values()) for own in swept.values())
+    if count > MANY and not insist:
+        raise UsageError(f"this grid has {count:,} cells; narrow it, or add --yes to run more than {MANY:,}")
+    cells: list[Cell] = []
+    too_large: list[Cell] = []
+    for label, own in swept.items():
+        for values in itertools.product(*(axis.values for axis in own.values())):
+            chosen = dict(zip(own, values, strict=True))
+            named = " ".join([label, *(f"{own[o].option}={value}" for o, value in chosen.items())])
+            method = make_method(named, labels[label], {**raw[label], **chosen})
+            cell = Cell(method, {o: _typed(method, o, value) for o, value in chosen.items()})
+            (too_large if method.max_rows > ROW_LIMIT else cells).append(cell)
+    if too_large and not cells:
+        raise UsageError(f"every cell would draft trees of over {ROW_LIMIT} rows; choose smaller options")
+    baseline = make_method(BASELINE, BASELINE, raw[BASELINE])
+    return Grid(baseline, tuple(cells), sequences, tuple(too_large))
+
+
+def _own(label: str, name: str, fixed: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, Axis]:
+    """The axes that vary one method, by the option's own name; one with its label wins over one without."""
+    known = _options(name)
+    found: dict[str, Axis] = {}
+    for axis in sorted(axes, key=lambda axis: axis.label != ""):
+        option = known.get(axis.option.replace("-", "_"))
+        if option is not None and axis.label in ("", label):
+            before = found.get(option)
+            if before is not None and before.label == axis.label:
+                raise UsageError(f"--grid {before.written} and {axis.written} are one option of {label}; keep one")
+            found[option] = axis
+    for written in fixed:
+        if known.get(written.replace("-", "_")) in found:
+            raise UsageError(f"{written} of {label} is both set and swept; leave one out")
+    return {found_option: found[found_option] for axis in axes for found_option in found if found[found_option] is axis}
+
+
+def _beside(name: str, fixed: Mapping[str, Any], mine: Mapping[str, Any], swept: Mapping[str, Axis]) -> dict[str, Any]:
+    """What is fixed, without the defaults that what is swept replaces."""
+    known = _options(name)
+    return {
+        option: value
+        for option, value in fixed.items()
+        if option in mine or (_PRESET not in swept and known.get(option.replace("-", "_")) not in swept)
+    }
+
+
+def _options(method: str) -> dict[str, str]:
+    card = registry.method(method)
+    known = option_names(card.load().Options)
+    return {**known, _PRESET: _PRESET} if card.info.get("presets") else known
+
+
+def _typed(method: Method, option: str, value: str) -> Any:
+    return value if option == _PRESET else method.options.model_dump(mode="json")[option]
+
+
+def concurrency_of(axes: Sequence[Axis]) -> tuple[int, ...]:
+    """Numbers of sequences stepped together, by the axis of that name; one without it."""
+    for axis in axes:
+        if axis.option == CONCURRENCY and not axis.label:
+            try:
+                found = tuple(int(value) for value in axis.values)
+            except ValueError as error:
+                raise UsageError(f"--grid {CONCURRENCY} takes whole numbers, not {', '.join(axis.values)}") from error
+            if min(found) < 1:
+                raise UsageError(f"--grid {CONCURRENCY} takes 1 or more, not {min(found)}")
+            return found
+    return (1,)
+
+
+def _axis(name: str, values: tuple[str, ...]) -> Axis:
+    seen = set[str]()
+    for value in values:
+        plain = _plain(value)
+        if plain in seen:
+            raise UsageError(f"--grid {name} has the value {value} twice; keep one")
+        seen.add(plain)
+    label, _, option = name.rpartition(".")
+    return Axis(name, label, option, values)
+
+
+def _plain(value: str) -> str:
+    """A value by which it is found to be there twice: 4, 04 and 4.0 are one."""
+    try:
+        return f"{Decimal(value).normalize()}"
+    except InvalidOperation:
+        return value
+
+
+def _values(name: str, text: str) -> tuple[str, ...]:
+    if text.count(":") == 2 and "," not in text:
+        return _range(name, text)
+    values = tuple(value.strip() for value in text.split(","))
+    if not all(values):
+        raise UsageError(f"--grid {name}={text} has an empty value; write OPTION=V,V,…")
+    return values
+
+
+def _range(name: str, text: str) -> tuple[str, ...]:
+    try:  # decimal: 0.5:0.95:0.05 has ten values, and binary fractions would lose the last one
+        low, high, step = (Decimal(part) for part in text.split(":"))
+        count = 1 + int((high - low) / step) if step > 0 and high >= low else 0
+    except (InvalidOperation, ValueError, OverflowError) as error:
+        raise UsageError(f"--grid {name}={text}: LOW:HIGH:STEP takes three numbers") from error
+    if not count:
+        raise UsageError(f"--grid {name}={text} is empty; HIGH must not be below LOW, and STEP above 0")
+    if count > MOST:
+        raise UsageError(f"--grid {name}={text} has {count:,} values; choose a larger STEP")
+    return tuple(f"{(low + at * step).normalize():f}" for at in range(count))
+
+
+def _mapping(file: Path) -> dict[str, Any]:
+    try:
+        # Texts as they are written: YAML would take 4:32:4 for a number of base 60, and turn "no" and 0.50 around.
+        content = yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} cannot be read as YAML: {' '.join(str(error).split())}") from error
+    grid = content.get("grid") if isinstance(content, dict) else None
+    if not isinstance(grid, dict) or set(content) != {"grid"}:
+        raise UsageError(f"{file} must hold one mapping, grid, of options to lists of values")
+    return grid
+
+
+def _listed(name: str, values: Any) -> tuple[str, ...]:
+    if isinstance(values, str):
+        return _values(name, values)
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) and value for value in values):
+        raise UsageError(f"grid {name} has no values, or an empty one; give it a list, as in {name}: [16, 32]")
+    return tuple(values)

@@ -1,0 +1,191 @@
+"""A sweep as a table, a row per cell, from its files alone. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from specbench.common import UsageError
+from specbench.hardware import is_profile, read_profile
+from specbench.hardware.roofline import StepTimes
+from specbench.results import BASELINE, RequestRecord, read_run
+from specbench.results.read import ReadRun
+from specbench.results.stats import Ratio, paired_ratio
+from specbench.results.summary import method_figures
+from specbench.sweeps.driver import SWEEP, read_head
+from specbench.sweeps.search import Measured
+
+_NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class ReadSweep:
+    """A sweep as it is on disk, finished or not.
+
+    Attributes:
+        path: its folder.
+        head: content of ``sweep.json``.
+        runs: its run folders by concurrency, ascending.
+        cells: :func:`cells`.
+    """
+
+    path: Path
+    head: Mapping[str, Any]
+    runs: Mapping[int, ReadRun]
+    cells: pd.DataFrame
+
+    @property
+    def finished(self) -> bool:
+        """Whether every part of it got to its end."""
+        return {*self.runs} == {*self.head["concurrency"]} and all(read.finished for read in self.runs.values())
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a folder is a sweep's."""
+    return (path / SWEEP).is_file()
+
+
+def read_sweep(path: Path) -> ReadSweep:
+    """Reads a sweep folder.
+
+    Raises:
+        UsageError: not a sweep, damaged, or of a newer version.
+    """
+    head = read_head(path)
+    runs = {count: _read(path / f"c{count}") for count in head["concurrency"] if (path / f"c{count}").is_dir()}
+    if not runs:
+        raise UsageError(f"{path} has lost its runs (c1, …); repeat the sweep's command")
+    times = None
+    if is_profile(path):
+        profile = read_profile(path)
+        times = StepTimes(profile.shape, profile.ceilings, profile.points)
+    return ReadSweep(path, head, runs, cells(head, runs, times))
+
+
+def _read(path: Path) -> ReadRun:
+    read = read_run(path)
+    if read.finished:
+        return read
+    # What an earlier command found says nothing of the cells that this one has added.
+    return replace(read, summary={name: value for name, value in read.summary.items() if name != "sweep"})
+
+
+def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes | None = None) -> pd.DataFrame:
+    """One row per cell, concurrency and set of prompts; plain decoding is a row with method "ar".
+
+    Columns: ``cell`` (hash of what decides it), ``label``, ``method``, a column per swept option, ``concurrency``,
+    ``set`` ("tuning" or "held-out"), ``prompts``, ``requests``, ``tokens``, ``target_forwards``, ``tpf``, ``tok_s``,
+    ``speedup`` (over plain decoding at the same concurrency, on the same prompts), both with ``_low`` and ``_high``
+    of a 95% bootstrap over prompts, ``rows_per_step``, ``step_ms``, ``predicted_tok_s``, ``accuracy``, ``best``,
+    ``within_noise``, ``stopped``. What there is not is nan. ``predicted_tok_s`` is what tokens per forward and rows
+    per step come to at the step times of a profile, with drafting for nothing.
+
+    Cells that cannot run are rows with ``stopped`` "too large" and no figures.
+    """
+    rows = [row for count, read in runs.items() for row in _rows(head, count, read, times)]
+    for label, cell in head["too_large"].items():
+        lost = {"label": label, "method": cell["method"], **cell["values"], "set": "tuning", "stopped": "too large"}
+        rows += [{**lost, "concurrency": count} for count in runs]
+    every = [*head["cells"].values(), *head["too_large"].values()]
+    options = list(dict.fromkeys(option for cell in every for option in cell["values"]))
+    figures = [
+        "prompts", "requests", "tokens", "target_forwards", "tpf", "tok_s", "tok_s_low", "tok_s_high", "speedup",
+        "speedup_low", "speedup_high", "rows_per_step", "step_ms", "predicted_tok_s", "accuracy", "best",
+        "within_noise", "stopped",
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
+
+
+def _rows(
+    head: Mapping[str, Any], concurrency: int, read: ReadRun, times: StepTimes | None
+) -> Iterator[dict[str, Any]]:
+    found = read.summary.get("sweep", {})
+    tuning = set(head["tuning"])
+    ids = {str(spec["label"]): _hash(spec, read) for spec in read.run["methods"]}
+    unknown = {str(spec["label"]): {"method": spec["name"], "values": {}} for spec in read.run["methods"]}
+    for name, wanted in (("tuning", True), ("held-out", False)):
+        by_label: dict[str, list[RequestRecord]] = defaultdict(list)
+        measured = Measured(shared=concurrency > 1)
+        for record in read.records:
+            if (record.prompt_id in tuning) == wanted:
+                by_label[record.method].append(record)
+                measured.add(record)
+        for label in ids:
+            if records := by_label.get(label):
+                cell = head["cells"].get(label, unknown[label])
+                yield {
+                    "cell": ids[label],
+                    "label": label,
+                    "method": cell["method"],
+                    **cell["values"],
+                    "concurrency": concurrency,
+                    "set": name,
+                    **_figures(label, records, measured, read, concurrency, times),
+                    "best": label == found.get("best"),
+                    "within_noise": label in found.get("within_noise", ()),
+                    "stopped": found.get("stopped", {}).get(label, ""),
+                }
+
+
+def _figures(
+    label: str,
+    records: Sequence[RequestRecord],
+    measured: Measured,
+    read: ReadRun,
+    concurrency: int,
+    times: StepTimes | None,
+) -> dict[str, Any]:
+    shared = concurrency > 1
+    figures = method_figures(records, shared=shared)
+    speed = _speed(records, shared)
+    over = None if label == BASELINE else measured.speedup(label)
+    verdicts = [read.verdicts[record.key] for record in records if record.key in read.verdicts]
+    return {
+        **{name: figures[name] for name in ("prompts", "requests", "tokens", "target_forwards", "tpf")},
+        **_three("tok_s", speed),
+        **_three("speedup", over),
+        "rows_per_step": figures["rows_per_step"],
+        "step_ms": _NAN if figures["step_s"] is None else 1e3 * figures["step_s"],
+        "predicted_tok_s": _predicted(figures, records, concurrency, times),
+        "accuracy": sum(verdicts) / len(verdicts) if verdicts else _NAN,
+    }
+
+
+def _predicted(
+    figures: Mapping[str, Any], records: Sequence[RequestRecord], concurrency: int, times: StepTimes | None
+) -> float:
+    if times is None or not figures["tpf"]:
+        return _NAN
+    context = sum(record.n_prompt + record.n_out / 2 for record in records) / len(records)
+    rows = max(1, round(figures["rows_per_step"]))
+    return concurrency * float(figures["tpf"]) / times.seconds(rows, round(context), concurrency)
+
+
+def _speed(records: Sequence[RequestRecord], shared: bool) -> Ratio:
+    """Tokens per second: one second a token over the seconds a token."""
+    ones = [1.0] * len(records)
+    seconds = [record.decoding_s(shared) for record in records]
+    tokens = [float(record.n_out - 1) for record in records]
+    return paired_ratio((ones, ones), (seconds, tokens), seed=0, clusters=[record.prompt_id for record in records])
+
+
+def _three(name: str, ratio: Ratio | None) -> dict[str, float]:
+    interval = ratio.interval if ratio else None
+    return {
+        name: ratio.value if ratio else _NAN,
+        f"{name}_low": interval.low if interval else _NAN,
+        f"{name}_high": interval.high if interval else _NAN,
+    }
+
+
+def _hash(spec: Mapping[str, Any], read: ReadRun) -> str:
+    """Of what decides a cell: the method with all its options, and all that the sweep's cells have in common."""
+    said = json.dumps([read.run["digest"], read.run["concurrency"], spec["name"], spec["options"]], sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:8]

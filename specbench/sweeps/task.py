@@ -1,0 +1,49 @@
+"""The unit of a sweep's work, and what a worker says of itself. No torch: these travel between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specbench.results import RunConfig
+
+
+@dataclass(frozen=True)
+class Task:
+    """Some cells on some prompts, decoded one right after the other by one worker.
+
+    Attributes:
+        concurrency: sequences stepped together.
+        labels: the cells, plain decoding among them.
+        prompts: ids.
+        repeat: the pass, stored with the records: cells and the plain decoding beside them share it.
+        segment: number of its first stretch of uninterrupted running.
+        done: texts of those answers that are there already, by request key.
+    """
+
+    concurrency: int
+    labels: tuple[str, ...]
+    prompts: tuple[str, ...]
+    repeat: int = 0
+    segment: int = 0
+    done: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What every worker of a sweep has to agree on.
+
+    Attributes:
+        config: of all cells, at the first concurrency.
+        environment: what was captured of the machine.
+        tuning: ids of the prompts to choose by, in the order in which they are used.
+        held_out: ids of the prompts to judge the chosen one by.
+        turns: answers that each prompt has.
+    """
+
+    config: RunConfig
+    environment: Mapping[str, Any]
+    tuning: tuple[str, ...]
+    held_out: tuple[str, ...]
+    turns: Mapping[str, int]

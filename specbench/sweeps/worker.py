@@ -1,0 +1,180 @@
+"""One device of a sweep: the model loaded once, one engine for all cells, tasks one after the other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specbench.common import Prompt, UsageError
+from specbench.decoding import Method
+from specbench.hardware import GpuMeter, environment
+from specbench.models import load
+from specbench.results import RequestRecord
+from specbench.runner import Plan, Request, StopRule, prepare
+from specbench.runner.loop import Runner
+from specbench.runner.order import Order
+from specbench.runner.run import config_of, grade, make_engine, make_runner, open_gpu, ready, sampling_of, warm_up
+from specbench.sweeps.task import Described, Task
+
+# Enough steps to meet a cell's shapes, on a prompt that costs next to nothing: a sweep has many cells to warm.
+_BRIEF_PROMPT, _BRIEF_TOKENS = 16, 4
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which prompts a sweep uses, drawn by lot from all that the task has.
+
+    Attributes:
+        tuning: how many to choose by; None is all that are not held out.
+        held_out: how many to judge the chosen cell by.
+        seed: of the lot.
+    """
+
+    tuning: int | None
+    held_out: int
+    seed: int
+
+    def __call__(self, every: Sequence[Prompt]) -> list[Prompt]:
+        """The prompts, those to choose by first."""
+        tuning = len(every) - self.held_out if self.tuning is None else self.tuning
+        wanted = tuning + self.held_out
+        if tuning < 1 or wanted > len(every):
+            raise UsageError(
+                f"{max(tuning, 1)} prompts to choose by and {self.held_out} held out are more than the {len(every)} "
+                "that there are; lower --limit or --held-out"
+            )
+        return random.Random(f"sweep/{self.seed}").sample(list(every), wanted)
+
+
+class Worker:
+    """Decodes tasks.
+
+    Args:
+        plan: plain decoding and all cells, one task, and the largest concurrency.
+        draw: which prompts.
+
+    Raises:
+        SpecbenchError: as loading a model, reading a task and making an engine do.
+    """
+
+    def __init__(self, plan: Plan, draw: Draw) -> None:
+        self._model = load(
+            plan.model,
+            dtype=plan.dtype,
+            device=plan.device,
+            revision=plan.revision,
+            trust_remote_code=plan.trust_remote_code,
+        )
+        self._prepared = prepare(plan, plan.tasks[0], self._model, draw)
+        self._draw = draw
+        self._engine = make_engine(plan, self._model, self._prepared.longest + self._prepared.budget)
+        self._gpu = open_gpu(self._model.model.device)
+        try:
+            self._plan = ready(plan, self._model, self._engine)
+        except BaseException:
+            self.close()
+            raise
+        self._runners: dict[int, Runner] = {}
+        self._warm: set[tuple[int, str, object]] = set()
+
+    def describe(self) -> Described:
+        """What it works on."""
+        ids = list(self._prepared.prompts)
+        split = len(ids) - self._draw.held_out
+        captured = environment.capture(str(self._model.model.device))
+        return Described(
+            config_of(self._plan, self._model, self._prepared, captured),
+            captured.model_dump(mode="json"),
+            tuple(ids[:split]),
+            tuple(ids[split:]),
+            {prompt_id: prompt.turns for prompt_id, prompt in self._prepared.prompts.items()},
+        )
+
+    def decode(self, task: Task) -> Iterator[RequestRecord]:
+        """The requests of a task that are not done yet, each as it ends."""
+        plan = self._of(task.concurrency, task.labels)
+        prepared = self._prepared.only(task.prompts)
+        runner = self._runner(task.concurrency)
+        self._warm_up(plan, runner)
+        order = Order(plan, prepared, task.done, [task.repeat])
+        for number, (method, requests) in enumerate(order.stretches(), task.segment):
+            self._engine.sampling = sampling_of(plan, requests[0].temperature)
+            for record in runner.segment(method, requests, number):
+                order.add(record)
+                yield record
+
+    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
+        """Losslessness of every cell on what it has decoded, as :func:`specbench.runner.run.grade`."""
+        labels = dict.fromkeys(record.method for record in records)
+        known = {method.label for method in self._plan.methods}
+        mine = [record for record in records if record.method in known]
+        plan = self._of(concurrency, tuple(label for label in labels if label in known))
+        return grade(plan, self._engine, self._prepared, mine)
+
+    def step_seconds(self) -> list[tuple[int, float]]:
+        """Measured (rows, seconds) of steps of one sequence, up to the widest cell."""
+        return list(self._engine.step_seconds(self._plan.max_rows))
+
+    def report(self) -> dict[str, Any]:
+        """What the engine chose and what its captures cost."""
+        return self._engine.report()
+
+    def close(self) -> None:
+        """Gives the device back."""
+        self._engine.close()
+        if self._gpu:
+            self._gpu.close()
+
+    def _of(self, concurrency: int, labels: Sequence[str]) -> Plan:
+        wanted = set(labels)
+        methods = tuple(method for method in self._plan.methods if method.label in wanted)
+        return replace(self._plan, methods=methods, concurrency=concurrency, repeats=1)
+
+    def _runner(self, concurrency: int) -> Runner:
+        if concurrency not in self._runners:
+            plan = replace(self._plan, concurrency=concurrency)
+            meter = GpuMeter(self._gpu.look) if self._gpu else None
+            self._runners[concurrency] = make_runner(plan, self._model, self._engine, meter)
+        return self._runners[concurrency]
+
+    def _warm_up(self, plan: Plan, runner: Runner) -> None:
+        """The widest cell of each method on a long prompt, then every width briefly where the first steps of one cost.
+
+        A hundred cells have few widths. What a method brings may have work of its own to capture for each cell, so
+        there every cell has its turn.
+        """
+        fresh: dict[tuple[int, str, object], Method] = {}
+        for method in sorted(plan.methods, key=lambda method: -method.max_rows):
+            kind = method.max_rows if method.shared is None else method.label
+            key = (plan.concurrency, method.name, kind)
+            if key not in self._warm:
+                fresh.setdefault(key, method)
+        known = {name for concurrency, name, _ in self._warm if concurrency == plan.concurrency}
+        widest: dict[str, Method] = {}
+        for method in fresh.values():
+            if method.name not in known:
+                widest.setdefault(method.name, method)
+        if widest:
+            first = replace(plan, methods=tuple(widest.values()))
+            warm_up(first, self._model, self._prepared, self._engine, runner, _BRIEF_TOKENS)
+        ids = self._model.tokenizer("A pilot boards each ship a mile out. ")["input_ids"][:_BRIEF_PROMPT]
+        rule = StopRule(frozenset(), (), _BRIEF_TOKENS, self._model.decode)
+        requests = [Request(f"warm-up/{slot}", 0, ids, rule) for slot in range(plan.concurrency)]
+        for temperature in {prompt.temperature for prompt in self._prepared.prompts.values()} if fresh else ():
+            self._engine.sampling = sampling_of(plan, temperature)
+            for method in fresh.values():
+                costs = self._engine.first_steps_cost or method.shared is not None
+                if method in widest.values() or not costs:
+                    continue
+                self._engine.prepare(
+                    method.max_rows,
+                    top_k=method.top_k,
+                    taps=method.taps,
+                    forced=method.label in plan.simulated,
+                    context=self._prepared.longest,
+                )
+                for _ in runner.segment(method, requests):
+                    pass
+        self._warm |= fresh.keys()

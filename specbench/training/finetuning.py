@@ -1,0 +1,279 @@
+"""Fine-tuning of the target itself, a LoRA adapter or all weights, so that a method finds more of its guesses right."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.files import read_json_object, write_json_atomic
+from specbench.models import fingerprints
+from specbench.training import checkpoints
+from specbench.training.held_out import Held, held_out, method_of, write_card
+from specbench.training.loop import Course, Look, fit, in_bf16
+from specbench.training.recipe import FREE, Job, WeightOptions, digest
+
+_BEFORE = "before.json"
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What a method brings to its training.
+
+    Attributes:
+        method: its name.
+        lesson: (model) -> a module called as ``lesson(**batch)`` that returns ``loss``, and figures to show.
+        collator: texts -> batch; told by its attribute ``visit`` how often the texts were gone through before.
+        masked: the lesson's attention is masked by blocks.
+        size: tokens of a text as it is packed.
+        decoding: options of the method with which held-out prompts are decoded.
+    """
+
+    method: str
+    lesson: Callable[[Any], nn.Module]
+    collator: Any
+    masked: bool
+    size: Callable[[Any], int]
+    decoding: Mapping[str, Any]
+
+
+def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[str, Any]:
+    """Trains, and leaves ``adapter`` or ``checkpoint`` in ``job.out``, which ``--model`` loads.
+
+    Raises:
+        UsageError: there is nothing to learn from, texts are another tokenizer's, the loss is not finite, or
+            ``job.out`` holds a training with other options.
+        EnvironmentRefused: memory does not suffice, or the disk is full.
+    """
+    _check(job)
+    _claim(teaching, options, job)
+    loaded = job.target
+    base = fingerprints(loaded.model)
+    before = _before(teaching, job)
+    half = in_bf16(options, loaded.model.device)
+    loaded.model.set_attn_implementation(_attention(teaching, options, loaded.model.device, half))
+    weights = Weights(loaded.model, options, job.model, job.seed, half)
+
+    def collate(visit: int, texts: Sequence[Any]) -> Any:
+        teaching.collator.visit = visit
+        return teaching.collator(texts)
+
+    def look(texts: Sequence[Any]) -> Held:
+        with weights.as_decoded() as model:
+            return _held(teaching, job, model, texts)
+
+    def glance() -> Look:
+        found = look(job.held_out[: options.watched])
+        return Look(found.figures(), found.line())
+
+    lesson = teaching.lesson(weights.model)
+    done = fit(Course(lesson, job.texts, collate, teaching.size, glance if job.held_out else None), options, job)
+    weights.settle()
+    after = look(job.held_out) if job.held_out else None
+    if after:
+        job.say(f"held out, all {after.prompts}: {after.line()}")
+    made = {
+        **job.about,
+        "method": teaching.method,
+        "model": job.model,
+        "texts": len(job.texts),
+        "answer_tokens": done.answer_tokens,
+        "steps": done.steps,
+        "visits": done.visits,
+        **{name: round(value, 4) for name, value in done.last.items() if name in ("loss", "agrees", "accuracy")},
+        "decoding": dict(teaching.decoding),
+        "before": before,
+        "after": after.figures() if after else None,
+        "options": options.model_dump(mode="json"),
+        **({} if options.full else {"base_fingerprints": base}),
+    }
+    folder = job.out / ("checkpoint" if options.full else "adapter")
+    if PartialState().is_main_process:
+        _leave(folder, weights, loaded.tokenizer, made)
+    return {**made, "weights": str(folder)}
+
+
+def _leave(folder: Path, weights: Weights, tokenizer: Any, made: Mapping[str, Any]) -> None:
+    """Weights and card in a folder that has its name once everything is in it; what had it before is not lost."""
+    draft, before = folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.before")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        weights.keep(draft, tokenizer)
+        write_card(draft, made)
+        if folder.exists():  # folders cannot be exchanged at once: a kill in between leaves both, by these names
+            shutil.rmtree(before, ignore_errors=True)
+            folder.rename(before)
+        draft.rename(folder)
+        shutil.rmtree(before, ignore_errors=True)
+    except (OSError, SafetensorError, EnvironmentRefused) as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        reason = " ".join(str(error).split())[:120]
+        raise EnvironmentRefused(
+            f"{folder} cannot be written ({reason}); make room and repeat the command: the last checkpoint is whole"
+        ) from error
+
+
+def _attention(teaching: Teaching, options: WeightOptions, device: torch.device, half: bool) -> str:
+    if options.attention != "auto":
+        return options.attention
+    if device.type == "cuda":
+        return "flex_attention" if teaching.masked else "sdpa"
+    return "eager" if half else "sdpa"  # in bfloat16, sdpa's CPU kernels take twice as long
+
+
+def _check(job: Job) -> None:
+    """Texts of another tokenizer have ids that this model does not know, or never means."""
+    if not job.texts:
+        raise UsageError("there is no text to learn from; give more prompts, or longer answers")
+    highest = max(max((*text.prompt, *text.answer)) for text in (*job.texts, *job.held_out))
+    if highest >= job.target.vocab_size:
+        raise UsageError(
+            f"the texts have token {highest}, and {job.model} has only {job.target.vocab_size}: they are another "
+            "tokenizer's; ask this model"
+        )
+
+
+def _claim(teaching: Teaching, options: WeightOptions, job: Job) -> None:
+    """Takes the folder for this training: its options, texts, model and seed."""
+    texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
+    about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
+    checkpoints.claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, f"a {teaching.method}")
+
+
+def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
+    """Held-out figures of the untouched target; from the first call where this one goes on."""
+    if not job.held_out:
+        return None
+    path: Path = job.out / _BEFORE
+    if path.exists():
+        return read_json_object(path, "delete it to measure anew")
+    held = _held(teaching, job, job.target.model, job.held_out)
+    job.say(f"held out before training, all {held.prompts}: {held.line()}")
+    write_json_atomic(path, held.figures())
+    return held.figures()
+
+
+def _held(teaching: Teaching, job: Job, model: Any, texts: Sequence[Any]) -> Held:
+    return held_out(job.target, model, method_of(teaching.method, teaching.decoding), texts, job.seed, job.score)
+
+
+_KEPT = torch.bfloat16  # of an adapter, as most published ones are
+
+
+class Weights:
+    """The target in training: what learns has a gradient and is in float32, everything else has none.
+
+    Args:
+        model: a transformers causal LM without any gradient; it is changed.
+        options: adapter or full, and the adapter's shape.
+        base: what ``--model`` called it, so that the adapter finds it again.
+        seed: of an adapter's initial weights.
+        half: products are in bfloat16, so what does not learn may be too: it is then not rounded anew in every forward.
+
+    Attributes:
+        model: the transformers model, or PEFT's around it.
+
+    Raises:
+        UsageError: the adapter's targets are no layers of this model.
+    """
+
+    def __init__(self, model: Any, options: WeightOptions, base: str, seed: int, half: bool = False) -> None:
+        self._dtype: torch.dtype = model.dtype
+        self._full = options.full
+        self._exact: list[tuple[nn.Parameter, Tensor]] = []
+        if options.activation_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        if options.full:
+            self.model: Any = model.float().requires_grad_(True)
+            return
+        self.model = _adapted(model, options, seed)
+        self.model.peft_config["default"].base_model_name_or_path = base
+        if half:
+            for parameter in self.model.parameters():
+                if not parameter.requires_grad:
+                    self._exact.append((parameter, parameter.data))
+                    parameter.data = parameter.data.to(torch.bfloat16)
+
+    @contextmanager
+    def as_decoded(self) -> Iterator[Any]:
+        """The transformers model with what was learnt so far in its weights, for as long as this lasts.
+
+        Afterwards the weights are what they were, bit by bit: subtracting an adapter's part again would not be exact,
+        and a training that is looked at more often would end elsewhere.
+        """
+        if self._full:
+            yield self.model
+            return
+        own = []
+
+        def put(parameter: Any, value: Tensor) -> None:
+            own.append((parameter, parameter.data))
+            parameter.data = value
+
+        try:
+            with torch.no_grad(), self.model.disable_adapter():
+                for parameter, exact in self._exact:
+                    put(parameter, exact)
+                adapted: list[Any] = [layer for layer in self.model.modules() if isinstance(layer, LoraLayer)]
+                for layer in adapted:
+                    weight = layer.get_base_layer().weight
+                    put(weight, weight.data + layer.get_delta_weight("default").to(weight.dtype))
+                yield self.model.get_base_model()
+        finally:
+            for parameter, before in reversed(own):
+                parameter.data = before
+
+    def settle(self) -> None:
+        """Rounds what was learnt to what is kept of it, so that what is measured is what is kept."""
+        kept = self._dtype if self._full else _KEPT
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(kept).to(parameter.dtype)
+
+    def keep(self, folder: Path, tokenizer: Any) -> None:
+        """Writes what ``--model`` loads: an adapter in bfloat16, or a checkpoint in the target's own precision.
+
+        Args:
+            folder: receives the files.
+            tokenizer: goes with a checkpoint.
+        """
+        if not self._full:
+            kept = {name: value.to(_KEPT) for name, value in self.model.state_dict().items() if "lora_" in name}
+            self.model.save_pretrained(str(folder), state_dict=kept, save_embedding_layers=False)
+            return
+        self.model.to(self._dtype).save_pretrained(folder)
+        if hasattr(tokenizer, "save_pretrained"):
+            tokenizer.save_pretrained(folder)
+
+
+def _adapted(model: Any, options: WeightOptions, seed: int) -> Any:
+    """The model with a LoRA adapter around its layers, which the seed alone decides."""
+    names = options.lora_targets
+    config = LoraConfig(
+        r=options.lora_rank,
+        lora_alpha=options.lora_alpha,  # type: ignore[arg-type]  # a float divides as well
+        lora_dropout=options.lora_dropout,
+        target_modules=names if names == "all-linear" else names.split("+"),
+        task_type="CAUSAL_LM",
+    )
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        torch.manual_seed(seed)
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by a name that it will lose
+        try:
+            return get_peft_model(model, config)
+        except ValueError as error:
+            reason = " ".join(str(error).split())[:160]
+            raise UsageError(f"lora_targets={names} does not go with this model: {reason}") from error

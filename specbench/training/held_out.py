@@ -1,0 +1,204 @@
+"""Held-out look: prompts decoded by the method itself with weights in training, and the card of what came of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from specbench.common.files import write_json_atomic, write_text_atomic
+from specbench.decoding import Context, Method
+from specbench.engine import Engine
+from specbench.models import CARD, LoadedModel
+from specbench.runner import Request, StopRule
+from specbench.runner.loop import Runner
+from specbench.runner.target import target_of
+from specbench.training.recipe import Text
+
+
+def write_card(folder: Path, made: Mapping[str, Any]) -> None:
+    """Writes ``card.json`` and ``README.md`` beside weights.
+
+    Args:
+        folder: has the weights.
+        made: plain values: ``method``, ``model``, ``texts``, ``answer_tokens``, ``steps``, ``options``, ``before`` and
+            ``after`` (:meth:`specbench.training.held_out.Held.figures`), and whatever else there is to say.
+
+    Raises:
+        EnvironmentRefused: the disk is full.
+    """
+    write_json_atomic(folder / CARD, dict(made))
+    write_text_atomic(folder / "README.md", _readme(made))
+
+
+def _readme(made: Mapping[str, Any]) -> str:
+    method, model = made["method"], made["model"]
+    adapter = "base_fingerprints" in made
+    head = {
+        "base_model": model,
+        "library_name": "peft" if adapter else "transformers",
+        "tags": ["specbench", method, *(["lora"] if adapter else [])],
+    }
+    what = "LoRA adapter" if adapter else "checkpoint"
+    data = " and ".join(made.get("prompts", ())) or "the prompts of its texts"
+    lines = [
+        "---",
+        yaml.safe_dump(head, sort_keys=False).strip(),
+        "---",
+        "",
+        f"# {method} for {model}",
+        "",
+        f"A {what} of `{model}` for the parallel decoder `{method}`, made by `specbench train {method}`. It learnt "
+        f"from the model's own answers to {data}: {made['texts']} answers, {made['answer_tokens']} of their tokens "
+        f"in {made['steps']} steps.",
+        "",
+        "```",
+        f"specbench run --model THIS_FOLDER --method {method} --task gsm8k",
+        "```",
+        "",
+        *_table(made),
+        "",
+        "Options of the training:",
+        "",
+        "```yaml",
+        yaml.safe_dump(dict(made["options"]), sort_keys=False).strip(),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _table(made: Mapping[str, Any]) -> list[str]:
+    """Held-out prompts before and after."""
+    before, after = made.get("before"), made.get("after")
+    if not before or not after:
+        return ["No prompts were held out, so nothing was measured."]
+    rows = [("tokens per forward", "tpf", "{:.3f}")]
+    rows += [("right answers", "pass_rate", "{:.1%}")] if "pass_rate" in after else []
+    rows += [("tokens as the target's own", "agrees", "{:.1%}")]
+    settings = ", ".join(f"{name} {value}" for name, value in made.get("decoding", {}).items())
+    some = after.get("scored", 0) not in (0, after["prompts"])
+    scored = f" ({after['scored']} of them have a verdict)" if some else ""
+    return [
+        f"On {after['prompts']} held-out prompts{scored}, decoded by `{made['method']}`"
+        + (f" with {settings}:" if settings else ":"),
+        "",
+        "| | before | after |",
+        "| --- | --- | --- |",
+        *(f"| {title} | {shown.format(before[name])} | {shown.format(after[name])} |" for title, name, shown in rows),
+    ]
+
+
+#: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
+Score = Callable[[str, str], bool | None]
+_TOGETHER = 8  # sequences stepped together
+
+
+@dataclass(frozen=True)
+class Held:
+    """Figures of held-out prompts, greedy.
+
+    Attributes:
+        prompts: decoded.
+        tokens, forwards: of all answers behind the prefill; see :mod:`specbench.runner.loop`.
+        scored, passed: answers that have a verdict, and those that are right.
+        agrees: share of the target's own answer that is these weights' next token too, behind the target's text.
+    """
+
+    prompts: int
+    tokens: int
+    forwards: int
+    scored: int
+    passed: int
+    agrees: float
+
+    @property
+    def tpf(self) -> float:
+        """Tokens per forward."""
+        return self.tokens / max(1, self.forwards)
+
+    def figures(self) -> dict[str, Any]:
+        """As a record has them."""
+        passed = {"scored": self.scored, "pass_rate": round(self.passed / self.scored, 4)} if self.scored else {}
+        return {"prompts": self.prompts, "tpf": round(self.tpf, 4), **passed, "agrees": round(self.agrees, 4)}
+
+    def line(self) -> str:
+        """As the user sees them."""
+        passed = f"{self.passed}/{self.scored} right, " if self.scored else ""
+        return f"{self.tpf:.3f} tokens per forward, {passed}{self.agrees:.1%} of the tokens as before training"
+
+
+def held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Text], seed: int, score: Score) -> Held:
+    """Decodes the prompts of texts.
+
+    A lossless method emits what plain decoding of these weights does, so the same answers say what both are worth.
+
+    Args:
+        loaded: the target, for all but its weights.
+        model: the weights, a transformers causal LM; its mode is left as it was.
+        method: decodes.
+        texts: their prompts are decoded, up to the longest of their answers.
+        seed: of drafts.
+        score: judges answers.
+    """
+    # Looked at more or less often, a training draws the same.
+    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+        return _held_out(loaded, model, method, texts, seed, score)
+
+
+def _held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Text], seed: int, score: Score) -> Held:
+    budget = max(len(text.answer) for text in texts)
+    capacity = max(len(text.prompt) for text in texts) + budget
+    training = model.training
+    with torch.inference_mode():
+        agreed = sum(_agreed(model.eval(), text) for text in texts)
+    engine = Engine(model, slots=min(_TOGETHER, len(texts)), capacity=capacity, max_rows=method.max_rows)
+    try:
+        ready = method.ready(target_of(loaded, engine))
+        engine.prepare(method.max_rows, context=capacity - 1)
+        runner = Runner(engine, _contexts(loaded, seed), engine.slots)
+        requests = [
+            Request(text.id, 0, text.prompt, StopRule(loaded.stop_ids, (), budget, loaded.decode)) for text in texts
+        ]
+        records = list(runner.segment(ready, requests))
+    finally:
+        engine.close()
+        model.train(training)
+    verdicts = [found for record in records if (found := score(record.prompt_id, record.text)) is not None]
+    return Held(
+        prompts=len(records),
+        tokens=sum(sum(record.accepts) for record in records),
+        forwards=sum(record.forwards for record in records),
+        scored=len(verdicts),
+        passed=sum(verdicts),
+        agrees=agreed / sum(len(text.answer) for text in texts),
+    )
+
+
+def _agreed(model: Any, text: Text) -> int:
+    """Tokens of the answer that are the best ones behind the text before them."""
+    ids = torch.tensor([[*text.prompt, *text.answer]], device=model.device)
+    rows = slice(len(text.prompt) - 1, ids.shape[1] - 1)
+    states = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, rows]
+    best = model.get_output_embeddings()(states).argmax(-1)
+    return int((best == ids[0, len(text.prompt) :]).sum())
+
+
+def _contexts(loaded: LoadedModel, seed: int) -> Callable[[str, Request], Context]:
+    def context(label: str, request: Request) -> Context:
+        return Context(loaded.vocab_size, loaded.pad_id, random.Random(f"{seed}/{request.prompt_id}"))
+
+    return context
+
+
+def method_of(name: str, settings: Mapping[str, Any]) -> Method:
+    """A method with options by their names."""
+    from specbench.runner.plan import plan_methods
+
+    _, method = plan_methods([name], [f"{name}.{option}={value}" for option, value in settings.items()])
+    return method

@@ -1,0 +1,224 @@
+"""Methods and tasks that end the command: never a success, always named, with what was finished kept."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import site_packages
+import toys
+
+from specbench.cli.app import main
+from specbench.common import registry
+from specbench.common.errors import PluginFault
+from specbench.results.folder import RunFolder
+
+FAULT = 6
+
+DECODER = """
+import os, sys, threading
+from specbench import decoding
+from specbench.decoding.tree import TokenTree
+from specbench.common.options import Options as Base
+
+class Options(Base):
+    pass
+
+class Decoder(decoding.Decoder):
+    begun = 0
+
+    def __init__(self, options, context): self.last = -1
+
+    @staticmethod
+    def max_rows(options): return 1
+
+    @staticmethod
+    def check(options, model): pass
+
+    @staticmethod
+    def prepare(options, target): pass
+
+    def begin(self, prompt):
+        Decoder.begun += 1
+        if Decoder.begun == 3:  # the second prompt: before the first there is one to warm up
+            self.at_the_second()
+
+    def at_the_second(self): pass
+    def observe(self, result): self.last = result.emitted[-1]
+    def draft(self): return TokenTree.chain([self.last])
+"""
+TASK = """
+import os, sys
+from specbench.common.options import Options as Base
+from specbench.evals.task import Prompt, Unscored
+
+class Options(Base):
+    pass
+
+class Task(Unscored):
+    def __init__(self, options, data_dir=None): self.options = options
+    def prompts(self, chat): return [Prompt("a", "text", False)]
+"""
+
+
+def install(site: Path, code: str = DECODER, kind: str = "method", value: str = "leaving") -> Path:
+    """What ``pip install specbench-leaving`` would leave in site-packages: a method or a task called ``leave``."""
+    package = site.joinpath(*value.split("."))
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / ("decoder.py" if kind == "method" else "task.py")).write_text(code)
+    more = "" if kind == "method" else 'version = 1\nmetric = ""\nmax_new_tokens = 4\n'
+    (package / f"{kind}.toml").write_text(f'title = "Leaving"\nsummary = "Leaves"\nlossless = true\n{more}')
+    info = site / "specbench_leaving-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: specbench-leaving\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[specbench.{kind}s]\nleave = {value}\n")
+    return site
+
+
+def run(site: Path, *argv: object) -> subprocess.CompletedProcess[str]:
+    what = ("--model", "config:tiny", "--limit", 3, "--max-new-tokens", 4, "--out", site.parent / "runs")
+    return site_packages.python("-m", "specbench", "run", *what, *argv, cwd=site.parent, site=site)
+
+
+def error_of(done: subprocess.CompletedProcess[str], kind: str = "method") -> str:
+    """The line on stderr, after checking that the end was one of a fault."""
+    assert done.returncode == FAULT, (done.returncode, done.stdout, done.stderr)
+    assert done.stdout == ""
+    errors = [line for line in done.stderr.splitlines() if "error" in line or "Traceback" in line]
+    assert len(errors) == 1, done.stderr
+    assert errors[0].startswith(
+        f"error: {kind} 'leave' (from specbench-leaving) ended the command instead of returning: "
+    )
+    return errors[0]
+
+
+WAYS = {
+    "raise SystemExit(0)": "SystemExit(0)",
+    "sys.exit()": "SystemExit(None)",
+    "os._exit(0)": "os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_at_import(way: str, tmp_path: Path) -> None:
+    site = install(tmp_path / "site", f"import os, sys\n{way}\n")
+    error = error_of(run(site, "--method", "leave"))
+    assert f"{WAYS[way]} at decoder.py line 2; what was finished is kept, mend it or leave it out" in error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_at_the_import_of_what_is_around_it(way: str, tmp_path: Path) -> None:
+    site = install(tmp_path / "site", value="around.leaving")
+    (site / "around" / "__init__.py").write_text(f"import os, sys\n{way}\n")
+    assert WAYS[way] in error_of(run(site, "--method", "leave"))
+
+
+@pytest.mark.parametrize("where", ["max_rows(options)", "check(options, model)"])
+def test_before_a_model_is_loaded(where: str, tmp_path: Path) -> None:
+    site = install(tmp_path / "site", DECODER.replace(f"def {where}:", f"def {where}: os._exit(0);"))
+    done = run(site, "--method", "leave")
+    assert "os._exit(0) at decoder.py" in error_of(done)
+    assert "loading" not in done.stderr
+
+
+@pytest.mark.parametrize("way", ["sys.exit(0)", "os._exit(0)", "threading.Thread(target=lambda: os._exit(0)).start()"])
+def test_at_the_second_prompt(way: str, tmp_path: Path) -> None:
+    code = DECODER.replace("def at_the_second(self): pass", "def at_the_second(self): self.draft = self.leave")
+    code += f"\n    def leave(self):\n        {way}\n        import time; time.sleep(60)\n"
+    error = error_of(run(install(tmp_path / "site", code), "--method", "leave"))
+    assert "what was finished is kept" in error
+    (made,) = (tmp_path / "runs").iterdir()
+    found = RunFolder.load(made)
+    assert not found.finished
+    assert "leave" in {record.method for record in found.records()}
+
+
+def test_a_forked_child_of_a_method_ends_as_it_always_did(tmp_path: Path) -> None:
+    leave = (
+        "child = os.fork() or os._exit(7); print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr)"
+    )
+    site = install(tmp_path / "site", f"import os, sys\n{leave}\nimport no_such_module")
+    done = run(site, "--method", "leave")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "7"), done.stderr
+
+
+def test_what_no_guest_has_called_ends_at_once() -> None:
+    code = "import os; from specbench import registry; registry.methods(); print(os._exit.__module__, flush=True)"
+    code += "; import atexit; atexit.register(print, 'a raised exit says this'); os._exit(9)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (9, "specbench.common.guests\n", "")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise SystemExit(0)",
+        TASK.replace("self.options = options", "sys.exit()"),
+        TASK.replace("return [Prompt", "raise SystemExit(0); return [Prompt"),
+    ],
+    ids=["import", "making", "prompts"],
+)
+def test_a_task(code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = install(tmp_path / "site", code, kind="task")
+    with site_packages.visible(site):
+        said = main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert (said, error.partition(" ended the")[0]) == (FAULT, "error: task 'leave' (from specbench-leaving)")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("call", ["__init__", "begin", "draft", "observe", "end", "measures", "top_k", "taps"])
+def test_every_call_of_a_decoder(call: str) -> None:
+    def leave(*given: Any) -> Any:
+        raise SystemExit(0)
+
+    method = toys.toy(decoder=type("Leaving", (toys.Decoder,), {call: leave}))
+    records = toys.runner(toys.Engine(toys.Clock())).segment(method, [toys.request(1, 4)])
+    with pytest.raises(PluginFault, match=r"^method 'toy' \(from specbench\) ended the command .* SystemExit\(0\) at"):
+        list(records)
+
+
+@pytest.mark.parametrize(
+    ("call", "ask"),
+    [
+        ("max_rows", lambda method: method.max_rows),
+        ("top_k", lambda method: method.top_k),
+        ("taps", lambda method: method.taps),
+        ("weights", lambda method: method.weights),
+        ("check", lambda method: method.check("config:tiny")),
+        ("prepare", lambda method: method.ready(None)),
+        ("__init__", lambda method: method.new(toys.Context(1, 0, random.Random(0)))),
+    ],
+)
+def test_all_else_that_a_method_is_asked(call: str, ask: Callable[[Any], Any]) -> None:
+    def leave(*given: Any) -> Any:
+        raise SystemExit("enough")
+
+    with pytest.raises(PluginFault, match=r"^method 'toy' .*: SystemExit\('enough'\) at test_guests.py line \d+;"):
+        ask(toys.toy(decoder=type("Leaving", (toys.Decoder,), {call: staticmethod(leave)})))
+
+
+def test_an_exit_from_below_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def leave() -> Any:
+        sys.exit(0)
+
+    monkeypatch.setattr(registry, "methods", leave)
+    assert main(["list", "methods"]) == FAULT
+    assert "error: a library beneath specbench ended the command" in capsys.readouterr().err
+
+
+def test_a_worker_process_can_send_it() -> None:
+    sent = pickle.loads(pickle.dumps(PluginFault("method 'm' (from d) ended")))
+    assert (type(sent), str(sent), sent.exit_code) == (PluginFault, "method 'm' (from d) ended", FAULT)
+
+
+def test_it_is_listed_with_the_exit_codes() -> None:
+    assert f"{FAULT} a plug-in's fault" in str(main.__doc__)

@@ -1,0 +1,79 @@
+"""Every way to write an option, and that no way of getting one wrong goes unnoticed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from specbench.common import options as opt
+from specbench.common.errors import UsageError
+
+
+class Options(opt.Options):
+    block_size: int = opt.option(16, "n", "block", help="tokens per block", ge=1, le=512)
+    share: float = opt.option(0.5, help="a share", gt=0, le=1)
+    window: Literal["block", "sliding"] = opt.option("block", "w", help="policy")
+    on: bool = opt.option(False, help="a switch")
+
+
+def parse(**raw: Any) -> Options:
+    return opt.parse(Options, raw, "jacobi")
+
+
+def test_defaults() -> None:
+    assert parse().model_dump() == {"block_size": 16, "share": 0.5, "window": "block", "on": False}
+
+
+@pytest.mark.parametrize("name", ["block_size", "block-size", "n", "block"])
+@pytest.mark.parametrize("value", [8, "8"])
+def test_every_spelling_sets_the_option(name: str, value: Any) -> None:
+    parsed = opt.parse(Options, {name: value}, "jacobi")
+    assert parsed.block_size == 8
+    assert parsed.model_dump()["block_size"] == 8  # recorded under its own name
+
+
+@pytest.mark.parametrize(("written", "value"), [("true", True), ("1", True), ("false", False), ("off", False)])
+def test_switches_from_text(written: str, value: bool) -> None:
+    assert parse(on=written).on is value
+
+
+@pytest.mark.parametrize(
+    ("raw", "parts"),
+    [
+        pytest.param({"block_sise": 8}, ["option of jacobi", "block_sise", "did you mean block_size"], id="misspelt"),
+        pytest.param({"zzz": 8}, ["unknown", "known: block, block_size, n, on, share, w, window"], id="far off"),
+        pytest.param({"block_size": 8, "n": 8}, ["'block_size'", "twice"], id="two spellings at once"),
+        pytest.param({"n": 0}, ["option 'block_size' of jacobi", "greater than or equal to 1", "0"], id="too small"),
+        pytest.param({"block_size": 513}, ["'block_size'", "less than or equal to 512", "513"], id="too large"),
+        pytest.param({"n": "eight"}, ["'block_size'", "integer", "'eight'"], id="not a number"),
+        pytest.param({"n": 1.5}, ["'block_size'", "integer", "1.5"], id="not an integer"),
+        pytest.param({"w": "blok"}, ["'window'", "'block' or 'sliding'", "'blok'"], id="not one of the choices"),
+        pytest.param({"share": "nan"}, ["'share'", "'nan'"], id="nan"),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_names_it(raw: dict[str, Any], parts: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        opt.parse(Options, raw, "jacobi")
+    text = str(caught.value)
+    assert all(part in text for part in parts), text
+    assert "\n" not in text
+
+
+def test_options_do_not_change_after_they_were_recorded() -> None:
+    parsed = parse()
+    with pytest.raises(ValueError, match="frozen"):
+        parsed.block_size = 4
+
+
+def test_a_misspelt_field_in_code_is_an_error_too() -> None:
+    with pytest.raises(ValueError, match="block_sise"):
+        Options(block_sise=4)  # type: ignore[call-arg]
+    assert Options(block_size=4).block_size == 4  # and the field's own name works besides its short names
+
+
+def test_names_map_every_spelling() -> None:
+    assert opt.names(Options) == {
+        "block_size": "block_size", "n": "block_size", "block": "block_size",
+        "share": "share", "window": "window", "w": "window", "on": "on",
+    }  # fmt: skip

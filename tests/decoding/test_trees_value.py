@@ -1,0 +1,196 @@
+"""What the trees are worth: against every possible tree, against each other, and the size that pays best."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from itertools import product
+from statistics import fmean
+
+import pytest
+
+from specbench.decoding.tree import TokenTree
+from specbench.decoding.trees.builders import BUILDERS, Knobs
+from specbench.decoding.trees.marginals import Marginals, expected_accepted
+from specbench.decoding.trees.prefixes import auto, chain, optimal
+
+ROOT = 0
+FREE = Knobs(spine=False)
+GRAPHS = {rows: 0.01 + 2e-5 * rows for rows in (1, 2, 4, 8, 16, 32)}  # seconds; any shape of a bucket table
+FALLING = {12: 1.5, 2: 1.0, 7: 3.0}  # a larger bucket may be the faster one, and the order is any
+
+
+def scored(
+    rng: random.Random, depths: int, candidates: int, *, sure: float = 0.7, decay: float = 0.97, vocabulary: int = 50
+) -> Marginals:
+    """Marginals of a head whose best token has about the probability ``sure``, by ``decay`` less with every depth, and
+    whose other tokens follow a power law."""
+    tail = [rank**-1.5 for rank in range(1, vocabulary)]
+    logp = []
+    for depth in range(depths):
+        mean = sure * decay**depth
+        best = min(0.999, max(0.03, rng.betavariate(1.5 * mean, 1.5 * (1 - mean))))
+        others = [(1 - best) * weight / sum(tail) for weight in tail[: candidates - 1]]
+        logp.append([math.log(p) for p in sorted([best, *others], reverse=True)])
+    return Marginals(ROOT, [rng.sample(range(vocabulary), candidates) for _ in range(depths)], logp)
+
+
+def prefixes(marginals: Marginals) -> dict[tuple[int, ...], float]:
+    """Every prefix, as ranks, with its probability."""
+    every = {}
+    for depth in range(1, len(marginals.tokens) + 1):
+        for ranks in product(*(range(len(logp)) for logp in marginals.logp[:depth])):
+            every[ranks] = math.exp(sum(marginals.logp[d][rank] for d, rank in enumerate(ranks)))
+    return every
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_tree_is_worth_more_than_optimal(seed: int) -> None:
+    """A tree is a set of prefixes, so none is worth more than as many of the most probable ones."""
+    rng = random.Random(seed)
+    marginals = scored(rng, depths=rng.randint(1, 4), candidates=rng.randint(1, 4), sure=rng.choice([0.3, 0.6, 0.9]))
+    every = prefixes(marginals)
+    spine = {(0,) * depth for depth in range(1, len(marginals.tokens) + 1)}
+    free = sorted(every.values(), reverse=True)
+    beside = sorted((p for ranks, p in every.items() if ranks not in spine), reverse=True)
+    for budget in range(1, 40):
+        worth = expected_accepted(optimal(marginals, budget, spine=False), marginals)
+        assert worth == pytest.approx(sum(free[: budget - 1]))
+        for name, build in BUILDERS.items():
+            tree = build(marginals, budget, Knobs(width=3, step_seconds=GRAPHS))
+            assert expected_accepted(tree, marginals) <= worth + 1e-12, name
+        if budget > len(spine):  # around the spine too, the rest is the best there is
+            expected = sum(every[ranks] for ranks in spine) + sum(beside[: budget - 1 - len(spine)])
+            assert expected_accepted(optimal(marginals, budget), marginals) == pytest.approx(expected)
+
+
+def test_expectation_is_the_mean_over_targets() -> None:
+    """Every target path with its probability, by hand: what the sum of path probabilities stands for."""
+    marginals = Marginals(ROOT, [[5, 6], [7, 5]], [[math.log(0.6), math.log(0.3)], [math.log(0.5), math.log(0.25)]])
+    tree = TokenTree([ROOT, 5, 6, 7, 5], [-1, 0, 0, 1, 2])  # 5-7 and 6-5
+    mean = 0.6 * (1 + 0.5) + 0.3 * (1 + 0.25)
+    assert expected_accepted(tree, marginals) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(
+    ("tree", "worth"),
+    [
+        (TokenTree([ROOT], [-1]), 0.0),
+        (TokenTree([ROOT, 9, 7], [-1, 0, 1]), 0.0),  # not a candidate, and below it nothing can come
+        (TokenTree([ROOT, 5, 5, 7, 7], [-1, 0, 0, 1, 2]), 0.6 + 0.3),  # one path, twice
+        (TokenTree([ROOT, 5, 5, 7], [-1, 0, 0, 2]), 0.6 + 0.3),  # and continued under the second
+        (TokenTree([ROOT, 5, 7, 1], [-1, 0, 1, 2]), 0.6 + 0.3),  # deeper than the head looks
+        (TokenTree([ROOT, 5, 7], [-1, 0, 1], [True, False, True]), 0.0),  # never accepted, nor what hangs there
+        (TokenTree([ROOT, 5, 5, 7], [-1, 0, 0, 2], [True, False, True, True]), 0.6 + 0.3),
+    ],
+)
+def test_expectation_of_odd_trees(tree: TokenTree, worth: float) -> None:
+    marginals = Marginals(ROOT, [[5, 6], [7, 5]], [[math.log(0.6), math.log(0.3)], [math.log(0.5), math.log(0.25)]])
+    assert expected_accepted(tree, marginals) == pytest.approx(worth)
+
+
+def padded(table: Mapping[int, float], rows: int) -> float:
+    return table[min(bucket for bucket in table if bucket >= rows)]
+
+
+@pytest.mark.parametrize("table", [GRAPHS, FALLING, {4: 1.0}, {1: 1.0, 32: 1.01}, {1: 1.0, 32: 99.0}])
+@pytest.mark.parametrize("most", [1, 5, 12, 40])
+@pytest.mark.parametrize("seed", range(6))
+def test_auto_takes_the_budget_that_brute_force_finds(table: dict[int, float], most: int, seed: int) -> None:
+    # With 3 depths 14 drafts at most, less than some budgets; with 6 a spine that the best trees do not hold.
+    marginals = scored(random.Random(seed), depths=3 if seed < 3 else 6, candidates=2, sure=0.5)
+    trees = {rows: optimal(marginals, rows, spine=False) for rows in range(1, min(most, max(table)) + 1)}
+    rates = {n: (1 + expected_accepted(tree, marginals)) / padded(table, len(tree)) for n, tree in trees.items()}
+    sized = auto(marginals, table, most)
+    assert sized.budget == len(sized.tree) <= most
+    assert sized.seconds == padded(table, sized.budget)
+    assert sized.expected == pytest.approx(expected_accepted(sized.tree, marginals))
+    assert (1 + sized.expected) / sized.seconds == pytest.approx(max(rates.values()))
+    assert list(sized.tree.tokens) == list(optimal(marginals, sized.budget, spine=False).tokens)
+    # The same steps as a function: every size is asked about, and the rate is the same.
+    called = auto(marginals, lambda rows: padded(table, rows), min(most, max(table)))
+    assert (1 + called.expected) / called.seconds == pytest.approx(max(rates.values()))
+
+
+def test_auto_follows_the_head_and_the_price() -> None:
+    sure, unsure = (scored(random.Random(1), 15, 8, sure=sure) for sure in (0.97, 0.4))
+    dear = {rows: 0.001 * rows for rows in range(1, 65)}
+    flat = {rows: 1 + 0.001 * rows for rows in range(1, 65)}
+    assert auto(unsure, dear, 64).budget == 1  # no draft is worth a whole step
+    assert auto(unsure, flat, 64).budget > auto(unsure, dear, 64).budget
+    middling = {rows: 1 + 0.05 * rows for rows in range(1, 65)}
+    assert auto(sure, middling, 64).budget > auto(unsure, middling, 64).budget
+    assert len(BUILDERS["auto"](sure, 64, Knobs(step_seconds=middling))) == auto(sure, middling, 64).budget
+
+
+def test_auto_takes_the_smaller_of_equals() -> None:
+    impossible = Marginals(ROOT, [[1, 2]], [[0.0, -math.inf]])
+    assert auto(impossible, lambda rows: 1.0, 3).budget == 2
+    assert auto(impossible, {2: 1.0, 3: 1.0}, 3).budget == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "no step times"),
+        ({0: 1.0, 4: 1.0}, "0 rows in 1.0 seconds is no measurement"),
+        ({4: 0.0}, "in 0.0 seconds"),
+        ({4: 1.0, 8: math.nan}, "8 rows in nan"),
+    ],
+)
+def test_auto_refuses_times_that_are_none(table: dict[int, float], message: str) -> None:
+    marginals = Marginals(ROOT, [[1, 2]], [[-1.0, -2.0]])
+    with pytest.raises(ValueError, match=message):
+        auto(marginals, table, 16)
+    if table:
+        with pytest.raises(ValueError, match="is no measurement"):
+            auto(marginals, lambda rows: math.inf, 16)
+
+
+# How sure a synthetic head is, and by how much less with every depth: spines of about 7, 4 and 2 drafts.
+REGIMES = {"easy": (0.935, 0.985), "mid": (0.86, 0.97), "hard": (0.68, 0.96)}
+
+
+def means(regime: str) -> dict[tuple[str, int], float]:
+    """Mean worth of each builder's trees at budgets 16, 64 and 256, over the same rounds."""
+    sure, decay = REGIMES[regime]
+    rng = random.Random(0)
+    rounds = [scored(rng, 15, 64, sure=sure, decay=decay, vocabulary=2000) for _ in range(60)]
+    names = ["chain", "accum-logp", "top2gap", "optimal"]
+    return {
+        (name, budget): fmean(expected_accepted(BUILDERS[name](each, budget, FREE), each) for each in rounds)
+        for name in names
+        for budget in (16, 64, 256)
+    }
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_order_of_the_builders(regime: str) -> None:
+    """Optimal is best at every budget. The full fan-out is worst at small ones, where on easy and middling texts it
+    loses to the bare spine; the capped one is better there, and at large budgets its caps are in the way."""
+    worth = means(regime)
+    for budget in (16, 64, 256):
+        assert worth["optimal", budget] == max(worth[name, budget] for name, b in worth if b == budget)
+        assert worth["optimal", budget] > 1.05 * worth["accum-logp", budget]
+    assert worth["top2gap", 16] > 1.2 * worth["accum-logp", 16]
+    assert worth["top2gap", 64] > worth["accum-logp", 64]
+    assert worth["top2gap", 256] < worth["accum-logp", 256]
+    loses = {"easy": (16, 64), "mid": (16,), "hard": ()}[regime]
+    for budget in (16, 64, 256):
+        if budget in loses:
+            assert worth["accum-logp", budget] < worth["chain", budget]
+        elif (regime, budget) != ("hard", 16):  # about equal there
+            assert worth["accum-logp", budget] > worth["chain", budget]
+
+
+def test_the_spine_costs_little_once_it_fits_easily() -> None:
+    """What the guarantee of ``optimal``'s default costs: with 16 rows of 15 depths all of the tree, little at 64."""
+    rng = random.Random(0)
+    rounds = [scored(rng, 15, 64, sure=0.68, decay=0.96, vocabulary=2000) for _ in range(40)]
+    for each in rounds:
+        assert list(optimal(each, 16).tokens) == list(chain(each, 16).tokens)
+    free, spined = (
+        fmean(expected_accepted(optimal(each, 64, spine), each) for each in rounds) for spine in (False, True)
+    )
+    assert 0.97 * free < spined < free

@@ -1,0 +1,155 @@
+"""Compiled layers compute what the layers compute, for every family, and only while the engine has the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from models_tiny import SUPPORTED, attached, autoregressive, decode, prompt, supported, tiny_llama
+from torch import Tensor, nn
+
+from specbench.common.errors import UsageError
+from specbench.decoding.tree import TokenTree
+from specbench.engine import compiled as fusing
+from specbench.engine.engine import Engine
+
+QUICK = ("llama", "gpt2")  # gpt2 hands its cache over by position; the others take several times as long together
+TREE = ([1, 2, 3, 4], [0, 0, 1, 2])
+
+
+def _tree(out: list[int]) -> TokenTree:
+    return TokenTree([out[-1], *TREE[0]], [-1, *TREE[1]])
+
+
+def _scores(engine: Engine, ids: list[int]) -> Tensor:
+    """Best scores of a prefill, of a tree and of a single row."""
+    slot = engine.alloc()
+    results = [engine.prefill(slot, ids, top_k=8)]
+    results.append(engine.step({slot: _tree(results[0].emitted)}, top_k=8)[slot])
+    results.append(engine.step({slot: TokenTree.chain([ids[0]])}, top_k=8)[slot])
+    engine.free(slot)
+    return torch.cat([result.top[0] for result in results if result.top])
+
+
+def _switched(model: nn.Module) -> set[str]:
+    return {name for name, module in model.named_modules() if "forward" in module.__dict__}
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Any:
+    """Compiled code of one test must not be the next one's."""
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SUPPORTED]
+)
+def test_a_family_compiled(name: str) -> None:
+    from torch._dynamo.utils import counters
+
+    model = supported(name)
+    ids = prompt(12, model.config.vocab_size)
+    before = _switched(model)
+    with attached(model, capacity=64) as engine:
+        plain, expected = autoregressive(engine, ids, 20), _scores(engine, ids)
+    counters.clear()
+    with attached(model, capacity=64, compile=True) as engine:
+        assert autoregressive(engine, ids, 20) == plain
+        compiled = counters["stats"]["unique_graphs"]
+        assert decode(engine, ids, 20, _tree) == plain
+        got = _scores(engine, ids)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    # One graph a kind of layer and shape, however many layers and row counts, and no break inside of a layer.
+    assert 0 < compiled <= counters["stats"]["unique_graphs"] <= 8
+    assert not counters["graph_break"]
+    assert _switched(model) == before
+
+
+def test_layers_share_what_was_compiled() -> None:
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    with attached(tiny_llama(97, num_hidden_layers=6), capacity=64, compile=True) as engine:
+        autoregressive(engine, prompt(12, 97), 4)
+    # The first shape for the first layer and for the others, any number of rows, a single row; and not one a layer.
+    assert counters["stats"]["unique_graphs"] == 4
+
+
+def test_taps_do_not_split_a_layer() -> None:
+    from torch._dynamo.utils import counters
+
+    model = supported("llama")
+    ids = prompt(12, model.config.vocab_size)
+    hooks = [len(module._forward_hooks) for module in model.modules()]
+    runs = []
+    for compiled in (False, True):
+        counters.clear()
+        with attached(model, capacity=64, compile=compiled) as engine:
+            slot = engine.alloc()
+            first = engine.prefill(slot, ids, taps=(0, 1))
+            then = engine.step({slot: _tree(first.emitted)}, taps=(1, 0))[slot]
+            assert first.hidden is not None
+            assert then.hidden is not None
+            runs.append((first.hidden, then.hidden))
+    torch.testing.assert_close(runs[0], runs[1], rtol=1e-5, atol=1e-5)
+    assert not counters["graph_break"]
+    assert [len(module._forward_hooks) for module in model.modules()] == hooks
+
+
+def test_two_slots_share_the_layers() -> None:
+    model = supported("llama")
+    first, second = prompt(9, model.config.vocab_size), prompt(5, model.config.vocab_size, seed=1)
+    runs = []
+    for compiled in (False, True):
+        with attached(model, capacity=64, slots=2, compile=compiled) as engine:
+            outs = [list(engine.prefill(engine.alloc(), ids).emitted) for ids in (first, second)]
+            for _ in range(6):
+                for slot, result in engine.step({at: _tree(out) for at, out in enumerate(outs)}).items():
+                    outs[slot] += result.emitted
+            runs.append(outs)
+    assert runs[0] == runs[1]
+
+
+def test_transformers_own_loop_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = supported("llama")
+    ids = torch.tensor([prompt(6, model.config.vocab_size)])
+    with torch.inference_mode():
+        expected = model(ids).logits
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: lambda *_, **__: pytest.fail("took the compiled layer"))
+    fused = fusing.Fused(model, enabled=True)
+    fused.attach()
+    try:
+        with torch.inference_mode():
+            assert model(ids).logits.equal(expected)
+    finally:
+        fused.detach()
+
+
+def test_not_enabled_changes_nothing() -> None:
+    model = supported("llama")
+    fused = fusing.Fused(model, enabled=False)
+    fused.attach()
+    assert not _switched(model)
+
+
+def test_keys_changed_after_the_cache_are_refused() -> None:
+    deferred = fusing._Deferred()
+    key, value = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 1, 4)
+    stored, _ = deferred.update(key, value, 0)
+    with pytest.raises(UsageError, match="cannot be compiled"):
+        deferred(torch.zeros(1, 1, 1, 4), stored + 1, value, None, None)
+
+
+def test_settings_of_the_compiler_come_back() -> None:
+    import torch._dynamo.config as config
+
+    model = supported("llama")
+    before = config.allow_unspec_int_on_nn_module, config.recompile_limit
+    fused = fusing.Fused(model, enabled=True)
+    fused.attach()
+    fused.attach()
+    assert (config.allow_unspec_int_on_nn_module, config.recompile_limit) != before
+    fused.detach()
+    assert (config.allow_unspec_int_on_nn_module, config.recompile_limit) == before

@@ -1,0 +1,160 @@
+"""FastChat's files: what is written is what its own scripts write, and its judgments come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import judged_runs
+import pytest
+from data_files import data_folder
+
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.evals.judge.mt_bench_files import export, import_judgments
+from specbench.evals.judge.prompts import JudgePrompts
+from specbench.evals.judge.run import questions
+from specbench.evals.task import Question
+from specbench.results.judgments import read_judgments
+
+TEXTS: judged_runs.Texts = {
+    "ar": {"81": ["A travel blog. ", "Aloha."], "111": ["12", "13"]},
+    "jacobi#2": {"81": ["A travel blog.", "Aloha!"], "111": ["12", "14"]},
+}
+CREATED = datetime(2026, 1, 2, tzinfo=timezone.utc)
+KEYS = {"question_id", "answer_id", "model_id", "choices", "tstamp"}
+
+
+@pytest.fixture(scope="module")
+def data() -> Path:
+    return data_folder(*judged_runs.FILES)
+
+
+@pytest.fixture(scope="module")
+def asked(data: Path) -> Mapping[str, Question]:
+    return questions(judged_runs.config(TEXTS).task, data)
+
+
+def exported(folder: Path, asked: Mapping[str, Question]) -> dict[str, list[dict[str, Any]]]:
+    paths = export(folder, judged_runs.config(TEXTS), judged_runs.records(TEXTS), asked, CREATED)
+    return {str(p.relative_to(folder)): [json.loads(line) for line in p.read_text().splitlines()] for p in paths}
+
+
+def gen_judgment(rows: list[dict[str, Any]], asked: Mapping[str, Question], data: Path, score: float) -> list[Any]:
+    """What FastChat's gen_judgment.py makes of an answer file: a line for each turn, the prompt in it."""
+    prompts = JudgePrompts(data)
+    found = []
+    for row in rows:
+        for turn in (1, 2):
+            said = row["choices"][0]["turns"][:turn]
+            made = prompts.render(asked[str(row["question_id"])], said)
+            found.append(
+                {
+                    "question_id": row["question_id"], "model": row["model_id"], "judge": ["gpt-4", made.name],
+                    "user_prompt": made.user, "judgment": f"Rating: [[{score}]]", "score": score, "turn": turn,
+                    "tstamp": 1.5,
+                }
+            )  # fmt: skip
+    return found
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def test_a_file_per_method_with_fastchats_fields(tmp_path: Path, asked: Mapping[str, Question]) -> None:
+    files = exported(tmp_path, asked)
+    assert set(files) == {"model_answer/m-ar.jsonl", "model_answer/m-jacobi-2.jsonl"}
+    for name, rows in files.items():
+        assert [row["question_id"] for row in rows] == [81, 111]
+        for row in rows:
+            assert row.keys() == KEYS
+            assert row["model_id"] == Path(name).stem
+            assert row["tstamp"] == CREATED.timestamp()
+    first = files["model_answer/m-ar.jsonl"][0]
+    assert first["choices"] == [{"index": 0, "turns": ["A travel blog.", "Aloha."]}]
+    assert len({row["answer_id"] for rows in files.values() for row in rows}) == 4
+    assert exported(tmp_path, asked) == files  # and again, over the first
+
+
+def test_repeats_are_choices_and_unfinished_questions_are_left_out(
+    tmp_path: Path, asked: Mapping[str, Question]
+) -> None:
+    config = judged_runs.config(TEXTS).model_copy(update={"repeats": 2})
+    records = [r for r in judged_runs.records(TEXTS) if r.method == "ar" and r.key != "ar|111|0|2"]
+    records += [judged_runs.record("ar", "81", turn, f"again {turn}", repeat=1) for turn in (1, 2)]
+    (path,) = export(tmp_path, config, records, asked, CREATED)
+    (row,) = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [choice["turns"] for choice in row["choices"]] == [["A travel blog.", "Aloha."], ["again 1", "again 2"]]
+    assert [choice["index"] for choice in row["choices"]] == [0, 1]
+
+
+def test_forced_conversations_are_not_exported_as_the_methods_own(tmp_path: Path, data: Path) -> None:
+    forced = questions(judged_runs.config(TEXTS, history="ar").task, data)
+    with pytest.raises(UsageError, match="history=own"):
+        exported(tmp_path, forced)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, asked: Mapping[str, Question]) -> None:
+    (tmp_path / "model_answer").write_text("a file")
+    with pytest.raises(EnvironmentRefused, match="choose another folder"):
+        exported(tmp_path, asked)
+
+
+def test_judgments_of_the_exported_answers_come_back(tmp_path: Path, asked: Mapping[str, Question], data: Path) -> None:
+    files = exported(tmp_path, asked)
+    rows = gen_judgment(files["model_answer/m-ar.jsonl"], asked, data, 7)
+    rows += gen_judgment(files["model_answer/m-jacobi-2.jsonl"], asked, data, 5)
+    rows[0]["score"], rows[0]["judgment"] = -1, "no rating"
+    strangers = [{**rows[0], "model": "vicuna-13b-v1.2"}]
+    file = write(tmp_path / "gpt-4_single.jsonl", [*rows, *strangers])
+    answers, config = judged_runs.rated(TEXTS, asked, data), judged_runs.config(TEXTS)
+    assert import_judgments(tmp_path, file, config, answers) == (8, 0)
+    found = {judgment.request: judgment for judgment in read_judgments(tmp_path)}
+    assert found["ar|81|0"].rating is None
+    assert found["ar|81|0|2"].rating == 7
+    assert found["jacobi#2|111|0|2"].rating == 5
+    assert {(j.judge.id, j.judge.kind) for j in found.values()} == {("gpt-4", "import")}
+    assert found["ar|111|0"].prompt == "single-math-v1"
+    assert import_judgments(tmp_path, file, config, answers) == (0, 0)  # nothing twice
+    assert len((tmp_path / "judgments.jsonl").read_text().splitlines()) == 8
+
+
+def test_a_judgment_of_another_text_is_none_of_this_run(
+    tmp_path: Path, asked: Mapping[str, Question], data: Path
+) -> None:
+    rows = gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, data, 7)
+    rows[0]["user_prompt"] = rows[0]["user_prompt"].replace("A travel blog.", "A poem.")
+    file = write(tmp_path / "gpt-4_single.jsonl", rows)
+    answers, config = judged_runs.rated(TEXTS, asked, data), judged_runs.config(TEXTS)
+    assert import_judgments(tmp_path, file, config, answers) == (3, 1)
+    (tmp_path / "judgments.jsonl").unlink()
+    write(file, rows[:1])
+    with pytest.raises(UsageError, match="judges other answers than this run's"):
+        import_judgments(tmp_path, file, config, answers)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "vicuna"}, "judges no model of this run; its models are called m-ar, m-jacobi-2"),
+        ({"score": None}, "line 1: field 'score'"),
+        ({"judge": "gpt-4"}, "line 1: field 'judge'"),
+        ({"user_prompt": None}, "line 1: field 'user_prompt'"),
+        ({"turn": "one"}, "line 1: field 'turn'"),
+    ],
+)
+def test_a_file_that_is_not_about_this_run_or_damaged_is_one_line(
+    tmp_path: Path, asked: Mapping[str, Question], data: Path, change: dict[str, Any], message: str
+) -> None:
+    (row, *_) = gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, data, 7)
+    row = {name: value for name, value in {**row, **change}.items() if value is not None}
+    file = write(tmp_path / "x.jsonl", [row])
+    with pytest.raises(UsageError, match=message) as error:
+        import_judgments(tmp_path, file, judged_runs.config(TEXTS), judged_runs.rated(TEXTS, asked, data))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "judgments.jsonl").exists()

@@ -1,0 +1,222 @@
+"""What is asked of a judge, what is not asked again, and what is left after it failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import judged_runs
+import pytest
+from data_files import data_folder
+from judged_runs import ToyJudge
+
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
+from specbench.evals.judge.run import Answer, Unanswered, judge_all, questions
+from specbench.evals.judge.run import answers as rated
+from specbench.evals.task import Question
+from specbench.results.judgments import JUDGMENTS, Judgment, read_judgments, scores
+
+# Equal to AR's throughout; in turn two only; in turn one only.
+TEXTS: judged_runs.Texts = {
+    "ar": {"81": ["A travel blog.", "Aloha."], "111": ["12", "13"]},
+    "same": {"81": ["A travel blog.", "Aloha."], "111": ["12", "13"]},
+    "other": {"81": ["A blog.", "Aloha."], "111": ["12", "14"]},
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> Path:
+    return data_folder(*judged_runs.FILES)
+
+
+@pytest.fixture(scope="module")
+def asked(data: Path) -> Mapping[str, Question]:
+    return questions(judged_runs.config(TEXTS).task, data)
+
+
+@pytest.fixture(scope="module")
+def answers(asked: Mapping[str, Question], data: Path) -> list[Answer]:
+    return judged_runs.rated(TEXTS, asked, data)
+
+
+def by_request(folder: Path) -> dict[str, Judgment]:
+    return {judgment.request: judgment for judgment in read_judgments(folder)}
+
+
+def lines(folder: Path) -> int:
+    return len((folder / JUDGMENTS).read_text().splitlines())
+
+
+def seven(prompt: JudgePrompt) -> str:
+    return "Fine. [[7]]"
+
+
+def test_answers_equal_to_ars_take_its_judgment_and_the_record_says_so(tmp_path: Path, answers: list[Answer]) -> None:
+    judge = ToyJudge(lambda prompt: f"[[{5 + ('blog.' in prompt.user)}]]")
+    judge_all(tmp_path, judge, answers)
+    # AR's four, the other first turn of 81, both second turns: a conversation is judged as a whole.
+    assert len(judge.asked) == 4 + 1 + 2
+    found = by_request(tmp_path)
+    assert len(found) == 12
+    assert {name: j.same_as for name, j in found.items() if j.same_as} == {
+        **{f"same|{tail}": f"ar|{tail}" for tail in ("81|0", "81|0|2", "111|0", "111|0|2")},
+        "other|111|0": "ar|111|0",
+    }
+    for judgment in found.values():
+        twin = found[judgment.same_as or judgment.request]
+        assert (judgment.rating, judgment.text) == (twin.rating, twin.text)
+        assert judgment.prompt_sha256 == twin.prompt_sha256
+        assert judgment.judge == judge.spec
+
+
+def test_the_judge_reads_both_turns_and_the_reference_where_there_is_one(answers: list[Answer]) -> None:
+    by_key = {answer.record.key: answer.prompt for answer in answers}
+    assert by_key["ar|81|0"].name == "single-v1"
+    assert by_key["other|111|0"].name == "single-math-v1"
+    second = by_key["other|111|0|2"]
+    assert second.name == "single-math-v1-multi-turn"
+    assert "### Assistant A:\n12\n" in second.user
+    assert "### Assistant A:\n14\n" in second.user
+
+
+def test_under_forced_history_the_judge_reads_the_conversation_that_took_place(data: Path) -> None:
+    forced = questions(judged_runs.config(TEXTS, history="ar").task, data)
+    by_key = {answer.record.key: answer.prompt.user for answer in judged_runs.rated(TEXTS, forced, data)}
+    assert "A travel blog." in by_key["other|81|0|2"]
+    assert "A travel blog." not in by_key["other|81|0"]
+
+
+def test_a_second_turn_whose_first_is_not_there_is_one_line(asked: Mapping[str, Question], data: Path) -> None:
+    left = [record for record in judged_runs.records(TEXTS) if record.key != "other|81|0"]
+    with pytest.raises(UsageError, match=r"lacks the answer other\|81\|0, which other\|81\|0\|2 follows"):
+        rated(left, asked, JudgePrompts(data))
+
+
+def test_the_same_command_asks_nothing_twice(tmp_path: Path, answers: list[Answer]) -> None:
+    judge_all(tmp_path, ToyJudge(seven), answers)
+    again = ToyJudge(seven)
+    judge_all(tmp_path, again, answers)
+    assert (again.asked, lines(tmp_path)) == ([], 12)
+
+
+def test_another_judge_begins_anew_and_both_are_kept(tmp_path: Path, answers: list[Answer]) -> None:
+    judge_all(tmp_path, ToyJudge(seven, "one"), answers)
+    other = ToyJudge(lambda prompt: "[[3]]", "two")
+    judge_all(tmp_path, other, answers)
+    assert len(other.asked) == 7
+    assert {s["judge"]["id"]: s["methods"]["ar"]["score"] for s in scores(read_judgments(tmp_path), list(TEXTS))} == {
+        "one": 7,
+        "two": 3,
+    }
+
+
+@pytest.mark.parametrize("after", range(7))
+def test_a_judge_that_dies_loses_nothing_and_the_next_goes_on(
+    tmp_path: Path, answers: list[Answer], after: int
+) -> None:
+    def dies(prompt: JudgePrompt) -> str:
+        if len(dying.asked) > after:
+            raise EnvironmentRefused("the judge is gone")
+        return "[[7]]"
+
+    dying = ToyJudge(dies)
+    with pytest.raises(EnvironmentRefused, match="is gone"):
+        judge_all(tmp_path, dying, answers)
+    kept = read_judgments(tmp_path)
+    assert sum(judgment.same_as is None for judgment in kept) == after
+    with (tmp_path / JUDGMENTS).open("a") as file:
+        file.write('{"request": "torn')  # a kill in the middle of a line
+    reached = []
+    rest = ToyJudge(seven)
+    judge_all(tmp_path, rest, answers, lambda done, total: reached.append((done, total)))
+    assert len(rest.asked) == 7 - after
+    assert (reached[0], reached[-1]) == ((len(kept), 12), (12, 12))
+    assert len(by_request(tmp_path)) == lines(tmp_path) == 12
+
+
+def test_words_without_a_rating_are_kept_are_no_rating_and_are_not_asked_again(
+    tmp_path: Path, answers: list[Answer]
+) -> None:
+    judge_all(
+        tmp_path, ToyJudge(lambda prompt: "As an AI I cannot." if "single-v1" in prompt.name else "[[4]]"), answers
+    )
+    found = by_request(tmp_path)
+    assert (found["ar|81|0"].rating, found["ar|81|0"].text) == (None, "As an AI I cannot.")
+    again = ToyJudge(seven)
+    judge_all(tmp_path, again, answers)
+    assert not again.asked
+    (judged,) = scores(read_judgments(tmp_path), list(TEXTS))
+    ar = judged["methods"]["ar"]
+    assert (ar["score"], ar["rated"], ar["judged"]) == (4, 2, 4)  # a nought for each would give 2
+    assert ar["categories"]["writing"] == {"score": None, "rated": 0, "judged": 2}
+
+
+def test_one_prompt_refused_is_noted_and_asked_again_by_the_next_command(tmp_path: Path, answers: list[Answer]) -> None:
+    def refuses(prompt: JudgePrompt) -> str:
+        if prompt.name == "single-math-v1-multi-turn":
+            raise Unanswered("HTTP 400: too long")
+        return "[[7]]"
+
+    judge_all(tmp_path, ToyJudge(refuses), answers)
+    found = by_request(tmp_path)
+    assert (found["ar|111|0|2"].rating, found["ar|111|0|2"].error) == (None, "HTTP 400: too long")
+    assert scores(read_judgments(tmp_path), list(TEXTS))[0]["methods"]["ar"]["errors"] == 1
+    again = ToyJudge(seven)
+    judge_all(tmp_path, again, answers)
+    assert {prompt.name for prompt in again.asked} == {"single-math-v1-multi-turn"}
+    assert [judgment for judgment in read_judgments(tmp_path) if judgment.error] == []
+    assert scores(read_judgments(tmp_path), list(TEXTS))[0]["methods"]["ar"]["rated"] == 4
+
+
+def test_a_judge_that_refuses_everything_is_not_asked_on(tmp_path: Path, answers: list[Answer]) -> None:
+    def refuses(prompt: JudgePrompt) -> str:
+        raise Unanswered("HTTP 400: no such parameter")
+
+    judge = ToyJudge(refuses)
+    with pytest.raises(UsageError, match=r"refused 3 answers in a row \(HTTP 400: no such parameter\)"):
+        judge_all(tmp_path, judge, answers)
+    assert len(judge.asked) == 3
+
+
+def test_an_answer_that_changed_is_judged_again(tmp_path: Path, asked: Mapping[str, Question], data: Path) -> None:
+    judge_all(tmp_path, ToyJudge(seven), judged_runs.rated(TEXTS, asked, data))
+    changed = {**TEXTS, "other": {**TEXTS["other"], "81": ["Another blog.", "Aloha."]}}
+    again = ToyJudge(lambda prompt: "[[2]]")
+    judge_all(tmp_path, again, judged_runs.rated(changed, asked, data))
+    assert len(again.asked) == 2
+    assert by_request(tmp_path)["other|81|0"].rating == 2
+
+
+def test_the_score_is_the_mean_over_both_turns_and_the_categories_beside_it(
+    tmp_path: Path, answers: list[Answer]
+) -> None:
+    values = {"single-v1": 8, "single-math-v1": 2, "single-v1-multi-turn": 6, "single-math-v1-multi-turn": 1}
+    judge_all(tmp_path, ToyJudge(lambda prompt: f"[[{values[prompt.name]}]]"), answers)
+    (judged,) = scores(read_judgments(tmp_path), list(TEXTS))
+    other = judged["methods"]["other"]
+    assert (other["score"], other["rated"], other["same_as"]) == (17 / 4, 4, 1)
+    assert {name: row["score"] for name, row in other["categories"].items()} == {"writing": 7, "math": 1.5}
+    assert {turn: row["score"] for turn, row in other["turns"].items()} == {"1": 5, "2": 3.5}
+    assert next(iter(judged["methods"])) == "ar"
+
+
+def test_a_damaged_line_is_named(tmp_path: Path, answers: list[Answer]) -> None:
+    judge_all(tmp_path, ToyJudge(seven), answers)
+    path = tmp_path / JUDGMENTS
+    good = path.read_text().splitlines()
+    row = json.loads(good[2])
+    del row["rating"]
+    path.write_text("\n".join([*good[:2], json.dumps(row), *good[3:]]) + "\n")
+    with pytest.raises(UsageError, match=r"line 3 is damaged \(field 'rating'") as error:
+        read_judgments(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_tasks_without_questions_for_a_judge_and_other_versions_are_refused(data: Path) -> None:
+    task = judged_runs.config(TEXTS).task
+    with pytest.raises(UsageError, match="'humaneval' is not rated by a judge; those that are: mt-bench"):
+        questions(task.model_copy(update={"name": "humaneval"}), data)
+    with pytest.raises(UsageError, match="the run is of mt-bench v0 and this is v1"):
+        questions(task.model_copy(update={"version": 0}), data)

@@ -1,0 +1,184 @@
+"""Ctrl-C at the moments where the scorer once hung, waited for its slowest program, or left a process behind."""
+
+from __future__ import annotations
+
+import concurrent.futures.thread
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.evals import launch, scoring
+from specbench.evals.interrupts import Interrupts
+from specbench.evals.sandbox import run as sandbox
+
+SOON_S = 5.0  # the programs of these tests take twice that and more
+SLEEPER = "    import time\n    time.sleep(60)\n    # {}"
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """Ctrl-C as in the foreground: a shell that runs the tests in its background has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of HumanEval whose programs sleep."""
+    (tmp_path / "run.json").write_text(
+        json.dumps({"task": {"name": "humaneval", "version": 1, "options": {"style": "completion"}}})
+    )
+    rows = [{"key": str(i), "prompt_id": "HumanEval/53", "text": SLEEPER.format(i)} for i in range(8)]
+    (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "verdicts.jsonl").write_text("older\n")
+    return tmp_path
+
+
+def ctrl_c(done: int = 0, total: int = 0) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def ends_soon(run: Path, workers: int = 2, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        scoring.score_run(run, None, workers, progress)
+    assert time.monotonic() - begun < SOON_S
+    assert not sandbox.live
+    assert (run / "verdicts.jsonl").read_text() == "older\n"
+
+
+def test_at_whatever_step_it_comes_it_ends_the_scorer(tmp_path: Path) -> None:
+    """In a process of its own, for a lock that stays taken hangs it."""
+    (tmp_path / "run.json").write_text('{"task": {"name": "toy", "options": {}}}')
+    rows = [{"key": str(i), "prompt_id": "p", "text": text} for i, text in enumerate(["quick", "a", "b", "c", "d"])]
+    (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = [sys.executable, str(Path(__file__).with_name("interrupted.py")), str(tmp_path), "11"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0, said.stdout + said.stderr
+    *faults, steps = said.stdout.splitlines()
+    assert faults == []
+    assert int(steps.removeprefix("steps ")) > 20
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C within the submission of the first program: it runs, and the scorer does not know of it yet."""
+    submit, calls = concurrent.futures.ThreadPoolExecutor.submit, []
+
+    def interrupted(*arguments: Any) -> Any:
+        made = submit(*arguments)
+        calls.append(made)
+        if len(calls) == 1:
+            time.sleep(0.2)  # a thread has taken it
+            ctrl_c()
+        return made
+
+    monkeypatch.setattr(concurrent.futures.ThreadPoolExecutor, "submit", interrupted)
+
+
+@pytest.mark.usefixtures("submitted")
+def test_it_comes_while_a_program_is_submitted(run: Path) -> None:
+    ends_soon(run)
+
+
+@pytest.mark.usefixtures("submitted")
+def test_a_program_that_was_taken_and_not_begun_is_not_waited_for(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    item = concurrent.futures.thread._WorkItem
+    begin = item.run
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.5)
+        begin(*arguments)
+
+    monkeypatch.setattr(item, "run", slow)
+    ends_soon(run)
+
+
+@pytest.mark.usefixtures("submitted")
+def test_a_second_one_does_not_break_off_the_end(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = scoring.stop_all
+    calls: list[float] = []
+
+    def interrupted() -> None:
+        calls.append(time.monotonic())
+        ctrl_c()
+        stop()
+
+    monkeypatch.setattr(scoring, "stop_all", interrupted)
+    ends_soon(run)
+    assert calls
+
+
+def test_it_is_not_lost_when_it_comes_with_the_last_verdict(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_where_it_is_ignored_it_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Interrupts() as interrupts:
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        ctrl_c()
+        interrupts.look()
+
+
+# -- the process that starts the scorer --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+    """The scorers that were started."""
+    found: list[subprocess.Popen[str]] = []
+
+    class Popen(subprocess.Popen[str]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            if "specbench.evals" in str(arguments[0]):
+                found.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    return found
+
+
+@pytest.mark.parametrize("after", [0, 1.5])
+def test_a_ctrl_c_for_the_parent_alone_ends_the_scorer_too(
+    run: Path, started: list[subprocess.Popen[str]], after: float
+) -> None:
+    begun = time.monotonic()
+
+    def later(done: int, total: int) -> None:
+        time.sleep(after)  # the programs have begun by then
+        ctrl_c()
+
+    with pytest.raises(KeyboardInterrupt):
+        launch.score_in_child(run, progress=later, workers=2)
+    assert time.monotonic() - begun < SOON_S + after
+    assert [process.returncode for process in started] == [130]
+    assert (run / "verdicts.jsonl").read_text() == "older\n"
+
+
+def test_a_scorer_that_does_not_end_is_killed(
+    run: Path, started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    deaf = tmp_path / "deaf"
+    deaf.write_text(
+        f"#!{sys.executable}\nimport signal, sys, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        'print(\'{"done": 0, "total": 1}\', file=sys.stderr, flush=True)\ntime.sleep(60)\n'
+    )
+    deaf.chmod(0o755)
+    monkeypatch.setattr(launch.sys, "executable", str(deaf))
+    monkeypatch.setattr(launch, "_END_S", 0.3)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        launch.score_in_child(run, progress=ctrl_c)
+    assert time.monotonic() - begun < SOON_S
+    assert started[0].wait(SOON_S) == -signal.SIGKILL

@@ -1,0 +1,355 @@
+"""EvalPlus's verdicts from our sandbox: the same as its own, also for programs that try to get around them."""
+
+from __future__ import annotations
+
+import ast
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.common.errors import EnvironmentRefused
+from specbench.evals import plus_checks
+from specbench.evals.extract import first_block
+from specbench.evals.plus_checks import Checker, EvalPlus, Reference, pack_inputs
+from specbench.evals.plus_worker import MAX_LINES, longest_code
+from specbench.evals.sandbox import codec, differential
+from specbench.evals.sandbox.differential import right
+from specbench.evals.sandbox.fingerprint import BOUND, fingerprint, large
+from specbench.evals.sandbox.run import Sandbox
+
+needs_evalplus = pytest.mark.skipif(plus_checks.version() is None, reason="evalplus is not installed")
+
+
+@pytest.fixture(scope="module")
+def checker() -> Checker:
+    return Checker(Sandbox())
+
+
+def reference(
+    solution: str, inputs: list[list[Any]], rule: str = "exact", atol: float = 0.0, base: int = 1
+) -> Reference:
+    """A problem of our own: ``f``, the first ``base`` inputs in the base."""
+    packed = pack_inputs(inputs)
+    return Reference(f"own {hash((solution, str(inputs)))}", "f", solution, packed[:base], packed[base:], atol, rule)
+
+
+SQUARE = reference("def f(x): return x * x", [[0], [1], [2], [3], [-3]], base=2)
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def test_base_is_the_base_inputs_and_plus_is_all(checker: Checker) -> None:
+    def also(source: str) -> dict[str, bool]:
+        verdict = checker.check(SQUARE, (source,), False)
+        assert verdict.passed == verdict.also["plus"]
+        return dict(verdict.also)
+
+    assert also("def f(x): return x ** 2") == {"base": True, "plus": True}
+    assert also("def f(x): return x") == {"base": True, "plus": False}
+    assert also("def f(x): return x if x > 2 else x * x") == {"base": True, "plus": False}
+    assert also("def f(x): return 1") == {"base": False, "plus": False}
+    assert also("def g(x): return x * x") == {"base": False, "plus": False}
+
+
+def test_a_wrong_value_is_shown(checker: Checker) -> None:
+    verdict = checker.check(SQUARE, ("def f(x): return x",), False)
+    assert (verdict.reason, verdict.detail) == ("fail", "[2] gave 2, expected 4")
+
+
+def test_the_reference_runs_once_however_many_ask(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = []
+    real = Sandbox.compare
+
+    def counted(self: Sandbox, program: Any, cases: Any, limits: Any) -> Any:
+        recorded.append("expected" in cases)
+        return real(self, program, cases, limits)
+
+    monkeypatch.setattr(Sandbox, "compare", counted)
+    fresh = Checker(Sandbox())
+    with ThreadPoolExecutor(4) as pool:
+        verdicts = list(pool.map(lambda _: fresh.check(SQUARE, ("def f(x): return x * x",), False), range(4)))
+    assert all(verdict.passed for verdict in verdicts)
+    assert (recorded.count(False), recorded.count(True)) == (1, 4)
+
+
+def test_a_reference_that_does_not_run_is_the_machines_fault(checker: Checker) -> None:
+    with pytest.raises(EnvironmentRefused, match=r"reference solution of own .* \(ZeroDivisionError"):
+        checker.check(reference("def f(x): return 1 / x", [[0]]), ("def f(x): return 0",), False)
+
+
+HOSTILE = {
+    "loop": "def f(x):\n    while True: pass",
+    "loop when loaded": "while True: pass",
+    "loop that ignores signals": (
+        "import signal\nfor s in (14, 24): signal.signal(s, signal.SIG_IGN)\ndef f(x):\n    while True: pass"
+    ),
+    "loop in C": "def f(x): return sum(1 for _ in iter(int, 1))",
+    "sleep": "import time\ndef f(x): time.sleep(1000)",
+    "fork bomb": "import os\ndef f(x):\n    while True: os.fork()",
+    "100 GB": "def f(x): return 'a' * (100 << 30)",
+    "all memory bit by bit": "def f(x):\n    kept = []\n    while True: kept.append(bytearray(1 << 26))",
+    "endless value": "def f(x):\n    y = []\n    y.append(y)\n    return y",
+    "large wrong value": "def f(x): return ['a'] * (1 << 20)",
+    "writes outside": "def f(x):\n    open('../outside', 'w').write('x')\n    return x * x",
+    "writes to /tmp": "def f(x):\n    open('/tmp/specbench-outside', 'w').write('x')\n    return x * x",
+    "socket": "import socket\ndef f(x):\n    socket.socket()\n    return x * x",
+    "kills its parent": "import os\ndef f(x):\n    os.kill(os.getppid(), 9)\n    return x * x",
+    "prints 1 GB": "def f(x):\n    for _ in range(1 << 10): print('pass' * (1 << 18))\n    return x",
+    "prints a verdict": 'import sys\nsys.stdout.write(\'{"reason": "pass", "right": 5}\')\ndef f(x): return x',
+    "exits well": "import os\ndef f(x): os._exit(0)",
+    "equals everything": "class All(int):\n    def __eq__(self, other): return True\ndef f(x): return All(7)",
+    "writes into its channel": (
+        "import os, struct\n"
+        'body = b\'{"value": 4, "digest": "0", "right": 5, "reason": "pass"}\'\n'
+        "def f(x):\n"
+        "    for fd in range(3, 64):\n"
+        "        try: os.write(fd, struct.pack('>I', len(body)) + body)\n"
+        "        except OSError: pass\n"
+        "    return x"
+    ),
+    "looks for the expected values": (
+        "import gc, sys\n"
+        "def f(x):\n"
+        "    for kept in gc.get_objects():\n"
+        "        if isinstance(kept, dict) and 'expected' in kept: return kept['expected']\n"
+        "    return None"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_programs_fail_in_bounded_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plus_checks, "MIN_INPUT_S", 1.0)
+    monkeypatch.setattr(plus_checks, "LIMITS", replace(plus_checks.LIMITS, load_s=1.0))
+    checker = Checker(Sandbox())
+    started = time.monotonic()
+    verdict = checker.check(SQUARE, (HOSTILE[name],), False)
+    assert (verdict.passed, verdict.also["plus"]) == (False, False)
+    assert time.monotonic() - started < 30  # 1 s of CPU time, 3 s of sleep; the rest is a busy machine's
+    assert not Path("/tmp/specbench-outside").exists()
+    checked = checker.check(SQUARE, ("def f(x): return x * x",), False)  # and the next one is judged as if nothing was
+    assert checked.passed
+
+
+def test_time_is_by_input_and_grows_with_the_reference() -> None:
+    burn = "import time\ndef burn(s):\n    end = time.process_time() + s\n    while time.process_time() < end: pass\n"
+    slow = reference(burn + "def f(s):\n    burn(s)\n    return s", [[0.0], [1.1]])
+    checker = Checker(Sandbox())
+    assert checker.check(slow, (burn + "def f(s):\n    burn(3.75 * s)\n    return s",), False).passed  # more than 4 s
+    verdict = checker.check(slow, (burn + "def f(s):\n    burn(6 * s)\n    return s",), False)
+    assert (verdict.reason, verdict.also) == ("timeout", {"base": True, "plus": False})
+    assert "CPU time for one call" in verdict.detail
+
+
+# -- comparison --------------------------------------------------------------------------------------------------------
+
+
+def holds(out: Any, expected: Any, rule: str = "exact", atol: float = 0.0, args: Any = ()) -> bool:
+    try:
+        return right(rule, atol, codec.pack(list(args)), {"value": codec.pack(out)}, {"value": codec.pack(expected)})[0]
+    except Exception:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("out", "expected", "atol", "equal"),
+    [
+        (1, 1.0, 0, True),
+        (True, 1, 0, True),
+        ([1, 2], (1, 2), 0, False),
+        ({"a": 1}, {"a": 1.0}, 0, True),
+        (0.1 + 0.2, 0.3, 0, True),  # floats have a tolerance of EvalPlus's own
+        (3, 3.0000001, 0, False),  # but not across types
+        ([0.1 + 0.2], [0.3], 0, True),
+        ((0.1 + 0.2,), [0.3], 0, False),
+        ([0.1 + 0.2, 1], [0.3, 1], 0, False),  # not all floats: no tolerance
+        ([0.1 + 0.2, 1], [0.3, 1], 1e-6, True),
+        ([[0.3], [1.0]], [[0.1 + 0.2], [1.0]], 1e-6, True),
+        ([[0.3, 1.0]], [[0.1 + 0.2], [1.0]], 1e-6, False),
+        ({"a": 0.1 + 0.2}, {"a": 0.3}, 1e-6, False),  # numpy cannot
+        ("ab", "abc", 1e-6, False),
+        (10**10 + 1, 10**10, 1e-6, True),  # numpy's relative tolerance; EvalPlus's own mercy
+        (10**30 + 1, 10**30, 1e-6, False),  # no number of numpy's
+        (float("inf"), float("inf"), 1e-6, True),
+        (1e308, float("inf"), 1e-6, False),
+        (float("nan"), float("nan"), 1e-6, False),
+        (1 + 1e-9j, 1 + 0j, 1e-6, True),
+        (None, 0.0, 1e-6, False),
+        ([[1.0], [1.0, 2.0]], [[1.0], [1.0, 2.1]], 1e-6, False),
+    ],
+)
+def test_values_compare_as_in_evalplus(out: Any, expected: Any, atol: float, equal: bool) -> None:
+    assert holds(out, expected, atol=atol) is equal
+
+
+@pytest.mark.parametrize(
+    ("rule", "out", "expected", "args", "equal"),
+    [
+        ("set", [1, 2, 2], (2, 1), (), True),
+        ("set", [1, 2, 3], (2, 1), (), False),
+        ("set", [[1]], ([1],), (), False),
+        ("not_none", "x", codec.Opaque("<re.Match object>"), (), True),
+        ("not_none", None, codec.Opaque("<re.Match object>"), (), False),
+        ("not_none", False, None, (), True),
+        ("not_none", True, "Found", (), True),
+        ("pyramid", 33, 0, (3, 4), False),
+        ("pyramid", 35, 0, (3, 4), True),
+        ("digits", 1, 99, (123, 1124), False),
+        ("digits", 1003, 0, (9, 10), False),
+        ("digits", 10, 0, (9, 10), True),
+        ("polynomial", -0.5, 7.0, ([1, 2],), True),
+        ("polynomial", -0.49, -0.5, ([1, 2],), False),
+        ("polynomial", None, -0.5, ([1, 2],), False),
+    ],
+)
+def test_special_rules(rule: str, out: Any, expected: Any, args: Any, equal: bool) -> None:
+    assert rule in differential.RULES
+    assert holds(out, expected, rule, 1e-4 if rule == "polynomial" else 0, args) is equal
+
+
+def test_a_tolerance_once_raised_stays() -> None:
+    value = {"value": 0.5}
+    assert right("exact", 0.0, [], value, value) == (True, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (["x"] * BOUND, ["".join(["", "x"])] * BOUND),
+        ([1, 0, 2] * BOUND, [1.0, False, 2] * BOUND),
+        ([(1, "a")] * BOUND, [(True, "a")] * BOUND),
+        ({i: {i} for i in range(BOUND)}, {float(i): frozenset([i]) for i in reversed(range(BOUND))}),
+        ("é" * BOUND, "é" * BOUND),
+        (1 << (65 * BOUND), 1 << (65 * BOUND)),
+    ],
+    ids=range(6),
+)
+def test_equal_large_values_have_one_fingerprint(a: Any, b: Any) -> None:
+    assert a == b
+    assert large(a)
+    assert large(b)
+    assert fingerprint(a) == fingerprint(b)
+
+
+def test_other_large_values_have_other_fingerprints() -> None:
+    many = [1] * BOUND
+    values: list[Any] = [
+        many,
+        tuple(many),
+        [*many[:-1], 2],
+        many[:-1],
+        ["1"] * BOUND,
+        [many],
+        [tuple(many)],
+        [[1]] * BOUND,
+    ]
+    values += [[(1,)] * BOUND, [[1, None]] * BOUND, [0.5] * BOUND, dict.fromkeys(range(BOUND), 1), set(range(BOUND))]
+    assert len({fingerprint(value) for value in values}) == len(values)
+
+
+def test_small_values_are_sent_as_they_are(checker: Checker) -> None:
+    assert not large([1] * (BOUND - 2))
+    close = reference("def f(n): return [0.1 + 0.2] * n", [[3], [BOUND]], atol=1e-6)
+    verdict = checker.check(close, ("def f(n): return [0.3] * n",), False)
+    assert verdict.also == {"base": True, "plus": False}  # a large value has no tolerance, and only a large one
+
+
+def test_a_program_cannot_answer_a_small_value_by_a_hash(checker: Checker) -> None:
+    forged = {"digest": "0"}
+    assert not right("exact", 0, [], forged, {"value": 4})[0]
+    assert not right("exact", 0, [], {"value": 4}, forged)[0]
+    assert not right("polynomial", 1e-4, [], forged, {"value": 4})[0]
+
+
+# -- sanitising --------------------------------------------------------------------------------------------------------
+
+
+def parses(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return False
+    return True
+
+
+TEXTS = (
+    "def f(x):\n    return x\n",
+    "Here is the code:\n\nimport math\n\ndef f(x):\n    return math.sqrt(x)\n\nIt takes the root.\nf(3) is that of 3.",
+    "def f(x):\n    return (x\n\ndef g(x):\n    return x\n",
+    "no code\nat all here, I fear\n(",
+    "x = 1\ny = 2\nnot code here\na = 1\nb = 2",
+    "(",
+    "",
+    "\n\n\n",
+    "def f():\n    '''\n    text\n    '''\n    return 1\n'''",
+)
+
+
+@needs_evalplus
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_longest_code_is_the_one_evalplus_finds(text: str) -> None:
+    from evalplus import sanitize
+
+    assert longest_code(text, parses) == sanitize.code_extract(text)
+
+
+@needs_evalplus
+def test_sanitised_code_is_evalpluss() -> None:
+    from evalplus import sanitize
+
+    cleaner = EvalPlus("this test")
+    for text in TEXTS:
+        assert cleaner.sanitise(text, "f") == sanitize.sanitize(text, "f")
+    assert cleaner.sanitise("def f(x):\n    return x\nprint(f(1))\nassert f(1) == 2", "f") == "def f(x):\n    return x"
+
+
+@needs_evalplus
+def test_hostile_text_is_sanitised_in_bounded_time() -> None:
+    cleaner = EvalPlus("this test")
+    prose = "\n".join(f"Line {number} of a text that is no code, (unclosed" for number in range(5000))
+    texts = [
+        "(" * 10**6,
+        "-" * 10**5 + "1",
+        "a" + ".b" * 10**5,
+        "\0",
+        "def f():\n" * 10**5,
+        prose,
+        "[" * 90 + "\n" * 10**5,
+    ]
+    for text in texts:
+        started = time.monotonic()
+        cleaner.sanitise(text, "f")
+        assert time.monotonic() - started < 30
+    assert cleaner.sanitise("x = 1\n" * MAX_LINES + "def f(): return 1", "f").count("\n") < MAX_LINES
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plus_checks, "version", lambda: None)
+    with pytest.raises(EnvironmentRefused, match=r"extract=evalplus needs the evalplus package: pip install"):
+        EvalPlus("extract=evalplus")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("def f(): pass", "def f(): pass"),
+        ("Sure:\n```python\na\n```\nand\n```python\nb\n```", "a"),
+        ("Run it:\n```bash\nls\n```\n```py\na\n```", "a"),
+        ("```\na\n```", "a"),
+        ("```Python\na", "a"),
+        (" ```python\n    a\n```", "    a"),
+    ],
+)
+def test_the_first_python_block(text: str, code: str) -> None:
+    assert first_block(text) == code
+
+
+def test_limits_are_recorded() -> None:
+    lines = Checker(Sandbox()).isolation()
+    assert any("62 s CPU, 190 s wall, 2048 MiB" in line for line in lines)
+    assert plus_checks.VERSION.startswith(differential.VERSION)

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.common import registry
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.evals import scoring
+from specbench.evals.__main__ import main
+from specbench.evals.scoring import score_run
+from specbench.tasks.humaneval.task import Task
+
+RIGHT, WRONG = "    return x + y", "    return x - y"
+
+
+def folder(path: Path, answers: list[str], style: str = "completion", tail: str = "", **task: Any) -> Path:
+    path.mkdir(exist_ok=True)
+    run = {"schema_version": 1, "task": {"name": "humaneval", "version": 1, "options": {"style": style}} | task}
+    (path / "run.json").write_text(json.dumps(run))
+    rows = [
+        {"key": f"ar|HumanEval/53|{i}", "method": "ar", "prompt_id": "HumanEval/53", "text": text, "n_out": 7}
+        for i, text in enumerate(answers)
+    ]
+    (path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
+    return path
+
+
+def verdicts(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "verdicts.jsonl").read_text().splitlines()]
+
+
+def test_every_finished_request_gets_a_line(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", [WRONG, RIGHT, ""], tail='{"key": "torn", "prompt_id": "HumanEv')
+    assert score_run(run) == run / "verdicts.jsonl"
+    rows = verdicts(run)
+    assert [row["request"] for row in rows] == [f"ar|HumanEval/53|{i}" for i in range(3)]
+    assert [(row["passed"], row["reason"]) for row in rows] == [(False, "fail"), (True, "pass"), (False, "empty")]
+    assert set(rows[0]) == {"request", "passed", "reason", "detail", "also", "scorer"}
+    for row in rows:
+        assert row["scorer"]["task"] == "humaneval"
+        assert row["scorer"]["task_version"] == registry.task("humaneval").info["version"]
+        assert any("seccomp" in line for line in row["scorer"]["isolation"])
+    assert sorted(os.listdir(run)) == ["requests.jsonl", "run.json", "verdicts.jsonl"]
+    assert (run / "verdicts.jsonl").stat().st_mode & 0o777 == 0o644
+
+
+def test_scoring_again_replaces_the_verdicts(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", [WRONG, WRONG])
+    score_run(run)
+    folder(run, [RIGHT])
+    score_run(run)
+    assert [row["passed"] for row in verdicts(run)] == [True]
+
+
+def test_equal_answers_are_scored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str]] = []
+    real = Task.score
+
+    def counted(self: Task, prompt_id: str, text: str) -> Any:
+        seen.append((prompt_id, text))
+        return real(self, prompt_id, text)
+
+    monkeypatch.setattr(Task, "score", counted)
+    steps: list[tuple[int, int]] = []
+    run = folder(tmp_path / "run", [RIGHT, WRONG, RIGHT, RIGHT])
+    score_run(run, workers=1, progress=lambda done, total: steps.append((done, total)))
+    assert sorted(seen) == [("HumanEval/53", RIGHT), ("HumanEval/53", WRONG)]
+    assert [row["passed"] for row in verdicts(run)] == [True, False, True, True]
+    assert steps == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_chat_runs_are_scored_as_chat(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", ["def add(x, y):\n    return x + y"], style="chat")
+    score_run(run)
+    assert verdicts(run)[0]["passed"]
+
+
+def test_a_run_without_requests_gives_an_empty_file(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", [])
+    score_run(run)
+    assert verdicts(run) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda run: (run / "run.json").unlink(), "not a run folder"),
+        (lambda run: (run / "run.json").write_text("{"), "damaged"),
+        (lambda run: (run / "run.json").write_text("[]"), "damaged"),
+        (lambda run: (run / "run.json").write_text('{"task": {"name": "humaneval"}}'), "damaged"),
+        (lambda run: folder(run, [], name="humanevil"), "did you mean humaneval"),
+        (lambda run: folder(run, [], options={"stile": "chat"}), "did you mean style"),
+        (lambda run: folder(run, [RIGHT], style="auto"), "style"),
+        (lambda run: (run / "requests.jsonl").write_text("{\n"), "line 1"),
+        (lambda run: (run / "requests.jsonl").write_text('{"key": "a", "prompt_id": "b"}\n'), "line 1.*'text'"),
+    ],
+)
+def test_a_run_that_cannot_be_scored_is_named(tmp_path: Path, damage: Any, message: str) -> None:
+    run = folder(tmp_path / "run", [RIGHT])
+    (run / "verdicts.jsonl").write_text("older\n")
+    damage(run)
+    with pytest.raises(UsageError, match=message):
+        score_run(run)
+    assert (run / "verdicts.jsonl").read_text() == "older\n"
+
+
+def test_a_failed_write_keeps_the_older_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = folder(tmp_path / "run", [RIGHT])
+    (run / "verdicts.jsonl").write_text("older\n")
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(scoring.os, "fsync", full)
+    with pytest.raises(EnvironmentRefused, match="No space left"):
+        score_run(run)
+    assert (run / "verdicts.jsonl").read_text() == "older\n"
+    assert sorted(os.listdir(run)) == ["requests.jsonl", "run.json", "verdicts.jsonl"]
+
+
+def test_the_data_folder_is_passed_on(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
+        score_run(folder(tmp_path / "run", [RIGHT]), data_dir=tmp_path)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "specbench.evals", *map(str, arguments)], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_the_command(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", [RIGHT, WRONG])
+    done = command(run, "--workers", "1", "--progress")
+    assert done.returncode == 0
+    assert done.stdout == f"{run / 'verdicts.jsonl'}\n"
+    assert [json.loads(line) for line in done.stderr.splitlines()] == [{"done": i, "total": 2} for i in range(3)]
+    assert command(run).stderr == ""
+
+
+def test_its_errors_are_one_line_with_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "not a run folder" in captured.err
+    for wrong in (["x", "--workers", "0"], ["x", "--worker-count", "1"], []):
+        with pytest.raises(SystemExit) as stop:
+            main(wrong)
+        assert stop.value.code == 2
+
+
+def test_scoring_never_imports_torch(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", [RIGHT])
+    code = (
+        "import sys\nfrom specbench.evals.__main__ import main\ncode = main(sys.argv[1:])\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\nsys.exit(code)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(run)], check=True, capture_output=True, timeout=60)
+    assert verdicts(run)[0]["passed"]
+
+
+def test_ctrl_c_ends_it_soon_and_keeps_the_older_verdicts(tmp_path: Path) -> None:
+    sleeper = "    import time\n    time.sleep(60)\n    # {}"
+    run = folder(tmp_path / "run", [RIGHT, *(sleeper.format(i) for i in range(20))])
+    (run / "verdicts.jsonl").write_text("older\n")
+    arguments = [sys.executable, "-m", "specbench.evals", str(run), "--workers", "2", "--progress"]
+    # Where a shell runs the tests in its background, Ctrl-C is ignored, and what ignores it is passed on to children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.stderr is not None
+    while json.loads(process.stderr.readline())["done"] < 1:
+        pass
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert time.monotonic() - start < 8  # those that run would have 10 s each, and there are eighteen more
+    assert "interrupted" in process.stderr.read()
+    process.stderr.close()
+    assert (run / "verdicts.jsonl").read_text() == "older\n"

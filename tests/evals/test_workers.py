@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import gc
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from specbench.common.errors import EnvironmentRefused
+from specbench.evals.sandbox import run
+from specbench.evals.workers import DiedError, TimedOutError, Workers, _Worker
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    return Workers("answering")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_one_process_answers_one_job_after_the_other(workers: Workers) -> None:
+    answers = [workers.ask({"do": text}, 10) for text in ("a", "ü\n\ud800", "x" * 10**6)]
+    assert [answer["echo"] for answer in answers] == ["a", "ü\n\ud800", "x" * 10**6]
+    assert len({answer["pid"] for answer in answers}) == 1
+    assert {answer["seed"] for answer in answers} == {"0"}
+
+
+def test_jobs_run_in_the_main_thread_where_alarms_work(workers: Workers) -> None:
+    assert workers.ask({"do": "alarm"}, 10)["main"]
+
+
+def test_threads_have_a_process_each(workers: Workers) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda n: workers.ask({"do": str(n)}, 10), range(60)))
+    assert [answer["echo"] for answer in answers] == [str(n) for n in range(60)]
+    assert len({answer["pid"] for answer in answers}) <= 3
+
+
+@pytest.mark.parametrize("job", ["hang", "spin"])
+def test_a_job_that_takes_too_long_is_killed_and_the_next_is_answered(workers: Workers, job: str) -> None:
+    before = workers.ask({"do": "a"}, 10)["pid"]
+    start = time.monotonic()
+    with pytest.raises(TimedOutError, match=r"0\.5 s of wall time"):
+        workers.ask({"do": job}, 0.5)
+    assert time.monotonic() - start < 5
+    assert not alive(before)
+    after = workers.ask({"do": "b"}, 10)
+    assert (after["echo"], after["pid"] != before) == ("b", True)
+
+
+def test_a_worker_that_dies_is_replaced(workers: Workers) -> None:
+    before = workers.ask({"do": "a"}, 10)["pid"]
+    with pytest.raises(DiedError):
+        workers.ask({"do": "die"}, 10)
+    assert workers.ask({"do": "b"}, 10)["pid"] != before
+
+
+def test_an_exception_is_an_answer(workers: Workers) -> None:
+    assert workers.ask({"do": "raise"}, 10) == {"error": "RecursionError"}
+    assert workers.ask({"do": "b"}, 10)["echo"] == "b"
+
+
+def test_memory_has_a_limit(workers: Workers) -> None:
+    assert workers.ask({"do": "fill"}, 30) == {"error": "MemoryError"}
+
+
+def test_stopping_all_ends_a_job_and_idle_workers(workers: Workers) -> None:
+    idle = workers.ask({"do": "a"}, 10)["pid"]
+    run.stop_all()
+    assert workers.ask({"do": "b"}, 10)["pid"] != idle
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(workers.ask, {"do": "hang"}, 60)
+        time.sleep(0.3)
+        while not job.done():  # as the scorer does: the job is tried once more, in a process of its own
+            run.stop_all()
+            time.sleep(0.02)
+        assert isinstance(job.exception(), (DiedError, EnvironmentRefused))
+
+
+def test_nothing_is_left_when_the_pool_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    pool = Workers("answering")
+    pid = pool.ask({"do": "a"}, 10)["pid"]
+    assert alive(pid)
+    del pool
+    gc.collect()
+    assert not alive(pid)
+
+
+def test_a_hung_worker_does_not_outlive_a_parent_that_was_killed(workers: Workers) -> None:
+    """The kernel's limit of CPU time is what ends it: nobody is left to kill it, and it does not read its pipe."""
+    worker = _Worker(workers.module)
+    assert worker.process.stdin is not None
+    worker.process.stdin.write(b'{"do": "spin", "wall_s": 0.5}\n')
+    worker.process.stdin.flush()
+    assert worker.process.wait(timeout=60) < 0
+    worker.kill()
+
+
+def test_a_worker_that_cannot_start_says_why_in_one_line(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANSWERING", "broken")
+    with pytest.raises(EnvironmentRefused, match=r"answering did not start .*ImportError: no module named parse"):
+        workers.ask({"do": "a"}, 10)
+    with pytest.raises(EnvironmentRefused, match="nowhere did not start"):
+        Workers("nowhere").ask({"do": "a"}, 10)

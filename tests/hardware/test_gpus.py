@@ -1,0 +1,138 @@
+"""The table is consistent with itself, drivers' names find the right row, and ``--gpu`` never passes silently."""
+
+from __future__ import annotations
+
+import pytest
+
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.hardware.gpus import GPUS, Gpu, find, identify, require
+
+MIB = 1 << 20
+
+# (device name as drivers report it, MiB of memory as nvidia-smi reports it or None, entry)
+REPORTED = [
+    ("NVIDIA A100-SXM4-40GB", 40960, "a100-40gb"),
+    ("A100-SXM4-40GB", 40536, "a100-40gb"),  # drivers before 470 had no vendor prefix
+    ("NVIDIA A100-PCIE-40GB", 40960, "a100-40gb"),
+    ("NVIDIA A100-SXM4-80GB", 81920, "a100-80gb"),
+    ("NVIDIA A100 80GB PCIe", 81920, "a100-80gb-pcie"),
+    ("NVIDIA H100 80GB HBM3", 81559, "h100-sxm"),
+    ("NVIDIA H100 PCIe", 81559, "h100-pcie"),
+    ("NVIDIA H200", 143771, "h200"),
+    ("NVIDIA B200", 183359, "b200"),
+    ("NVIDIA B300 SXM6 AC", 275040, "b300"),
+    ("NVIDIA GB200", 189471, "gb200"),
+    ("NVIDIA L4", 23034, "l4"),
+    ("NVIDIA L40S", 46068, "l40s"),
+    ("NVIDIA GeForce RTX 3090", 24576, "rtx-3090"),
+    ("NVIDIA GeForce RTX 4090", 24564, "rtx-4090"),
+    ("NVIDIA GeForce RTX 5090", 32607, "rtx-5090"),
+    ("AMD Instinct MI300X", 196592, "mi300x"),
+    ("AMD Instinct MI300X OAM", None, "mi300x"),
+]
+
+# Boards that carry the name of a table entry but not its figures.
+LOOKALIKES = [
+    "NVIDIA A100-SXM-64GB",
+    "NVIDIA H100 NVL",
+    "NVIDIA GH200 480GB",
+    "NVIDIA H200 NVL",
+    "NVIDIA GB300",
+    "NVIDIA L40",
+    "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA GeForce RTX 5090 D",
+    "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
+    "Tesla T4",
+    "",
+]
+
+
+@pytest.mark.parametrize(("device_name", "mib", "name"), REPORTED)
+def test_drivers_names_are_identified(device_name: str, mib: int | None, name: str) -> None:
+    gpu = identify(device_name, None if mib is None else mib * MIB)
+    assert gpu is not None
+    assert gpu.name == name
+
+
+def test_every_entry_has_a_drivers_name() -> None:
+    assert {gpu.name for gpu in GPUS} == {name for _, _, name in REPORTED}
+
+
+@pytest.mark.parametrize("device_name", LOOKALIKES)
+def test_lookalikes_are_not_identified(device_name: str) -> None:
+    assert identify(device_name, None) is None
+
+
+def test_a_slice_is_not_the_whole_device() -> None:
+    assert identify("NVIDIA H200", 71000 * MIB) is None
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_figures_are_dense_and_plausible(gpu: Gpu) -> None:
+    assert gpu.bf16 == gpu.fp16  # true of every part here; a sparse figure slipping into one would break it
+    assert gpu.bf16 is not None
+    assert gpu.fp32 is not None
+    # fp8 units of these parts run at twice the bf16 rate; 4 would mean that a sparse figure was copied.
+    assert gpu.fp8 is None or gpu.fp8 / gpu.bf16 == pytest.approx(2.0, rel=0.02)
+    # Ridge point in FLOP per byte: 70 (RTX 3090) to 420 (L40S). Swapped units or a sparse figure fall outside.
+    assert 70 < gpu.bf16 * 1000 / gpu.bandwidth_gb_s < 430
+    assert 10 < gpu.fp32 < 200
+
+
+def test_no_spelling_means_two_gpus() -> None:
+    spellings = [spelling for gpu in GPUS for spelling in (gpu.name, *gpu.aliases)]
+    assert len({spelling.replace("-", "") for spelling in spellings}) == len(spellings)
+    for gpu in GPUS:
+        assert {find(alias) for alias in gpu.aliases} <= {gpu}
+
+
+@pytest.mark.parametrize("spelling", ["RTX 4090", "rtx4090", "rtx_4090", " 4090 ", "GeForce-RTX-4090"])
+def test_find_ignores_case_spaces_and_dashes(spelling: str) -> None:
+    assert find(spelling).name == "rtx-4090"
+
+
+def test_unknown_names_get_suggestions() -> None:
+    with pytest.raises(UsageError, match=r"unknown GPU 'rtx-4900'; did you mean .*rtx-4090"):
+        find("RTX-4900")
+    with pytest.raises(UsageError, match="did you mean a100-80gb or a100-40gb"):
+        find("A100")  # two bandwidths: the user has to say which
+
+
+def test_auto_takes_what_is_there() -> None:
+    assert require("auto", "NVIDIA H200", 143771 * MIB) == find("h200")
+    assert require("Auto", None, None) is None
+    assert require("auto", "Tesla T4", 15360 * MIB) is None
+
+
+def test_a_true_assertion_passes() -> None:
+    assert require("h100", "NVIDIA H100 80GB HBM3", 81559 * MIB) == find("h100-sxm")
+
+
+@pytest.mark.parametrize(
+    ("requested", "present_name", "message"),
+    [
+        ("b200", None, "--gpu b200 but this machine has no CUDA device; run with --gpu auto"),
+        (
+            "B200",
+            "NVIDIA H200",
+            "--gpu b200 but this machine has 'NVIDIA H200' (--gpu h200); run with --gpu auto",
+        ),
+        (
+            "h100",
+            "NVIDIA H100 NVL",
+            "--gpu h100-sxm but this machine has 'NVIDIA H100 NVL' (not a whole device of the table);"
+            " run with --gpu auto",
+        ),
+    ],
+)
+def test_a_false_assertion_names_both(requested: str, present_name: str | None, message: str) -> None:
+    with pytest.raises(EnvironmentRefused) as refused:
+        require(requested, present_name, None)
+    assert str(refused.value) == message
+
+
+def test_a_misspelt_name_is_a_usage_error_even_without_a_gpu() -> None:
+    with pytest.raises(UsageError, match="did you mean"):
+        require("h2000", None, None)

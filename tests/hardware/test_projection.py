@@ -1,0 +1,104 @@
+"""Projection onto another device: from shares and from excess over the bound, and what a run comes to there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from specbench.hardware import gpus
+from specbench.hardware.profile import datasheet
+from specbench.hardware.projection import Projection, project
+from specbench.hardware.roofline import AttentionLayers, Ceilings, ModelShape, StepPoint, bound_s, step_cost
+
+SHAPE = ModelShape(
+    matmul=10**9,
+    head=10**8,
+    embedding=0,
+    embedding_width=1000,
+    tied=True,
+    small=0,
+    attention=(AttentionLayers(layers=10, query_heads=8, kv_heads=2, key_size=64, value_size=64),),
+    weight_bytes=2,
+    cache_bytes=2,
+)
+HERE = Ceilings(bytes_per_s=1e12, flops_per_s=1e14)
+
+
+def bound(rows: int, ceilings: Ceilings = HERE) -> float:
+    return bound_s(step_cost(SHAPE, rows, 512), ceilings)
+
+
+def points(seconds: dict[int, float]) -> list[StepPoint]:
+    return [
+        StepPoint(rows=rows, context=512, seconds=taken, low_s=taken, high_s=taken, steps=1)
+        for rows, taken in seconds.items()
+    ]
+
+
+def test_a_step_at_its_bound_is_at_its_bound_there() -> None:
+    there = Ceilings(bytes_per_s=3e12, flops_per_s=9e14)
+    made = Projection(SHAPE, HERE, points({rows: bound(rows) for rows in (1, 64, 512)}), there)
+    for rows in (1, 64, 512):
+        band = made.seconds(rows, 512)
+        assert (band.value, band.low, band.high) == pytest.approx((bound(rows, there),) * 3)
+
+
+def test_the_band_reaches_from_shares_to_what_is_beyond_the_bound() -> None:
+    there = Ceilings(bytes_per_s=4e12, flops_per_s=4e14)  # four times of both: every bound is a quarter
+    beyond = 1e-3
+    made = Projection(SHAPE, HERE, points({1: bound(1) + beyond}), there)
+    band = made.seconds(1, 512)
+    assert band.low == pytest.approx((bound(1) + beyond) / 4)
+    assert band.high == pytest.approx(bound(1) / 4 + beyond)
+    assert band.value == pytest.approx(math.sqrt(band.low * band.high))
+
+
+def test_onto_a_slower_device_the_stories_change_places() -> None:
+    there = Ceilings(bytes_per_s=HERE.bytes_per_s / 2, flops_per_s=HERE.flops_per_s / 2)
+    made = Projection(SHAPE, HERE, points({1: bound(1) + 1e-3}), there)
+    band = made.seconds(1, 512)
+    assert band.low == pytest.approx(2 * bound(1) + 1e-3)
+    assert band.high == pytest.approx(2 * (bound(1) + 1e-3))
+
+
+def test_a_step_faster_than_its_bound_is_not_projected_below_nothing() -> None:
+    # Ceilings are medians, and a step can beat them: what it is ahead by must not eat up the bound there.
+    there = Ceilings(bytes_per_s=1e14, flops_per_s=1e16)
+    band = Projection(SHAPE, HERE, points({1: 0.5 * bound(1)}), there).seconds(1, 512)
+    assert 0 < band.low <= band.value <= band.high
+
+
+def test_a_run_there() -> None:
+    there = Ceilings(bytes_per_s=2e12, flops_per_s=2e14)
+    made = Projection(SHAPE, HERE, points({1: 2 * bound(1), 16: 3 * bound(1)}), there)
+    rows: list[dict[str, Any]] = [
+        {"method": "ar", "tpf": 1.0, "rows_per_step": 1.0},
+        {"method": "jf", "tpf": 2.5, "rows_per_step": 16.2},
+        {"method": "idle", "tpf": None, "rows_per_step": None},
+    ]
+    found = project(made, rows, context=512, slots=1)
+    assert set(found) == {"ar", "jf"}
+    assert set(found["ar"]) == {"tok_s"}
+    step, plain = made.seconds(16, 512), made.seconds(1, 512)
+    speed, ratio = found["jf"]["tok_s"], found["jf"]["speedup"]
+    assert (speed.low, speed.value, speed.high) == pytest.approx((2.5 / step.high, 2.5 / step.value, 2.5 / step.low))
+    assert speed.low < speed.value < speed.high
+    ends = sorted((2.5 * plain.low / step.low, 2.5 * plain.high / step.high))
+    assert [ratio.low, ratio.high] == pytest.approx(ends)
+    assert ratio.low <= ratio.value <= ratio.high
+
+
+def test_throughput_counts_all_slots() -> None:
+    made = Projection(SHAPE, HERE, points({1: bound(1), 4: bound(4)}), HERE)
+    (found,) = project(made, [{"method": "ar", "tpf": 1.0, "rows_per_step": 1.0}], 512, slots=4).values()
+    assert found["tok_s"].value == pytest.approx(4 / made.seconds(1, 512, 4).value)
+
+
+def test_ceilings_of_a_datasheet() -> None:
+    h100 = gpus.find("h100")
+    found = datasheet(h100, "bfloat16")
+    assert found is not None
+    assert (found.bytes_per_s, found.flops_per_s) == (3.35e12, 989.4e12)
+    assert datasheet(h100, "int4") is None

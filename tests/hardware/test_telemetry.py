@@ -1,0 +1,181 @@
+"""What NVML is asked and what is made of its answers, on a GPU that answers as it is told to."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.hardware.telemetry import GpuMeter, Nvml, Snapshot
+from specbench.runner import run
+
+UUID = "11111111-2222-3333-4444-555555555555"
+
+
+class FakeNvml(ModuleType):
+    """NVML with one GPU; queries in ``silent`` are not supported by it."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.open = 0
+        self.silent: set[str] = set()
+        self.answers: dict[str, Any] = {
+            "nvmlDeviceGetClockInfo": lambda kind: {1: 1980, 2: 3201}[kind],
+            "nvmlDeviceGetTemperature": lambda sensor: 61,
+            "nvmlDeviceGetTotalEnergyConsumption": lambda: 5_000_000,
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda: 0x1 | 0x4 | 0x40,
+            "nvmlDeviceGetViolationStatus": lambda policy: SimpleNamespace(violationTime=100 + policy, referenceTime=9),
+        }
+
+    def nvmlInit(self) -> None:  # noqa: N802 (NVML's own names)
+        if "nvmlInit" in self.silent:
+            raise self.NVMLError("driver not loaded")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        if uuid != f"GPU-{UUID}":
+            raise self.NVMLError("not found")
+        return "handle"
+
+    def __getattr__(self, query: str) -> Any:
+        def ask(handle: str, *arguments: Any) -> Any:
+            assert handle == "handle"
+            if query in self.silent:
+                raise self.NVMLError("not supported")
+            return self.answers[query](*arguments)
+
+        return ask
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+def test_a_look_asks_for_everything_and_leaves_the_device_open(nvml: FakeNvml) -> None:
+    gpu = Nvml.open(UUID)
+    assert gpu is not None
+    first, second = gpu.look(), gpu.look()
+    assert nvml.open == 1
+    assert second.at_ns > first.at_ns
+    assert first == Snapshot(
+        at_ns=first.at_ns,
+        sm_clock_mhz=1980,
+        memory_clock_mhz=3201,
+        temperature_c=61,
+        energy_mj=5_000_000,
+        faults=("power cap", "hardware thermal slowdown"),
+        lost_ns={"power cap": 100, "thermal slowdown": 101},
+    )
+    gpu.close()
+    assert nvml.open == 0
+
+
+@pytest.mark.parametrize(
+    ("silent", "without"),
+    [
+        ("nvmlDeviceGetClockInfo", {"sm_clock_mhz": None, "memory_clock_mhz": None}),
+        ("nvmlDeviceGetTemperature", {"temperature_c": None}),
+        ("nvmlDeviceGetTotalEnergyConsumption", {"energy_mj": None}),
+        ("nvmlDeviceGetCurrentClocksEventReasons", {"faults": None}),
+        ("nvmlDeviceGetViolationStatus", {"lost_ns": {}}),
+    ],
+)
+def test_what_a_gpu_does_not_tell_is_none_and_the_rest_is_told(
+    nvml: FakeNvml, silent: str, without: dict[str, Any]
+) -> None:
+    gpu = Nvml.open(UUID)
+    assert gpu is not None
+    whole = gpu.look()
+    nvml.silent = {silent}
+    found = gpu.look()
+    assert found == replace(whole, at_ns=found.at_ns, **without)
+
+
+@pytest.mark.parametrize("missing", ["library", "driver", "device"])
+def test_without_nvml_there_is_nothing_to_look_at(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    if missing == "library":
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+    elif missing == "driver":
+        nvml.silent = {"nvmlInit"}
+    assert Nvml.open("another" if missing == "device" else UUID) is None
+    assert nvml.open == 0
+
+
+def test_a_run_looks_at_the_gpu_that_its_model_is_on(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuids = {"cuda:0": "another", "cuda:1": UUID}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[str(device)]))
+    assert run.open_gpu(torch.device("cpu")) is None
+    assert run.open_gpu(torch.device("cuda:0")) is None
+    gpu = run.open_gpu(torch.device("cuda:1"))
+    assert gpu is not None
+    assert gpu.look().temperature_c == 61
+
+
+# ------------------------------------------------------------------ what one request had
+
+QUIET = Snapshot(at_ns=0, sm_clock_mhz=210, memory_clock_mhz=3201, temperature_c=70, energy_mj=1000, faults=())
+
+
+def over(first: Snapshot, last: Snapshot) -> Any:
+    """The trace of a request that saw these two."""
+    looks = iter([first, last])
+    meter = GpuMeter(lambda: next(looks))
+    meter.begin(0)
+    return meter.end(0)
+
+
+def test_a_request_has_the_clocks_of_its_end_the_higher_temperature_and_the_energy_between() -> None:
+    trace = over(QUIET, replace(QUIET, at_ns=2_000_000_000, sm_clock_mhz=1980, temperature_c=64, energy_mj=901_000))
+    assert trace.model_dump() == {
+        "sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "temperature_c": 70,
+        "energy_j": 900.0, "power_w": 450.0, "throttled": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"energy_mj": None}, {"energy_mj": 999}],  # not told any more; counted from 0 again by a driver loaded anew
+)
+def test_energy_that_is_not_known_is_none(change: dict[str, Any]) -> None:
+    trace = over(QUIET, replace(QUIET, at_ns=1, **change))
+    assert (trace.energy_j, trace.power_w) == (None, None)
+    assert over(replace(QUIET, energy_mj=None), replace(QUIET, at_ns=1)).energy_j is None
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "throttled"),
+    [
+        ({}, {}, []),
+        ({"faults": ("power cap",)}, {}, ["power cap"]),
+        ({}, {"faults": ("hardware slowdown",)}, ["hardware slowdown"]),
+        # Neither look has seen it, but the driver has counted it.
+        ({"lost_ns": {"thermal slowdown": 5}}, {"lost_ns": {"thermal slowdown": 6}}, ["thermal slowdown"]),
+        ({"lost_ns": {"thermal slowdown": 5}}, {"lost_ns": {"thermal slowdown": 5}}, []),
+        ({"lost_ns": {}}, {"lost_ns": {"power cap": 5}}, []),
+        ({"faults": ("power cap",), "lost_ns": {"power cap": 5}}, {"lost_ns": {"power cap": 6}}, ["power cap"]),
+        ({"faults": None}, {"faults": None}, None),
+        ({"faults": None, "lost_ns": {"power cap": 5}}, {"faults": None, "lost_ns": {"power cap": 5}}, []),
+    ],
+)
+def test_throttled_at_its_start_its_end_or_between(
+    first: dict[str, Any], last: dict[str, Any], throttled: list[str] | None
+) -> None:
+    assert over(replace(QUIET, **first), replace(QUIET, at_ns=1, **last)).throttled == throttled

@@ -1,0 +1,164 @@
+"""Adapters by --model: merged into the weights that they were made for, and refused on any other."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import save
+from models_tiny import prompt
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.models import names
+from specbench.models.adapters import CARD, fingerprint, fingerprints
+from specbench.models.loader import load
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return save(tmp_path / "base")
+
+
+@pytest.fixture
+def adapter(base: Path, tmp_path: Path) -> Path:
+    """A random adapter for it, as PEFT saves one, and what the model says with it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model: Any = get_peft_model(
+            load(str(base)).model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+        )
+    model.peft_config["default"].base_model_name_or_path = str(base)
+    model.save_pretrained(tmp_path / "adapter")
+    torch.save(model(IDS).logits, tmp_path / "says.pt")
+    return tmp_path / "adapter"
+
+
+IDS = torch.tensor([prompt(12, 200)])
+
+
+def test_it_says_what_it_said_in_training_and_nothing_of_peft_is_left(adapter: Path, base: Path) -> None:
+    loaded = load(str(adapter))
+    says = torch.load(adapter.parent / "says.pt")
+    torch.testing.assert_close(loaded.model(IDS).logits, says, atol=1e-4, rtol=1e-4)
+    plain = load(str(base))
+    assert (loaded.model(IDS).logits - plain.model(IDS).logits).abs().max() > 0.1
+    assert {name for name, _ in loaded.model.named_modules()} == {name for name, _ in plain.model.named_modules()}
+    assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
+    assert (loaded.spec.name, loaded.spec.source, loaded.spec.base) == ("adapter", "adapter", "base")
+    assert loaded.spec.fingerprint == fingerprint(loaded.model) != plain.spec.fingerprint
+    assert loaded.spec.parameters == plain.spec.parameters
+    assert plain.spec.base is None
+    assert loaded.stop_ids == plain.stop_ids
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_base_it_was_trained_on_is_known_in_every_precision(adapter: Path, base: Path, dtype: str) -> None:
+    (adapter / CARD).write_text(json.dumps({"base_fingerprints": fingerprints(load(str(base)).model)}))
+    assert load(str(adapter), dtype=dtype).spec.dtype == dtype
+    with torch.no_grad():
+        moved = load(str(base)).model
+        moved.model.norm.weight *= 1.5
+    moved.save_pretrained(base)
+    with pytest.raises(UsageError, match="adapter adapter was trained on other weights than those here"):
+        load(str(adapter), dtype=dtype)
+
+
+def test_what_was_trained_in_bfloat16_is_checked_where_it_can_be(adapter: Path, base: Path) -> None:
+    prints = fingerprints(load(str(base), dtype="bfloat16").model)
+    assert list(prints) == ["bfloat16"]
+    (adapter / CARD).write_text(json.dumps({"base_fingerprints": prints}))
+    for dtype in ("float32", "bfloat16", "float16"):
+        load(str(adapter), dtype=dtype)
+    (adapter / CARD).write_text(json.dumps({"base_fingerprints": {"bfloat16": "0" * 64}}))
+    load(str(adapter), dtype="float16")  # what float16 rounds to is not known of bfloat16
+    for dtype in ("float32", "bfloat16"):
+        with pytest.raises(UsageError, match="other weights"):
+            load(str(adapter), dtype=dtype)
+
+
+def test_an_alias_brings_an_adapter_of_the_package(
+    adapter: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"title": "", "adapter": "adapter", "base": "toy", "method": "jf"}
+    entries = {"toy-jf": entry, "toy": {"title": "", "hub": str(base), "template": "vicuna"}}
+    monkeypatch.setattr(names, "aliases", lambda: entries)
+    monkeypatch.setattr(names, "_PACKAGE", tmp_path)
+    _rename_base(adapter, "toy")
+    source = names.resolve("toy-jf")
+    assert (source.kind, source.name, source.shown) == ("adapter", "toy-jf", "adapter")
+    loaded = load("toy-jf")
+    assert (loaded.spec.name, loaded.spec.base, loaded.spec.template) == ("toy-jf", "toy", "vicuna")
+    assert loaded.has_chat_template
+
+
+def test_a_revision_is_no_adapters(adapter: Path) -> None:
+    with pytest.raises(UsageError, match="--revision goes with a hub id"):
+        load(str(adapter), revision="main")
+
+
+def _rename_base(adapter: Path, name: Any) -> None:
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": name}))
+
+
+def _drop_one(adapter: Path) -> None:
+    tensors = load_file(adapter / WEIGHTS)
+    save_file(dict(list(tensors.items())[1:]), adapter / WEIGHTS)
+
+
+def _reshape_one(adapter: Path) -> None:
+    tensors = load_file(adapter / WEIGHTS)
+    first = next(iter(tensors))
+    save_file({**tensors, first: torch.zeros(3, 3)}, adapter / WEIGHTS)
+
+
+def _prompt_tuning(adapter: Path) -> None:
+    model: Any = get_peft_model(
+        load("config:tiny").model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    )
+    model.peft_config["default"].base_model_name_or_path = "config:tiny"
+    model.save_pretrained(adapter)
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda folder: (folder / WEIGHTS).unlink(), "has no weights"),
+        (lambda folder: (folder / WEIGHTS).write_bytes(b"no"), "does not go onto its base"),
+        (_drop_one, "does not go onto its base: Found missing adapter keys"),
+        (_reshape_one, "does not go onto its base: .*size mismatch"),
+        (_prompt_tuning, "does not go onto its base"),
+        (lambda folder: (folder / CARD).write_text("{"), "card.json of adapter adapter is damaged"),
+        (lambda folder: (folder / "adapter_config.json").write_text("{"), "no readable adapter_config.json"),
+        (lambda folder: _rename_base(folder, None), "names no base_model_name_or_path"),
+        (lambda folder: _rename_base(folder, "smollm2-13m"), "which cannot be found: .*did you mean smollm2-135m"),
+        (lambda folder: _rename_base(folder, str(folder)), "is an adapter for an adapter"),
+    ],
+)
+def test_what_cannot_be_laid_on_is_one_line(adapter: Path, harm: Callable[[Path], Any], says: str) -> None:
+    harm(adapter)
+    with pytest.raises(UsageError, match=says) as raised:
+        load(str(adapter))
+    assert "\n" not in str(raised.value)
+
+
+def test_without_peft_there_is_advice(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    importing = builtins.__import__
+
+    def without(name: str, *rest: Any, **named: Any) -> Any:
+        if name == "peft":
+            raise ImportError(name)
+        return importing(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(EnvironmentRefused, match="pip install peft"):
+        load(str(adapter))

@@ -1,0 +1,278 @@
+"""The catalogue of aliases: every entry can be carried out, and every chat template writes the prompt it is for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import byte_tokenizer, save
+from jinja2 import TemplateError
+
+from specbench.common import registry
+from specbench.common.errors import EnvironmentRefused
+from specbench.common.options import names as option_names
+from specbench.common.prompt import Prompt
+from specbench.models import loader, names
+from specbench.models.loader import load
+from specbench.runner.plan import default_settings, plan_methods, plan_tasks
+
+WEIGHTS = {"hub", "wheel", "adapter", "base", "tokenizer", "template"}
+FIELDS = {"title", "licence", "method", "options", "suits", "asks", *WEIGHTS}
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+ALIASES = names.aliases()
+
+# ------------------------------------------------------------------------------------------------------- the catalogue
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_an_entry_is_well_formed(alias: str) -> None:
+    entry = ALIASES[alias]
+    assert set(entry) <= FIELDS
+    assert "/" not in alias  # or it would hide a hub id
+    assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", alias)
+    assert entry["title"]
+    assert ("adapter" in entry) != ("hub" in entry)
+    for field in ("hub", "tokenizer") if "adapter" in entry else ("hub", "base", "tokenizer"):
+        assert HUB_ID.fullmatch(entry.get(field, "owner/name")), field
+    assert entry.get("base") != entry.get("hub", alias)
+    assert entry.get("template") in {None, *names.templates()}
+
+
+@pytest.mark.parametrize("alias", [alias for alias, entry in ALIASES.items() if "asks" in entry])
+def test_what_an_entry_asks_is_what_the_tasks_take(alias: str) -> None:
+    for task, options in ALIASES[alias]["asks"].items():
+        (planned,) = plan_tasks([task], [f"{task}.{option}={value}" for option, value in options.items()])
+        assert options.items() <= planned.options.model_dump().items()
+
+
+@pytest.mark.parametrize("alias", [alias for alias, entry in ALIASES.items() if "method" in entry])
+def test_an_entry_can_be_planned(alias: str) -> None:
+    entry = ALIASES[alias]
+    method, options = entry["method"], entry.get("options", {})
+    known = option_names(registry.method(method).load().Options)
+    assert all(known.get(option) == option for option in options if option != "preset")  # long names
+    settings = default_settings([method], [], method, options)
+    assert bool(settings) == bool(options)
+    ar, planned = plan_methods([method], settings)
+    assert (ar.name, planned.name) == ("ar", method)
+    for option in options:
+        assert option == "preset" or getattr(planned.options, option) == options[option]
+
+
+SUITS = [(alias, method) for alias, entry in ALIASES.items() for method in entry.get("suits", {})]
+
+
+@pytest.mark.parametrize(("alias", "method"), SUITS)
+def test_what_suits_a_model_can_be_planned_and_is_not_the_default(alias: str, method: str) -> None:
+    options = ALIASES[alias]["suits"][method]
+    _, planned = plan_methods([method], default_settings([method], [], method, options))
+    chosen = planned.options.model_dump()
+    usual = registry.method(method).load().Options().model_dump()
+    assert options.items() <= chosen.items()
+    assert not options.items() & usual.items()
+
+
+def test_options_come_with_a_method() -> None:
+    assert not [alias for alias, entry in ALIASES.items() if "options" in entry and "method" not in entry]
+
+
+def test_every_template_is_used_and_no_weights_are_named_twice() -> None:
+    assert {entry["template"] for entry in ALIASES.values() if "template" in entry} == set(names.templates())
+    weights = [
+        (entry.get("hub"), entry.get("adapter"), entry.get("options", {}).get("head")) for entry in ALIASES.values()
+    ]
+    assert len(weights) == len(set(weights))
+
+
+@pytest.mark.parametrize(
+    ("aliases", "expected"),
+    [
+        (
+            ("jf-coder-7b", "jf-math-7b"),
+            "jf: block_size=64 num_blocks=2 activation_ratio=0.85 pool_size=4",
+        ),
+        (("cllm-math-7b", "cllm-spider-7b"), "cllm: block_size=16"),
+        (("cllm-sharegpt-7b", "cllm-codesearchnet-7b"), "cllm: block_size=32"),
+        (("msn-llama3-8b", "msn-deepseek-coder-7b"), "msn:"),
+        (
+            ("llama-2-7b-chat", "codellama-7b-instruct"),
+            "lookahead: window_size=15 ngram_size=5 guess_set_size=15",
+        ),
+        (
+            ("codellama-13b-instruct",),
+            "lookahead: window_size=10 ngram_size=5 guess_set_size=10",
+        ),
+        (
+            ("codellama-34b-instruct", "llama-2-70b-chat", "vicuna-7b-v1.3", "vicuna-13b-v1.3", "vicuna-33b-v1.3"),
+            "lookahead: window_size=7 ngram_size=5 guess_set_size=7",
+        ),
+        (
+            ("tinyllama-1.1b-chat",),
+            "lookahead: window_size=20 ngram_size=7 guess_set_size=20 pool_from_prompt=true",
+        ),
+        (
+            ("mistral-7b-instruct-v0.1",),
+            "pld: max_ngram=3 draft_length=10 branches=1 order=earliest full_only=true",
+        ),
+        (("jetspec-qwen3-8b",), "jetspec: head=JetSpec/jetspec-qwen3-8b"),
+        (("jetspec-qwen3-30b-a3b",), "jetspec: head=JetSpec/jetspec-qwen3-30b-a3b"),
+        (("dflash-qwen3-8b",), "jetspec: head=z-lab/Qwen3-8B-DFlash-b16 tree=chain budget=16"),
+    ],
+)
+def test_options_are_the_published_ones(aliases: tuple[str, ...], expected: str) -> None:
+    for alias in aliases:
+        method, options = ALIASES[alias]["method"], ALIASES[alias].get("options", {})
+        settings = default_settings([method], [], method, options)
+        said = " ".join([f"{method}:", *(setting.removeprefix(f"{method}.") for setting in settings)])
+        assert said == expected, alias
+
+
+def test_a_cllm_checkpoint_has_tokenizer_and_prompt_of_its_target() -> None:
+    published = {alias: entry for alias, entry in ALIASES.items() if "hub" in entry}
+    targets = {entry["hub"]: entry for entry in published.values()}
+    tuned = {alias: entry for alias, entry in published.items() if entry.get("method") == "cllm"}
+    assert len(tuned) == 4
+    for entry in tuned.values():
+        assert entry["tokenizer"] == entry["base"]
+        assert entry["template"] == targets[entry["base"]]["template"]
+
+
+# ----------------------------------------------------------------------------------------------------------- templates
+
+SYSTEM = (
+    "A chat between a curious user and an artificial intelligence assistant. "
+    "The assistant gives helpful, detailed, and polite answers to the user's questions."
+)
+TALK = [
+    {"role": "user", "content": "1+1?"},
+    {"role": "assistant", "content": "2."},
+    {"role": "user", "content": "Sure?"},
+]
+RULE = {"role": "system", "content": "Be brief."}
+DIRECT = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+THINK = "Answer:\nLet's think step by step.\n"
+
+
+def render(template: str, turns: list[dict[str, str]], prompt: bool = True) -> str:
+    text = names.templates()[template].read_text(encoding="utf-8")
+    made: Any = byte_tokenizer(template=text).apply_chat_template(turns, add_generation_prompt=prompt, tokenize=False)
+    return str(made)
+
+
+@pytest.mark.parametrize(
+    ("template", "turns", "expected"),
+    [
+        ("vicuna", TALK[:1], f"<s>{SYSTEM} USER: 1+1? ASSISTANT:"),
+        ("vicuna", TALK, f"<s>{SYSTEM} USER: 1+1? ASSISTANT: 2.</s>USER: Sure? ASSISTANT:"),
+        ("vicuna", [RULE, *TALK[:1]], "<s>Be brief. USER: 1+1? ASSISTANT:"),
+        ("cllm-math", TALK[:1], f"<s>Question:\n1+1?\n{THINK}"),
+        ("cllm-math", TALK, f"<s>Question:\n1+1?\n{THINK}2.</s>Question:\nSure?\n{THINK}"),
+        ("cllm-instruct", TALK[:1], "<s>### Instruction:\n1+1?\n### Response:\n"),
+        (
+            "cllm-instruct",
+            TALK,
+            "<s>### Instruction:\n1+1?\n### Response:\n2.\n<|EOT|>\n### Instruction:\nSure?\n### Response:\n",
+        ),
+        ("cllm-instruct", [RULE, *TALK[:1]], "<s>### Instruction:\nBe brief.\n1+1?\n### Response:\n"),
+        (
+            "cllm-instruct",
+            [RULE, *TALK],
+            "<s>### Instruction:\nBe brief.\n1+1?\n### Response:\n2.\n<|EOT|>\n"
+            "### Instruction:\nSure?\n### Response:\n",
+        ),
+        (
+            "cllm-instruct",
+            [{"role": "user", "content": "\n def f():\n\n"}],
+            "<s>### Instruction:\ndef f():\n### Response:\n",
+        ),
+        ("qwen3-direct", TALK[:1], f"<|im_start|>user\n1+1?<|im_end|>\n{DIRECT}"),
+        (
+            "qwen3-direct",
+            [RULE, *TALK],
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n"
+            f"<|im_start|>assistant\n2.<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n{DIRECT}",
+        ),
+    ],
+)
+def test_a_template_writes_the_published_prompt(template: str, turns: list[dict[str, str]], expected: str) -> None:
+    assert render(template, turns) == expected
+
+
+# Not Qwen3's: it takes the thoughts out of the answers before the last one, empty ones too.
+@pytest.mark.parametrize("template", sorted(names.templates().keys() - {"qwen3-direct"}))
+def test_a_conversation_is_its_beginning_continued(template: str) -> None:
+    # What a cache of the first turn relies on, and what a model reads as its own words.
+    first = render(template, TALK[:1])
+    assert render(template, TALK).startswith(first + (" 2." if template == "vicuna" else "2."))
+    assert render(template, TALK[:2], prompt=False).startswith(first)
+    assert render(template, TALK[:1], prompt=False) == first[: len(render(template, TALK[:1], prompt=False))] != first
+    for turn in TALK:
+        assert render(template, TALK).count(turn["content"]) == 1
+
+
+def test_a_template_without_a_place_for_a_system_turn_says_so() -> None:
+    with pytest.raises(TemplateError, match="cllm-math takes no system turn"):
+        render("cllm-math", [RULE, *TALK])
+
+
+# ---------------------------------------------------------------------------------------------------------- the loader
+
+
+@pytest.fixture
+def alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The entry of an alias ``toy``: its hub id is a local folder."""
+    entry: dict[str, Any] = {"title": "", "hub": str(save(tmp_path / "toy", byte_tokenizer(template="its own")))}
+    monkeypatch.setattr(names, "aliases", lambda: {"toy": entry})
+    monkeypatch.setattr(loader, "_hub_in_reach", lambda: False)
+    return entry
+
+
+def test_without_a_template_the_models_own_stays(alias: dict[str, Any]) -> None:
+    loaded = load("toy")
+    assert loaded.tokenizer.chat_template == "its own"
+    assert loaded.spec.template is None
+
+
+def test_the_template_of_an_alias_takes_the_place_of_the_models_own(alias: dict[str, Any]) -> None:
+    alias["template"] = "vicuna"
+    loaded = load("toy")
+    assert loaded.spec.template == "vicuna"
+    assert loaded.has_chat_template
+    ids = loaded.encode(Prompt("p", "1+1?", chat=True, prefill=" It is"))
+    assert loaded.tokenizer.decode(ids) == f"<s>{SYSTEM} USER: 1+1? ASSISTANT: It is"
+    assert (ids[0], ids.count(1)) == (1, 1)  # one begin-of-text token, not its letters
+
+
+def test_the_tokenizer_of_an_alias_is_another_repositorys(alias: dict[str, Any], tmp_path: Path) -> None:
+    byte_tokenizer(bos="<begin>", eos="<end>").save_pretrained(tmp_path / "target")
+    assert load("toy").tokenizer.eos_token == "</s>"
+    alias["tokenizer"] = str(tmp_path / "target")
+    loaded = load("toy")
+    assert loaded.tokenizer.eos_token == "<end>"
+    assert loaded.spec.source == alias["hub"]
+
+
+def test_a_revision_is_the_models_not_that_of_the_tokenizers_repository(
+    alias: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Tokenizers:
+        @staticmethod
+        def from_pretrained(location: str, **where: Any) -> Any:
+            asked.append((location, where.get("revision")))
+            return byte_tokenizer()
+
+    monkeypatch.setattr(loader, "AutoTokenizer", Tokenizers)
+    load("toy", revision="v2")
+    alias["tokenizer"] = "someone/target"
+    load("toy", revision="v2")
+    assert asked == [(alias["hub"], "v2"), ("someone/target", None)]
+
+
+def test_a_tokenizer_out_of_reach_is_named(alias: dict[str, Any]) -> None:
+    alias["tokenizer"] = "nobody/no-such-tokenizer"
+    with pytest.raises(EnvironmentRefused, match="with the tokenizer of nobody/no-such-tokenizer cannot be had"):
+        load("toy")

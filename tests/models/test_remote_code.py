@@ -1,0 +1,215 @@
+"""Python that comes with a model: off unless the flag says so, never asked for, and on record where it was on."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import judged_runs
+import pytest
+import toys
+
+from specbench.cli.app import main
+from specbench.common.errors import UsageError
+from specbench.models.loader import load
+from specbench.results.schema import ModelSpec, RunConfig
+
+FLAG = "--trust-remote-code"
+ANSWERS = "y\n" * 8
+
+CONFIGURATION = """
+from pathlib import Path
+from transformers import LlamaConfig
+Path({marker!r}).touch()
+class OwnConfig(LlamaConfig):
+    model_type = "own-llama"
+"""
+MODEL = """
+from transformers import LlamaForCausalLM
+from .configuration_own import OwnConfig
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+TOKENIZER = """
+from pathlib import Path
+from transformers import PreTrainedTokenizerFast
+Path({marker!r}).touch()
+class OwnTokenizer(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+def _change(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def own_model(folder: Path) -> Path:
+    """A checkpoint of a model type that transformers does not know; its Python writes ``ran`` beside it."""
+    checkpoints.save(folder)
+    (folder / "configuration_own.py").write_text(CONFIGURATION.format(marker=str(folder / "ran")))
+    (folder / "modeling_own.py").write_text(MODEL)
+    auto = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    _change(folder / "config.json", model_type="own-llama", architectures=["OwnForCausalLM"], auto_map=auto)
+    return folder
+
+
+def own_tokenizer(folder: Path) -> Path:
+    """A Llama with a tokenizer that transformers does not know; its Python writes ``ran`` beside it."""
+    checkpoints.save(folder)
+    (folder / "tokenization_own.py").write_text(TOKENIZER.format(marker=str(folder / "ran")))
+    auto = {"AutoTokenizer": [None, "tokenization_own.OwnTokenizer"]}
+    _change(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=auto)
+    return folder
+
+
+def specbench(tmp_path: Path, *argv: object) -> subprocess.CompletedProcess[str]:
+    """The command line with somebody who says yes to all that is asked."""
+    # Where transformers copies such Python to before it runs it.
+    env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    return subprocess.run(
+        [sys.executable, "-m", "specbench", *map(str, argv)],
+        input=ANSWERS, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [own_model, own_tokenizer])
+def test_without_the_flag_nothing_is_asked_and_nothing_runs(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    folder = make(tmp_path / "own")
+    said = specbench(tmp_path, "run", "--model", folder, "--method", "ar", "--limit", 1, "--max-new-tokens", 4)
+    assert said.returncode == 2, said.stderr
+    errors = [line for line in said.stderr.splitlines() if not line.startswith("loading ")]
+    assert len(errors) == 1, said.stderr
+    assert errors[0].startswith("error: own does not load without code of its own; ")
+    assert f"{FLAG} runs that folder's code" in errors[0]
+    assert said.stdout == ""
+    assert not (folder / "ran").exists()
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("make", [own_model, own_tokenizer])
+def test_with_the_flag_it_runs_and_the_record_says_so(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    folder = make(tmp_path / "own")
+    what = ("run", "--model", folder, "--method", "ar", "--limit", 1, "--max-new-tokens", 4, "--json", FLAG)
+    said = specbench(tmp_path, *what)
+    assert said.returncode == 0, said.stderr
+    assert (folder / "ran").exists()
+    (found,) = json.loads(said.stdout)
+    assert json.loads((tmp_path / found["folder"] / "run.json").read_text())["model"]["remote_code"] is True
+
+
+def test_a_failure_of_a_folder_with_code_names_the_flag_too(tmp_path: Path) -> None:
+    folder = own_tokenizer(tmp_path / "own")
+    (folder / "model.safetensors").unlink()
+    _change(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")  # there is no need of its own
+    with pytest.raises(UsageError, match=f"cannot be loaded .*; it brings code of its own, which {FLAG} would run"):
+        load(str(folder))
+    assert not (folder / "ran").exists()
+
+
+def test_a_configuration_cannot_bring_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A type with a tokenizer but without a causal LM: the class would come from the folder that it names.
+    folder = own_model(tmp_path / "own")
+    file = tmp_path / "mine.json"
+    auto = {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    file.write_text(json.dumps({"model_type": "t5", "name_or_path": str(folder), "auto_map": auto}))
+    monkeypatch.setattr("sys.stdin", io.StringIO(ANSWERS))
+    with pytest.raises(UsageError, match=FLAG):
+        load(f"config:{file}")
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize("more", [("--method", "sps", "--set", "sps.draft={own}"), ("--base", "{own}")])
+def test_draft_models_and_bases_are_refused_too(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = own_model(tmp_path / "own")
+    monkeypatch.setattr("sys.stdin", io.StringIO(ANSWERS))
+    what = ["run", "--model", "config:tiny", "--limit", "1", "--max-new-tokens", "4", "--out", str(tmp_path / "runs")]
+    assert main([*what, *(word.format(own=folder) for word in more)]) == 2
+    assert FLAG in capsys.readouterr().err.splitlines()[-1]
+    assert not (folder / "ran").exists()
+
+
+# Where each command loads its model.
+LOADERS = ("specbench.models.loader.load", "specbench.sweeps.worker.load")
+
+
+@pytest.mark.parametrize("flags", [[], [FLAG]], ids=["off", "on"])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "run",
+        "check-lossless",
+        "sweep --method jacobi --grid n=4",
+        "tune --method jacobi --grid n=4 --limit 1 --held-out 1",
+        "profile --out {out}",
+        "trajectories --prompts gsm8k-train --out {out}",
+        "train jetspec --prompts gsm8k-train --out {out}",
+        "judge --judge config:tiny",
+    ],
+    ids=lambda argv: argv.split()[0] if isinstance(argv, str) else None,
+)
+def test_every_command_that_loads_a_model_has_the_flag(
+    argv: str, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    def loader(name: str, *, trust_remote_code: bool, **more: Any) -> Any:
+        told.append(trust_remote_code)
+        raise UsageError("that was enough")
+
+    for where in LOADERS:
+        monkeypatch.setattr(where, loader)
+    monkeypatch.chdir(tmp_path)
+    command = argv.format(out=tmp_path / "out").split()
+    if command[0] == "judge":
+        command += [str(judged_runs.folder(tmp_path, {"ar": {"81": ["a", "b"], "111": ["c", "d"]}}))]
+        monkeypatch.setattr("specbench.evals.judge.run.questions", lambda *given: {})
+        monkeypatch.setattr("specbench.evals.judge.run.answers", lambda *given: [])
+        monkeypatch.setattr("specbench.evals.judge.prompts.JudgePrompts", lambda folder: None)
+    else:
+        command += ["--model", "config:tiny"]
+    assert main([*command, *flags]) == 2
+    assert told == [bool(flags)]
+
+
+def test_draft_models_and_bases_get_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+
+    def loader(name: str, *, trust_remote_code: bool, **more: Any) -> Any:
+        told.append(trust_remote_code)
+        return load(name, **more)
+
+    for where in ("specbench.models.loader.load", "specbench.runner.run.load"):
+        monkeypatch.setattr(where, loader)
+    what = ["--method", "sps", "--set", "sps.draft=config:tiny", "--limit", "1", "--max-new-tokens", "4"]
+    models = ["--model", "config:tiny", "--base", "config:tiny", "--out", str(tmp_path / "runs")]
+    assert main(["run", *what, *models, FLAG]) == 0
+    assert told == [True, True, True]  # the model, its base, the draft model
+
+
+def spec(**more: Any) -> ModelSpec:
+    return toys.config(["ar"], 1).model.model_copy(update=more)
+
+
+def test_a_run_without_code_is_written_and_named_as_ever() -> None:
+    config = toys.config(["ar", "jacobi"], 3)
+    assert config.digest() == "c8da90f7ea0f152ba4cff2ddfcdcda0bad9a864b183bfc57821503b6da3f5eed"
+    assert "remote_code" not in config.model_dump(mode="json")["model"]
+    assert RunConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+def test_a_run_with_code_says_so_and_is_another_run() -> None:
+    config = toys.config(["ar", "jacobi"], 3)
+    trusted = config.model_copy(update={"model": spec(remote_code=True)})
+    written = trusted.model_dump(mode="json")
+    assert written["model"]["remote_code"] is True
+    assert RunConfig.model_validate(written) == trusted
+    assert trusted.digest() != config.digest()

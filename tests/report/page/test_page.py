@@ -1,0 +1,119 @@
+"""The page as a browser shows it: at desktop and phone width, for readers who prefer dark, without a network."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import golden_runs
+import pandas as pd
+import profiled
+import pytest
+import sweeps
+from chromium import look_at
+from reported import config
+
+from specbench.report.gathering import Gathered, gather
+from specbench.report.page.build import build
+from specbench.report.page.write import write_report
+from specbench.results.read import ReadRun
+from specbench.sweeps.table import ReadSweep
+
+# Elements that reach beyond the page and are in no box that scrolls; text with little contrast to its ground; drawings
+# that are shown so small that their words cannot be read; what was fetched.
+LOOK = """(page, inner) => {
+  for (const folded of page.querySelectorAll("details")) folded.open = true;
+  const wide = page.documentElement.clientWidth, beyond = [], faint = [], small = [];
+  const channel = (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const light = (rgb) => 0.2126 * channel(rgb[0]) + 0.7152 * channel(rgb[1]) + 0.0722 * channel(rgb[2]);
+  const colour = (text) => text.match(/[\\d.]+/g).map(Number);
+  const ground = (at) => {
+    for (; at; at = at.parentElement) {
+      const rgba = colour(inner.getComputedStyle(at).backgroundColor);
+      if (rgba.length === 3 || rgba[3] > 0.9) return rgba;
+    }
+    return [255, 255, 255];
+  };
+  for (const at of page.body.querySelectorAll("*")) {
+    const box = at.getBoundingClientRect();
+    if (box.width && box.right > wide + 1 && !at.closest(".scroll")) beyond.push(at.outerHTML.slice(0, 80));
+    if (at.tagName === "svg" && box.width < 0.9 * at.viewBox.baseVal.width) small.push(box.width);
+    const words = [...at.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!words || !box.width || ["STYLE", "title"].includes(at.tagName)) continue;
+    const look = inner.getComputedStyle(at), drawn = at.namespaceURI.endsWith("svg");
+    const [a, b] = [light(colour(drawn ? look.fill : look.color)), light(drawn ? [255, 255, 255] : ground(at))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < 4.5 || a > b) faint.push(at.textContent.slice(0, 40) + " " + contrast.toFixed(2));
+  }
+  return {
+    width: wide, reaches: page.documentElement.scrollWidth, beyond, faint, small, scripts: page.scripts.length,
+    fetched: inner.performance.getEntriesByType("resource").map((one) => one.name.slice(0, 30)),
+    ground: inner.getComputedStyle(page.documentElement).backgroundColor,
+    headings: [...page.querySelectorAll("h2")].map((one) => one.textContent),
+    pictures: page.querySelectorAll("svg, img").length,
+  };
+}"""
+
+
+def swept() -> ReadSweep:
+    """A sweep of two options."""
+    cells = sweeps.grid(speedup=1.5, set="tuning")
+    plain = sweeps.cells([{"method": "ar", "set": "tuning"}])
+    read = ReadRun({"environment": {"device": {"name": "a GPU"}}}, config(["jf"], 50), [], {}, {}, [])
+    return ReadSweep(Path("a-sweep"), {"concurrency": [1]}, {1: read}, pd.concat([cells, plain], ignore_index=True))
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with everything: runs of all kinds, a sweep, a profile, claims, and a folder that was left out."""
+    runs, out = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("report")
+    (golden_runs.write(runs)[0].parent / "torn").mkdir()
+    (runs / "torn" / "run.json").write_text('{"a long line without a blank":' + "x" * 300)
+    found = gather([runs])
+    found = Gathered(found.runs, [swept()], [("a-profile", profiled.made_up())], found.skipped)
+    return write_report(build(found, claims=True), out)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_it_is_legible_and_nothing_overflows(report: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    seen = look_at(report, width, LOOK, tmp_path, dark=dark)
+    assert seen.console == []
+    assert seen.found["width"] == pytest.approx(width, abs=20), "less a scroll bar"
+    assert seen.found["reaches"] == seen.found["width"]
+    assert seen.found["beyond"] == []
+    assert seen.found["faint"] == []
+    assert seen.found["small"] == []
+    assert seen.found["ground"] == "rgb(255, 255, 255)"
+    assert seen.found["scripts"] == 0
+    assert [name for name in seen.found["fetched"] if not name.startswith("data:")] == []
+    assert {"At a glance", "Sweeps", "Profiles", "Published claims", "What the words mean"} < set(
+        seen.found["headings"]
+    )
+    assert seen.found["pictures"] > 15
+
+
+def test_the_look_finds_what_it_is_for(tmp_path: Path) -> None:
+    """A page that does all that the report must not do."""
+    page = tmp_path / "bad.html"
+    page.write_text(
+        '<body style="background:#fff"><p style="width:3000px">wide</p><p style="color:#ccc">faint</p>'
+        '<svg width="20" viewBox="0 0 360 10"></svg><script>console.error("said")</script>'
+    )
+    seen = look_at(page, 390, LOOK, tmp_path)
+    assert any("said" in line for line in seen.console)
+    assert seen.found["reaches"] >= 3000
+    assert len(seen.found["beyond"]) == len(seen.found["faint"]) == len(seen.found["small"]) == 1
+
+
+def test_it_names_nothing_outside_of_itself(report: Path) -> None:
+    text = report.read_text()
+    assert re.findall(r'(?:href|src)="(?!#|data:)[^"]*"', text) == []
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_what_runs_have_written_is_never_markup(report: Path) -> None:
+    text = report.read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert "a judge &lt;b&gt;" in text

@@ -1,0 +1,325 @@
+"""What a contour shows: measured cells where they are, colour between them only, and the best with its equals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.contour import QuadContourSet
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from sweeps import NOTHING, cells, grid, plane
+
+from specbench.report.pictures import style
+from specbench.report.pictures.contours import ALIKE, BEST, MEASURED, MISSING, SMALL, axis_scale, contour, interpolate
+
+
+def panels(figure: Figure) -> list[Axes]:
+    """The panels without colour bars, by rows."""
+    return [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+
+
+def speed(figure: Figure) -> Axes:
+    return panels(figure)[1]
+
+
+def marks(panel: Axes, label: str) -> set[tuple[float, float]]:
+    """Where a panel has marks of that kind, in its data."""
+    found: set[tuple[float, float]] = set()
+    for drawn in panel.collections:
+        if drawn.get_label() == label:
+            found |= {(float(x), float(y)) for x, y in np.asarray(drawn.get_offsets())}
+    return found
+
+
+def band(panel: Axes, x: float, y: float) -> tuple[float, float] | None:
+    """Limits of the colour at a place; None where nothing is coloured."""
+    filled = next((c for c in panel.collections if isinstance(c, QuadContourSet) and c.filled), None)
+    if filled is None:
+        return None
+    inside = [i for i, path in enumerate(filled.get_paths()) if path.contains_point((x, y))]
+    assert len(inside) <= 1
+    levels = np.asarray(filled.levels)
+    return (float(levels[inside[0]]), float(levels[inside[0] + 1])) if inside else None
+
+
+def note(figure: Figure) -> str:
+    """What stands below a figure, without its line breaks."""
+    return " ".join(figure.get_supxlabel().split())
+
+
+def set_at(frame: pd.DataFrame, n: float, pool: float, **values: Any) -> pd.DataFrame:
+    here = frame["n"].eq(n) & frame["pool"].eq(pool)
+    assert here.sum() == 1
+    return frame.assign(**{k: frame[k].where(~here, v) for k, v in values.items()})
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([8, 16, 32, 64, 128, 256], "log"),
+        ([1, 2, 4, 8, 12], "log"),
+        (np.arange(0.5, 1.0, 0.05), "linear"),
+        ([1, 2, 3, 4], "linear"),
+        ([0, 1, 2, 4, 8], "linear"),
+        ([-8, 8, 64], "linear"),
+        ([8, 64], "log"),
+        ([0.5, 0.6, 0.9], "linear"),
+        ([64], "linear"),
+    ],
+)
+def test_an_option_stands_on_the_scale_that_spreads_its_values(values: npt.ArrayLike, scale: str) -> None:
+    assert axis_scale(values) == scale
+
+
+def test_interpolation_repeats_a_plane_over_the_scales_of_its_axes() -> None:
+    ns, rs = [8, 32, 64, 256], [0.5, 0.6, 0.9]  # log2, and linear
+    corners = [[3 + 5 * np.log2(n) - 2 * r for n in ns] for r in rs]
+    x, y, values = interpolate(ns, rs, corners, steps=5)
+    assert values.shape == (len(y), len(x)) == (11, 16)
+    assert x[[0, 5, 10, 15]] == pytest.approx(ns)
+    assert y[[0, 5, 10]] == pytest.approx(rs)
+    assert values == pytest.approx(3 + 5 * np.log2(x) - 2 * y[:, None])
+
+
+def test_interpolation_folds_a_rectangle_along_no_diagonal() -> None:
+    _, _, values = interpolate([1, 2], [1, 2], [[0, 0], [0, 8]], steps=2)
+    assert values[1, 1] == pytest.approx(2)  # the mean of the corners; a diagonal would give 0 or 4
+
+
+@pytest.mark.parametrize(("lacking", "whole"), [(1, slice(8, None)), (2, slice(None, 5))])
+def test_a_rectangle_without_all_its_corners_stays_empty(lacking: int, whole: slice) -> None:
+    corners = np.arange(12.0).reshape(3, 4)
+    corners[1, lacking] = np.nan
+    _, _, values = interpolate([1, 2, 4, 8], [1, 2, 4], corners, steps=4)
+    known = np.isfinite(values)
+    assert known[:, whole].all()
+    assert known.sum() == known[:, whole].size  # the four rectangles around it are empty
+
+
+def test_colour_between_the_cells_is_that_of_the_plane_they_lie_on() -> None:
+    frame = grid()
+    for column, scale in ((0, 0.1), (1, 1.0)):
+        panel = panels(contour(frame, "n", "pool"))[column]
+        for n, pool in ((8.5, 1.1), (11, 3), (23, 1.5), (50, 3.7)):
+            between = band(panel, n, pool)
+            assert between is not None
+            assert between[0] - 1e-6 <= scale * plane(n, pool) <= between[1] + 1e-6
+            assert between[1] - between[0] < 0.2 * scale * (plane(64, 4) - plane(8, 1))  # tells places apart
+
+
+def test_nothing_is_coloured_in_a_hole_or_outside_the_cells() -> None:
+    panel = speed(contour(grid(without={(16, 2)}), "n", "pool"))
+    holes = [(12, 1.5), (12, 3), (23, 1.5), (23, 3), (31.5, 3.9), (8.1, 1.05)]
+    beyond = [(7.8, 2), (66, 2), (40, 0.97), (40, 4.1)]
+    assert [band(panel, *place) for place in holes + beyond] == [None] * 10
+    assert band(panel, 40, 1.05) is not None
+    assert band(panel, 40, 3.9) is not None
+
+
+def test_a_hole_is_not_rounded_off_where_two_of_its_sides_meet() -> None:
+    panel = speed(contour(grid((8, 16, 32, 64), (1, 2, 4, 8), without={(16, 2)}), "n", "pool"))
+    assert band(panel, 2**4.99, 2**1.99) is None
+    assert band(panel, 2**5.01, 2**1.99) is not None
+    assert band(panel, 2**4.99, 2**2.01) is not None
+
+
+def test_cells_are_drawn_where_they_are_and_in_the_colour_of_their_value() -> None:
+    frame = grid(without={(16, 2)})
+    panel = speed(contour(set_at(frame, 64, 4, tok_s=NOTHING), "n", "pool"))
+    assert marks(panel, MEASURED) == {(n, p) for n in (8, 16, 32, 64) for p in (1, 2, 4)} - {(16, 2), (64, 4)}
+    assert marks(panel, MISSING) == {(16, 2), (64, 4)}
+    drawn = next(c for c in panel.collections if c.get_label() == MEASURED)
+    expected = [plane(n, pool) for n, pool in np.asarray(drawn.get_offsets())]
+    assert np.asarray(drawn.get_array()) == pytest.approx(expected)
+
+
+def test_the_grid_of_a_whole_sweep_shows_what_a_slice_of_it_lacks() -> None:
+    whole = grid()
+    panel = speed(contour(whole[whole["n"] != 16], "n", "pool", grid=whole))
+    assert marks(panel, MISSING) == {(16, 1), (16, 2), (16, 4)}
+    assert band(panel, 11, 2) is None
+
+
+def test_axes_are_logarithmic_where_the_options_are() -> None:
+    panel = panels(contour(grid(pools=(0.5, 0.6, 0.7)), "n", "pool"))[0]
+    assert (panel.get_xscale(), panel.get_yscale()) == ("log", "linear")
+    assert [text.get_text() for text in panel.get_xticklabels()] == ["8", "16", "32", "64"]
+    assert [text.get_text() for text in panel.get_yticklabels()] == ["0.5", "0.6", "0.7"]
+
+
+def test_the_best_has_a_star_its_interval_and_rings_around_its_equals() -> None:
+    frame = set_at(grid(tok_s_half=3.0), 64, 4, best=True, within_noise=True)
+    frame = set_at(set_at(frame, 64, 2, within_noise=True), 32, 4, within_noise=True)
+    figure = contour(frame, "n", "pool")
+    for panel in panels(figure):
+        assert marks(panel, BEST) == {(64, 4)}
+        assert marks(panel, ALIKE) == {(64, 2), (32, 4)}
+    assert [text.get_text() for text in speed(figure).texts] == ["88.0 tok/s\n[85.0, 91.0]"]
+    assert [text.get_text() for text in panels(figure)[0].texts] == ["8.80 TPF"]
+
+
+def test_the_best_needs_no_interval_and_what_is_elsewhere_is_said_to_be() -> None:
+    assert [t.get_text() for t in speed(contour(set_at(grid(), 8, 1, best=True), "n", "pool")).texts] == ["50.0 tok/s"]
+    elsewhere = "The best cell of this concurrency is not among these"
+    assert elsewhere in note(contour(grid(), "n", "pool"))
+    assert elsewhere not in note(contour(set_at(grid(), 8, 1, best=True), "n", "pool"))
+
+
+def test_cells_that_were_stopped_early_are_smaller() -> None:
+    panel = speed(contour(set_at(grid(), 8, 1, stopped="halved", prompts=4), "n", "pool"))
+    assert marks(panel, SMALL) == {(8, 1)}
+    sizes = {c.get_label(): c.get_sizes()[0] for c in panel.collections if isinstance(c, PathCollection)}
+    assert sizes[SMALL] < sizes[MEASURED] / 2
+    at_its_interval = speed(contour(set_at(grid(), 8, 1, stopped="interval"), "n", "pool"))
+    assert marks(at_its_interval, SMALL) == set()
+
+
+def test_the_note_says_how_wide_intervals_are_and_how_many_there_are() -> None:
+    frame = cells(
+        [{"n": n, "pool": p, "tok_s": 100.0, "tok_s_half": half, "prompts": prompts} for n, p, half, prompts in (
+            (8, 1, 1.0, 10), (8, 2, 2.0, 20), (16, 1, 6.0, 30), (16, 2, None, 40))]
+    )  # fmt: skip
+    said = note(contour(frame, "n", "pool"))
+    assert "median ±2.0%, widest ±6.0%; 1 of 4 cells have none." in said
+    assert "Prompts per cell: 10 to 40." in said
+
+
+def test_the_title_says_what_is_held_fixed_and_what_was_asked() -> None:
+    title = contour(grid(K=2, concurrency=8), "n", "pool", caption="a model · a task").get_suptitle()
+    assert title == "jf over n and pool · K 2 · concurrency 8\na model · a task"
+    line = pd.concat([grid(pools=(4,), K=1), grid(pools=(4,), K=2)])
+    assert contour(line, "n", facet="K").get_suptitle().strip() == "jf over n · pool 4 · concurrency 1"
+
+
+def test_facets_have_common_colours_and_their_own_cells() -> None:
+    slow, fast = grid(K=1), grid(K=2)
+    fast["tok_s"] += 40
+    figure = contour(pd.concat([fast, slow], ignore_index=True), "n", "pool", facet="K")
+    shown = panels(figure)
+    titles = ["K 1: tokens per forward", "K 1: tok/s", "K 2: tokens per forward", "K 2: tok/s"]
+    assert [panel.get_title(loc="left") for panel in shown] == titles
+    norms = []
+    for panel, most in ((shown[1], plane(64, 4)), (shown[3], plane(64, 4) + 40)):
+        drawn = next(c for c in panel.collections if c.get_label() == MEASURED)
+        assert np.asarray(drawn.get_array()).max() == pytest.approx(most)
+        norms.append(drawn.get_clim())
+    low, high = norms[0]
+    assert norms[1] == (low, high)
+    assert low is not None
+    assert high is not None
+    assert low <= plane(8, 1)
+    assert high >= plane(64, 4) + 40
+
+
+@pytest.mark.parametrize(("ns", "pools", "over"), [((8, 16, 64), (4,), "n"), ((32,), (1, 2, 12), "pool")])
+def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
+    ns: tuple[int, ...], pools: tuple[int, ...], over: str
+) -> None:
+    frame = set_at(grid(ns, pools, tok_s_half=2.0), ns[-1], pools[-1], best=True)
+    panel = speed(contour(frame, "n", "pool"))
+    assert panel.get_xlabel() == over
+    assert panel.get_xscale() == "log"
+    assert marks(panel, MEASURED) == set(zip(frame[over], frame["tok_s"], strict=True))
+    assert marks(panel, BEST) == {(frame[over].iloc[-1], frame["tok_s"].iloc[-1])}
+    (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
+    ends = [[float(y) for _, y in segment] for segment in drawn.get_segments()]
+    assert ends == [[pytest.approx(value - 2), pytest.approx(value + 2)] for value in frame["tok_s"]]
+
+
+def test_an_interval_beside_its_value_is_a_bar_on_one_side() -> None:
+    frame = grid((8, 16), (4,), tok_s_low=70.0, tok_s_high=75.0)
+    panel = speed(contour(frame, "n"))
+    (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
+    assert [[float(y) for _, y in segment] for segment in drawn.get_segments()] == [[58, 75], [68, 75]]
+
+
+def test_what_is_written_at_the_best_of_a_line_hides_no_cell() -> None:
+    frame = grid((8, 16, 32, 64, 128), (4,)).assign(tok_s=[60.0, 73.0, 85.0, 95.0, 78.0])
+    panel = speed(contour(set_at(frame, 64, 4, best=True), "n"))
+    panel.figure.canvas.draw()
+    (text,) = panel.texts
+    box = Text.get_window_extent(text)
+    assert text.get_text().startswith("95.0 tok/s")
+    assert not any(box.contains(x, y) for x, y in panel.transData.transform(frame[["n", "tok_s"]].to_numpy()))
+
+
+def test_a_line_is_not_drawn_across_a_missing_cell() -> None:
+    frame = grid((8, 16, 32, 64), (4,))
+    panel = speed(contour(set_at(frame, 16, 4, tok_s=NOTHING), "n"))
+    assert [float(x) for x, _ in marks(panel, MISSING)] == [16]
+    line = next(line for line in panel.lines if len(np.asarray(line.get_xdata())) == 4)
+    assert np.isnan(np.asarray(line.get_ydata(), dtype=float)).tolist() == [False, True, False, False]
+
+
+def test_one_cell_is_a_point() -> None:
+    panel = speed(contour(grid((8,), (2,)), "n", "pool"))
+    assert marks(panel, MEASURED) == {(8, plane(8, 2))}
+    low, high = panel.get_xlim()
+    assert low < 8 < high
+
+
+def test_cells_on_a_diagonal_are_points_with_nothing_between() -> None:
+    frame = grid(without={(8, 2), (8, 4), (16, 1), (16, 4), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4)})
+    panel = speed(contour(frame, "n", "pool"))
+    assert marks(panel, MEASURED) == {(8, 1), (16, 2), (32, 4)}
+    assert not [c for c in panel.collections if isinstance(c, QuadContourSet)]
+
+
+def test_equal_cells_are_all_of_one_colour() -> None:
+    frame = grid()
+    frame["tok_s"] = 70.0
+    between = band(speed(contour(frame, "n", "pool")), 20, 1.5)
+    assert between is not None
+    assert between[0] <= 70 <= between[1]
+
+
+def test_baseline_rows_and_rows_without_the_options_are_no_cells() -> None:
+    further = cells([{"method": "ar"}, {"pool": 2, "tok_s": 1000.0}])
+    panel = speed(contour(pd.concat([grid(), further], ignore_index=True), "n", "pool"))
+    assert len(marks(panel, MEASURED)) == 12
+    assert marks(panel, MISSING) == set()
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (pd.concat([grid(K=1), grid(K=2)]), "several cells have the same n, pool"),
+        (pd.concat([grid(), grid(concurrency=4)]), "one method at one concurrency"),
+        (pd.concat([grid(), grid(method="lookahead")]), "one method at one concurrency"),
+        (grid().assign(tok_s=NOTHING), "no cell is measured"),
+        (grid().drop(columns=["tpf", "best"]), "lacks tpf, best"),
+    ],
+)
+def test_what_is_no_grid_of_one_method_is_refused(frame: pd.DataFrame, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        contour(frame, "n", "pool")
+
+
+def test_the_same_cells_are_the_same_bytes(tmp_path: Path) -> None:
+    frame = set_at(grid(without={(16, 2)}, tok_s_half=2.0), 64, 4, best=True)
+    first = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "first.png")
+    again = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "again.png")
+    assert again.read_bytes() == first.read_bytes()
+
+
+def test_the_legend_stands_clear_of_note_and_panels() -> None:
+    frame = set_at(set_at(grid(without={(16, 2)}), 64, 4, best=True), 64, 2, within_noise=True)
+    figure = contour(frame, "n", "pool", caption="a model")
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [MEASURED, MISSING, BEST, ALIKE]
+    box = legend.get_window_extent()
+    below = next(text for text in figure.texts if text.get_text() == figure.get_supxlabel())
+    line = style.SMALL_SIZE * 1.2 * figure.dpi / 72
+    assert box.y0 >= below.get_window_extent().y1 - 2.2 * line  # two empty lines head the note
+    for panel in panels(figure):
+        around = panel.get_tightbbox()
+        assert around is not None
+        assert box.y1 <= around.y0 + 1

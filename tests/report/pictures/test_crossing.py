@@ -1,0 +1,162 @@
+"""Where speculation stops paying: hand-computed crossings, and that the picture shows these and no others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from sweeps import NOTHING, busy, cells
+
+from specbench.report.pictures.crossing import CROSSING, OTHERS, PREDICTED, crossing, crossings
+
+
+def panel(figure: Figure) -> Axes:
+    (axes,) = figure.axes
+    return axes
+
+
+def diamonds(axes: Axes) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for c in axes.collections for x, y in np.asarray(c.get_offsets())
+            if len(c.get_paths()) and c.get_zorder() == 5]  # fmt: skip
+
+
+def points(line: Line2D) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())]
+
+
+@pytest.mark.parametrize(
+    ("speedups", "where", "between", "stops"),
+    [
+        ({8: 1.5, 16: 0.5}, 2**3.5, (8, 16), True),  # half-way on log2, and not 12
+        ({4: 1.2, 16: 0.9}, 2 ** (2 + 2 * 2 / 3), (4, 16), True),
+        ({1: 0.8, 2: 1.6}, 2**0.25, (1, 2), False),
+        ({2: 1.4, 4: 1.0, 8: 0.7}, 4.0, (2, 4), True),  # at 1 it does not pay
+        ({2: 1.4, 4: NOTHING, 8: 0.6}, 4.0, (2, 8), True),  # 4 was not measured
+        ({16: 0.5, 8: 1.5, 4: 2.0}, 2**3.5, (8, 16), True),  # rows in no order
+    ],
+)
+def test_a_crossing_lies_on_the_line_between_two_measured_neighbours(
+    speedups: dict[int, float | tuple[float, float, float]], where: float, between: tuple[int, int], stops: bool
+) -> None:
+    (found,) = crossings(busy("jf", speedups))
+    assert found.concurrency == pytest.approx(where)
+    assert (found.between, found.stops, found.method) == (between, stops, "jf")
+
+
+@pytest.mark.parametrize("speedups", [{1: 3.0, 64: 1.01}, {1: 0.9, 64: 0.2}, {4: 2.0}, {1: 1.0, 2: 1.0}, {1: NOTHING}])
+def test_nothing_is_said_beyond_what_was_measured(
+    speedups: dict[int, float | tuple[float, float, float]],
+) -> None:
+    assert crossings(busy("jf", speedups)) == []
+
+
+def test_every_crossing_of_every_setting_is_found_in_the_order_of_rows() -> None:
+    frame = pd.concat(
+        [busy("pld", {1: 0.5, 2: 1.5, 4: 0.5}), busy("jf", {1: 1.5, 2: 0.5}, n=8), busy("jf", {1: 1.5, 2: 1.2}, n=64)],
+        ignore_index=True,
+    )
+    found = [(c.method, c.between, c.stops) for c in crossings(frame)]
+    assert found == [("pld", (1, 2), False), ("pld", (2, 4), True), ("jf", (1, 2), True)]
+
+
+def test_baseline_is_no_method_that_crosses() -> None:
+    assert crossings(busy("ar", {1: 1.1, 2: 0.9})) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "sure"),
+    [
+        ((1.3, 1.5, 1.7), (0.4, 0.5, 0.6), True),
+        ((0.9, 1.5, 1.7), (0.4, 0.5, 0.6), False),
+        ((1.3, 1.5, 1.7), (0.4, 0.5, 1.1), False),
+        (1.5, (0.4, 0.5, 0.6), False),  # no interval shows nothing
+    ],
+)
+def test_a_crossing_is_sure_where_both_intervals_exclude_1(
+    there: float | tuple[float, float, float], here: tuple[float, float, float], sure: bool
+) -> None:
+    (found,) = crossings(busy("jf", {8: there, 16: here}))
+    assert found.sure is sure
+    assert str(found) == f"stops paying between 8 and 16 (at about 11.3{'' if sure else ', within noise'})"
+
+
+def test_two_rows_of_a_setting_at_one_concurrency_are_refused() -> None:
+    frame = pd.concat([busy("jf", {1: 1.5, 2: 1.1}), busy("jf", {2: 0.9})], ignore_index=True)
+    with pytest.raises(ValueError, match="jf has several rows at one concurrency"):
+        crossings(frame)
+
+
+def test_the_picture_shows_lines_bands_and_crossings() -> None:
+    frame = pd.concat(
+        [busy("jf", {1: (1.8, 2.0, 2.2), 8: (1.4, 1.5, 1.6), 16: (0.4, 0.5, 0.6)}), busy("pld", {1: 1.5, 16: 1.2})],
+        ignore_index=True,
+    )
+    axes = panel(crossing(frame))
+    lines = {line.get_label(): points(line) for line in axes.lines}
+    assert lines["jf"] == [(1, 2.0), (8, 1.5), (16, 0.5)]
+    assert lines["pld"] == [(1, 1.5), (16, 1.2)]
+    assert {y for _, y in lines["AR"]} == {1.0}
+    assert diamonds(axes) == [(pytest.approx(2**3.5), 1.0)]
+    assert [text.get_text() for text in axes.texts] == ["between 8 and 16"]
+    (band,) = (c for c in axes.collections if isinstance(c, PolyCollection))
+    corners = {(float(x), float(y)) for x, y in np.asarray(band.get_paths()[0].vertices)}
+    assert {(1, 1.8), (1, 2.2), (8, 1.4), (8, 1.6), (16, 0.4), (16, 0.6)} <= corners
+    assert axes.get_xscale() == "log"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "8", "16"]
+
+
+def test_the_note_names_what_crosses_and_what_does_not() -> None:
+    slow = busy("slow", {2: (0.4, 0.5, 0.6), 4: (0.8, 0.9, 1.1)})
+    pld = busy("pld", {1: (1.4, 1.5, 1.6), 16: (1.1, 1.2, 1.3)})
+    frame = pd.concat([busy("jf", {8: 1.5, 16: 0.5}), pld, slow, busy("msn", {2: 1.0})], ignore_index=True)
+    said = " ".join(crossing(frame).get_supxlabel().split())
+    assert "jf stops paying between 8 and 16 (at about 11.3, within noise)." in said
+    assert "pld pays where measured, from 1 to 16." in said
+    assert "slow does not pay where measured, from 2 to 4, in part within noise." in said
+    assert "msn does not pay at 2, in part within noise." in said
+    assert said.count("jf") == 1
+
+
+def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
+    mine = busy("jf", {1: 2.0, 4: 1.5}).assign(predicted_tok_s=[90.0, 200.0])
+    ar = cells([{"method": "ar", "concurrency": c, "predicted_tok_s": p} for c, p in ((4, 160.0), (1, 40.0))])
+    axes = panel(crossing(pd.concat([mine, ar], ignore_index=True)))
+    (drawn,) = (line for line in axes.lines if line.get_linestyle() == "--" and len(points(line)))
+    assert points(drawn) == [(1, 2.25), (4, 1.25)]
+    assert PREDICTED in axes.get_legend_handles_labels()[1]
+    without = panel(crossing(mine))  # no prediction of AR, so no ratio
+    assert [line for line in without.lines if line.get_linestyle() == "--"] == []
+
+
+def test_the_note_says_where_a_predicted_line_crosses_and_what_is_not_in_it() -> None:
+    mine = busy("jf", {1: 2.0, 4: 1.5, 16: 0.5}).assign(predicted_tok_s=[80.0, 200.0, 100.0])
+    ar = cells(
+        [{"method": "ar", "concurrency": c, "predicted_tok_s": p} for c, p in ((1, 40.0), (4, 100.0), (16, 200.0))]
+    )
+    said = " ".join(crossing(pd.concat([ar, mine])).get_supxlabel().split())  # the index repeats
+    # predicted 2, 2 and 0.5: it meets 1 two thirds of the way from 4 to 16
+    assert "Predicted: jf stops paying between 4 and 16 (at about 10.1)." in said
+    assert "rows of padding and slots that stand empty" in said
+    assert "Predicted" not in crossing(mine).get_supxlabel()
+
+
+def test_of_many_settings_those_that_lead_somewhere_are_told_apart() -> None:
+    settings = {"wide": {1: 2.0, 8: 0.6}, "narrow": {1: 1.4, 8: 1.2}, "never": {1: 1.3, 8: 0.8}}
+    rows = [busy("jf", dict(s), label=name, n=i) for i, (name, s) in enumerate(settings.items())]
+    lucky = busy("jf", {1: 9.0}, label="lucky", n=9, stopped="halved")
+    axes = panel(crossing(pd.concat([*rows, lucky])))  # the index repeats, as concat leaves it
+    lines = {str(line.get_label()): points(line) for line in axes.lines}
+    assert {"wide", "narrow"} <= lines.keys()
+    assert lines[OTHERS] == [(1, 1.3), (8, 0.8)]
+    assert "lucky" not in lines  # its few prompts lead nothing
+    assert len(diamonds(axes)) == 1  # of "wide"; that of a grey line would say nothing of the method
+    assert CROSSING in axes.get_legend_handles_labels()[1]
+
+
+def test_a_sweep_without_speedups_has_no_such_picture() -> None:
+    with pytest.raises(ValueError, match="no cell has a speedup"):
+        crossing(busy("jf", {1: NOTHING}))

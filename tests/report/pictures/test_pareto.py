@@ -1,0 +1,111 @@
+"""Which cells no other beats in speed and right answers, and what of it is drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.text import Text
+from sweeps import NOTHING, cells
+
+from specbench.report.pictures.pareto import FRONT, SMALL, front, pareto
+from specbench.results.stats import proportion_interval
+
+CELLS: list[dict[str, Any]] = [
+    {"method": "ar", "tok_s": 40.0, "accuracy": 0.8},
+    {"method": "jf", "label": "jf n=8", "tok_s": 60.0, "accuracy": 0.8, "tok_s_half": 5.0},
+    {"method": "jf", "label": "jf n=16", "tok_s": 90.0, "accuracy": 0.7},
+    {"method": "jf", "label": "jf n=32", "tok_s": 80.0, "accuracy": 0.6},
+    {"method": "msn", "tok_s": 120.0, "accuracy": 0.5},
+]
+
+
+def drawn(rows: list[dict[str, Any]]) -> Axes:
+    (axes,) = pareto(cells(rows)).axes
+    return axes
+
+
+def points(axes: Axes, label: str) -> list[tuple[float, float]]:
+    found = next((c for c in axes.collections if c.get_label() == label), None)
+    return [] if found is None else [(float(x), float(y)) for x, y in np.asarray(found.get_offsets())]
+
+
+@pytest.mark.parametrize(
+    ("speed", "accuracy", "ahead"),
+    [
+        ([1, 2, 3], [3, 2, 1], [True, True, True]),
+        ([1, 2, 3], [1, 2, 3], [False, False, True]),
+        ([1, 2, 2], [3, 1, 2], [True, False, True]),
+        ([2, 2], [1, 1], [True, True]),  # twins: neither is better
+        ([1, 2], [5, 5], [False, True]),
+        ([], [], []),
+    ],
+)
+def test_the_front_is_what_no_other_beats(speed: list[float], accuracy: list[float], ahead: list[bool]) -> None:
+    assert front(np.array(speed, dtype=float), np.array(accuracy, dtype=float)).tolist() == ahead
+
+
+def test_points_stand_at_their_figures_and_the_front_steps_down_between_them() -> None:
+    axes = drawn(CELLS)
+    assert points(axes, "ar") == [(40.0, 0.8)]
+    assert points(axes, "jf") == [(60.0, 0.8), (90.0, 0.7), (80.0, 0.6)]
+    line = next(line for line in axes.lines if line.get_label() == FRONT)
+    steps = [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())]
+    # Up to 60 tok/s it is 0.8; from there on no more than 0.7, and from 90 on 0.5.
+    assert steps == [(60, 0.8), (60, 0.7), (90, 0.7), (90, 0.5), (120, 0.5)]
+
+
+def test_bars_are_the_interval_of_speed_and_wilsons_of_the_answers() -> None:
+    axes = drawn(CELLS[:2])
+    drawings = [c for c in axes.collections if isinstance(c, LineCollection)]
+    found = [np.asarray(segment) for c in drawings for segment in c.get_segments() if len(segment)]
+    across = [s for s in found if s[0, 1] == s[1, 1]]
+    upright = [s for s in found if s[0, 0] == s[1, 0] == 60.0]
+    assert [s[:, 0].tolist() for s in across] == [[pytest.approx(55.0), pytest.approx(65.0)]]
+    wilson = proportion_interval(40, 50)
+    assert wilson is not None
+    assert [s[:, 1].tolist() for s in upright] == [[pytest.approx(wilson.low), pytest.approx(wilson.high)]]
+
+
+def test_cells_without_accuracy_are_left_out_and_counted() -> None:
+    figure = pareto(cells([*CELLS, {"tok_s": 999.0}, {"tok_s": NOTHING, "accuracy": 0.9}]))
+    assert all(x < 900 for x, _ in points(figure.axes[0], "jf"))
+    assert "2 cells are not shown" in " ".join(figure.get_supxlabel().split())
+    assert "not shown" not in pareto(cells(CELLS)).get_supxlabel()
+
+
+def test_a_cell_that_was_stopped_early_is_small_and_beats_nobody() -> None:
+    axes = drawn([*CELLS, {"tok_s": 130.0, "accuracy": 1.0, "stopped": "halved", "prompts": 4}])
+    assert points(axes, f"jf: {SMALL}") == [(130.0, 1.0)]
+    line = next(line for line in axes.lines if line.get_label() == FRONT)
+    assert np.asarray(line.get_xdata()).max() == 120
+
+
+def test_labels_name_the_front_the_baseline_and_each_methods_fastest() -> None:
+    axes = drawn(CELLS)
+    assert sorted(text.get_text() for text in axes.texts) == ["ar", "jf n=16", "jf n=8", "msn"]
+
+
+def test_labels_of_crowded_points_hide_neither_each_other_nor_the_points() -> None:
+    rows = [{"label": f"jf number {i}", "tok_s": 100.0 + i / 4, "accuracy": 0.8 - i / 2000} for i in range(8)]
+    axes = drawn([{"method": "ar", "tok_s": 40.0, "accuracy": 0.2}, *rows])
+    axes.figure.canvas.draw()
+    boxes = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}  # an annotation's has its line too
+    assert len(boxes) == 9
+    marks = axes.transData.transform(np.array([(row["tok_s"], row["accuracy"]) for row in rows], dtype=float))
+    names = sorted(boxes)
+    for i, name in enumerate(names):
+        box = boxes[name]
+        assert axes.bbox.x0 <= box.x0 < box.x1 <= axes.bbox.x1
+        assert [other for other in names[i + 1 :] if box.overlaps(boxes[other])] == []
+        assert not any(box.contains(x, y) for x, y in marks)
+
+
+def test_speeds_of_several_concurrencies_are_refused() -> None:
+    with pytest.raises(ValueError, match="several concurrencies"):
+        pareto(cells([*CELLS, {"concurrency": 4, "accuracy": 0.5}]))
+    with pytest.raises(ValueError, match="no cell has both"):
+        pareto(cells([{"tok_s": 1.0}]))

@@ -1,0 +1,33 @@
+"""The line on what the engine set up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specbench.report.terminal.engine import engine_line
+
+CAPTURED = {"graphs": 14, "capture_s": 2.07, "capture_bytes": 310 << 20}
+
+
+@pytest.mark.parametrize(
+    ("report", "line"),
+    [
+        (
+            {"attention": "triton", "why": "auto: 1.3 times flash", **CAPTURED, "compile_s": None, "late_captures": 0},
+            "attention: triton (auto: 1.3 times flash); 14 graphs captured in 2.1 s, 310 MiB",
+        ),
+        (
+            {"attention": "flash", "why": "", "graphs": 1, "capture_s": 0.0, "capture_bytes": None, "compile_s": 11.96},
+            "attention: flash; 1 graph captured in 0.0 s; compiled in 12.0 s",
+        ),
+        (
+            {"attention": "reference", "why": "auto: no CUDA device", "graphs": 0},
+            "attention: reference (auto: no CUDA device)",
+        ),
+        ({}, ""),
+    ],
+)
+def test_what_there_is_is_told_and_what_is_not_is_left_out(report: dict[str, Any], line: str) -> None:
+    assert engine_line(report) == line

@@ -1,0 +1,172 @@
+"""The terminal's picture of a generation: golden at two widths, and harmless whatever a model wrote."""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+from collections.abc import Sequence
+
+import pytest
+import traced
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from specbench.decoding.tree import TokenTree
+from specbench.report.terminal.generation import Generation, as_data, escaped, letters
+from specbench.results.schema import RequestRecord
+
+WORDS = [
+    "def", " add", "(a,", " b):", "\n    ", "return", " a + b", "\n\n", "print(", "add(1, 2))", " # 漢字", "\x1b[31m",
+    "", " sub", " mul",
+]  # fmt: skip
+DEF, ADD, A, B, NEW, RETURN, SUM, GAP, PRINT, CALL, NOTE, RED, END, SUB, MUL = range(len(WORDS))
+
+
+def decode(ids: Sequence[int]) -> str:
+    return "".join(WORDS[i] for i in ids)
+
+
+def record(whole: bool = True) -> RequestRecord:
+    """Four forwards: a tree of guesses and recycled n-grams, a chain, one too long for a line, and the end."""
+    branched = TokenTree(
+        [DEF, ADD, A, SUB, MUL, SUB, A],
+        [-1, 0, 1, 0, 0, 4, 5],
+        origins=["", "guess", "noise", "pool", "pool", "pool", "pool"],
+    )
+    body = [B, NEW, RETURN, SUM, GAP, PRINT, CALL, NOTE, NEW, PRINT, CALL]
+    long = TokenTree.chain(body, origins="lookup")
+    steps = [
+        (branched, [0, 1, 2], B),
+        (long, range(len(body)), RED),
+        (TokenTree.chain([RED, *[CALL] * 9]), [0], GAP),
+        (TokenTree.chain([GAP]), [0], END),
+    ]
+    return traced.record(decode, DEF, steps, stop_ids=[END], method="jf", prompt="HumanEval/0", whole=whole)
+
+
+def printed(made: RequestRecord, columns: int, **terminal: object) -> str:
+    console = Console(width=columns, file=io.StringIO(), **{"color_system": None, **terminal})  # type: ignore[arg-type]
+    console.print(Generation(made))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def shown(made: RequestRecord, columns: int) -> str:
+    return "\n".join(line.rstrip() for line in printed(made, columns).splitlines())
+
+
+EIGHTY = """\
+jf on HumanEval/0: 17 tokens, 4 forwards after prefill, 4.00 TPF
+
+step rows tokens text
+   0    –      1 def
+   1    7      3 ⟨g: add⟩⟨n:(a,⟩ b):
+                 ✗ ⟨p: sub⟩
+                 ✗ ⟨p: mul│ sub│(a,⟩
+   2   11     11 ⟨l:\\n    │return│ a + b│\\n\\n│print(│add(1, 2))│ # 漢字│\\n
+                 │print(│add(1, 2))⟩\\x1b[31m
+   3   10      1 \\n\\n
+                 ✗ ⟨d:add(1, 2))│add(1, 2))│add(1, 2))│add(1, 2))│add(1, 2))│ad…
+   4    1      1 ∎◌
+
+  prefill  1 first token, from the prompt's forward
+  bonus    4 the target's own next token
+d draft    0 drafted; rows drafted: 9
+g guess    1 Jacobi guess: the target's token under the drafts before it; rows
+             drafted: 1
+n noise    1 fresh guess, drawn at random; rows drafted: 1
+p pool     0 pooled or recycled n-gram; rows drafted: 4
+l lookup  10 copied from earlier text; rows drafted: 10
+∎ the answer's end; ◌ a token without text of its own; ✗ rejected drafts."""
+
+
+def test_at_eighty_columns() -> None:
+    assert shown(record(), 80) == EIGHTY
+
+
+def test_at_a_hundred_and_forty_columns_nothing_is_broken() -> None:
+    lines = shown(record(), 140).splitlines()
+    body = "⟨l:\\n    │return│ a + b│\\n\\n│print(│add(1, 2))│ # 漢字│\\n    │print(│add(1, 2))⟩\\x1b[31m"
+    assert f"   2   11     11 {body}" in lines
+    assert f"                 ✗ ⟨d:{'│'.join(['add(1, 2))'] * 9)}⟩" in lines
+    assert len(lines) == len(EIGHTY.splitlines()) - 2
+
+
+def cells(line: str) -> int:
+    """Columns that a line takes: ideographs have two."""
+    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in line)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140])
+def test_no_line_is_too_wide(columns: int) -> None:
+    assert max(map(cells, shown(record(), columns).splitlines())) <= columns
+
+
+def test_without_trace_it_says_how_to_see_more() -> None:
+    text = shown(record(whole=False), 80)
+    assert "✗" not in text
+    assert " ".join(text.split()).endswith("run with --trace to see rejected drafts.")
+
+
+# ------------------------------------------------------------------ colours
+
+
+def test_a_terminal_has_colours_instead_of_letters() -> None:
+    text = printed(record(), 80, force_terminal=True, color_system="standard", no_color=False)
+    assert "⟨" not in text
+    assert "\x1b[32m add\x1b[0m" in text  # a guess
+    assert "\x1b[31m(a,\x1b[0m" in text  # noise
+    assert "\x1b[2;9;35m sub\x1b[0m" in text  # rejected: dim and struck through
+
+
+def test_a_terminal_without_colours_has_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = printed(record(), 80, force_terminal=True, color_system="standard")
+    assert "⟨g: add⟩" in text
+
+
+# ------------------------------------------------------------------ what a model may write
+
+
+@given(st.text())
+def test_no_text_reaches_the_terminal_unprintable(text: str) -> None:
+    found = escaped(text)
+    assert found.isprintable()
+    assert not set(found) & set("⟨⟩│∎◌␣✗"), "brackets and signs are ours"
+    assert found.encode("latin-1", "backslashreplace").decode("unicode_escape") == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("a\u202eb", "a\\u202eb"),  # turns what follows around
+        ("\r\n\t", "\\r\\n\\t"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\ud800", "\\ud800"),
+        ("[red]x[/red] :smile:", "[red]x[/red] :smile:"),
+        ("\\n", "\\\\n"),
+        ("漢 é 🙂", "漢 é 🙂"),
+    ],
+)
+def test_escapes(text: str, expected: str) -> None:
+    assert escaped(text) == expected
+
+
+def test_names_are_shown_escaped_too() -> None:
+    made = traced.record(decode, DEF, [(TokenTree.chain([DEF, ADD], origins="w\x1b[2J"), [0, 1], A)], prompt="p\x1b[2J")
+    for columns in (80, 140):
+        assert "\x1b" not in shown(made, columns)
+
+
+def test_every_origin_has_a_letter_of_its_own() -> None:
+    found = letters(["bonus", "guess", "gamble", "garble", "noise"])
+    assert found == {"bonus": "", "guess": "g", "gamble": "a", "garble": "r", "noise": "n"}
+
+
+def test_data() -> None:
+    data = as_data(record())
+    assert (data["key"], data["tpf"], data["origins"]["lookup"]) == ("jf|HumanEval/0|0", 4.0, 10)
+    assert "".join(token["text"] for step in data["steps"] for token in step["tokens"]) == record().text
+    assert [len(step["drafts"] or []) for step in data["steps"]] == [0, 6, 10, 9, 0]

@@ -1,0 +1,126 @@
+"""The sentences below the headline table: what was told, what would have been, and how noisy the run was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+from rich.console import Console
+
+from specbench.report.terminal.run import headline, notes
+from specbench.results.read import ReadRun, read_run
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> ReadRun:
+    """Twelve real prompts, AR and one method, lossless as far as it was checked."""
+    made = read_run(runs.derived(tmp_path / "run"))
+    made.summary["rows"][1]["lossless"] = {"verdict": "exact", "exact": 12, "numeric_tie": 0, "lossy": 0}
+    return made
+
+
+def told(read: ReadRun, **row: Any) -> list[str]:
+    """The sentences where the method's row says so."""
+    read.summary["rows"][1].update(row)
+    return notes(read.run, read.summary)
+
+
+def ratio(value: float, low: float | None, high: float | None, said: str, **more: Any) -> dict[str, Any]:
+    return {"value": value, "low": low, "high": high, "verdict": said, **more}
+
+
+def test_a_speedup_is_taken_apart_and_spread_over_prompts(read: ReadRun) -> None:
+    speedup = read.summary["rows"][1]["speedup"]
+    each = speedup["per_prompt"]
+    (said,) = [line for line in told(read) if line.startswith("jetspec: ")][-1:]
+    assert said.startswith(f"jetspec: {speedup['verdict']}; {speedup['value']:.2f} = ")
+    assert f"per prompt {each['median']:.2f} in the median, geometric mean {each['geometric_mean']:.2f}." in said
+
+
+@pytest.mark.parametrize(
+    ("speedup", "end"),
+    [
+        (ratio(1.5, 1.2, 1.8, "faster", detectable=0.12, to_tell={"difference": 0.03, "prompts": 171}), "ratio."),
+        (
+            ratio(1.0, 0.9, 1.1, "no difference shown", detectable=0.124, to_tell={"difference": 0.03, "prompts": 171}),
+            "ratio. These prompts tell differences of 12% or more; it takes about 180 to tell 3%.",
+        ),
+        (
+            ratio(1.0, None, None, "too few prompts", detectable=None, to_tell={"difference": 0.03, "prompts": 1_234}),
+            "ratio. It takes about 1300 to tell 3%.",
+        ),
+        (
+            ratio(
+                1.0, 0.99, 1.01, "no difference shown", detectable=0.0149, to_tell={"difference": 0.03, "prompts": 7}
+            ),
+            "ratio. These prompts tell differences of 1.5% or more; it takes about 7 to tell 3%.",
+        ),
+        (ratio(1.0, None, None, "too few prompts", detectable=None, to_tell=None), "ratio."),
+        (ratio(1.0, 0.9, 1.1, "no difference shown"), "ratio."),  # of an older summary
+    ],
+)
+def test_where_nothing_is_shown_it_says_what_would_have_been(read: ReadRun, speedup: Any, end: str) -> None:
+    (said,) = [line for line in told(read, speedup=speedup) if line.startswith("jetspec: ") and " TPF " in line]
+    assert said.endswith(end)
+
+
+AGAIN = "jetspec is ar once more"
+
+
+@pytest.mark.parametrize(
+    ("again", "said"),
+    [
+        (ratio(1.0, 0.99, 1.01, "no difference shown"), ": 1.00 [0.99, 1.01], no difference, as it has to be."),
+        (
+            ratio(0.95, 0.93, 0.97, "slower"),
+            " and yet 0.95 [0.93, 0.97]: something disturbed this run; trust no difference below 7%.",
+        ),
+        (ratio(1.0, None, None, "too few prompts"), "; too few prompts to say how noisy this run is."),
+    ],
+)
+def test_a_row_that_runs_again_says_how_noisy_the_run_is(read: ReadRun, again: Any, said: str) -> None:
+    lines = told(read, again={"of": "ar", "speedup": again})
+    assert f"{AGAIN}{said}" in lines
+    assert not any(" TPF × " in line for line in lines)
+
+
+def test_right_answers_are_compared_where_answers_differ(read: ReadRun) -> None:
+    difference = {
+        "value": -0.0833, "low": -0.31, "high": 0.12, "verdict": "no difference shown",
+        "gained": 1, "lost": 2, "p_value": 1.0,
+    }  # fmt: skip
+    said = (
+        "jetspec: no difference shown: -8.3 points [-31.0, +12.0] of right answers; 1 prompts gained, 2 lost, "
+        "McNemar p = 1."
+    )
+    assert said not in told(read, accuracy_difference=difference)
+    lossy = {"verdict": "lossy", "exact": 9, "numeric_tie": 1, "lossy": 2}
+    assert said in told(read, accuracy_difference=difference, lossless=lossy)
+
+
+def rated(exact: int, tie: int, lossy: int) -> dict[str, Any]:
+    counts = {"exact": exact, "numeric-tie": tie, "lossy": lossy}
+    rates = {grade: {"count": count, "of": 12, "low": 0.25, "high": 0.75} for grade, count in counts.items()}
+    said = "lossy" if lossy else "numeric-tie" if tie else "exact"
+    return {"verdict": said, "exact": exact, "numeric_tie": tie, "lossy": lossy, "rates": rates}
+
+
+def test_exactness_is_said_of_so_many_prompts_and_no_more(read: ReadRun) -> None:
+    assert "Exact on all 12 prompts: 95% interval of such prompts 25% to 100%." in told(read, lossless=rated(12, 0, 0))
+    assert not any(line.startswith("Exact on all") for line in told(read, lossless=rated(11, 1, 0)))
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_rates_are_a_table_where_answers_part(read: ReadRun, columns: int) -> None:
+    console = Console(width=columns, color_system=None)
+    read.summary["rows"][1]["lossless"] = rated(9, 1, 2)
+    with console.capture() as captured:
+        console.print(headline(read.run, read.summary))
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= columns
+    at = next(number for number, line in enumerate(lines) if line.split()[:2] == ["method", "prompts"])
+    assert lines[at + 2].split("  ")[0] == "jetspec"
+    assert "9 · 75% [25, 75]" in lines[at + 2]
+    assert "1 · 8% [25, 75]" in lines[at + 2]

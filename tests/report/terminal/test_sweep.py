@@ -1,0 +1,172 @@
+"""What a terminal shows of a sweep: the table at any width, and the sentences under it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from specbench.report.terminal.sweep import SHOWN, interval, sentences, sweep_table
+
+NAN = float("nan")
+RUN = {
+    "task": {"name": "humaneval", "version": 2},
+    "model": {"name": "smollm2-135m", "dtype": "float32"},
+    "environment": {"device": {"name": "a CPU"}},
+}
+LONG = "lookahead window_size=15 ngram_size=5 guess_set_size=15 pool_from_prompt=true shift=random"
+
+
+def cell(label: str, speedup: float = NAN, **more: Any) -> dict[str, Any]:
+    low, high = (speedup - 0.05, speedup + 0.05) if speedup == speedup else (NAN, NAN)
+    return {
+        "label": label, "method": label.split()[0], "concurrency": 1, "set": "tuning", "prompts": 164, "tpf": 12.345,
+        "tok_s": 12345.67, "speedup": speedup, "speedup_low": low, "speedup_high": high, "rows_per_step": 128.4,
+        "best": False, "within_noise": False, "stopped": "", **more,
+    }  # fmt: skip
+
+
+def large(label: str) -> dict[str, Any]:
+    """A row as it is for a cell that cannot run."""
+    nothing = dict.fromkeys(cell(label), NAN)
+    return {**nothing, "label": label, "concurrency": 1, "set": "tuning", "stopped": "too large"}
+
+
+PLAIN = cell("ar", tpf=1.0, tok_s=101.5, rows_per_step=1.0)
+FEW = [
+    PLAIN,
+    cell("jf n=16", 1.5, stopped="halved"),
+    cell("jf n=32", 2.5, best=True, within_noise=True),
+    cell(LONG, 2.45, within_noise=True, stopped="interval"),
+]
+
+
+def shown(rows: Sequence[dict[str, Any]], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(sweep_table(RUN, pd.DataFrame(rows)))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_figure_is_broken_and_no_label_lost(width: int) -> None:
+    text = shown(FEW, width)
+    assert max(map(len, text.splitlines())) <= width
+    for row in FEW[1:]:
+        figures = f"164 +12\\.35 +12345\\.7 +{row['speedup']:.2f} \\[{row['speedup'] - 0.05:.2f}, .*\\] +128"
+        assert re.search(figures, text), text
+    assert re.search(r"^ar +164 +1\.00 +101\.5 +1 +1", text, re.MULTILINE)
+    assert re.search(r"^cell +prompts +TPF +tok/s +speedup +rows", text, re.MULTILINE)
+    assert "…" not in text
+    # The long label may be folded, but is there to the last letter, ahead of its figures.
+    rule = next(at for at, line in enumerate(text.splitlines()) if line.startswith("───"))
+    table = text.splitlines()[rule + 1 : rule + 12]
+    column = re.search("prompts", text.splitlines()[rule - 1])
+    assert column is not None
+    words = "".join(line[: column.start()].strip() for line in table).replace(" ", "")
+    assert LONG.replace(" ", "") in words
+
+
+def test_at_140_columns_every_cell_is_one_line() -> None:
+    lines = shown(FEW, 140).splitlines()
+    (line,) = [line for line in lines if line.startswith("jf n=32")]
+    assert line.rstrip().endswith("best")
+    (line,) = [line for line in lines if line.startswith(LONG[:30])]
+    assert "2.45 [2.40, 2.50]" in line
+
+
+def test_the_fastest_is_first_and_plain_decoding_last() -> None:
+    lines = shown([*FEW, cell("pld", 0.7)], 140).splitlines()
+    names = [line.split()[0] for line in lines if "164" in line and line[:1].isalpha() and "Best" not in line]
+    assert names == ["jf", "lookahead", "jf", "pld", "ar"]
+
+
+def test_a_label_is_no_markup() -> None:
+    assert "jetspec tree=[red]" in shown([PLAIN, cell("jetspec tree=[red]", 1.2)], 140)
+
+
+def test_what_there_is_not_is_a_dash() -> None:
+    rows = [PLAIN, cell("jf n=16", tpf=None, tok_s=NAN, rows_per_step=NAN), cell("jf n=32", tpf=NAN)]
+    text = shown(rows, 80)
+    assert re.search(r"^jf n=16 +164 +– +– +– +–", text, re.MULTILINE), text
+    assert "nan" not in text
+    assert "None" not in text
+
+
+def test_only_the_fastest_cells_are_in_the_table() -> None:
+    rows = [PLAIN, *(cell(f"jf n={at}", 1 + at / 100) for at in range(SHOWN + 7))]
+    text = shown(rows, 80)
+    assert "7 slower cells are in the CSV." in text
+    assert "jf n=26 " in text
+    assert "jf n=6 " not in text
+    assert re.search(r"^ar ", text, re.MULTILINE)
+
+
+def test_each_concurrency_has_a_table() -> None:
+    busy = [{**row, "concurrency": 8, "best": row["label"] == "jf n=16"} for row in FEW]
+    text = shown([*FEW, *busy], 140)
+    assert text.index("concurrency 1") < text.index("Best of 3 cells: jf n=32")
+    assert text.index("Best of 3 cells: jf n=32") < text.index("concurrency 8")
+    assert text.index("concurrency 8") < text.index("Best of 3 cells: jf n=16")
+
+
+def test_sentences() -> None:
+    held = [cell("ar", set="held-out", prompts=40), cell("jf n=32", 2.31, set="held-out", prompts=40, best=True)]
+    said = sentences(pd.DataFrame([*FEW, *held, *map(large, ["jf n=512", "jf n=640"])]))
+    assert said == [
+        f"Best of 3 cells: jf n=32, speedup 2.50 [2.45, 2.55] on 164 prompts; 1 within noise of it: {LONG}.",
+        "On 40 prompts it was not chosen by: speedup 2.31 [2.26, 2.36].",
+        "Not run, trees too large: jf n=512, jf n=640.",
+    ]
+    assert "too large" in shown([*FEW, large("jf n=512")], 80)
+    assert not re.search(r"^jf n=512", shown([*FEW, large("jf n=512")], 80), re.MULTILINE)
+
+
+def test_many_within_noise_are_counted() -> None:
+    rows = [PLAIN, cell("jf n=1", 2.5, best=True, within_noise=True)]
+    rows += [cell(f"jf n={at}", 2.4, within_noise=True) for at in range(2, 8)]
+    (said,) = sentences(pd.DataFrame(rows))
+    assert said.endswith("; 6 within noise of it: jf n=2, jf n=3, jf n=4, jf n=5 and 2 more.")
+
+
+def test_nothing_is_said_of_a_best_cell_that_there_is_not() -> None:
+    assert sentences(pd.DataFrame([PLAIN, cell("jf n=1", 2.5)])) == []
+
+
+@pytest.mark.parametrize(
+    ("figures", "text"),
+    [((1.234, 1.1, 1.3), "1.23 [1.10, 1.30]"), ((1.234, NAN, NAN), "1.23 (too few)"), ((NAN, NAN, NAN), "–")],
+)
+def test_intervals(figures: tuple[float, float, float], text: str) -> None:
+    names = ("speedup", "speedup_low", "speedup_high")
+    assert interval(dict(zip(names, figures, strict=True)), "speedup") == text
+
+
+def test_too_few_prompts_are_said_instead_of_a_list_of_all_cells() -> None:
+    few = {"prompts": 2, "speedup_low": NAN, "speedup_high": NAN, "within_noise": True}
+    rows = [PLAIN, cell("jf n=16", 1.5, **few), cell("jf n=32", 2.5, best=True, **few)]
+    (said,) = sentences(pd.DataFrame(rows))
+    assert said == (
+        "Best of 2 cells: jf n=32, speedup 2.50 (too few) on 2 prompts; too few prompts to tell cells apart."
+    )
+    assert "within noise" not in shown(rows, 140)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "concurrency", "said"),
+    [(16, 16, "fill 16 slots once"), (63, 16, "3.9 times"), (9, 16, "9 prompts do not fill 16 slots")],
+)
+def test_prompts_that_hardly_fill_the_slots_are_told(prompts: int, concurrency: int, said: str) -> None:
+    few = cell("pld", 0.3, concurrency=concurrency, prompts=prompts, best=True)
+    assert any(said in line and "--limit 64" in line for line in sentences(pd.DataFrame([few])))
+
+
+@pytest.mark.parametrize(("prompts", "concurrency"), [(64, 16), (1, 1)])
+def test_prompts_that_fill_the_slots_are_not(prompts: int, concurrency: int) -> None:
+    enough = cell("pld", 0.3, concurrency=concurrency, prompts=prompts, best=True)
+    assert not any("slots" in line for line in sentences(pd.DataFrame([enough])))

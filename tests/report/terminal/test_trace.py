@@ -1,0 +1,108 @@
+"""Steps of a request from its record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import traced
+
+from specbench.common.errors import UsageError
+from specbench.decoding.tree import TokenTree
+from specbench.models.loader import ByteTokenizer
+from specbench.report.terminal.generation import legend, steps
+from specbench.results.schema import RequestRecord
+
+as_bytes = ByteTokenizer().decode
+END = 299
+
+#        root  B   C   D   E   F    B and C D are drafted under the root, E F under B; F only generates drafts
+TREE = TokenTree(
+    list(b"ABCDEF"),
+    [-1, 0, 0, 2, 1, 4],
+    [True, True, True, True, True, False],
+    ["", "guess", "pool", "pool", "guess", "window"],
+)
+
+
+@pytest.fixture
+def record() -> RequestRecord:
+    """A; then B E are accepted, and Z follows; then nothing is drafted, and the answer ends."""
+    return traced.record(
+        as_bytes, ord("A"), [(TREE, [0, 1, 4], ord("Z")), (TokenTree.chain([ord("Z")]), [0], END)], stop_ids=[END]
+    )
+
+
+def test_the_steps_of_an_answer(record: RequestRecord) -> None:
+    found = steps(record)
+    assert [(step.number, step.rows) for step in found] == [(0, None), (1, 6), (2, 1)]
+    assert [[(token.text, token.origin, token.beyond) for token in step.tokens] for step in found] == [
+        [("A", "prefill", False)],
+        [("B", "guess", False), ("E", "guess", False), ("Z", "bonus", False)],
+        [("", "bonus", True)],
+    ]
+
+
+def test_the_drafts_of_a_step_in_the_order_of_their_rows(record: RequestRecord) -> None:
+    before, step, last = steps(record)
+    assert before.drafts is None
+    assert last.drafts == []
+    drafts = step.drafts or []
+    assert [(draft.row, draft.parent, draft.text, draft.origin) for draft in drafts] == [
+        (1, 0, "B", "guess"), (2, 0, "C", "pool"), (3, 2, "D", "pool"), (4, 1, "E", "guess"), (5, 4, "F", "window"),
+    ]  # fmt: skip
+    assert [draft.text for draft in drafts if draft.accepted] == ["B", "E"]
+    assert [draft.text for draft in drafts if draft.draft_only] == ["F"]
+
+
+def test_what_was_not_emitted_comes_in_chains_each_row_once(record: RequestRecord) -> None:
+    assert [[draft.text for draft in chain] for chain in steps(record)[1].branches] == [["C", "D"], ["F"]]
+
+
+def test_a_row_that_branches_goes_on_with_its_first_child() -> None:
+    tree = TokenTree(list(b"ABCDE"), [-1, 0, 1, 1, 3])
+    found = steps(traced.record(as_bytes, ord("A"), [(tree, [0], ord("Z"))]))
+    assert [[draft.text for draft in chain] for chain in found[1].branches] == [["B", "C"], ["D", "E"]]
+
+
+def test_the_legend_has_what_occurs_and_ends_with_words_of_a_methods_own() -> None:
+    tree = TokenTree.chain(list(b"AB"), origins="tea-leaves")
+    found = legend(steps(traced.record(as_bytes, ord("A"), [(tree, [0, 1], ord("C"))])))
+    assert list(found) == ["prefill", "bonus", "tea-leaves"]
+    assert found["tea-leaves"] == ""
+    assert found["bonus"] == "the target's own next token"
+
+
+def test_a_run_without_trace_has_steps_without_drafts() -> None:
+    made = traced.record(as_bytes, ord("A"), [(TREE, [0, 1], ord("C"))], whole=False)
+    (_, step) = steps(made)
+    assert step.drafts is None
+    assert step.branches == []
+    assert [token.origin for token in step.tokens] == ["guess", "bonus"]
+
+
+def test_a_record_from_before_there_were_traces_is_refused(record: RequestRecord) -> None:
+    with pytest.raises(UsageError, match=r"toy\|p0\|0 was recorded before tokens were traced; repeat its run"):
+        steps(record.model_copy(update={"tokens": None}))
+
+
+@pytest.mark.parametrize(
+    ("what", "change"),
+    [
+        ("tokens", {"origins": "a"}),
+        ("tokens", {"chars": [1]}),
+        ("forwards", {"rows": [6]}),
+        ("text", {"tail": "more"}),
+        ("text", {"chars": [9, -8, 1, 1, 1]}),
+        ("origins", {"words": ["prefill"]}),
+        ("drafts", {"drafts": []}),
+        ("drafts", {"rows": [5, 1]}),
+    ],
+)
+def test_a_trace_that_contradicts_its_record_is_refused(
+    record: RequestRecord, what: str, change: dict[str, Any]
+) -> None:
+    assert record.tokens is not None
+    broken = record.model_copy(update={"tokens": record.tokens.model_copy(update=change)})
+    with pytest.raises(UsageError, match=f"is damaged: .*its {what}"):
+        steps(broken)

@@ -1,0 +1,176 @@
+"""Published rows: every one says something, agrees with itself or says that it does not, and bad ones are refused."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from specbench.common import registry
+from specbench.common.errors import UsageError
+from specbench.hardware.gpus import find
+from specbench.models.names import configs
+from specbench.report.claims import Claim, claims, consistent, over_bandwidth, read
+
+TABLE = """
+[parameters]
+"Some-8B" = 8000000000
+
+[gpus]
+"A100" = ["a100-40gb", "a100-80gb"]
+
+[[table]]
+name = "t"
+paper = "P"
+source = "Table 1"
+gpu = "A100"
+model = "Some-8B"
+caveat = "of the table"
+claim = [
+  { method = "jf", task = "gsm8k", speedup = 2.50, tok_s = 100.0, baseline_tok_s = 40.0, caveat = "of the row" },
+  { method = "jf", task = "mbpp", tpf = 3 },
+]
+"""
+
+
+def claim(**fields: Any) -> Claim:
+    """A claim of a speedup, with whatever else."""
+    return Claim.model_validate({"id": "t/x", "paper": "P", "source": "S", "method": "jf", "speedup": "2.0", **fields})
+
+
+def test_a_row_has_its_tables_words_and_figures_keep_their_digits() -> None:
+    first, second = read(TABLE).claims
+    assert (first.id, second.id) == ("t/jf-gsm8k", "t/jf-mbpp")
+    assert (first.paper, first.gpu, first.caveat) == ("P", "A100", "of the table; of the row")
+    assert (second.caveat, second.speedup, second.tpf) == ("of the table", None, Decimal(3))
+    assert str(first.speedup) == "2.50"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('task = "mbpp"', 'task = "gsm8k"', "claims given twice: t/jf-gsm8k"),
+        ("tpf = 3", "tpfs = 3", "Extra inputs are not permitted"),
+        ("tpf = 3", "tpf = -3", "greater than 0"),
+        ("tpf = 3", 'tpf = "about 3"', "decimal"),
+        (", tpf = 3", "", "claims no speedup, no TPF and no tok/s"),
+        ("tpf = 3", "tpf = 3, accuracy = 80.0", "accuracy and metric go together"),
+        ("speedup = 2.50", "speedup = 2.60", "speedup 2.60 is not 100.0 / 40.0; say so in a note"),
+        ('method = "jf", task = "mbpp"', 'task = "mbpp"', "lacks 'method'"),
+        ('paper = "P"', "", "Field required"),
+        ('"a100-40gb", "a100-80gb"', '"a100-80gb", "a100-40gb"', "slowest memory first"),
+        ('"a100-40gb", "a100-80gb"', '"a1000"', "unknown GPU 'a1000'"),
+        ("8000000000", "0", "greater than 0"),
+        ("claim = [", "claim = [[", "claims: "),
+    ],
+)
+def test_bad_entries_are_refused_by_name(before: str, after: str, says: str) -> None:
+    assert before in TABLE
+    with pytest.raises(UsageError) as refused:
+        read(TABLE.replace(before, after, 1))
+    assert says in str(refused.value)
+
+
+def test_a_speedup_that_contradicts_its_tok_s_needs_a_note() -> None:
+    wrong = TABLE.replace("speedup = 2.50", 'speedup = 2.60, note = "its tok/s give 2.50"')
+    assert not consistent(read(wrong).claims[0])
+
+
+@pytest.mark.parametrize(
+    ("speedup", "tok_s", "baseline", "agrees"),
+    [
+        ("4.0", "163.9", "41.3", True),  # 3.97
+        ("3.9", "163.9", "41.3", False),
+        ("1.1", "45.7", "43.5", True),  # 1.0506
+        ("1.1", "45.6", "43.5", True),  # 1.0483, and 1.0506 with 45.65 over 43.45
+        ("1.1", "45.60", "43.50", False),
+        ("5.73", "954", "166", True),  # 5.727 to 5.767
+        ("2.22", "99.32", "44.69", True),
+        ("2.28", "99.32", "44.69", False),
+        ("7", None, "10.0", True),
+        ("7", "10.0", None, True),
+    ],
+)
+def test_agreement_is_as_fine_as_the_digits(
+    speedup: str, tok_s: str | None, baseline: str | None, agrees: bool
+) -> None:
+    assert consistent(claim(speedup=speedup, tok_s=tok_s, baseline_tok_s=baseline, note="for the test")) is agrees
+
+
+def test_bandwidth_by_hand() -> None:
+    # 8·10⁹ weights of 2 bytes are 16 GB; 1,555 GB/s read them 97.1875 times a second.
+    found = over_bandwidth(claim(tok_s="80.0", baseline_tok_s="40.0"), 8_000_000_000, 2.0, find("a100-40gb"))
+    assert found.tok_s == pytest.approx(97.1875)
+    assert found.share == pytest.approx(40 / 97.1875)
+    assert over_bandwidth(claim(), 8_000_000_000, 2.0, find("a100-40gb")).share is None
+
+
+def test_each_board_of_a_name_has_its_bound_and_the_unknown_none() -> None:
+    catalog = read(TABLE)
+    first = catalog.claims[0]
+    assert [bound.tok_s for bound in catalog.bandwidth(first)] == pytest.approx([1555e9 / 16e9, 2039e9 / 16e9])
+    assert catalog.bandwidth(first.model_copy(update={"gpu": "V100"})) == ()
+    assert catalog.bandwidth(first.model_copy(update={"model": "another"})) == ()
+
+
+def test_the_jacobi_forcing_row_is_there_and_its_baseline_is_bound_by_launches() -> None:
+    (row,) = [claim for claim in claims().claims if claim.id == "jf-humaneval/jf-mr"]
+    figures = (row.speedup, row.tpf, row.tok_s, row.baseline_tok_s, row.accuracy)
+    assert [str(figure) for figure in figures] == ["4.0", "4.1", "163.9", "41.3", "83.5"]
+    shares = [bound.share for bound in claims().bandwidth(row)]
+    assert len(shares) == 2
+    assert all(share is not None and share < 0.4 for share in shares)
+
+
+def test_every_row_that_contradicts_itself_says_what_its_tok_s_give() -> None:
+    wrong = [claim for claim in claims().claims if not consistent(claim)]
+    assert len(wrong) > 10
+    for row in wrong:
+        assert row.tok_s is not None
+        assert row.baseline_tok_s is not None
+        assert any(f"{row.tok_s / row.baseline_tok_s:.{digits}f}" in row.note for digits in (1, 2, 3)), row
+
+
+def test_no_baseline_is_faster_than_the_fastest_board_allows() -> None:
+    fastest = {row.id: bounds[-1].share for row in claims().claims if (bounds := claims().bandwidth(row))}
+    shares = {name: share for name, share in fastest.items() if share is not None}
+    assert len(shares) > 50
+    assert {name for name, share in shares.items() if share >= 1} == set()
+
+
+def test_every_row_is_told_where_it_comes_from() -> None:
+    assert len(claims().claims) > 400
+    for row in claims().claims:
+        assert row.paper
+        assert row.source
+
+
+def test_methods_and_tasks_that_are_here_go_by_their_names_here() -> None:
+    methods, tasks = {row.method for row in claims().claims}, {row.task for row in claims().claims}
+    assert {"ar", "jacobi", "cllm", "jf", "jetspec", "lookahead", "msn", "pld", "sps"} == methods & set(
+        registry.methods()
+    )
+    assert {"humaneval", "gsm8k", "math500", "mbpp", "mt-bench", "spec-bench"} == tasks & set(registry.tasks())
+
+
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        ("Qwen2.5-Coder-7B", "qwen2.5-7b"),
+        ("Qwen2.5-Math-7B", "qwen2.5-7b"),
+        ("Qwen3-8B", "qwen3-8b"),
+        ("LLaMA3-8B", "llama-3-8b"),
+    ],
+)
+def test_parameters_are_those_of_the_shape(model: str, config: str) -> None:
+    shape = json.loads(configs()[config].read_text())
+    hidden, heads, kv = shape["hidden_size"], shape["num_attention_heads"], shape["num_key_value_heads"]
+    head = shape.get("head_dim", hidden // heads)
+    attention = 2 * hidden * heads * head + 2 * hidden * kv * head
+    biases = (heads + 2 * kv) * head if shape["model_type"] == "qwen2" else 0
+    norms = 2 * hidden + (2 * head if shape["model_type"] == "qwen3" else 0)
+    layer = attention + biases + norms + 3 * hidden * shape["intermediate_size"]
+    everything = shape["num_hidden_layers"] * layer + hidden + shape["vocab_size"] * hidden
+    assert claims().parameters[model] == everything

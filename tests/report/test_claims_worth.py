@@ -1,0 +1,123 @@
+"""What published rows come to, against figures worked out by hand."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from reported import config
+
+from specbench.report.claims import (
+    Catalog,
+    Claim,
+    Range,
+    Setting,
+    at_the_bound,
+    claims,
+    differences,
+    nearest,
+    same_tpf,
+    worth,
+)
+
+# Of 1e9 weights, 2 GB: 777.5 tok/s at the 1,555 GB/s of the one board and 1,019.5 at the 2,039 of the other.
+CATALOG = Catalog(claims=(), parameters={"Qwen3-8B": 10**9}, gpus={"A100": ("a100-40gb", "a100-80gb")})
+PLAIN: dict[str, Any] = {"id": "t/x", "paper": "P", "source": "S", "method": "jf", "model": "Qwen3-8B", "gpu": "A100"}
+
+
+def claim(**figures: Any) -> Claim:
+    return Claim(**{**PLAIN, **{k: Decimal(v) if k not in PLAIN and k != "task" else v for k, v in figures.items()}})
+
+
+def setting(
+    model: str = "config:qwen3-8b", task: str = "humaneval", device: str = "cpu", dummy: bool = False
+) -> Setting:
+    made = config([], 8)
+    made = made.model_copy(
+        update={
+            "model": made.model.model_copy(update={"name": model, "dummy": dummy}),
+            "task": made.task.model_copy(update={"name": task}),
+        }
+    )
+    return Setting(made, device, 80 << 30)
+
+
+def ends(found: Range | None) -> tuple[float, float]:
+    assert found is not None
+    return found.low, found.high
+
+
+def test_a_claim_over_the_ar_that_the_bandwidth_allows() -> None:
+    found = worth(CATALOG, claim(speedup="4.0", tpf="5", tok_s="1555", baseline_tok_s="388.75"))
+    assert found.step_ratio == pytest.approx(0.8)
+    assert ends(found.baseline_share) == pytest.approx((388.75 / 1019.5, 0.5))
+    assert ends(found.over_bound) == pytest.approx((1555 / 1019.5, 2.0))
+
+
+def test_a_speed_that_is_not_told_follows_from_speedup_and_baseline() -> None:
+    found = worth(CATALOG, claim(speedup="2", baseline_tok_s="388.75"))
+    assert ends(found.over_bound) == pytest.approx((2 * 388.75 / 1019.5, 1.0))
+    assert found.step_ratio is None
+
+
+def test_what_is_not_known_stays_unknown() -> None:
+    assert worth(CATALOG, claim(speedup="2")).over_bound is None
+    other = claim(tok_s="100", model="another")
+    assert worth(CATALOG, other).over_bound is None
+    assert at_the_bound(CATALOG, other, 3.0, 8) is None
+    assert at_the_bound(CATALOG, claim(tpf="3", gpu=""), 3.0, 8) is None
+
+
+def test_at_the_bound_rows_are_free_up_to_the_knee_and_no_further() -> None:
+    there = claim(tpf="4")
+    assert at_the_bound(CATALOG, there, 4.0, 16) == Range(4.0, 4.0)
+    # 312 TFLOP/s over 1,555 and 2,039 GB/s: the knees are at 200.6 and 153 rows of two FLOPs per two bytes.
+    found = at_the_bound(CATALOG, there, 4.0, 400)
+    assert ends(found) == pytest.approx((4 * 312e12 / 2.039e12 / 400, 4 * 312e12 / 1.555e12 / 400))
+
+
+def test_differences_are_told_and_what_is_not_told_is_one() -> None:
+    there = claim(tpf="4", task="humaneval")
+    assert differences(CATALOG, there, setting(device="NVIDIA A100-SXM4-80GB")) == {}
+    assert differences(CATALOG, there, setting(device="NVIDIA A100-SXM4-80GB", dummy=True)) == {
+        "model": "dummy weights"
+    }
+    assert differences(CATALOG, there, setting("smollm2-135m", "gsm8k")) == {
+        "model": "smollm2-135m, not Qwen3-8B", "task": "gsm8k, not humaneval", "GPU": "cpu, not A100",
+    }  # fmt: skip
+    untold = claim(tpf="4", model="", gpu="", task="")
+    assert set(differences(CATALOG, untold, setting())) == {"model", "task", "GPU"}
+    assert "task" not in differences(CATALOG, claim(tpf="4", task="spec-bench:qa"), setting(task="spec-bench"))
+
+
+def test_an_alias_is_its_base_model() -> None:
+    there = claim(tpf="4", model="Qwen2.5-Coder-7B", task="humaneval")
+    assert "model" not in differences(CATALOG, there, setting("jf-coder-7b"))
+
+
+def test_the_nearest_is_the_one_that_differs_least_and_of_equals_the_newest() -> None:
+    there = claim(tpf="4", task="humaneval")
+    far, near = setting("smollm2-135m", "gsm8k"), setting(task="gsm8k")
+    assert nearest(CATALOG, there, [far, near, near, far]) == 2
+
+
+@pytest.mark.parametrize(
+    ("printed", "low", "high", "said"),
+    [
+        ("4.0", 3.9, 4.2, "the same"), ("4.0", 4.04, 4.2, "the same"), ("4.0", 4.06, 4.2, "higher here"),
+        ("4.0", 3.0, 3.94, "lower here"), ("4", 3.0, 3.6, "the same"), ("4.00", 4.01, 4.2, "higher here"),
+    ],
+)  # fmt: skip
+def test_tpf_is_compared_as_far_as_it_was_printed(printed: str, low: float, high: float, said: str) -> None:
+    assert same_tpf(claim(tpf=printed), low, high) == said
+
+
+def test_the_released_jacobi_forcing_table_is_over_a_launch_bound_ar() -> None:
+    catalog = claims()
+    (row,) = [one for one in catalog.claims if one.id.startswith("jf-humaneval/jf-mr")]
+    found = worth(catalog, row)
+    assert found.baseline_share is not None
+    assert found.over_bound is not None
+    assert found.baseline_share.high < 0.4
+    assert found.over_bound.high < 1.5 < float(row.speedup or 0)

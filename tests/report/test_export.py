@@ -1,0 +1,85 @@
+"""Tables in other formats: what is read back is what was written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from specbench.report.frame import write
+
+NASTY = 'a "b", | & 50% $x_1 #{}~^\\ <b>*[c](d)\nnext\r\x1b[2J'
+FRAME = pd.DataFrame(
+    {
+        "name": pd.array(["plain", NASTY, None], dtype="string"),
+        "count": pd.array([1, None, 3], dtype="Int64"),
+        "seconds_s": np.array([0.1 + 0.2, float("nan"), 1e-9]),
+        "right": pd.array([True, False, None], dtype="boolean"),
+        "option_x": pd.array([1, "two", None], dtype="object"),
+    }
+)
+
+
+def written(to: str, frame: pd.DataFrame = FRAME) -> str:
+    file = io.StringIO()
+    write(frame, to, file)
+    return file.getvalue()
+
+
+def test_csv_round_trip() -> None:
+    again = pd.read_csv(
+        io.StringIO(written("csv")), dtype={"name": "string", "count": "Int64", "right": "boolean"}, lineterminator="\n"
+    )
+    pd.testing.assert_frame_equal(again[["count", "right"]], FRAME[["count", "right"]])
+    rows = list(csv.reader(io.StringIO(written("csv"), newline="")))
+    assert rows[2][0] == NASTY
+    assert float(rows[1][2]) == 0.1 + 0.2  # every digit
+    assert rows[3] == ["", "3", "1e-09", "", ""]
+
+
+def test_json_round_trip() -> None:
+    rows = json.loads(written("json"))
+    assert rows == [
+        {"name": "plain", "count": 1, "seconds_s": 0.1 + 0.2, "right": True, "option_x": 1},
+        {"name": NASTY, "count": None, "seconds_s": None, "right": False, "option_x": "two"},
+        {"name": None, "count": 3, "seconds_s": 1e-9, "right": None, "option_x": None},
+    ]
+    assert [type(value) for value in rows[0].values()] == [str, int, float, bool, int]
+    assert len(written("json").splitlines()) == len(FRAME) + 2
+
+
+@pytest.mark.parametrize("to", ["csv", "json", "md", "latex"])
+def test_a_table_without_rows_is_one(to: str) -> None:
+    text = written(to, FRAME.iloc[:0])
+    if to == "json":
+        assert json.loads(text) == []
+    else:
+        assert "seconds" in text
+
+
+def test_markdown_keeps_its_cells() -> None:
+    lines = written("md").splitlines()
+    assert lines[0] == "| name | count | seconds_s | right | option_x |"
+    assert lines[1] == "| --- | ---: | ---: | --- | --- |"
+    assert lines[2] == "| plain | 1 | 0.3 | yes | 1 |"
+    assert len(lines) == 5
+    for line in lines:  # pipes that do not end a cell are escaped
+        assert line.replace("\\|", "").count("|") == 6
+    assert "\\<b>\\*\\[c\\](d) next [2J".replace(" [", " \\[") in lines[3]
+
+
+def test_latex_is_escaped_booktabs() -> None:
+    text = written("latex")
+    assert text.startswith("\\begin{tabular}{lrrll}\n\\toprule\nname & count & seconds\\_s & right & option\\_x \\\\\n")
+    assert "\\& 50\\% \\$x\\_1 \\#\\{\\}\\textasciitilde \\textasciicircum \\textbackslash " in text
+    assert sum(line.endswith(r"\\") for line in text.splitlines()) == 4
+    assert "\x1b" not in text
+
+
+def test_an_unknown_format_is_a_key_error() -> None:
+    with pytest.raises(KeyError):
+        write(FRAME, "xlsx", io.StringIO())

@@ -1,0 +1,230 @@
+"""Runs as tables: figures are the records', types are what the documentation says, and nothing is half-used."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import specbench
+from specbench.common.errors import UsageError
+from specbench.report.frame import METHOD, REQUEST, load_methods, table
+from specbench.results.read import read_run
+
+ROOT = Path(__file__).parents[2]
+COMMITTED = sorted(path.parent for path in (ROOT / "results").glob("*/run.json"))
+RUN = COMMITTED[1]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(RUN, tmp_path / "copy"))
+
+
+def test_a_row_is_a_request() -> None:
+    frame = specbench.load(RUN)
+    read = read_run(RUN)
+    assert frame["method"].tolist() == [record.method for record in read.records]
+    for name in ("n_out", "forwards", "decode_s", "ttft_s", "stop_reason"):
+        assert frame[name].tolist() == [getattr(record, name) for record in read.records], name
+    assert frame["correct"].tolist() == [read.verdicts[record.key] for record in read.records]
+    assert "text" not in frame
+    assert specbench.load(RUN, text=True)["text"].tolist() == [record.text for record in read.records]
+
+
+def test_pooled_figures_are_those_of_the_summary() -> None:
+    frame = specbench.load(RUN)
+    for row in read_run(RUN).summary["rows"]:
+        mine = frame[frame["method"] == row["method"]]
+        assert (mine["n_out"] - 1).sum() / mine["forwards"].sum() == pytest.approx(row["tpf"])
+        assert (mine["n_out"] - 1).sum() / mine["decode_s"].sum() == pytest.approx(row["tok_s"])
+        assert (mine["tok_s"] * mine["decode_s"]).sum() == pytest.approx((mine["n_out"] - 1).sum())
+
+
+def test_columns_are_typed() -> None:
+    frame = specbench.load(RUN)
+    assert {name: str(frame[name].dtype) for name in REQUEST} == REQUEST
+    said = {"prompt": "string", "n_out": "int64", "tok_s": "float64", "correct": "boolean", "simulated": "bool"}
+    assert said.items() <= REQUEST.items()
+    assert list(frame.columns)[: len(REQUEST)] == list(REQUEST)
+    assert str(frame["option_block_size"].dtype) == "Int64"
+    assert set(frame.loc[frame["method"] == "jacobi", "option_block_size"]) == {16}
+    assert frame.loc[frame["method"] == "ar", "option_block_size"].isna().all()
+    assert set(frame["run"]) == {RUN.name}
+
+
+def test_several_runs_are_one_table() -> None:
+    frame = specbench.load(*COMMITTED)
+    assert frame["run"].value_counts().to_dict() == {path.name: len(read_run(path).records) for path in COMMITTED}
+    assert frame.index.tolist() == list(range(len(frame)))
+
+
+def test_a_row_per_method() -> None:
+    frame = load_methods(RUN).set_index("method")
+    assert {name: str(load_methods(RUN)[name].dtype) for name in METHOD} == METHOD
+    for row in read_run(RUN).summary["rows"]:
+        mine = frame.loc[row["method"]]
+        assert mine["tpf"] == row["tpf"]
+        assert (mine["speedup"], mine["speedup_low"]) == (row["speedup"]["value"], row["speedup"]["low"])
+        assert mine["lossless"] == "exact" if row["lossless"] else pd.isna(mine["lossless"])
+        assert (mine["accuracy"], mine["scored"]) == (row["accuracy"]["value"], row["accuracy"]["scored"])
+
+
+def test_columns_that_only_some_rows_have() -> None:
+    rows: list[dict[str, Any]] = [
+        {"a": 1},
+        {"a": 2, "x": 3, "y": None},
+        {"a": 4, "z": "w", "x": 0.5},
+        {"a": 5, "m": True},
+    ]
+    frame = table([*rows, {"a": 6, "m": "?"}], {"a": "int64"})
+    assert list(frame.columns) == ["a", "m", "x", "z"]  # y has no value anywhere
+    assert [str(dtype) for dtype in frame.dtypes] == ["int64", "object", "float64", "string"]
+    assert frame["x"].tolist()[1:3] == [3.0, 0.5]
+    assert frame["x"].isna().tolist() == [True, False, False, True, True]
+
+
+def test_importing_the_package_brings_nothing_heavy() -> None:
+    code = "import sys, specbench; sys.exit(bool({'pandas', 'torch', 'pydantic'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    code = f"import sys, specbench; specbench.load({str(RUN)!r}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        _ = specbench.lode
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+def line(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Changes the second record."""
+
+    def apply(folder: Path) -> None:
+        lines = (folder / "requests.jsonl").read_text().splitlines()
+        content = json.loads(lines[1])
+        change(content)
+        lines[1] = json.dumps(content)
+        (folder / "requests.jsonl").write_text("".join(f"{text}\n" for text in lines))
+
+    return apply
+
+
+def cut(folder: Path) -> None:
+    text = (folder / "requests.jsonl").read_bytes()
+    (folder / "requests.jsonl").write_bytes(text[: 3 * len(text) // 4])
+
+
+def twice(folder: Path) -> None:
+    lines = (folder / "requests.jsonl").read_text().splitlines(keepends=True)
+    (folder / "requests.jsonl").write_text("".join([*lines[:-1], lines[0]]))
+
+
+def newer(folder: Path) -> None:
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "schema_version": 99}))
+
+
+def mixed(folder: Path) -> None:
+    shutil.copy(COMMITTED[0] / "summary.json", folder)
+
+
+def of_another(folder: Path) -> None:
+    shutil.copy(COMMITTED[2] / "requests.jsonl", folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (line(lambda record: record.pop("accepts")), "requests.jsonl line 2 is damaged: field 'accepts'"),
+        (line(lambda record: record.update(luck=1)), "line 2 is damaged: field 'luck'"),
+        (line(lambda record: record.update(n_out=record["n_out"] + 1)), "other tokens than its forwards emitted"),
+        (line(lambda record: record.update(prompt_id="HumanEval/163")), "is not what its fields say"),
+        (lambda folder: (folder / "requests.jsonl").write_text("{\n"), "line 1 is damaged"),
+        (lambda folder: (folder / "requests.jsonl").unlink(), "cut off or mixed"),
+        (cut, "cut off or mixed"),
+        (twice, "is there twice"),
+        (newer, "newer specbench"),
+        (mixed, "cut off or mixed"),
+        (of_another, "a method that the run has not"),
+        (lambda folder: (folder / "summary.json").unlink(), "finished and has no summary"),
+        (lambda folder: (folder / "summary.json").write_text("{}"), "its summary is no summary"),
+        (lambda folder: (folder / "verdicts.jsonl").write_text("}"), "verdicts.jsonl is damaged"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_run_that_is_not_whole_is_named_and_refused(copy: Path, harm: Callable[[Path], None], said: str) -> None:
+    harm(copy)
+    for read in (specbench.load, load_methods, read_run):
+        with pytest.raises(UsageError) as caught:
+            read(copy)
+        assert said in str(caught.value)
+        assert str(copy) in str(caught.value)
+
+
+def test_a_run_under_way_is_read_as_it_stands(copy: Path) -> None:
+    cut(copy)
+    (copy / "DONE").unlink()
+    (copy / "summary.json").unlink()
+    assert 0 < len(specbench.load(copy)) < len(specbench.load(RUN))
+    assert not load_methods(copy)["complete"].any()
+
+
+def test_no_run_twice(copy: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no run is given"):
+        specbench.load()
+    with pytest.raises(UsageError, match="is given twice"):
+        specbench.load(RUN, os.path.relpath(RUN))
+    namesake = shutil.copytree(copy, tmp_path / "elsewhere" / "copy")
+    with pytest.raises(UsageError, match="share a name"):
+        specbench.load(copy, namesake)
+    with pytest.raises(UsageError, match="is not a run folder"):
+        specbench.load(tmp_path)
+
+
+def test_the_runs_of_a_sweep(copy: Path, tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    shutil.copytree(copy, sweep / "c1")
+    head = {"schema_version": 1, "cells": {}, "too_large": {}, "concurrency": [1, 4], "tuning": []}
+    (sweep / "sweep.json").write_text(json.dumps(head))
+    frame = specbench.load(sweep)
+    assert set(frame["run"]) == {"sweep/c1"}
+    assert len(frame) == len(specbench.load(copy))
+    shutil.rmtree(sweep / "c1")
+    with pytest.raises(UsageError, match="has lost its runs"):
+        specbench.load(sweep)
+
+
+def test_a_hundred_thousand_requests(copy: Path) -> None:
+    """In a child, whose memory is its own; a tenth of it here, since time and memory grow with the rows."""
+    lines = [json.loads(text) for text in (copy / "requests.jsonl").read_text().splitlines()]
+    (copy / "DONE").unlink()
+    with (copy / "requests.jsonl").open("w") as file:
+        for number in range(10_000):
+            record = lines[number % len(lines)]
+            prompt = f"p{number}"
+            file.write(json.dumps({**record, "prompt_id": prompt, "key": f"{record['method']}|{prompt}|0"}) + "\n")
+    code = textwrap.dedent(
+        f"""
+        import resource, time, specbench
+        import specbench.report.frame
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        start = time.process_time()
+        frame = specbench.load({str(copy)!r})
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        print(len(frame), time.process_time() - start, grown)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    rows, seconds, kilobytes = done.stdout.split()
+    assert int(rows) == 10_000
+    assert float(seconds) < 2  # 0.5 where nothing else runs
+    assert int(kilobytes) < 90_000

@@ -1,0 +1,173 @@
+"""What a report is made of: found wherever it lies, used whole or not at all, and named when it is not used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import profiled
+import pytest
+from reported import EXACT, answers, config, folder
+
+from specbench.common.errors import UsageError
+from specbench.hardware.profile import PROFILE
+from specbench.report.gathering import gather, read_whole_run
+from specbench.results.schema import SCHEMA_VERSION
+
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run of ar and jf on eight prompts."""
+    records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.5, forwards=8)]
+    return folder(tmp_path / "runs", config(["jf"], 8), records, lossless=dict.fromkeys(["ar", "jf"], EXACT))
+
+
+def profile(at: Path) -> Path:
+    at.mkdir(parents=True)
+    (at / PROFILE).write_text(profiled.made_up().model_dump_json())
+    return at
+
+
+def lines(run: Path, change: Callable[[list[str]], list[str]]) -> None:
+    file = run / "requests.jsonl"
+    file.write_text("".join(change(file.read_text().splitlines(keepends=True))))
+
+
+def edited(file: str, **fields: object) -> Damage:
+    def damage(run: Path) -> None:
+        content = json.loads((run / file).read_text())
+        (run / file).write_text(json.dumps({**content, **fields}))
+
+    return damage
+
+
+def row(**fields: object) -> Damage:
+    def damage(run: Path) -> None:
+        content = json.loads((run / "summary.json").read_text())
+        content["rows"][1] |= fields
+        (run / "summary.json").write_text(json.dumps(content))
+
+    return damage
+
+
+def reversed_rows(run: Path) -> None:
+    content = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**content, "rows": content["rows"][::-1]}))
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "run.json cut off": (lambda run: (run / "run.json").write_text("{"), "run.json is damaged"),
+    "run.json lost": (lambda run: (run / "run.json").unlink(), "has no run.json"),
+    "newer": (edited("run.json", schema_version=SCHEMA_VERSION + 1), "newer specbench"),
+    "another task": (edited("run.json", task={"name": "t"}), "field 'task.version'"),
+    "torn line": (lambda run: lines(run, lambda all: [*all[:3], all[3][:40] + "\n", *all[4:]]), "line 4 is damaged"),
+    "a field of the future": (
+        lambda run: lines(run, lambda all: [all[0].replace('"key"', '"new": 1, "key"', 1), *all[1:]]),
+        "field 'new'",
+    ),
+    "cut off": (lambda run: lines(run, lambda all: all[:-2]), "it holds 6 requests of jf where its summary has 8"),
+    "cut off in a line": (lambda run: lines(run, lambda all: [*all[:-1], all[-1][:50]]), "it holds 7 requests of jf"),
+    "a line twice": (lambda run: lines(run, lambda all: [*all, all[0]]), "ar|p/0|0 is there twice"),
+    "another run's line": (
+        lambda run: lines(run, lambda all: [*all[:-1], all[-1].replace('"method":"jf"', '"method":"pld"')]),
+        "is of a method that the run has not",
+    ),
+    "more prompts": (edited("run.json", task=config(["jf"], 7).task.model_dump()), "more prompts than the 7"),
+    "tokens that are not its forwards'": (
+        lambda run: lines(run, lambda all: [all[0].replace('"n_out":25', '"n_out":26'), *all[1:]]),
+        "ar|p/0|0 has other tokens than its forwards emitted",
+    ),
+    "rows in another order": (reversed_rows, "another order"),
+    "another summary": (row(tokens=199), "200 tokens of jf where its summary has 199"),
+    "summary of other methods": (row(method="pld"), "cut off or mixed"),
+    "summary without rows": (edited("summary.json", rows=[]), "cut off or mixed"),
+    "summary with words for figures": (row(tpf="fast"), "field 'tpf'"),
+    "summary that is not finite": (row(tok_s=float("inf")), "field 'tok_s'"),
+    "summary that is a list": (lambda run: (run / "summary.json").write_text("[]"), "not a JSON object"),
+    "a projection of nothing": (lambda run: (run / "projection-x.json").write_text('{"rows": 1}'), "damaged"),
+    "a projection of another": (
+        lambda run: (run / "projection-x.json").write_text('{"rows": {"pld": {}}, "gpu": "x", "device": "y"}') and None,
+        "a projection is damaged or of another run",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_damaged_is_named_and_not_used(run: Path, name: str) -> None:
+    damage, said = DAMAGES[name]
+    profile(run.parent / "sound")
+    damage(run)
+    found = gather([run.parent])
+    assert [name for name, _ in found.profiles] == ["sound"]
+    assert found.runs == ()
+    (skipped,) = found.skipped
+    assert skipped.folder == run.name
+    assert said in skipped.why
+    assert str(run.parent) not in skipped.why, "where it lay is nobody's affair"
+    with pytest.raises(UsageError, match=f"nothing to report: {run.name}: "):
+        gather([run])
+
+
+def test_a_sound_run_is_used_and_counted(run: Path) -> None:
+    found = gather([run.parent])
+    (made,) = found.runs
+    assert found.skipped == ()
+    assert (made.id, made.folder, made.complete) == (run.name, run.name, True)
+    assert [row.method for row in made.rows] == ["ar", "jf"]
+    assert made.tallies["jf"].accepts == {3: 64}
+    assert made.tallies["jf"].tpf().value == pytest.approx(24 / 8)
+
+
+def test_a_run_that_was_killed_is_used_and_said_not_to_be_complete(run: Path) -> None:
+    (run / "DONE").unlink()
+    lines(run, lambda all: [*all[:-1], all[-1][:50]])  # its last line was torn; its summary is of an earlier command
+    made = read_whole_run(run)
+    assert not made.complete
+    assert made.rows[1].requests == 7
+    assert made.rows[1].tpf == pytest.approx(3)
+
+
+def test_they_are_found_below_a_folder_once_each(run: Path) -> None:
+    outer = run.parent
+    profile(outer / "deep" / "er" / "p")
+    (outer / "deep" / "link").symlink_to(outer)
+    (outer / ".hidden.tmp").mkdir()
+    shutil.copytree(run, outer / ".hidden.tmp" / "draft")
+    (outer / "notes").mkdir()
+    (outer / "README.md").write_text("")
+    found = gather([outer, run, outer / "deep"])
+    assert [made.folder for made in found.runs] == [run.name]
+    assert [name for name, _ in found.profiles] == ["p"]
+    assert found.skipped == ()
+
+
+def test_a_copy_is_not_a_second_run(run: Path) -> None:
+    shutil.copytree(run, run.parent / "copy")
+    found = gather([run.parent])
+    assert len(found.runs) == 1
+    assert [(each.folder, each.why) for each in found.skipped] == [("copy", f"the same run as {run.name}")]
+
+
+def test_a_path_without_any_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="holds no run, sweep or profile"):
+        gather([tmp_path])
+    with pytest.raises(UsageError, match="is not a folder"):
+        gather([tmp_path / "nowhere"])
+    with pytest.raises(UsageError, match="is not a folder"):
+        gather([tmp_path / "file"])
+
+
+def test_a_damaged_sweep_or_profile_is_named(tmp_path: Path, run: Path) -> None:
+    (profile(tmp_path / "runs" / "p") / PROFILE).write_text("{}")
+    swept = tmp_path / "runs" / "s"
+    swept.mkdir()
+    (swept / "sweep.json").write_text(json.dumps({"schema_version": 1}))
+    found = gather([tmp_path / "runs"])
+    assert len(found.runs) == 1
+    assert {each.folder for each in found.skipped} == {"p", "s"}
+    assert all("damaged" in each.why or "lost" in each.why for each in found.skipped)

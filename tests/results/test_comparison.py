@@ -1,0 +1,271 @@
+"""Comparison of runs derived from a real one: planted slow-downs, drift, other answers, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+
+from specbench.common.errors import UsageError
+from specbench.results.comparison import compare, read_sides, regressions
+from specbench.results.stats import paired_ratio
+
+
+def noisy(seed: int, slower: dict[str, float] | None = None, noise: float = 0.01) -> runs.Change:
+    """Times measured anew: noise of 1 % a request, and rows that are slower by a factor."""
+    generator = random.Random(seed)
+    return runs.timed(lambda line: (slower or {}).get(line["method"], 1.0) * generator.lognormvariate(0, noise))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``made("name", change_of_requests, change_of_run)``: a run folder, made once."""
+    out, known = tmp_path_factory.mktemp("runs"), dict[str, Path]()
+
+    def make(name: str, request: runs.Change | None = None, run: runs.Change | None = None, **more: Any) -> Path:
+        if name not in known:
+            known[name] = runs.derived(out / name, request, run, **more)
+        return known[name]
+
+    return make
+
+
+def compared(*targets: object) -> dict[str, Any]:
+    return compare(read_sides([str(target) for target in targets]))
+
+
+def row(found: dict[str, Any], label: str, run: str = "B") -> dict[str, Any]:
+    return next(row for row in found["rows"] if (row["run"], row["methods"][1]) == (run, label))
+
+
+# ------------------------------------------------------------------ what is told
+
+
+def test_a_planted_slow_down_of_5_percent_is_told_and_equal_runs_are_not(made: Callable[..., Path]) -> None:
+    first, again = made("first", noisy(1)), made("again", noisy(2))
+    slower = made("slower", noisy(3, {"jetspec": 1.05}))
+    same, other = compared(first, again), compared(first, slower)
+    for label in ("ar", "jetspec"):
+        assert row(same, label)["speedup"]["verdict"] == "no difference shown"
+    assert row(other, "ar")["speedup"]["verdict"] == "no difference shown"
+    planted = row(other, "jetspec")["speedup"]
+    assert planted["verdict"] == "slower"
+    assert planted["low"] < 1 / 1.05 < planted["high"] < 0.97
+    assert planted["value"] == pytest.approx(1 / 1.05, abs=0.01)
+
+
+def test_only_a_proven_regression_counts(made: Callable[..., Path]) -> None:
+    first, slower = made("first", noisy(1)), made("slower", noisy(3, {"jetspec": 1.05}))
+    found = compared(first, slower)
+    assert [row["methods"] for row in regressions(found, 0.97)] == [["jetspec", "jetspec"]]
+    assert regressions(found, 0.94) == []
+    # An estimate of 0.95 with an interval that reaches over the threshold proves nothing.
+    wide = compared(made("rough", noisy(4, noise=0.2)), made("rougher", noisy(5, {"jetspec": 1.05}, noise=0.2)))
+    assert row(wide, "jetspec")["speedup"]["high"] > 0.97
+    assert [r["methods"] for r in regressions(wide, 0.97)] == []
+
+
+@pytest.mark.parametrize("over_ar", [False, True])
+def test_equal_runs_seldom_fail_at_any_threshold_up_to_1(made: Callable[..., Path], over_ar: bool) -> None:
+    # One-sided, 2.5 % of equal runs would fail at a threshold of 1; at 0.97 none of these does.
+    pairs = [(made(f"equal {2 * n}", noisy(100 + n)), made(f"equal {2 * n + 1}", noisy(200 + n))) for n in range(6)]
+    found = [compared(*pair) for pair in pairs]
+    assert not any(regressions(each, 0.97, over_ar) for each in found)
+    assert sum(bool(regressions(each, 1.0, over_ar)) for each in found) <= 1
+
+
+def test_a_slow_machine_is_not_a_slow_method_over_ar(made: Callable[..., Path]) -> None:
+    drift = made("drift", noisy(6, {"ar": 1.1, "jetspec": 1.1}))
+    found = compared(made("first", noisy(1)), drift)
+    assert row(found, "jetspec")["speedup"]["verdict"] == "slower"
+    assert row(found, "jetspec")["over_ar"]["verdict"] == "no difference shown"
+    assert row(found, "ar")["over_ar"] is None
+    assert len(regressions(found, 0.97)) == 2
+    assert regressions(found, 0.97, over_ar=True) == []
+
+
+def test_figures_are_those_of_both_runs_and_multiply_up(made: Callable[..., Path]) -> None:
+    first, slower = made("first", noisy(1)), made("slower", noisy(3, {"jetspec": 1.05}))
+    found = row(compared(first, slower), "jetspec")
+    shown = [read.read.summary["rows"][1] for read in read_sides([str(first), str(slower)])]
+    assert found["tpf"] == [figures["tpf"] for figures in shown]
+    assert found["tok_s"] == [figures["tok_s"] for figures in shown]
+    assert found["speedup"]["value"] == pytest.approx(found["tpf"][1] / found["tpf"][0] * found["step_ratio"])
+    assert (found["answers_differ"], found["requests"], found["length_changed"]) == (0, 12, 0)
+    assert found["right"] == [{"passed": each["accuracy"]["passed"], "scored": 12} for each in shown]
+    each = found["prompts"]
+    assert len(each) == 12
+    assert all(prompt["same_answer"] for prompt in each)
+    assert each[0]["speedup"] == pytest.approx(each[0]["seconds_per_token"][0] / each[0]["seconds_per_token"][1])
+
+
+def test_two_methods_of_one_run_are_what_their_speedups_say(made: Callable[..., Path]) -> None:
+    first = made("first", noisy(1))
+    found = compared(f"{first}:ar", f"{first}:jetspec")
+    (only,) = found["rows"]
+    (side, _) = read_sides([str(first), str(first)])
+    speedup = side.read.summary["rows"][1]["speedup"]
+    assert {name: only["speedup"][name] for name in ("value", "low", "high")} == {
+        name: speedup[name] for name in ("value", "low", "high")
+    }
+    assert only["over_ar"] is None  # both have the same AR
+    assert found["differs"] == {"B": []}
+
+
+def test_answers_that_differ_are_counted_and_their_verdicts_compared(made: Callable[..., Path]) -> None:
+    def other_end(line: dict[str, Any]) -> None:
+        if line["method"] == "jetspec" and line["prompt_id"].endswith(("1", "3")):
+            line["ids"][-1] += 1
+
+    found = row(compared(made("first", noisy(1)), made("other end", other_end)), "jetspec")
+    changed = [each["prompt"] for each in found["prompts"] if not each["same_answer"]]
+    assert found["answers_differ"] == len(changed) > 0
+    assert all(prompt.endswith(("1", "3")) for prompt in changed)
+    assert (found["accuracy_difference"]["gained"], found["accuracy_difference"]["lost"]) == (0, 0)
+
+
+def test_the_first_run_is_the_reference_of_all_others(made: Callable[..., Path]) -> None:
+    first, again, slower = made("first", noisy(1)), made("again", noisy(2)), made("slower", noisy(3, {"jetspec": 1.05}))
+    found = compared(first, again, slower)
+    assert [(r["run"], *r["methods"]) for r in found["rows"]] == [
+        ("B", "ar", "ar"), ("B", "jetspec", "jetspec"), ("C", "ar", "ar"), ("C", "jetspec", "jetspec"),
+    ]  # fmt: skip
+    assert row(found, "jetspec", "C") == {**row(compared(first, slower), "jetspec"), "run": "C"}
+
+
+def test_shared_engines_are_compared_by_their_shares(made: Callable[..., Path]) -> None:
+    def busy(by: float) -> runs.Change:
+        return lambda line: line.update(busy_decode_s=line["decode_s"] * by)
+
+    def several(run: dict[str, Any]) -> None:
+        run["concurrency"] = 2
+
+    pair = [made(f"busy {by}", busy(by), several) for by in (0.5, 0.25)]
+    assert row(compared(*pair), "jetspec")["speedup"]["value"] == pytest.approx(2)
+
+
+# ------------------------------------------------------------------ what is allowed, and said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda run: run["environment"].update(git_commit="f" * 40), "commit ffffffffffff"),
+        (lambda run: run["environment"]["cpu"].update(model="Other CPU"), "processor Other CPU, not "),
+        (lambda run: run["environment"]["device"].update(name="NVIDIA B200"), "device NVIDIA B200, not cpu"),
+        (lambda run: run["model"].update(name="mine", fingerprint="0" * 64), "model mine, not smollm2-135m"),
+        (lambda run: run["model"].update(dtype="bfloat16"), "dtype bfloat16, not float32"),
+        (lambda run: run.update(attention="triton"), "attention triton, not"),
+        (lambda run: run["methods"][1]["options"].update(budget=16), "jetspec budget=16, not 8"),
+        (lambda run: run["methods"][1]["weights"].update(head="mine"), "jetspec drafts with other weights"),
+    ],
+)
+def test_what_may_differ_is_said(made: Callable[..., Path], tmp_path: Path, change: runs.Change, said: str) -> None:
+    lines = compared(made("plain"), runs.derived(tmp_path / "other", None, change))["differs"]["B"]
+    assert any(line.startswith(said) for line in lines), lines
+
+
+def test_equal_runs_differ_in_nothing(made: Callable[..., Path]) -> None:
+    assert compared(made("plain"), made("first", noisy(1)))["differs"] == {"B": []}
+
+
+def test_another_model_may_have_its_prompts_in_other_tokens(made: Callable[..., Path], tmp_path: Path) -> None:
+    def other_model(run: dict[str, Any]) -> None:
+        run["model"]["fingerprint"] = "0" * 64
+        run["task"]["prompts_sha256"] = "1" * 64
+
+    found = compared(made("plain"), runs.derived(tmp_path / "other", None, other_model))
+    assert "prompts in other tokens, which are not the same amount of text" in found["differs"]["B"]
+    assert row(found, "jetspec")["answers_differ"] == 0  # by their text
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda run: run["task"].update(version=9), "another task version (9, not 1)"),
+        (lambda run: run["task"].update(name="mbpp"), "another task (mbpp, not gsm8k)"),
+        (lambda run: run["task"]["options"].update(style="cot"), "another style of the task (cot, not chat)"),
+        (lambda run: run.update(max_new_tokens=64), "another token budget (64, not 128)"),
+        (lambda run: run["sampling"].update(temperature=0.7), "another temperature (0.7, not 0.0)"),
+        (lambda run: run.update(concurrency=4), "another concurrency (4, not 1)"),
+        (lambda run: run["task"].update(prompts_sha256="0" * 64), "given its prompts in other words"),
+        (lambda run: run.update(simulated={"jetspec": {"mean": 3, "spread": 1}}), "acceptance was simulated"),
+    ],
+)
+def test_unlike_runs_are_refused_with_the_reason(
+    made: Callable[..., Path], tmp_path: Path, change: runs.Change, why: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        compared(made("plain"), runs.derived(tmp_path / "other", None, change))
+    assert why in str(caught.value)
+    assert str(tmp_path / "other") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_prompts_are_refused(made: Callable[..., Path], tmp_path: Path) -> None:
+    def renamed(line: dict[str, Any]) -> None:
+        line["prompt_id"] += "x"
+        line["key"] = f"{line['method']}|{line['prompt_id']}|0"
+
+    other = runs.derived(tmp_path / "other", renamed)
+    (other / "verdicts.jsonl").unlink()
+    with pytest.raises(UsageError, match="other prompts"):
+        compared(made("plain"), other)
+
+
+def test_a_seed_matters_only_where_something_is_sampled(made: Callable[..., Path], tmp_path: Path) -> None:
+    def seed(run: dict[str, Any], temperature: float, number: int) -> None:
+        run["sampling"].update(temperature=temperature, seed=number)
+
+    def folder(name: str, temperature: float, number: int) -> Path:
+        return runs.derived(tmp_path / name, None, lambda run: seed(run, temperature, number))
+
+    assert compared(made("plain"), folder("greedy", 0.0, 5))
+    with pytest.raises(UsageError, match=r"another seed \(2, not 1\)"):
+        compared(folder("one", 0.7, 1), folder("two", 0.7, 2))
+
+
+@pytest.mark.parametrize(
+    ("targets", "why"),
+    [
+        (["{plain}"], "1 to compare; name two to 26 runs"),
+        (["{plain}", "{plain}"], "is named twice; say which of its methods"),
+        (["{plain}", "{plain}:jetspek"], "did you mean jetspec?"),
+        (["{plain}:jetspec", "{alone}"], "name it as RUN:METHOD"),
+        (["{plain}", "nowhere"], "nowhere is not a run folder"),
+        (["{plain}", "nowhere:ar"], "nowhere is not a run folder"),
+    ],
+)
+def test_what_cannot_be_named_is_refused(made: Callable[..., Path], targets: list[str], why: str) -> None:
+    names = {"plain": made("plain"), "alone": made("alone", labels=("ar",))}
+    with pytest.raises(UsageError) as caught:
+        compared(*(target.format(**names) for target in targets))
+    assert why in str(caught.value)
+
+
+def test_rows_of_other_names_are_paired_where_they_are_named(made: Callable[..., Path]) -> None:
+    first, others = made("first", noisy(1)), made("others", noisy(7), labels=("ar", "jetspec#2"))
+    assert [r["methods"] for r in compared(first, others)["rows"]] == [["ar", "ar"]]
+    (only,) = compared(f"{first}:jetspec", f"{others}:jetspec#2")["rows"]
+    assert only["methods"] == ["jetspec", "jetspec#2"]
+    assert only["tpf"][0] != only["tpf"][1]
+
+
+def test_a_gate_that_could_never_fall_is_refused(made: Callable[..., Path], tmp_path: Path) -> None:
+    first, again = made("first", noisy(1)), made("again", noisy(2))
+    ar = compared(f"{first}:ar", f"{again}:ar")
+    assert regressions(ar, 0.5) == []
+    with pytest.raises(UsageError, match="leave --over-ar out"):
+        regressions(ar, 0.5, over_ar=True)
+    few = compared(first, again)
+    value = paired_ratio(([1.0], [9.0]), ([2.0], [9.0]), seed=0).value
+    few["rows"][0]["speedup"].update(value=value, low=None, high=None)
+    with pytest.raises(UsageError, match="too few for an interval"):
+        regressions(few, 0.97)

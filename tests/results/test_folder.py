@@ -1,0 +1,422 @@
+"""What is on disk after a full disk, Ctrl-C, SIGKILL and a second process: whole lines, and a message that helps."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.common import files
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.files import check_writable, write_folder, write_json_atomic, write_text_atomic
+from specbench.results import folder as storage
+from specbench.results.folder import RunFolder
+from specbench.results.request_log import RequestLog, read_requests
+from specbench.results.schema import SCHEMA_VERSION
+
+DIGEST = "0123456789abcdef" * 4
+RUN = {"method": "jacobi"}
+STORED = {"method": "jacobi", "schema_version": SCHEMA_VERSION, "digest": DIGEST}
+
+# A process that may write no file beyond argv[2] bytes: the kernel refuses the rest of a line, as a full disk does.
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from specbench.common.errors import EnvironmentRefused
+from specbench.common.files import write_json_atomic
+from specbench.results.request_log import RequestLog
+path, limit = Path(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    if path.suffix == ".json":
+        write_json_atomic(path, {"text": "x" * 2 * limit})
+    log = RequestLog(path)
+    while True:
+        log.append({"i": log.kept, "text": "x" * 100})
+except EnvironmentRefused as refused:
+    print(refused)
+"""
+
+# Appends for ever, going on after the last line on disk, and acknowledges each line once append() returned.
+WRITER = """
+import sys
+from pathlib import Path
+from specbench.results.request_log import RequestLog
+log = RequestLog(Path(sys.argv[1]))
+while True:
+    i = log.kept
+    log.append({"i": i, "text": "x" * (i * 7919 % 300_000)})
+    print(i, flush=True)
+"""
+
+# Holds the lock of an unfinished run until its stdin closes.
+HOLDER = """
+import sys
+from pathlib import Path
+from specbench.results.folder import RunFolder
+folder = RunFolder.find_unfinished(Path(sys.argv[1]), sys.argv[2])
+print(folder.path.name, flush=True)
+sys.stdin.read()
+"""
+
+
+def python(script: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-c", script, *map(str, arguments)]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# Atomic JSON
+
+
+def test_json_replaces_the_old_content(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json_atomic(path, {"speedup": 1.5})
+    write_json_atomic(path, {"speedup": None, "text": "2 × é"})
+    assert json.loads(path.read_text()) == {"speedup": None, "text": "2 × é"}
+    assert names(tmp_path) == ["summary.json"]
+
+
+@pytest.mark.parametrize("bad", [{"x": float("nan")}, {"x": object()}])
+def test_what_is_not_json_leaves_the_old_content(tmp_path: Path, bad: Any) -> None:
+    path = tmp_path / "summary.json"
+    write_json_atomic(path, {"old": True})
+    with pytest.raises((ValueError, TypeError)):
+        write_json_atomic(path, bad)
+    assert json.loads(path.read_text()) == {"old": True}
+    assert names(tmp_path) == ["summary.json"]
+
+
+def test_full_disk_leaves_the_old_json_and_no_draft(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json_atomic(path, {"old": True})
+    done = subprocess.run(python(FULL_DISK, path, 4096), capture_output=True, text=True, check=True)
+    assert done.stdout == f"disk full while writing {path}; free space and repeat the same command\n"
+    assert json.loads(path.read_text()) == {"old": True}
+    assert names(tmp_path) == ["summary.json"]
+
+
+def test_an_unwritable_place_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(EnvironmentRefused, match=r"^cannot write .*taken \(Is a directory\); mend that"):
+        write_json_atomic(tmp_path / "taken", {})
+    assert names(tmp_path) == ["taken"]
+
+
+# The log
+
+
+def test_lines_come_back_and_appending_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    rows: list[dict[str, Any]] = [{"i": 0, "text": "line\nbreak \u2028 \ud800 é"}, {"i": 1, "ids": [1, 2]}, {"i": 2}]
+    log = RequestLog(path)
+    assert list(log.read()) == []
+    log.append(rows[0])
+    log.append(rows[1])
+    log.close()
+    log.close()
+    again = RequestLog(path)
+    assert again.kept == 2
+    again.append(rows[2])
+    assert list(again.read()) == rows
+    assert path.read_bytes().count(b"\n") == 3
+
+
+def test_a_line_is_on_disk_when_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = RequestLog(tmp_path / "requests.jsonl")
+    sizes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: sizes.append(os.fstat(fd).st_size))
+    log.append({"i": 0})
+    assert sizes == [len(b'{"i":0}\n')]
+
+
+def test_a_last_line_torn_anywhere_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    first, last = b'{"i":0}\n', b'{"i":1,"text":"abc"}\n'
+    for cut in range(len(last)):
+        path.write_bytes(first + last[:cut])
+        assert list(read_requests(path)) == [{"i": 0}]
+        log = RequestLog(path)
+        assert log.kept == 1
+        assert path.read_bytes() == first
+        log.append({"i": 2})
+        assert path.read_bytes() == first + b'{"i":2}\n'
+        log.close()
+
+
+def test_torn_lines_longer_than_a_read_block(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_bytes(b'{"i":0}\n{"text":"' + b"x" * 3_000_000 + b'"}\n{"text":"' + b"y" * 3_000_000)
+    log = RequestLog(path)
+    assert log.kept == 2
+    log.append({"i": 2})
+    assert [len(str(row.get("text", ""))) for row in log.read()] == [0, 3_000_000, 0]
+
+
+@pytest.mark.parametrize("damage", [b'{"i":\n', b"[1]\n", b"\x00\x00\xff\n", b"\n"])
+def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_bytes(b'{"i":0}\n' + damage + b'{"i":2}\n')
+    with pytest.raises(UsageError, match=r"requests\.jsonl line 2 is damaged; delete that line"):
+        list(read_requests(path))
+
+
+def test_a_full_disk_keeps_whole_lines_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    done = subprocess.run(python(FULL_DISK, path, 4096), capture_output=True, text=True, check=True)
+    kept = len(path.read_bytes().splitlines())
+    assert 20 < kept < 40
+    assert done.stdout == (
+        f"disk full while writing {path}; {kept} requests are kept, free space and repeat the same command\n"
+    )
+    assert path.read_bytes().endswith(b"}\n")  # not merely skipped when read: cut off
+    log = RequestLog(path)
+    log.append({"i": kept})
+    assert [row["i"] for row in log.read()] == list(range(kept + 1))
+
+
+def test_a_disk_that_fails_on_sync_keeps_no_doubtful_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "requests.jsonl"
+    log = RequestLog(path)
+    log.append({"i": 0})
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(EnvironmentRefused, match=r"\(Input/output error\); 1 requests are kept"):
+            log.append({"i": 1})
+    assert path.read_bytes() == b'{"i":0}\n'
+
+
+def test_ctrl_c_within_a_line_does_not_damage_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "requests.jsonl"
+    log = RequestLog(path)
+    log.append({"i": 0})
+    pwrite = os.pwrite
+
+    def interrupted(fd: int, data: bytes, offset: int) -> int:
+        pwrite(fd, data, offset)
+        raise KeyboardInterrupt  # before append() has counted the line
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.append({"i": 1, "text": "long"})
+    log.append({})  # shorter than what was left
+    assert list(log.read()) == [{"i": 0}, {}]
+
+
+def test_sigkill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    pauses = random.Random(0)
+    for _ in range(6):
+        process = subprocess.Popen(python(WRITER, path), stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        first = process.stdout.readline()  # it writes
+        time.sleep(pauses.uniform(0.0, 0.15))
+        process.kill()
+        lines = (first + process.stdout.read()).split("\n")[:-1]
+        assert process.wait() == -signal.SIGKILL
+        acknowledged = int(lines[-1])
+        rows = [row["i"] for row in read_requests(path)]
+        assert rows == list(range(len(rows)))  # no gap, no repetition, across restarts too
+        assert acknowledged < len(rows) <= acknowledged + 2  # one more may be written but not yet acknowledged
+    log = RequestLog(path)
+    log.append({"i": log.kept})
+    assert len(list(log.read())) == log.kept > 6
+
+
+# The run folder
+
+
+def test_the_name_says_when_what_and_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_utc", lambda: datetime(2026, 11, 21, 4, 1, 2, tzinfo=timezone.utc))
+    with RunFolder.create(tmp_path / "runs" / "today", "jacobi-hum/an eval", DIGEST, RUN) as folder:
+        assert folder.path == tmp_path / "runs" / "today" / "20261121T040102Z-jacobi-hum-an-eval-01234567"
+        assert json.loads((folder.path / "run.json").read_text()) == STORED
+    with RunFolder.create(folder.path.parent, "jacobi-hum/an eval", DIGEST, RUN) as twin:  # within the same second
+        assert twin.path.name == folder.path.name + "-2"
+    assert names(folder.path.parent) == [folder.path.name, twin.path.name]
+
+
+def test_a_folder_without_run_json_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def interrupted(path: Path, _: object) -> None:
+        seen.append([name for name in names(tmp_path) if not name.startswith(".")])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, "write_json_atomic", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN)
+    assert seen == [[]]
+    assert names(tmp_path) == []
+
+
+def test_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(EnvironmentRefused, match=r"^cannot write .*runs"):
+        RunFolder.create(tmp_path / "runs", "ar-gsm8k", DIGEST, RUN)
+
+
+def test_a_folder_of_files_has_its_name_once_all_are_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_utc", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+
+    def write(folder: Path) -> None:
+        write_text_atomic(folder / "text", "é\n")
+        seen.append(len(list(tmp_path.glob("out/2*"))))
+
+    seen: list[int] = []
+    first = write_folder(tmp_path / "out", "profile-config:tiny", DIGEST, write)
+    assert first == tmp_path / "out" / "20260102T030405Z-profile-config-tiny-01234567"
+    assert (first / "text").read_bytes() == b"\xc3\xa9\n"
+    assert names(first) == ["text"]
+    second = write_folder(tmp_path / "out", "profile-config:tiny", DIGEST, write)
+    assert seen == [0, 1]
+    assert names(tmp_path / "out") == [first.name, second.name] == [first.name, f"{first.name}-2"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), ValueError("a mistake"), KeyboardInterrupt()])
+def test_a_folder_of_files_that_cannot_all_be_written_is_none(tmp_path: Path, error: BaseException) -> None:
+    def write(folder: Path) -> None:
+        (folder / "first").write_text("")
+        raise error
+
+    with pytest.raises(EnvironmentRefused if isinstance(error, OSError) else type(error)) as raised:
+        write_folder(tmp_path, "profile", DIGEST, write)
+    assert not isinstance(error, OSError) or "disk full while writing" in str(raised.value)
+    assert names(tmp_path) == []
+
+
+def test_an_out_is_made_or_refused_beforehand(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentRefused, match=r"cannot write .*file"):
+        check_writable(tmp_path / "file")
+
+
+def test_an_interrupted_run_is_found_and_a_finished_one_is_not(tmp_path: Path) -> None:
+    assert RunFolder.find_unfinished(tmp_path / "none", DIGEST) is None
+    with RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN) as first:
+        first.log.append({"i": 0})
+        assert not first.finished
+    with RunFolder.find_unfinished(tmp_path, DIGEST) or pytest.fail("not found") as again:
+        assert again.path == first.path
+        assert again.run == STORED
+        assert list(read_requests(again.requests_path)) == [{"i": 0}]
+        again.log.append({"i": 1})
+        assert again.summary() is None
+        again.finish({"requests": 2})
+    assert names(first.path) == ["DONE", "requests.jsonl", "run.json", "summary.json"]
+    assert RunFolder.find_unfinished(tmp_path, DIGEST) is None
+    read = RunFolder.load(first.path)
+    assert read.finished
+    assert read.summary() == {"requests": 2}
+    assert [row["i"] for row in read_requests(read.requests_path)] == [0, 1]
+
+
+def test_only_the_same_digest_is_resumed_and_the_newest_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(1)
+    monkeypatch.setattr(files, "_utc", lambda: datetime(2026, 1, next(clock), tzinfo=timezone.utc))
+    for digest in (DIGEST, DIGEST, DIGEST[:8] + "f" * 56):  # the third shares the short digest only
+        RunFolder.create(tmp_path, "ar-gsm8k", digest, RUN).close()
+    (tmp_path / f"20270101T000000Z-ar-gsm8k-{DIGEST[:8]}").mkdir()  # not a run
+    damaged = tmp_path / f"20270102T000000Z-ar-gsm8k-{DIGEST[:8]}"
+    damaged.mkdir()
+    (damaged / "run.json").write_text('{"digest": "')
+    with RunFolder.find_unfinished(tmp_path, DIGEST) or pytest.fail("not found") as found:
+        assert found.path.name.startswith("20260102")
+
+
+def test_two_processes_cannot_write_to_one_folder(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN)
+    with pytest.raises(EnvironmentRefused, match=f"^{folder.path} is in use by another specbench process; wait"):
+        RunFolder.find_unfinished(tmp_path, DIGEST)
+    folder.close()
+    holder = subprocess.Popen(
+        python(HOLDER, tmp_path, DIGEST), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline().strip() == folder.path.name
+    with pytest.raises(EnvironmentRefused, match="is in use"):
+        RunFolder.find_unfinished(tmp_path, DIGEST)
+    RunFolder.load(folder.path)  # reading is always possible
+    holder.kill()
+    holder.communicate()
+    with RunFolder.find_unfinished(tmp_path, DIGEST) or pytest.fail("lock outlived its process") as found:
+        assert found.path == folder.path
+
+
+def test_a_run_that_finished_while_it_was_looked_up_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN)
+    acquire = storage._acquire
+
+    def finishes_first(path: Path) -> int:
+        folder.finish({})
+        return acquire(path)
+
+    monkeypatch.setattr(storage, "_acquire", finishes_first)
+    assert RunFolder.find_unfinished(tmp_path, DIGEST) is None
+
+
+def test_a_summary_that_cannot_be_written_leaves_the_run_unfinished(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN) as folder:
+        (folder.path / "summary.json").mkdir()
+        with pytest.raises(EnvironmentRefused, match=r"cannot write .*summary\.json"):
+            folder.finish({})
+        assert not folder.finished
+
+
+def test_a_folder_opened_for_reading_refuses_writes(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN).close()
+    (path,) = tmp_path.iterdir()
+    folder = RunFolder.load(path)
+    with pytest.raises(ValueError, match="opened for reading"):
+        folder.log.append({})
+    with pytest.raises(ValueError, match="opened for reading"):
+        folder.finish({})
+    assert names(path) == [".lock", "run.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"is not a run folder \(it has no run\.json\); name a folder"),
+        ('{"schema_version": 1, "meth', r"run\.json is damaged \(.*\); restore it"),
+        ("[1]", r"run\.json is damaged \(not a JSON object\)"),
+        ("{}", r"run\.json has no schema_version"),
+        (
+            f'{{"schema_version": {SCHEMA_VERSION + 2}}}',
+            rf"newer specbench \(schema {SCHEMA_VERSION + 2}, this one reads up to {SCHEMA_VERSION}\); upgrade",
+        ),
+    ],
+)
+def test_what_cannot_be_loaded_says_why(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(UsageError, match=message):
+        RunFolder.load(tmp_path)
+
+
+def test_storage_needs_no_heavy_library() -> None:
+    code = "import sys, specbench.results.folder, specbench.hardware.gpus, specbench.results.stats; print(*sys.modules)"
+    loaded = subprocess.run(python(code), capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "transformers", "pandas", "matplotlib"} & set(loaded)

@@ -1,0 +1,132 @@
+"""Runs that are damaged, cut off, newer or put together from several: each is refused, by name and in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+
+from specbench.common.errors import UsageError
+from specbench.results.read import read_whole
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.derived(tmp_path_factory.mktemp("whole") / "sound")
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent for path in runs.RESULTS.glob("*/DONE")), ids=lambda p: p.name)
+def test_committed_runs_are_whole(folder: Path) -> None:
+    assert read_whole(folder).summary["complete"]
+
+
+def test_a_derived_run_is_whole(sound: Path) -> None:
+    assert len(read_whole(sound).records) == 24
+
+
+def lines(folder: Path, change: Callable[[list[str]], list[str]]) -> None:
+    """Rewrites the lines of ``requests.jsonl``."""
+    path = folder / "requests.jsonl"
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+
+def content(folder: Path, name: str, change: Callable[[Any], object]) -> None:
+    """Changes a JSON file in place."""
+    path = folder / name
+    found = json.loads(path.read_text())
+    change(found)
+    path.write_text(json.dumps(found))
+
+
+def request(change: Callable[[Any], object]) -> Callable[[Path], None]:
+    """Changes the first request."""
+
+    def made(first: str) -> str:
+        found = json.loads(first)
+        change(found)
+        return json.dumps(found) + "\n"
+
+    return lambda folder: lines(folder, lambda old: [made(old[0]), *old[1:]])
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "unfinished": (lambda f: (f / "DONE").unlink(), "is not finished; repeat its command"),
+    "no run": (lambda f: (f / "run.json").unlink(), "is not a run folder"),
+    "newer": (lambda f: content(f, "run.json", lambda c: c.update(schema_version=9)), "newer specbench"),
+    "run.json cut off": (lambda f: (f / "run.json").write_text((f / "run.json").read_text()[:99]), "is damaged"),
+    "summary cut off": (lambda f: (f / "summary.json").write_text("{"), "is damaged"),
+    "summary of something else": (
+        lambda f: (f / "summary.json").write_text('{"rows": 3}'),
+        "its summary is no summary",
+    ),
+    "empty summary": (lambda f: (f / "summary.json").write_text("{}"), "no summary.json, or an empty one"),
+    "no summary": (lambda f: (f / "summary.json").unlink(), "no summary.json, or an empty one"),
+    "torn line": (lambda f: lines(f, lambda old: [*old[:-1], old[-1][:50]]), "11 requests of"),
+    "line cut out": (lambda f: lines(f, lambda old: old[1:]), "11 requests of"),
+    "no requests": (lambda f: (f / "requests.jsonl").unlink(), "0 requests of ar"),
+    "line twice": (lambda f: lines(f, lambda old: [*old, old[0]]), "twice"),
+    "garbage line": (lambda f: lines(f, lambda old: ["{x\n", *old]), "line 1 is damaged"),
+    "field missing": (request(lambda line: line.pop("accepts")), "field 'accepts'"),
+    "stranger": (
+        request(lambda line: line.update(method="pld", key=f"pld|{line['prompt_id']}|0")),
+        "pld|gsm8k/0|0 is of a method that the run has not",
+    ),
+    "other key": (request(lambda line: line.update(key="ar|p|0")), "ar|p|0 is not what its fields say"),
+    "tokens lost": (request(lambda line: line["ids"].pop()), "has other tokens than its forwards emitted"),
+    "forwards lost": (request(lambda line: line["accepts"].pop()), "has other tokens than its forwards emitted"),
+    "no time": (request(lambda line: line.update(decode_s=float("nan"))), "has a time that is none"),
+    "time runs back": (request(lambda line: line.update(decode_s=-1.0)), "has a time that is none"),
+    "more were asked": (
+        lambda f: content(f, "run.json", lambda c: c["task"].update(prompts=13, requests=13)),
+        "run.json says 13",
+    ),
+    "other prompt": (
+        request(lambda line: line.update(prompt_id="x", key=f"{line['method']}|x|0")),
+        "verdicts.jsonl judges",
+    ),
+    "other methods": (
+        lambda f: content(f, "summary.json", lambda c: c["rows"].pop()),
+        "its summary has other methods than run.json",
+    ),
+    "other sums": (
+        lambda f: content(f, "summary.json", lambda c: c["rows"][0].update(tokens=1)),
+        "1456 tokens of ar where its summary has 1",
+    ),
+    "said to lack requests": (
+        lambda f: content(f, "summary.json", lambda c: c.update(complete=False)),
+        "all the requests",
+    ),
+    "verdicts cut off": (lambda f: (f / "verdicts.jsonl").write_text("{"), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_it_is_refused_by_name_in_one_line(sound: Path, tmp_path: Path, kind: str) -> None:
+    damage, said = DAMAGE[kind]
+    folder = tmp_path / "run"
+    shutil.copytree(sound, folder)
+    damage(folder)
+    with pytest.raises(UsageError) as caught:
+        read_whole(folder)
+    assert str(folder) in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_of_two_runs_in_one_folder_are_refused(sound: Path, tmp_path: Path) -> None:
+    # The requests and verdicts of another run of the same methods on the same prompts: only the sums tell.
+    def shorter(line: dict[str, Any]) -> None:
+        line["accepts"][-1] -= 1
+        line["ids"].pop()
+        line["n_out"] -= 1
+
+    other = runs.derived(tmp_path / "other", shorter)
+    for name in ("run.json", "summary.json"):
+        shutil.copy(sound / name, other / name)
+    with pytest.raises(UsageError, match="holds 1444 tokens of ar where its summary has 1456"):
+        read_whole(other)

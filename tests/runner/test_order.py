@@ -1,0 +1,130 @@
+"""The order of a run's requests, and what each turn of a conversation is asked after."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
+import conversations
+import pytest
+from conversations import Model, plan, prepared, said
+from toys import toy
+
+from specbench.common.prompt import Prompt
+from specbench.decoding.protocol import Method
+from specbench.results.schema import RequestRecord
+from specbench.runner.loop import Request
+from specbench.runner.order import Order
+
+AR, MINE = toy(label="ar"), toy(label="mine")
+PROMPTS = [
+    Prompt("p0", "one", True, follow_ups=("two", "three")),
+    Prompt("p1", "alone", True),
+    Prompt("p2", "uno", True, follow_ups=("due",)),
+]
+ALL = 3 + 1 + 2  # answers per method
+
+
+def walk(order: Order, most: int = 10**6) -> list[tuple[Method, list[Request]]]:
+    """Runs what is left, at most so many requests; each is answered by its method's name and its turn."""
+    taken: list[tuple[Method, list[Request]]] = []
+    for method, requests in order.stretches():
+        taken.append((method, requests))
+        for request in requests:
+            order.add(said(method.label, request))
+            most -= 1
+            if not most:
+                return taken
+    return taken
+
+
+def asked(taken: Sequence[tuple[Method, list[Request]]]) -> list[tuple[str, str, int, int]]:
+    return [(method.label, r.prompt_id, r.repeat, r.turn) for method, requests in taken for r in requests]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_every_turn_of_every_prompt_comes_once_for_each_method_and_repeat(concurrency: int, repeats: int) -> None:
+    made = plan([AR, MINE], concurrency=concurrency, repeats=repeats)
+    order = Order(made, prepared(PROMPTS), {})
+    found = Counter(asked(walk(order)))
+    assert set(found.values()) == {1}
+    assert len(found) == order.total == 2 * repeats * ALL
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_turn_comes_after_the_turns_before_it(concurrency: int) -> None:
+    found = asked(walk(Order(plan([AR, MINE], concurrency=concurrency), prepared(PROMPTS), {})))
+    for label in ("ar", "mine"):
+        for prompt in PROMPTS:
+            turns = [turn for method, name, _, turn in found if (method, name) == (label, prompt.id)]
+            assert turns == list(range(1, prompt.turns + 1))
+
+
+def test_methods_follow_each_other_on_every_turn_in_an_order_of_their_own() -> None:
+    prompts = [Prompt(f"p{n}", "a", True, follow_ups=("b",)) for n in range(12)]
+    found = asked(walk(Order(plan([AR, MINE]), prepared(prompts), {})))
+    rounds = [[label for label, *_ in group] for _, group in groupby(found, key=lambda item: item[1:])]
+    assert all(sorted(labels) == ["ar", "mine"] for labels in rounds)
+    assert {tuple(labels) for labels in rounds} == {("ar", "mine"), ("mine", "ar")}
+    first, second = rounds[::2], rounds[1::2]
+    assert first != second  # a turn is shuffled anew
+
+
+def test_a_turn_is_asked_after_the_methods_own_answers() -> None:
+    taken = walk(Order(plan([AR, MINE]), prepared(PROMPTS), {}))
+    texts = {(m.label, r.prompt_id, r.turn): conversations.text(r.ids) for m, rs in taken for r in rs}
+    assert texts["mine", "p0", 1] == "user: one|"
+    assert texts["mine", "p0", 3] == "user: one|assistant: mine 1|user: two|assistant: mine 2|user: three|"
+    assert texts["ar", "p2", 2] == "user: uno|assistant: ar 1|user: due|"
+
+
+def test_forced_turns_are_asked_after_ars_answers_by_every_method() -> None:
+    forced = [dataclasses.replace(prompt, forced=True) for prompt in PROMPTS]
+    taken = walk(Order(plan([AR, MINE]), prepared(forced), {}))
+    for label in ("ar", "mine"):
+        texts = {(r.prompt_id, r.turn): conversations.text(r.ids) for m, rs in taken for r in rs if m.label == label}
+        assert texts["p0", 3] == "user: one|assistant: ar 1|user: two|assistant: ar 2|user: three|"
+
+
+def test_each_repeat_has_a_history_of_its_own() -> None:
+    order = Order(plan([AR], repeats=2), prepared(PROMPTS[2:]), {})
+    for _, requests in order.stretches():
+        for request in requests:
+            record = said("ar", request)
+            order.add(record.model_copy(update={"text": f"repeat {request.repeat}"}))
+    for repeat in (0, 1):
+        assert f"assistant: repeat {repeat}|" in conversations.text(order.request("ar", "p2", repeat, 2).ids)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("done", range(1, 2 * ALL + 1))
+def test_a_run_goes_on_at_any_request_of_a_conversation_where_it_was_stopped(concurrency: int, done: int) -> None:
+    made = plan([AR, MINE], concurrency=concurrency)
+    whole = walk(Order(made, prepared(PROMPTS), {}))
+    records: list[RequestRecord] = [said(m.label, r) for m, rs in whole for r in rs][:done]
+    rest = walk(Order(made, prepared(PROMPTS), {record.key: record.text for record in records}))
+    assert asked(whole) == [(r.method, r.prompt_id, r.repeat, r.turn) for r in records] + asked(rest)
+    first = {key: r.ids for key, r in zip(asked(whole), [r for _, rs in whole for r in rs], strict=True)}
+    assert all(r.ids == first[key] for key, r in zip(asked(rest), [r for _, rs in rest for r in rs], strict=True))
+
+
+def test_requests_decoded_together_have_one_temperature() -> None:
+    warm = [dataclasses.replace(p, temperature=t) for p, t in zip(PROMPTS, (0.7, None, 0.7), strict=True)]
+    taken = walk(Order(plan([AR], concurrency=4), prepared(warm), {}))
+    assert [[(r.prompt_id, r.turn, r.temperature) for r in requests] for _, requests in taken] == [
+        [("p0", 1, 0.7), ("p2", 1, 0.7)],
+        [("p1", 1, None)],
+        [("p0", 2, 0.7), ("p2", 2, 0.7)],
+        [("p0", 3, 0.7)],
+    ]
+
+
+def test_completion_text_goes_on_behind_the_answer() -> None:
+    prompt = Prompt("p", "Q1 A:", False, follow_ups=(" Q2 A:", " Q3 A:"))
+    assert prompt.after([]) == prompt
+    assert prompt.after([" yes"]) == Prompt("p", "Q1 A: yes Q2 A:", False, follow_ups=(" Q3 A:",))
+    assert prompt.after([" yes", " no"]) == Prompt("p", "Q1 A: yes Q2 A: no Q3 A:", False)
+    assert Model().encode(prompt.after([" yes"])) == Model().encode(Prompt("x", "Q1 A: yes Q2 A:", False))

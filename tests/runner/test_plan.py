@@ -1,0 +1,212 @@
+"""What the user may write for methods, tasks and their options, and the one line they get when it is not that."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.common.errors import UsageError
+from specbench.engine.engine import MAX_ROWS
+from specbench.engine.sampler import Sampling
+from specbench.results.schema import SamplingSpec
+from specbench.runner.plan import ROW_LIMIT, Plan, plan_methods, plan_sampling, plan_tasks, runnable
+
+
+def labels(*names: str) -> list[str]:
+    return [method.label for method in plan_methods(names, [])]
+
+
+def test_ar_alone() -> None:
+    assert labels("ar") == ["ar"]
+
+
+@pytest.mark.parametrize("names", [["jacobi"], ["jacobi", "ar"], ["ar", "jacobi"]])
+def test_ar_is_always_there_and_first(names: list[str]) -> None:
+    assert labels(*names) == ["ar", "jacobi"]
+
+
+def test_a_method_named_again_is_another_row() -> None:
+    assert labels("jacobi", "jacobi", "ar", "jacobi") == ["ar", "jacobi", "jacobi#2", "jacobi#3"]
+    assert labels("ar", "ar") == ["ar", "ar#2"]  # the A/A run
+
+
+def test_settings_go_to_the_label_they_name() -> None:
+    ar, first, second = plan_methods(["jacobi", "jacobi"], ["jacobi.n=4", "jacobi#2.n=8", "jacobi#2.window=sliding"])
+    assert (ar.name, first.name, second.name) == ("ar", "jacobi", "jacobi")
+    assert (first.options.block_size, second.options.block_size) == (4, 8)  # type: ignore[attr-defined]
+    assert (first.options.window, second.options.window) == ("block", "sliding")  # type: ignore[attr-defined]
+    assert (ar.max_rows, first.max_rows, second.max_rows) == (1, 4, 8)
+
+
+def test_the_label_may_be_left_out_when_one_method_can_be_meant() -> None:
+    assert plan_methods(["jacobi"], ["n=4"])[1].max_rows == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "parts"),
+    [
+        (["jacobbi"], [], ["unknown method 'jacobbi'", "did you mean jacobi"]),
+        (["jacobi"], ["jacobi.blocksize=4"], ["option of jacobi 'blocksize'", "block_size"]),
+        (["jacobi"], ["jacobi.n"], ["jacobi.n", "METHOD.OPTION=VALUE"]),
+        (["jacobi"], ["jacobi.n="], ["METHOD.OPTION=VALUE"]),
+        (["jacobi"], ["jacobi.=4"], ["METHOD.OPTION=VALUE"]),
+        (["jacobi"], ["jacobi#2.n=4"], ["jacobi#2", "must be in --method", "did you mean jacobi"]),
+        (["ar"], ["jacobi.n=4"], ["jacobi", "must be in --method"]),
+        (["ar"], ["n=4"], ["say whose option"]),
+        (["jacobi", "jacobi"], ["n=4"], ["say whose option", "jacobi.n=4"]),
+        (["jacobi"], ["jacobi.n=513"], ["block_size", "512"]),
+        (["ar"], ["ar.n=4"], ["option of ar 'n'"]),
+        (["jacobi"], ["jacobi.n=4", "jacobi.block_size=8"], ["block_size", "twice"]),
+        (["jacobi"], ["jacobi.n=4", "jacobi.n=8"], ["'n' of jacobi", "twice"]),
+        (["jacobi"], ["n=4", "jacobi.n=8"], ["'n' of jacobi", "twice"]),
+    ],
+)
+def test_a_wrong_method_or_setting_is_one_line(names: list[str], settings: list[str], parts: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan_methods(names, settings)
+    text = str(caught.value)
+    assert all(part in text for part in parts), text
+    assert "\n" not in text
+
+
+def options(name: str, *settings: str) -> dict[str, Any]:
+    return plan_methods([name], settings)[1].options.model_dump()
+
+
+def test_a_preset_stands_for_its_options() -> None:
+    found = options("lookahead", "lookahead.preset=15/5/15")
+    assert found == options("lookahead", "W=15", "N=5", "G=15")
+    assert found != options("lookahead")
+
+
+@pytest.mark.parametrize("window", ["W", "w", "window_size", "window-size"])
+@pytest.mark.parametrize("first", [True, False], ids=["preset first", "preset last"])
+def test_what_is_set_beside_a_preset_wins_by_whatever_name_and_order(window: str, first: bool) -> None:
+    settings = ["lookahead.preset=10/5/10", f"lookahead.{window}=3"]
+    found = options("lookahead", *(settings if first else reversed(settings)))
+    assert (found["window_size"], found["ngram_size"], found["guess_set_size"]) == (3, 5, 10)
+
+
+def test_a_preset_takes_the_same_short_form_and_label_as_an_option() -> None:
+    assert options("jf", "preset=vanilla") == options("jf", "jf.multiblock=false", "jf.recycling=false")
+    _, first, second = plan_methods(["jf", "jf"], ["jf#2.preset=released", "jf#2.n=8"])
+    assert (first.options.variant, second.options.variant) == ("paper", "released")  # type: ignore[attr-defined]
+    assert (first.options.block_size, second.options.block_size) == (64, 8)  # type: ignore[attr-defined]
+
+
+def test_a_spec_records_what_a_preset_stood_for() -> None:
+    (_, method) = plan_methods(["cllm"], ["preset=sharegpt"])
+    assert method.options.model_dump()["block_size"] == 32
+    assert "preset" not in method.options.model_dump()
+    assert set(method.measures) == {"fast_forwarded", "stationary"}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "parts"),
+    [
+        ("jacobi", ["preset=fast"], ["jacobi has no presets"]),
+        ("jf", ["preset=relesed"], ["preset of jf 'relesed'", "did you mean released"]),
+        ("jf", ["preset=M", "preset=R"], ["'preset' of jf", "twice"]),
+        ("jf", ["preset=M", "n=4", "block_size=5"], ["block_size", "twice"]),
+        ("jf", ["preset=released", "num_blocks=3"], ["variant=released", "num_blocks 1 or 2"]),
+        ("jf", ["preset=M", "blocksize=5"], ["option of jf 'blocksize'", "block_size"]),
+        ("jf", ["n=512", "preset=MR"], ["jf", "rows", "512"]),
+    ],
+)
+def test_a_wrong_preset_is_one_line(name: str, settings: list[str], parts: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan_methods([name], settings)
+    text = str(caught.value)
+    assert all(part in text for part in parts), text
+    assert "\n" not in text
+
+
+def test_a_method_brings_how_many_best_tokens_it_wants() -> None:
+    assert [method.top_k for method in plan_methods(["msn", "msn"], ["msn#2.tree=chain"])] == [0, 10, 0]
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "parts"),
+    [
+        (["humanevl"], [], ["unknown task 'humanevl'", "did you mean humaneval"]),
+        (["humaneval"], ["humaneval.stile=chat"], ["option of humaneval 'stile'", "style"]),
+        (["humaneval"], ["humaneval.style=prose"], ["option 'style' of humaneval", "'prose'"]),
+        (["humaneval"], ["style=chat"], ["TASK.OPTION=VALUE"]),
+        (["humaneval"], ["gsm9k.style=chat"], ["gsm9k", "must be in --task"]),
+        (["humaneval"], ["humaneval.style=chat", "humaneval.style=auto"], ["'style' of humaneval", "twice"]),
+    ],
+)
+def test_a_wrong_task_or_setting_is_one_line(names: list[str], settings: list[str], parts: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan_tasks(names, settings)
+    text = str(caught.value)
+    assert all(part in text for part in parts), text
+    assert "\n" not in text
+
+
+def test_task_settings() -> None:
+    (task,) = plan_tasks(["humaneval"], ["humaneval.style=completion"])
+    assert (task.card.name, task.options.style) == ("humaneval", "completion")
+    assert plan_tasks(["humaneval"], [])[0].options.style == "auto"
+
+
+def test_the_largest_tree_of_a_plan_is_that_of_its_widest_method() -> None:
+    methods = plan_methods(["jacobi", "jacobi"], ["jacobi.n=4", "jacobi#2.n=32"])
+    plan = Plan(
+        methods=methods, tasks=(), model="m", dtype="auto", device="auto", revision=None,
+        sampling=SamplingSpec(temperature=0, top_k=0, top_p=1, seed=0), max_new_tokens=None, limit=None,
+        repeats=1, concurrency=1, data_dir=None, out=Path("runs"),
+    )  # fmt: skip
+    assert plan.max_rows == 32
+    assert [(spec.label, spec.name, spec.lossless) for spec in plan.specs()] == [
+        ("ar", "ar", True), ("jacobi", "jacobi", True), ("jacobi#2", "jacobi", True),
+    ]  # fmt: skip
+    assert plan.specs()[2].options["block_size"] == 32
+
+
+@pytest.mark.parametrize(
+    ("value", "right"),
+    [
+        *(({"temperature": t}, ok) for t, ok in ((0, True), (2.5, True), (-0.1, False), (math.inf, False))),
+        ({"temperature": math.nan}, False),
+        *(({"top_k": k}, ok) for k, ok in ((0, True), (5, True), (-1, False))),
+        *(({"top_p": p}, ok) for p, ok in ((1, True), (0.01, True), (0, False), (1.01, False), (math.nan, False))),
+        *(({"seed": s}, ok) for s, ok in ((0, True), ((1 << 63) - 1, True), (1 << 63, False), (-1, False))),
+    ],
+)
+def test_sampling_is_refused_by_the_plan_exactly_where_the_engine_would(value: dict[str, Any], right: bool) -> None:
+    # Said twice because a plan is checked before torch is imported.
+    values = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0} | value
+    if right:
+        assert plan_sampling(**values).model_dump() == values
+        Sampling(**values)
+        return
+    (name,) = value
+    with pytest.raises(UsageError, match=name.replace("_", "-")):
+        plan_sampling(**values)
+    with pytest.raises(ValueError, match=name.replace("_", "-")):
+        Sampling(**values)
+
+
+def test_the_plan_refuses_at_the_row_count_where_the_engine_ends() -> None:
+    # Two numbers because a plan must be checked without torch.
+    assert ROW_LIMIT == MAX_ROWS
+
+
+def test_a_plan_needs_no_torch() -> None:
+    code = (
+        "import sys; from specbench import plan; plan.plan_methods(['jacobi'], []); plan.plan_tasks(['humaneval'], []);"
+        "sys.exit(sorted(m for m in sys.modules if m.split('.')[0] in ('torch', 'transformers')) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_methods_that_have_to_be_told_what_to_draft_with_do_not_run_as_they_come() -> None:
+    assert {"ar", "jacobi"} <= set(runnable())
+    assert "sps" not in runnable()

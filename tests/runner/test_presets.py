@@ -1,0 +1,32 @@
+"""Every preset names a task, and options and a budget that the task takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from specbench.common.errors import UsageError
+from specbench.runner.plan import plan_tasks
+from specbench.runner.presets import preset, presets
+
+every_preset = pytest.mark.parametrize("name", presets())
+
+
+@every_preset
+def test_its_options_are_the_tasks(name: str) -> None:
+    chosen = presets()[name]
+    (task,) = plan_tasks([chosen.task], [f"{chosen.task}.{option}={value}" for option, value in chosen.options.items()])
+    said = task.options.model_dump(mode="json")
+    assert {option: said[option] for option in chosen.options} == chosen.options
+
+
+@every_preset
+def test_it_says_what_it_is_and_whose(name: str) -> None:
+    chosen = presets()[name]
+    assert chosen.title
+    assert chosen.paper
+    assert chosen.max_new_tokens >= 256
+
+
+def test_an_unknown_one_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="jf-paper"):
+        preset("jf-papers")

@@ -1,0 +1,87 @@
+"""A task's prompts as a run gets them: turns counted, room for all of them, and a hash of what is asked."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
+from conversations import Model, prepared, text
+
+from specbench.common.errors import UsageError
+from specbench.common.prompt import Prompt
+from specbench.models.loader import LoadedModel
+
+TALK = Prompt("talk", "one", True, follow_ups=("two", "three"), category="a/b", stops=("#",), temperature=0.7)
+LINE = Prompt("line", "Once", False)
+
+
+def test_a_request_is_a_turn_of_its_prompt() -> None:
+    made = prepared([TALK, LINE])
+    first, third = made.request("talk"), made.request("talk", 4, ["yes", "no"])
+    assert (first.turn, first.repeat, text(first.ids)) == (1, 0, "user: one|")
+    assert text(third.ids) == "user: one|assistant: yes|user: two|assistant: no|user: three|"
+    assert (third.turn, third.repeat, third.category, third.temperature) == (3, 4, "a/b", 0.7)
+    assert (third.rule.stops, third.rule.budget) == (("#",), 10)
+    assert [request.prompt_id for request in made.requests()] == ["talk", "line"]
+
+
+def test_answers_are_counted_turn_by_turn() -> None:
+    spec = prepared([TALK, LINE]).spec
+    assert (spec.prompts, spec.requests, spec.name, spec.version, spec.metric) == (2, 4, "toy-task", 3, "")
+
+
+def test_the_budget_is_the_tasks_own_unless_the_plan_has_one() -> None:
+    assert prepared([LINE]).budget == 10
+    assert prepared([LINE], max_new_tokens=None).budget == 7
+
+
+def test_there_is_room_for_the_last_turn_with_all_answers_in_its_history() -> None:
+    made = prepared([TALK])
+    longest_answers = ["x" * made.budget] * 2
+    assert made.longest >= len(made.request("talk", 0, longest_answers).ids)
+
+
+def test_a_conversation_that_does_not_fit_is_refused_with_its_turns() -> None:
+    asked = len(prepared([TALK]).request("talk", 0, ["", ""]).ids)
+    assert prepared([TALK], Model(context=asked + 30)).budget == 10
+    with pytest.raises(UsageError, match=f"prompt talk has {asked} tokens and --max-new-tokens is 10 in 3 turns"):
+        prepared([TALK], Model(context=asked + 29))
+
+
+def test_two_prompts_of_one_id_and_none_at_all_are_refused() -> None:
+    with pytest.raises(UsageError, match="two prompts 'line'"):
+        prepared([LINE, TALK, LINE])
+    with pytest.raises(UsageError, match="has no prompts"):
+        prepared([])
+
+
+def test_the_limit_takes_the_first_prompts() -> None:
+    assert list(prepared([TALK, LINE], limit=1).prompts) == ["talk"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"id": "other"}, {"text": "ONE"}, {"follow_ups": ("two", "four")}, {"stops": ()}, {"history": (("system", "s"),)}],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_hash_is_of_all_that_is_asked(change: dict[str, Any]) -> None:
+    one, other = prepared([TALK]), prepared([dataclasses.replace(TALK, **change)])
+    assert one.spec.prompts_sha256 == prepared([TALK]).spec.prompts_sha256
+    assert one.spec.prompts_sha256 != other.spec.prompts_sha256
+
+
+def test_turn_two_is_tokenised_as_the_same_conversation_in_one_prompt(smollm2: LoadedModel) -> None:
+    made = prepared([TALK], smollm2)
+    assert made.prompts["talk"].chat
+    turns = (("user", "one"), ("assistant", "yes"), ("user", "two"), ("assistant", "no"))
+    whole = Prompt("x", "three", True, history=turns)  # type: ignore[arg-type]
+    assert made.request("talk", 0, [" yes\n", "no"]).ids == smollm2.encode(whole)
+
+
+def test_turns_that_the_models_template_refuses_are_one_line(smollm2: LoadedModel) -> None:
+    strict = copy.copy(smollm2.tokenizer)
+    strict.chat_template = "{{ raise_exception('System role not supported') }}"
+    with pytest.raises(UsageError, match=r"prompt talk does not go through the chat template of smollm2-135m: System"):
+        prepared([TALK], dataclasses.replace(smollm2, tokenizer=strict))

@@ -1,0 +1,148 @@
+"""The lottery of acceptance, against the engine's own acceptance rule and against what it says it draws."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from itertools import islice, repeat
+from statistics import fmean, pstdev
+
+import pytest
+import random_trees
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specbench.common.errors import UsageError
+from specbench.decoding.tree import COMPUTED, TokenTree
+from specbench.engine.ops import accept_path, ancestors
+from specbench.results.schema import SimulatedAcceptance
+from specbench.runner.simulate import Acceptance, Lengths, force, parse
+
+WORDS, VOCAB = 4, 300  # few words, so that siblings repeat each other; more tokens than any tree has
+STOPS = frozenset({3})
+
+
+def accepted(tree: TokenTree, forced: list[int], computed: list[int]) -> tuple[list[int], int]:
+    """Path and last token that the engine finds where the target says ``computed`` unless it is told otherwise."""
+    allowed = list(tree.accept) if tree.accept else [True] * len(tree)
+    said = [token if token != COMPUTED else own for token, own in zip(forced, computed, strict=True)]
+    parents = torch.tensor([[0, *tree.parents[1:]]])
+    path, bonus = accept_path(
+        torch.tensor([list(tree.tokens)]), parents, torch.tensor([allowed]), ancestors(parents), torch.tensor([said])
+    )
+    return path[0].nonzero().flatten().tolist(), int(bonus)
+
+
+def longest(tree: TokenTree, without: Collection[int]) -> int:
+    """Tokens that the longest path of acceptable rows emits."""
+    depths = [1]
+    for row in range(1, len(tree)):
+        allowed = (tree.accept is None or tree.accept[row]) and tree.tokens[row] not in without
+        above = depths[tree.parents[row]]
+        depths.append(above + 1 if above and allowed else 0)
+    return max(depths)
+
+
+trees = st.builds(
+    lambda seed, rows: random_trees.random_tree(random.Random(seed), 0, WORDS, rows),
+    st.integers(0, 1 << 32),
+    st.integers(1, 40),
+)
+
+
+@given(tree=trees, wanted=st.integers(1, 12), seed=st.integers(0, 1 << 32), stops=st.sampled_from([frozenset(), STOPS]))
+def test_the_engine_accepts_what_was_wanted_whatever_the_target_says(
+    tree: TokenTree, wanted: int, seed: int, stops: frozenset[int]
+) -> None:
+    rng = random.Random(seed)
+    acceptance = Acceptance(Lengths(SimulatedAcceptance(mean=wanted, spread=0)), rng, VOCAB, stops)
+    # A target that often says what a draft says: where it is not told, it would lead on.
+    computed = [rng.randrange(WORDS) for _ in range(len(tree))]
+    forced = acceptance.forced(tree)
+    path, bonus = accepted(tree, forced, computed)
+    assert len(path) == min(wanted, longest(tree, stops))
+    assert not stops & {*(tree.tokens[row] for row in path[1:]), bonus}
+    assert len(forced) == len(tree)
+
+
+def test_a_repeated_sibling_does_not_lead_further_down() -> None:
+    # root → 7, and 7 again → 8 → 9: left alone, a target that says 8 after the second 7 has a longer path there.
+    tree = TokenTree([1, 7, 7, 8, 9], [-1, 0, 0, 2, 3])
+    forced = force(tree, 2, lambda known: 50)
+    assert forced == [7, 50, 50, COMPUTED, COMPUTED]
+    assert accepted(tree, forced, [7, 8, 8, 9, 9]) == ([0, 1], 50)
+    # Wanted deeper, the path goes through the second, and the first is told the same.
+    assert force(tree, 3, lambda known: 50) == [7, 8, 8, 50, COMPUTED]
+
+
+def test_what_ends_the_path_is_no_draft_behind_it() -> None:
+    tree = TokenTree([1, 7, 7, 8, 9, 6], [-1, 0, 0, 1, 2, 0], [True, True, True, True, True, False])
+    seen = []
+
+    def strange(known: Collection[int]) -> int:
+        seen.append(set(known))
+        return 50
+
+    force(tree, 2, strange)
+    force(tree, 1, strange)
+    assert seen == [{8, 9}, {7}]  # behind either 7; and 6 is a row that nobody can accept
+
+
+def test_rows_that_only_draft_are_left_to_the_target() -> None:
+    tree = TokenTree.chain([1, 2, 3], drafts_only=True)
+    assert force(tree, 3, lambda known: 50) == [50, COMPUTED, COMPUTED]
+
+
+def test_of_equally_deep_rows_the_lowest_is_taken() -> None:
+    assert force(TokenTree([1, 2, 3, 4, 5], [-1, 0, 0, 1, 2]), 3, lambda known: 50) == [2, 4, COMPUTED, 50, COMPUTED]
+
+
+def test_a_vocabulary_that_is_all_drafted_is_refused_in_one_line() -> None:
+    acceptance = Acceptance.of(SimulatedAcceptance(mean=1, spread=0), "0", 4, STOPS)
+    assert acceptance.forced(TokenTree([0, 0, 1], [-1, 0, 0]))[0] == 2  # all that is left
+    with pytest.raises(UsageError, match="a row drafts all 4 tokens of the vocabulary"):
+        acceptance.forced(TokenTree([0, 0, 1, 2], [-1, 0, 0, 0]))
+
+
+def test_a_request_repeats_and_another_differs() -> None:
+    tree = TokenTree.chain(list(range(1, 17)))
+    asked = SimulatedAcceptance(mean=6, spread=4)
+
+    def steps(seed: str) -> list[list[int]]:
+        acceptance = Acceptance.of(asked, seed, VOCAB, STOPS)
+        return [acceptance.forced(tree) for _ in range(20)]
+
+    assert steps("0/jacobi/p0/0/1") == steps("0/jacobi/p0/0/1")
+    assert steps("0/jacobi/p0/0/1") != steps("0/jacobi/p1/0/1")
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread"), [(4, 0), (3.4, 0.24**0.5), (4, 1.5), (4, 2), (2, 3), (1, 0), (1.5, 4), (7.3, 2.6)]
+)
+def test_lengths_have_the_mean_and_the_spread_asked_for(mean: float, spread: float) -> None:
+    lengths, rng = Lengths(SimulatedAcceptance(mean=mean, spread=spread)), random.Random(0)
+    drawn = [lengths.draw(rng) for _ in range(40_000)]
+    assert min(drawn) >= 1
+    assert fmean(drawn) == pytest.approx(mean, abs=0.08)  # four standard errors of the widest
+    assert pstdev(drawn) == pytest.approx(spread, rel=0.03)
+
+
+def test_without_a_spread_draws_are_floor_and_ceiling() -> None:
+    (asked,) = parse(["3.4"], {"jacobi": 16}, ()).values()
+    lengths, rng = Lengths(asked), random.Random(0)
+    assert {lengths.draw(rng) for _ in range(1000)} == {3, 4}
+    assert set(islice(map(lengths.draw, repeat(rng)), 1000)) == {3, 4}
+    assert str(asked) == "3.4 ± 0.49"
+
+
+def test_whom_it_is_asked_of() -> None:
+    rows = {"ar": 1, "ar#2": 1, "jacobi": 16, "jf": 64}
+    four, wide = SimulatedAcceptance(mean=4, spread=0), SimulatedAcceptance(mean=3, spread=1.5)
+    assert parse([], rows, {"ar", "ar#2"}) == {}
+    assert parse(["4"], rows, {"ar", "ar#2"}) == {"jacobi": four, "jf": four}
+    assert parse(["jf=3:1.5"], rows, {"ar"}) == {"jf": wide}
+    # The one for all does not count for those that have their own, in any order and spelling.
+    for specs in (["4", "jf=3:1.5"], ["jf=3:1.5,4"], [" jf=3:1.5 , 4 "]):
+        assert parse(specs, rows, {"ar", "ar#2"}) == {"jacobi": four, "jf": wide}
+    assert parse(["16,jf=40"], rows, {"ar", "ar#2"})["jf"].mean == 40

@@ -1,0 +1,152 @@
+"""Which characters are whose, whatever the tokenizer does, and what a step leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import pytest
+import traced
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specbench.decoding.tree import TokenTree
+from specbench.models.loader import ByteTokenizer, LoadedModel
+from specbench.results.schema import LETTERS
+from specbench.runner.stop import Decode
+from specbench.runner.trace import characters, pieces, verified
+
+as_bytes = ByteTokenizer().decode
+
+
+def texts(ids: Sequence[int], decode: Decode) -> list[str]:
+    """The part of the text that each id has."""
+    counts = characters(ids, decode)
+    assert len(counts) == len(ids)
+    text = decode(ids)
+    assert sum(counts) == len(text)
+    return [text[start:end] for start, end in pairwise(accumulate(counts, initial=0))]
+
+
+# ------------------------------------------------------------------ characters
+
+
+def test_the_token_that_completes_a_character_has_it() -> None:
+    assert texts(list("né€!".encode()), as_bytes) == ["n", "", "é", "", "", "€", "!"]
+
+
+def test_a_character_that_is_never_completed_belongs_to_the_last_token() -> None:
+    assert texts([0x41, 0xE2, 0x82], as_bytes) == ["A", "", "�"]
+
+
+def test_a_byte_that_can_begin_no_character_waits_for_the_next_token() -> None:
+    assert texts([0xFF, 0x41, 0x42], as_bytes) == ["", "�A", "B"]
+
+
+@given(st.lists(st.integers(0, 299), max_size=40))
+def test_the_parts_of_any_bytes_are_the_text(ids: list[int]) -> None:
+    texts(ids, as_bytes)  # ids from 256 on are special: they have no text
+
+
+def sentencepiece(ids: Sequence[int]) -> str:
+    """Words that begin with a blank, except at the beginning of a text."""
+    return "".join(f" w{i}" for i in ids).lstrip(" ")
+
+
+def merging(ids: Sequence[int]) -> str:
+    """A tokenizer that mends blanks in what is already written, as ``clean_up_tokenization_spaces`` does."""
+    return "".join({0: "a ", 1: ".", 2: " b"}[i] for i in ids).replace(" .", ".")
+
+
+def test_a_tokenizer_that_drops_the_first_blank() -> None:
+    assert texts([1, 2, 3], sentencepiece) == ["w1", " w2", " w3"]
+
+
+def test_a_tokenizer_that_changes_what_it_has_said() -> None:
+    # The blank of the first token is gone once the full stop is there: it was nobody's.
+    assert texts([0, 1, 2], merging) == ["a", ".", " b"]
+
+
+@given(st.lists(st.integers(0, 2), max_size=12))
+def test_the_parts_are_the_text_where_later_tokens_change_it(ids: list[int]) -> None:
+    texts(ids, merging)
+
+
+def test_a_real_tokenizer(smollm2: LoadedModel) -> None:
+    written = "def naïve(x):\n    return '🙂' * x  # 漢字\n"
+    ids = smollm2.tokenizer(written)["input_ids"]
+    found = texts(ids, smollm2.decode)
+    assert "".join(found) == written
+    assert "" in found  # the emoji is several tokens
+    assert "def" in found
+    end = smollm2.tokenizer.eos_token_id
+    assert texts([*ids, end], smollm2.decode)[-1] == ""
+
+
+def test_a_piece_by_itself_keeps_its_blank() -> None:
+    assert pieces({7, 1}, [3, 7], sentencepiece) == {1: " w1", 7: " w7"}
+    assert sentencepiece([7]) == "w7"  # what it would be alone
+    assert pieces({0x41, 0xC3}, [0xC3, 0xA9], as_bytes) == {0x41: "A", 0xC3: "�"}  # no id is a word by itself
+
+
+# ------------------------------------------------------------------ steps
+
+
+def test_a_step_keeps_its_tree_only_when_asked() -> None:
+    tree = TokenTree.chain([1, 2, 3], origins=["guess", "guess", "noise"])
+    assert verified(tree, [0, 1, 2], whole=False) == (3, ["guess", "noise"], None)
+    assert verified(tree, [0], whole=True) == (3, [], (tree, [0]))
+    assert verified(TokenTree.chain([1, 2, 3], origins="lookup"), [0, 1], whole=False).origins == ["lookup"]
+
+
+CHAIN = TokenTree.chain([1, 2, 3, 4], origins=["guess", "guess", "guess", "noise"])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_origins_are_a_letter_per_kept_token(whole: bool) -> None:
+    made = traced.record(as_bytes, 1, [(CHAIN, [0, 1, 2], 9), (CHAIN, [0], 9)], whole=whole)
+    assert made.tokens is not None
+    assert made.tokens.words[:3] == ["prefill", "guess", "bonus"]
+    assert made.tokens.origins == "abbcc"
+    assert made.tokens.rows == [4, 4]
+    assert (made.tokens.drafts is not None) == whole
+
+
+def test_a_step_that_the_budget_cuts_has_no_bonus() -> None:
+    made = traced.record(as_bytes, 1, [(CHAIN, [0, 1, 2, 3], 9)], budget=3)
+    assert made.tokens is not None
+    assert made.tokens.origins == "abb"
+    assert made.tokens.drafts is not None
+    assert made.tokens.drafts[0].path == [1, 2, 3]  # the forward accepted them all the same
+
+
+def test_what_a_stop_string_cut_is_kept_beside_the_text() -> None:
+    draft = TokenTree.chain(list(b"aXSTOPab"))
+    made = traced.record(as_bytes, ord("a"), [(draft, range(8), ord("c"))], stops=["STOP"])
+    assert made.tokens is not None
+    assert (made.text, made.tokens.tail) == ("aX", "STOP")
+    assert made.tokens.chars == [1] * 6
+
+
+def test_a_draft_is_written_down_in_full_and_a_chain_in_short() -> None:
+    tree = TokenTree([65, 66, 67, 68], [-1, 0, 0, 1], [True, True, False, True], ["", "pool", "window", "pool"])
+    made = traced.record(as_bytes, 65, [(tree, [0, 1], 70), (TokenTree.chain([70, 66]), [0], 71)])
+    assert made.tokens is not None
+    assert made.tokens.drafts is not None
+    first, second = made.tokens.drafts
+    assert (first.ids, first.parents, first.draft_only, first.path) == ([66, 67, 68], [0, 0, 1], [2], [1])
+    words = made.tokens.words
+    assert [words[LETTERS.index(letter)] for letter in first.origins] == ["pool", "window", "pool"]
+    assert (second.ids, second.parents, second.draft_only, second.path) == ([66], None, [], [])
+    assert made.tokens.pieces == {66: "B", 67: "C", 68: "D"}
+
+
+def test_more_origins_than_letters_are_an_error() -> None:
+    tree = TokenTree.chain(range(80), origins=[f"word{row}" for row in range(80)])
+    with pytest.raises(ValueError, match="62 different origins at most"):
+        traced.record(lambda ids: "".join(map(str, ids)), 0, [(tree, [0], 1)])
+
+
+def test_a_tree_has_one_origin_or_one_for_each_row() -> None:
+    with pytest.raises(ValueError, match="3 rows have 2 origins"):
+        TokenTree.chain([1, 2, 3], origins=["guess", "guess"])

@@ -1,0 +1,409 @@
+"""Sweeps from grid to files with toy workers: what is decoded, when it goes on, and what it leaves on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweep_workers import ToyWorker, counts, grid
+
+from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.results.folder import RunFolder
+from specbench.results.schema import RequestRecord, request_key
+from specbench.sweeps.driver import Silent, Sweep, drive
+from specbench.sweeps.executors import Here
+from specbench.sweeps.search import Kind
+from specbench.sweeps.table import read_sweep
+from specbench.sweeps.task import Task
+
+CELLS = [f"toy n={2**at}" for at in range(1, 5)]
+HELD = ("h0", "h1", "h2")
+
+
+class Broken(Exception):
+    """The power went."""
+
+
+class Breaking(Here):
+    """One worker in this process that is gone after ``after`` records."""
+
+    def __init__(self, worker: ToyWorker, after: int | None = None) -> None:
+        super().__init__(lambda: worker)
+        self.worker, self.left = worker, after
+        self.tasks: list[Task] = []
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
+        self.tasks += tasks
+        for record in super().run(tasks):
+            yield record
+            if self.left is not None:
+                self.left -= 1
+                if not self.left:
+                    raise Broken
+
+
+class Told(Silent):
+    """Keeps what progress was told."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[int, int, int]] = []
+        self.requests = 0
+
+    def start(self, path: Path, concurrency: int, done: int, most: int) -> None:
+        self.started.append((concurrency, done, most))
+        self.requests = 0
+
+    def request(self, record: RequestRecord) -> None:
+        self.requests += 1
+
+
+def sweep(
+    out: Path,
+    labels: Sequence[str] = CELLS,
+    *,
+    after: int | None = None,
+    worker: ToyWorker | None = None,
+    concurrency: Sequence[int] = (1,),
+    kind: Kind = "grid",
+    until: float | None = None,
+    progress: Silent | None = None,
+    too_large: Sequence[str] = (),
+    **of_worker: Any,
+) -> tuple[Path | None, ToyWorker]:
+    """One command; its folder is None where it broke off."""
+    made = worker or ToyWorker(labels, **of_worker)
+    asked = Sweep(grid(labels, concurrency, too_large), out, kind, until)
+    try:
+        return drive(asked, Breaking(made, after), progress or Silent()), made
+    except Broken:
+        return None, made
+
+
+def records(path: Path, concurrency: int = 1) -> list[RequestRecord]:
+    with RunFolder.load(path / f"c{concurrency}") as folder:
+        return list(folder.records())
+
+
+def summary(path: Path, concurrency: int = 1) -> dict[str, Any]:
+    return dict(json.loads((path / f"c{concurrency}" / "summary.json").read_text()))
+
+
+def head(path: Path) -> dict[str, Any]:
+    return dict(json.loads((path / "sweep.json").read_text()))
+
+
+def whole(path: Path | None) -> Path:
+    assert path is not None, "it broke off"
+    return path
+
+
+def test_a_sweep_and_its_files(tmp_path: Path) -> None:
+    path, worker = sweep(tmp_path, held_out=HELD, too_large=["toy n=999"])
+    path = whole(path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.name.startswith("sweep-toy-t-")
+    assert {file.name for file in path.iterdir()} == {"sweep.json", "c1"}
+    assert {file.name for file in (path / "c1").iterdir()} == {"run.json", "requests.jsonl", "summary.json", "DONE"}
+    found = head(path)
+    assert found["cells"] == {label: {"method": "toy", "values": {"n": int(label[6:])}} for label in CELLS}
+    assert found["too_large"] == {"toy n=999": {"method": "toy", "values": {"n": 999}}}
+    assert (found["concurrency"], found["search"], found["until_interval"]) == ([1], "grid", None)
+    assert (found["tuning"], found["held_out"]) == ([f"p{at}" for at in range(8)], list(HELD))
+
+    made = records(path)
+    assert worker.decoded == [record.key for record in made]
+    best = summary(path)["sweep"]["best"]
+    assert counts(made).keys() == {
+        *(request_key(label, prompt, 0) for label in ("ar", *CELLS) for prompt in found["tuning"]),
+        *(request_key(label, prompt, 0) for label in ("ar", best) for prompt in HELD),
+    }
+    assert len({record.segment for record in made}) == len(made), "at concurrency 1 each request is its own stretch"
+
+    said = summary(path)
+    assert said["complete"] is True
+    assert [row["method"] for row in said["rows"]] == ["ar", *CELLS]
+    assert all(row["prompts"] == 8 for row in said["rows"]), "held-out prompts are in no row that is chosen by"
+    assert said["sweep"]["stopped"] == {}
+    speedups = {row["method"]: row["speedup"]["value"] for row in said["rows"][1:]}
+    assert best == max(speedups, key=lambda label: speedups[label])
+    assert best in said["sweep"]["within_noise"]
+    run = json.loads((path / "c1" / "run.json").read_text())
+    assert run["passes"] == dict.fromkeys(CELLS, 0)
+    assert [spec["label"] for spec in run["methods"]] == ["ar", *CELLS]
+
+
+@pytest.mark.parametrize("search", [("grid", None), ("halving", None), ("grid", 0.02), ("halving", 0.02)])
+@pytest.mark.parametrize("turns", [1, 3])
+def test_a_broken_sweep_goes_on_to_the_same_end(tmp_path: Path, search: tuple[Kind, float | None], turns: int) -> None:
+    kind, until = search
+    of_turns = {f"p{at}": 1 + at % turns for at in range(16)}
+    given: dict[str, Any] = {
+        "kind": kind, "until": until, "of_turns": of_turns, "tuning": tuple(of_turns), "held_out": HELD,
+    }  # fmt: skip
+    straight, reference = sweep(tmp_path / "straight", **given)
+    expected = counts(records(whole(straight)))
+    rng = random.Random(f"{search}/{turns}")
+    for trial in range(6):
+        out, decoded, path, commands = tmp_path / f"broken-{trial}", Counter[str](), None, 0
+        while path is None:
+            path, worker = sweep(out, after=rng.randint(1, len(expected) // 3), **given)
+            decoded.update(worker.decoded)
+            commands += 1
+        assert commands > 1, "nothing was broken off"
+        assert set(decoded.values()) == {1}, "a finished request was decoded again"
+        made = records(path)
+        assert counts(made) == expected
+        assert len({record.segment for record in made}) == len(made)
+        for name in ("rows", "sweep"):
+            assert summary(path)[name] == summary(whole(straight))[name]
+    assert Counter(reference.decoded) == decoded
+
+
+@pytest.mark.parametrize("after", range(1, 2 * 3 + 1))
+def test_plain_decoding_is_there_for_every_cell_wherever_it_broke_off(tmp_path: Path, after: int) -> None:
+    # Which of them comes last on a prompt is drawn by lot: in half of the cases it is plain decoding.
+    for seed in range(4):
+        given = {"tuning": tuple(f"q{seed}{at}" for at in range(2)), "labels": CELLS[:2]}
+        out = tmp_path / str(seed)
+        sweep(out, after=after, **given)  # type: ignore[arg-type]
+        path, _ = sweep(out, **given)  # type: ignore[arg-type]
+        assert Counter(r.method for r in records(whole(path))) == dict.fromkeys(["ar", *CELLS[:2]], 2)
+
+
+def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(tmp_path: Path) -> None:
+    narrow, _ = sweep(tmp_path, CELLS[:2])
+    before = {record.key: record for record in records(whole(narrow))}
+    told = Told()
+    path, worker = sweep(tmp_path, CELLS, progress=told)
+    assert path == narrow
+    prompts = [f"p{at}" for at in range(8)]
+    assert Counter(worker.decoded) == Counter(request_key(c, p, 1) for c in ("ar", *CELLS[2:]) for p in prompts)
+    after = {record.key: record for record in records(whole(path))}
+    assert {key: after[key] for key in before} == before
+    run = json.loads((whole(path) / "c1" / "run.json").read_text())
+    assert run["passes"] == {CELLS[0]: 0, CELLS[1]: 0, CELLS[2]: 1, CELLS[3]: 1}
+    assert list(head(whole(path))["cells"]) == CELLS
+    assert (whole(path) / "c1" / "DONE").exists()
+    assert told.started == [(1, 24, 24 + 24)], "done and, at most, all"
+    assert told.requests == 24
+    # A third one, and back to the first: nothing is decoded for it.
+    path, worker = sweep(tmp_path, [*CELLS, "toy n=32"])
+    assert {key.split("|")[0] for key in worker.decoded} == {"ar", "toy n=32"}
+    assert {key.split("|")[2] for key in worker.decoded} == {"2"}
+    path, worker = sweep(tmp_path, CELLS[:2])
+    assert worker.decoded == []
+
+
+def test_a_wider_grid_of_a_broken_one_finishes_both_passes(tmp_path: Path) -> None:
+    path, _ = sweep(tmp_path, CELLS[:2], after=5)
+    assert path is None
+    path, worker = sweep(tmp_path, CELLS)
+    assert len(worker.decoded) == 3 * 8 - 5 + 3 * 8
+    assert Counter((r.method, r.repeat) for r in records(whole(path))) == Counter(
+        {("ar", 0): 8, ("ar", 1): 8, **{(label, int(at > 1)): 8 for at, label in enumerate(CELLS)}}
+    )
+
+
+def test_cells_added_before_anything_was_decoded_share_the_first_pass(tmp_path: Path) -> None:
+    class Refusing(Breaking):
+        def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
+            raise Broken
+
+    with pytest.raises(Broken):
+        drive(Sweep(grid(CELLS[:2]), tmp_path), Refusing(ToyWorker(CELLS[:2])), Silent())
+    path, worker = sweep(tmp_path, CELLS)
+    assert len(worker.decoded) == 5 * 8
+    assert {record.repeat for record in records(whole(path))} == {0}
+
+
+def test_the_best_cell_is_that_of_all_commands_and_graded_cells_stay_graded(tmp_path: Path) -> None:
+    together, _ = sweep(tmp_path / "together", CELLS)
+    best = summary(whole(together))["sweep"]["best"]
+    others = [label for label in CELLS if label != best]
+    sweep(tmp_path / "apart", [best])
+    path, worker = sweep(tmp_path / "apart", others)
+    assert best not in {key.split("|")[0] for key in worker.decoded}
+    said = summary(whole(path))
+    assert said["sweep"]["best"] == best
+    assert best in said["sweep"]["within_noise"]
+    assert {row["method"] for row in said["rows"] if row["lossless"]} == {"ar", *CELLS}
+    # One that was broken off is on few prompts, and not comparable.
+    sweep(tmp_path / "third", [best], after=3)
+    path, _ = sweep(tmp_path / "third", others)
+    assert summary(whole(path))["sweep"]["best"] in others
+
+
+def test_a_halved_cell_stays_halved_until_a_grid_decodes_it(tmp_path: Path) -> None:
+    path, _ = sweep(tmp_path, CELLS, kind="halving")
+    halved = summary(whole(path))["sweep"]["stopped"]
+    assert list(halved.values()) == ["halved"] * 3
+    path, worker = sweep(tmp_path, ["toy n=32"])
+    assert summary(whole(path))["sweep"]["stopped"] == halved
+    path, worker = sweep(tmp_path, CELLS)
+    assert worker.decoded
+    assert summary(whole(path))["sweep"]["stopped"] == {}
+    assert Counter(r.method for r in records(whole(path)) if r.repeat == 0) == dict.fromkeys(["ar", *CELLS], 8)
+
+
+def test_a_command_with_nothing_to_do_does_nothing(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"held_out": HELD, "kind": "halving"}
+    path, _ = sweep(tmp_path, **given)
+    folder = whole(path) / "c1"
+    before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
+    told = Told()
+    again, worker = sweep(tmp_path, progress=told, **given)
+    assert again == path
+    assert (worker.decoded, worker.graded, told.requests) == ([], 0, 0)
+    assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()} == before
+
+
+def test_other_prompts_another_model_and_other_software_are_another_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [sweep(tmp_path)[0]]
+    paths.append(sweep(tmp_path, tuning=("p0", "p1", "p2"))[0])
+    paths.append(sweep(tmp_path, held_out=HELD)[0])
+    monkeypatch.setenv("PLACE", "elsewhere")
+    paths.append(sweep(tmp_path)[0])
+    assert len(set(paths)) == 4
+
+
+def test_one_label_with_other_options_beside_it_is_refused(tmp_path: Path) -> None:
+    path, _ = sweep(tmp_path, options={"window": "block"})
+    before = (whole(path) / "c1" / "run.json").read_bytes()
+    with pytest.raises(UsageError, match=r"has 'toy n=\d+' with other options; choose another --out"):
+        sweep(tmp_path, options={"window": "sliding"})
+    assert (whole(path) / "c1" / "run.json").read_bytes() == before
+    _, worker = sweep(tmp_path, options={"window": "block"})  # no lock was left behind
+    assert worker.decoded == []
+
+
+def test_each_concurrency_has_a_folder(tmp_path: Path) -> None:
+    told = Told()
+    path, worker = sweep(tmp_path, CELLS[:2], concurrency=(1, 4), progress=told)
+    path = whole(path)
+    assert head(path)["concurrency"] == [1, 4]
+    assert told.started == [(1, 0, 24), (4, 0, 24)]
+    assert counts(records(path, 1)) == counts(records(path, 4))
+    for count in (1, 4):
+        assert json.loads((path / f"c{count}" / "run.json").read_text())["concurrency"] == count
+    assert len(worker.decoded) == 48
+    # One more decodes that one only.
+    again, worker = sweep(tmp_path, CELLS[:2], concurrency=(2,))
+    assert again == path
+    assert head(path)["concurrency"] == [1, 2, 4]
+    assert len(worker.decoded) == 24
+    assert [len(read.records) for read in read_sweep(path).runs.values()] == [24, 24, 24]
+
+
+def test_blocks_of_many_prompts_go_to_one_worker(tmp_path: Path) -> None:
+    made = Breaking(ToyWorker(CELLS, tuning=tuple(f"p{at:02d}" for at in range(20))))
+    drive(Sweep(grid(CELLS, (1, 2)), tmp_path), made, Silent())
+    assert [len(task.prompts) for task in made.tasks if task.concurrency == 1] == [1] * 20
+    assert [len(task.prompts) for task in made.tasks if task.concurrency == 2] == [8, 8, 4]
+    assert all(task.labels == ("ar", *CELLS) for task in made.tasks)
+
+
+def test_a_sweep_in_use_is_refused_and_a_refused_one_leaves_no_lock(tmp_path: Path) -> None:
+    path, _ = sweep(tmp_path, concurrency=(1, 2))
+    with (
+        RunFolder.reopen(whole(path) / "c2"),
+        pytest.raises(EnvironmentRefused, match=r"c2 is in use by another specbench process"),
+    ):
+        sweep(tmp_path, concurrency=(1, 2))
+    RunFolder.reopen(whole(path) / "c1").close()
+    sweep(tmp_path, concurrency=(1, 2))
+
+
+class Elsewhere(Silent):
+    """Starts the same sweep while one runs."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.refused = out, 0
+
+    def request(self, record: RequestRecord) -> None:
+        with pytest.raises(EnvironmentRefused, match="in use by another specbench process"):
+            sweep(self.out)
+        self.refused += 1
+
+
+def test_a_second_sweep_beside_a_running_one_is_refused(tmp_path: Path) -> None:
+    beside = Elsewhere(tmp_path)
+    path, worker = sweep(tmp_path, progress=beside)
+    assert beside.refused == len(worker.decoded) == 40
+    counts(records(whole(path)))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1]", b"{}", b'{"schema_version": 1, "cells": 3}', b"\xff\xfe", b"null"]
+)
+def test_a_corrupt_head_is_named(tmp_path: Path, content: bytes) -> None:
+    path = whole(sweep(tmp_path)[0])
+    (path / "sweep.json").write_bytes(content)
+    for act in (lambda: sweep(tmp_path), lambda: read_sweep(path)):
+        with pytest.raises(UsageError) as caught:
+            act()
+        assert str(path / "sweep.json") in str(caught.value)
+        assert "\n" not in str(caught.value)
+    (path / "sweep.json").unlink()  # as the error says
+    _, worker = sweep(tmp_path)
+    assert worker.decoded == []
+    assert len(read_sweep(path).cells) == 5
+
+
+def test_a_newer_head_is_not_overwritten(tmp_path: Path) -> None:
+    path = whole(sweep(tmp_path)[0])
+    newer = json.dumps({**head(path), "schema_version": 2})
+    (path / "sweep.json").write_text(newer)
+    with pytest.raises(UsageError, match="newer specbench"):
+        sweep(tmp_path)
+    assert (path / "sweep.json").read_text() == newer
+
+
+@pytest.mark.parametrize("line", [b"{}\n", b"nonsense\n"])
+def test_damaged_records_are_named_and_leave_no_lock(tmp_path: Path, line: bytes) -> None:
+    path = whole(sweep(tmp_path)[0])
+    file = path / "c1" / "requests.jsonl"
+    good = file.read_bytes()
+    file.write_bytes(line + good)
+    with pytest.raises(UsageError, match=r"c1.*damaged"):
+        sweep(tmp_path)
+    file.write_bytes(good)
+    _, worker = sweep(tmp_path)
+    assert worker.decoded == []
+
+
+def test_an_error_of_a_worker_keeps_what_is_finished(tmp_path: Path) -> None:
+    labels = [CELLS[0], "bad n=2"]
+    with pytest.raises(UsageError, match="this cell cannot be decoded; leave it out"):
+        sweep(tmp_path, labels)
+    (path,) = tmp_path.iterdir()
+    kept = counts(records(path))
+    assert all("bad" not in key for key in kept)
+    RunFolder.reopen(path / "c1").close()
+
+
+def test_a_full_disk_is_one_line_and_the_sweep_goes_on_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = os.pwrite, [7]
+
+    def pwrite(fd: int, data: bytes, at: int) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        return real(fd, data, at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", pwrite)
+        with pytest.raises(SpecbenchError, match=r"disk full .* 7 requests are kept"):
+            sweep(tmp_path)
+    path, worker = sweep(tmp_path)
+    assert len(worker.decoded) == 40 - 7
+    assert len(counts(records(whole(path)))) == 40

@@ -1,0 +1,201 @@
+"""Grids of options: how they are written, which cells they have, and every refusal in one line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.common.errors import UsageError
+from specbench.runner.plan import ROW_LIMIT
+from specbench.sweeps.grid import MANY, Grid, expand, read_axes
+
+
+def made(names: str, *axes: str, settings: Sequence[str] = (), **more: Any) -> Grid:
+    return expand(names.split(","), settings, read_axes(axes), **more)
+
+
+def labels(grid: Grid) -> list[str]:
+    return [cell.label for cell in grid.cells]
+
+
+@pytest.mark.parametrize(
+    ("written", "values"),
+    [
+        ("0.5:0.95:0.05", ["0.5", "0.55", "0.6", "0.65", "0.7", "0.75", "0.8", "0.85", "0.9", "0.95"]),
+        ("16:64:16", ["16", "32", "48", "64"]),
+        ("1:2:0.4", ["1", "1.4", "1.8"]),  # the end is not passed
+        ("10:30:10", ["10", "20", "30"]),  # no 2E+1
+        ("5:5:1", ["5"]),
+        ("16, 32 ,64", ["16", "32", "64"]),
+        ("7", ["7"]),
+    ],
+)
+def test_ranges_and_lists(written: str, values: list[str]) -> None:
+    (axis,) = read_axes([f"n={written}"])
+    assert list(axis.values) == values
+    assert (axis.written, axis.label, axis.option) == ("n", "", "n")
+
+
+def test_the_last_axis_runs_fastest_and_methods_follow_each_other() -> None:
+    grid = made("jf,jacobi", "n=16,32", "r=0.5,0.9")
+    assert labels(grid) == [
+        "jf n=16 r=0.5", "jf n=16 r=0.9", "jf n=32 r=0.5", "jf n=32 r=0.9", "jacobi n=16", "jacobi n=32",
+    ]  # fmt: skip
+    first = grid.cells[1]
+    assert first.values == {"block_size": 16, "activation_ratio": 0.9}  # by their own names, typed
+    assert first.method.options.model_dump()["activation_ratio"] == 0.9
+    assert (grid.baseline.label, grid.concurrency, grid.too_large) == ("ar", (1,), ())
+
+
+def test_an_axis_of_one_method_wins_over_one_of_all() -> None:
+    grid = made("jf,jacobi,pld", "n=16,32", "jacobi.n=4")
+    assert labels(grid) == ["jf n=16", "jf n=32", "jacobi n=4", "pld"]  # pld has no n: it is one cell
+
+
+def test_rows_of_one_method_are_swept_apart() -> None:
+    grid = made("jf,jf", "jf#2.n=8,16", settings=["jf.n=4"])
+    assert labels(grid) == ["jf", "jf#2 n=8", "jf#2 n=16"]
+    assert [cell.method.options.model_dump()["block_size"] for cell in grid.cells] == [4, 8, 16]
+
+
+def test_a_preset_is_an_axis_and_what_is_swept_beside_it_wins() -> None:
+    grid = made("lookahead", "preset=15/5/15,10/5/10", "W=3,20")
+    assert labels(grid) == [f"lookahead preset={p} W={w}" for p in ("15/5/15", "10/5/10") for w in (3, 20)]
+    options = [cell.method.options.model_dump() for cell in grid.cells]
+    assert [(o["window_size"], o["guess_set_size"]) for o in options] == [(3, 15), (20, 15), (3, 10), (20, 10)]
+    assert grid.cells[0].values == {"preset": "15/5/15", "window_size": 3}
+
+
+def test_concurrency_belongs_to_the_run() -> None:
+    grid = made("jf", "concurrency=1,4", "n=16,32")
+    assert (grid.concurrency, labels(grid)) == ((1, 4), ["jf n=16", "jf n=32"])
+
+
+def test_cells_with_too_large_trees_are_kept_apart() -> None:
+    grid = made("jf", "n=64,512", "K=2,4")
+    assert labels(grid) == ["jf n=64 K=2", "jf n=64 K=4"]
+    assert [cell.label for cell in grid.too_large] == ["jf n=512 K=2", "jf n=512 K=4"]
+    assert all(cell.method.max_rows > ROW_LIMIT for cell in grid.too_large)
+
+
+def test_an_aliass_default_gives_way_to_what_is_swept() -> None:
+    # As a model's alias sets them: nobody can leave them out, and they say nothing of the options that are swept.
+    alias = ["jf.block_size=64", "jf.pool_size=7"]
+    grid = made("jf", "n=16,32", settings=alias, asked=[])
+    assert [c.method.options.model_dump()["block_size"] for c in grid.cells] == [16, 32]
+    assert [c.method.options.model_dump()["pool_size"] for c in grid.cells] == [7, 7]
+    plain = made("jf", "preset=M,R", settings=["jf.multiblock=true", "jf.recycling=true"], asked=[])
+    assert [c.method.options.model_dump()["recycling"] for c in plain.cells] == [False, True]
+    with pytest.raises(UsageError, match="both set and swept"):
+        made("jf", "n=16,32", settings=["jf.block_size=64"], asked=["jf.block_size=64"])
+
+
+def test_a_file_says_the_same_as_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text("grid:\n  n: [16, 32]\n  jf.r: 0.5:0.9:0.2\n  K: 1,2\n  init: [random]\n  multiblock: [true, no]\n")
+    written = read_axes(["n=16,32", "jf.r=0.5:0.9:0.2", "K=1,2", "init=random", "multiblock=true,no"])
+    assert read_axes([], file) == written
+    assert read_axes(["pool=4"], file) == (*read_axes(["pool=4"]), *written)
+
+
+@pytest.mark.parametrize("text", ["4:32:4", "0.50:0.60:0.05", "1:10:1"])
+def test_yaml_makes_no_number_of_a_range(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(f"grid:\n  n: {text}\n")  # YAML 1.1 has 4:32:4 as 16324, to base 60
+    assert read_axes([], file) == read_axes([f"n={text}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("grid: {n: [4, 8}", "cannot be read as YAML"),
+        ("- n", "must hold one mapping, grid"),
+        ("grid: [4]", "must hold one mapping, grid"),
+        ("grid: {n: [4]}\nmethod: jf", "must hold one mapping, grid"),
+        ("", "must hold one mapping, grid"),
+        ("grid: {n: []}", "grid n has no values"),
+        ("grid: {n: }", "--grid n= has an empty value"),
+        ("grid: {n: [4, '']}", "or an empty one"),
+        ("grid: {n: [[4], [8]]}", "give it a list"),
+        ("grid: {n: {low: 4}}", "give it a list"),
+        ("grid: {n: [4, 8, 4]}", "the value 4 twice"),
+        ("grid: {}", "nothing to sweep; write --grid"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_axes([], file)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "axes", "settings", "says"),
+    [
+        pytest.param("jf", [], [], ["nothing to sweep; write --grid"], id="no axis"),
+        pytest.param("ar", ["concurrency=1,2"], [], ["nothing to sweep but ar", "name a --method"], id="only ar"),
+        pytest.param("jf", ["n"], [], ["--grid n: write OPTION="], id="no values"),
+        pytest.param("jf", ["=4"], [], ["--grid =4: write OPTION="], id="no option"),
+        pytest.param("jf", ["n="], [], ["--grid n= has an empty value"], id="empty"),
+        pytest.param("jf", ["n=4,,8"], [], ["--grid n=4,,8 has an empty value"], id="an empty value"),
+        pytest.param("jf", ["blocksize=4"], [], ["unknown option of jf", "did you mean block_size"], id="misspelt"),
+        pytest.param("jf", ["zzz=4"], [], ["unknown option of jf", "known: ", "concurrency"], id="far off"),
+        pytest.param("jf", ["jf.concurrency=4"], [], ["'jf.concurrency'", "did you mean concurrency"], id="not its"),
+        pytest.param("jf", ["jacobi.n=4"], [], ["'jacobi'", "it must be in --method"], id="does not run"),
+        pytest.param("jg", ["n=4"], [], ["unknown method 'jg'", "did you mean"], id="no such method"),
+        pytest.param("jf", ["n=4,8,4"], [], ["--grid n has the value 4 twice"], id="a value twice"),
+        pytest.param("jf", ["n=4,04"], [], ["--grid n has the value 04 twice"], id="a value in two spellings"),
+        pytest.param("jf", ["concurrency=1,1.0"], [], ["the value 1.0 twice"], id="a concurrency in two spellings"),
+        pytest.param("jf", ["n=4", "n=8"], [], ["--grid n is given twice"], id="an axis twice"),
+        pytest.param("jf", ["n=4,8", "block-size=16"], [], ["n and block-size are one option"], id="two names"),
+        pytest.param("jf", ["n=4,8", "jf.n=16"], [], ["--grid n is for no method"], id="an axis that is outdone"),
+        pytest.param("jf", ["n=4"], ["jf.block-size=8"], ["block-size of jf", "set and swept"], id="set and swept"),
+        pytest.param("jf", ["preset=M"], ["preset=R"], ["preset of jf", "set and swept"], id="preset set and swept"),
+        pytest.param("jf", ["r=0.5,3"], [], ["'activation_ratio' of jf", "less than or equal to 1"], id="r of 3"),
+        pytest.param("jf", ["n=four"], [], ["'block_size' of jf", "integer", "'four'"], id="no number"),
+        pytest.param("jf", ["preset=M,X"], [], ["unknown preset of jf 'X'"], id="no such preset"),
+        pytest.param("jacobi", ["preset=M"], [], ["unknown option of jacobi", "'preset'"], id="has no presets"),
+        pytest.param("jf", ["n=1:2:x"], [], ["n=1:2:x", "LOW:HIGH:STEP takes three numbers"], id="no step"),
+        pytest.param("jf", ["n=:2:1"], [], ["LOW:HIGH:STEP takes three numbers"], id="no low end"),
+        pytest.param("jf", ["n=1:inf:1"], [], ["LOW:HIGH:STEP takes three numbers"], id="endless"),
+        pytest.param("jf", ["n=nan:9:1"], [], ["LOW:HIGH:STEP takes three numbers"], id="nan"),
+        pytest.param("jf", ["n=8:4:1"], [], ["n=8:4:1 is empty"], id="upside down"),
+        pytest.param("jf", ["n=4:8:0"], [], ["n=4:8:0 is empty"], id="step 0"),
+        pytest.param("jf", ["n=4:8:-1"], [], ["n=4:8:-1 is empty"], id="step below 0"),
+        pytest.param("jf", ["n=1:1e12:1"], [], ["1,000,000,000,000 values", "larger STEP"], id="too long"),
+        pytest.param("jf", ["n=4", "concurrency=0,1"], [], ["concurrency takes 1 or more, not 0"], id="no sequence"),
+        pytest.param("jf", ["n=4", "concurrency=two"], [], ["concurrency takes whole numbers"], id="two"),
+        pytest.param("jf", ["n=400,512"], [], ["every cell", f"over {ROW_LIMIT} rows"], id="all too large"),
+    ],
+)  # fmt: skip
+def test_refusals(names: str, axes: list[str], settings: list[str], says: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        made(names, *axes, settings=settings)
+    text = str(caught.value)
+    assert all(part in text for part in says), text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("axes", [["n=1:100000:1", "K=1:100:1"], ["n=1:10000000:1"], ["n=1:4000:1", "pool=1:2500:1"]])
+def test_ten_million_cells_are_refused_at_once(axes: list[str]) -> None:
+    begun = time.process_time()
+    with pytest.raises(UsageError, match=r"10,000,000 (cells; narrow it, or add --yes|values; choose a larger STEP)"):
+        made("jf", *axes)
+    assert time.process_time() - begun < 1
+
+
+def test_many_cells_run_when_the_user_insists() -> None:
+    axes = ["n=1:48:1", "pool=1:21:1", "r=0.5"]
+    assert MANY < 48 * 21
+    with pytest.raises(UsageError, match=r"1,008 cells; narrow it, or add --yes to run more than 1,000"):
+        made("jf", *axes)
+    grid = made("jf", *axes, insist=True)
+    assert len(grid.cells) + len(grid.too_large) == 48 * 21
+    with pytest.raises(UsageError, match="2,016 cells"):
+        made("jf", *axes, "concurrency=1,2")

@@ -1,0 +1,200 @@
+"""Workers in processes of their own: as many as there are places; no death of theirs loses or doubles anything."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweep_workers import Death, ToyWorker, counts, crash, grid, make, refuse
+
+from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.results.folder import RunFolder
+from specbench.results.schema import RequestRecord
+from specbench.sweeps.driver import Silent, Sweep, drive
+from specbench.sweeps.executors import RETRIES, Here, left
+from specbench.sweeps.processes import Place, Processes, places
+from specbench.sweeps.task import Task
+
+CELLS = ["toy n=2", "toy n=4"]
+PROMPTS = tuple(f"p{at}" for at in range(8))
+CORE = Place(tuple(sorted(os.sched_getaffinity(0)))[:1])  # shared by all: what is tested is not speed
+
+
+@contextmanager
+def processes(count: int, made: Callable[[], Any]) -> Iterator[Processes]:
+    executor = Processes(made, [CORE] * count)
+    try:
+        yield executor
+    finally:
+        executor.close()
+
+
+def tasks(prompts: Sequence[str] = PROMPTS, labels: Sequence[str] = CELLS) -> list[Task]:
+    together = ("ar", *labels)
+    return [Task(1, together, (prompt,), segment=10 * at) for at, prompt in enumerate(prompts)]
+
+
+def alone(**more: Any) -> list[RequestRecord]:
+    """What one worker in this process makes of all tasks."""
+    return list(Here(partial(make, CELLS, **more)).run(tasks()))
+
+
+def check(records: Sequence[RequestRecord], **more: Any) -> None:
+    assert counts(records) == counts(alone(**more))
+    assert len({record.segment for record in records}) == len(records), "two stretches have one number"
+
+
+def test_two_workers_give_the_records_of_one() -> None:
+    turns = dict.fromkeys(PROMPTS[::2], 3)
+    with processes(2, partial(make, CELLS, of_turns=turns)) as executor:
+        assert executor.describe() == ToyWorker(CELLS, of_turns=turns).describe()
+        check(list(executor.run(tasks())), of_turns=turns)
+        check(list(executor.run(tasks())), of_turns=turns)  # and once more: rounds follow each other
+        assert list(executor.run([])) == []
+        records = alone()
+        assert executor.grade(1, records) == {"ar": {"exact": 8}, "toy n=2": {"exact": 8}, "toy n=4": {"exact": 8}}
+        assert executor.report()["process"] not in (os.getpid(), None)
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_dies_in_the_middle_of_a_task_is_replaced(tmp_path: Path, workers: int, after: int) -> None:
+    made = partial(make, CELLS, of_turns=dict.fromkeys(PROMPTS, 2), death=Death(tmp_path, after=after))
+    with processes(workers, made) as executor:
+        check(list(executor.run(tasks())), of_turns=dict.fromkeys(PROMPTS, 2))
+        check(list(executor.run(tasks())), of_turns=dict.fromkeys(PROMPTS, 2))
+    assert [path.name for path in tmp_path.iterdir()] == ["died-0"]
+
+
+def test_many_deaths_on_different_tasks_are_survived(tmp_path: Path) -> None:
+    death = Death(tmp_path, times=5, after=4)  # each has done a whole task before, and a part of the next
+    with processes(2, partial(make, CELLS, death=death)) as executor:
+        check(list(executor.run(tasks())))
+    assert len(list(tmp_path.iterdir())) >= 4  # two that live have made eight of the 24 records at most
+
+
+def test_a_worker_that_dies_between_tasks_is_replaced(tmp_path: Path) -> None:
+    with processes(1, partial(make, CELLS, death=Death(tmp_path, idle=True))) as executor:
+        first = list(executor.run(tasks()[:1]))
+        until = time.monotonic() + 20
+        while executor._workers[0].process.is_alive():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        check([*first, *executor.run(tasks()[1:])])
+
+
+def test_a_dead_worker_that_is_asked_something_else_is_one_line(tmp_path: Path) -> None:
+    with processes(1, partial(make, CELLS, death=Death(tmp_path, idle=True))) as executor:
+        list(executor.run(tasks()[:1]))
+        executor._workers[0].process.join(20)
+        with pytest.raises(SpecbenchError, match=r"a worker process ended \(exit code 9\); repeat the command"):
+            executor.report()
+
+
+def test_a_task_that_no_worker_survives_ends_in_one_line(tmp_path: Path) -> None:
+    with processes(2, partial(make, CELLS, death=Death(tmp_path, times=1000, after=0))) as executor:
+        kept = list[RequestRecord]()
+        with pytest.raises(SpecbenchError) as caught:
+            kept += executor.run(tasks(PROMPTS[:1]))
+    text = str(caught.value)
+    assert f"{RETRIES + 1} workers were lost over p0 with ar, toy n=2, toy n=4 (exit code 9)" in text
+    assert "repeat the command" in text
+    assert "\n" not in text
+    assert len(list(tmp_path.iterdir())) == RETRIES + 1
+
+
+def test_a_sweep_whose_workers_die_keeps_what_is_finished_and_goes_on(tmp_path: Path) -> None:
+    flags, out = tmp_path / "flags", tmp_path / "out"
+    flags.mkdir()
+    asked, turns = Sweep(grid(CELLS), out), dict.fromkeys(PROMPTS, 3)  # a task is nine requests, three lives are six
+    with (
+        processes(2, partial(make, CELLS, of_turns=turns, death=Death(flags, times=1000, after=2))) as executor,
+        pytest.raises(SpecbenchError, match="workers were lost"),
+    ):
+        drive(asked, executor, Silent())
+    (path,) = out.iterdir()
+    with RunFolder.load(path / "c1") as folder:
+        kept = list(folder.records())
+    assert kept
+    with processes(2, partial(make, CELLS, of_turns=turns)) as executor:
+        again = drive(asked, executor, Silent())
+    assert again == path
+    with RunFolder.load(path / "c1") as folder:
+        whole = list(folder.records())
+    assert whole[: len(kept)] == kept
+    assert counts(whole) == counts(alone(of_turns=turns))
+
+
+def test_an_error_of_the_users_reaches_the_parent_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    with (
+        processes(2, partial(make, [*CELLS, "bad n=2"])) as executor,
+        pytest.raises(UsageError, match=r"^this cell cannot be decoded; leave it out$"),
+    ):
+        list(executor.run(tasks(labels=[*CELLS, "bad n=2"])))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_worker_whose_answers_nobody_reads_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    with processes(1, partial(make, CELLS)) as executor:
+        running = executor.run(tasks())
+        next(running)
+        time.sleep(0.5)  # by now there is more in the pipe
+        process = executor._workers[0].process
+    assert not process.is_alive()
+    assert process.exitcode == 0
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_worker_that_cannot_begin_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(EnvironmentRefused, match=r"^this machine has no toys; bring some$"):
+        Processes(refuse, [CORE, Place(CORE.cores, {"LATE": "0.7"})])  # nobody listens to the second one any more
+    assert "Traceback" not in capfd.readouterr().err
+    with pytest.raises(SpecbenchError, match=r"^a worker process ended \(exit code 1\); repeat the command$"):
+        Processes(crash, [CORE])
+
+
+def test_workers_that_differ_are_refused_and_a_place_has_its_own_environment() -> None:
+    here = dict(os.environ)
+    same = [Place(CORE.cores, {"PLACE": "a"})] * 2
+    executor = Processes(partial(make, CELLS), same)
+    executor.close()
+    assert executor.describe().config.identity == {"place": "a"}
+    with pytest.raises(SpecbenchError, match="the workers differ in device or software"):
+        Processes(partial(make, CELLS), [same[0], Place(CORE.cores, {"PLACE": "b"})])
+    assert dict(os.environ) == here
+
+
+@pytest.mark.parametrize(
+    ("cores", "count", "shares"),
+    [
+        ({0, 1, 2, 3}, 2, [(0, 1), (2, 3)]),
+        ({1, 5, 9}, 3, [(1,), (5,), (9,)]),
+        ({0, 1, 2, 3, 4}, 2, [(0, 1), (2, 3)]),  # even shares: the odd one out stays idle
+        ({7}, 1, [(7,)]),
+    ],
+)
+def test_places_share_the_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: set[int], count: int, shares: list[tuple[int, ...]]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores)
+    assert [place.cores for place in places(count)] == shares
+    assert all(place.env == {} for place in places(count))
+    found = places(count, [f"GPU-{at}" for at in range(count)])
+    assert [place.env for place in found] == [{"CUDA_VISIBLE_DEVICES": f"GPU-{at}"} for at in range(count)]
+    with pytest.raises(SpecbenchError, match=rf"{len(cores) + 1} workers on {len(cores)} cores .* lower --workers"):
+        places(len(cores) + 1)
+
+
+def test_what_is_left_of_a_task_has_new_stretches() -> None:
+    task = Task(1, ("ar", "toy n=2"), ("p0", "p1"), repeat=3, segment=40, done={"a": "x"})
+    rest = left(task, {"b": "y", "c": "z"})
+    assert (rest.concurrency, rest.labels, rest.prompts, rest.repeat) == (1, task.labels, task.prompts, 3)
+    assert rest.done == {"a": "x", "b": "y", "c": "z"}
+    assert rest.segment == 42
+    assert left(rest, {}).segment == 42

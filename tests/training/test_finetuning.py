@@ -1,0 +1,321 @@
+"""Fine-tuning: recipes teach what they promise, interrupted ones end where whole ones do, and errors lose nothing."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import languages
+import pytest
+import torch
+from models_tiny import tiny_llama
+from safetensors.torch import load_file
+from targets import loaded
+from trajectories_made_up import made_up
+
+from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.engine.sampler import Sampling
+from specbench.methods.jf import learning
+from specbench.training import trajectory
+from specbench.training.collection import Collecting, collect
+from specbench.training.recipe import Job
+
+VOCAB = 50
+PARTS = {"steps": 8, "batch": 2, "lr": 1e-2, "lora_rank": 4, "log_every": 1, "save_every": 2, "bf16": False}
+
+
+def train(method: str, options: dict[str, Any], job: Job) -> Any:
+    recipe = importlib.import_module(f"specbench.methods.{method}.train")
+    return recipe.train(recipe.Options(**options), job)
+
+
+# ------------------------------------------------------------------------------------------- what is learnt
+
+
+@pytest.fixture(scope="module")
+def speaker() -> Any:
+    return languages.speaker()
+
+
+@pytest.fixture(scope="module")
+def trajectories(speaker: Any, tmp_path_factory: pytest.TempPathFactory) -> list[trajectory.Trajectory]:
+    folder = tmp_path_factory.mktemp("trajectories")
+    collect(loaded(speaker), languages.texts(240), Sampling(), Collecting(block_size=10), folder, rows=256)
+    return list(trajectory.read(folder))
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [
+        ("jf", {"noise_window": 3, "noise_ends": "closed", "noise_rotate": True, "ar_weight": 1, "lr": 3e-3}),
+        ("cllm", {"ar_weight": 3}),
+        ("msn", {}),
+    ],
+)
+def test_200_steps_save_a_third_of_the_forwards_and_no_answer_changes(
+    method: str, own: dict[str, Any], speaker: Any, trajectories: Sequence[Any], tmp_path: Path
+) -> None:
+    right = {text.id: bytes(text.answer).decode() for text in trajectories}
+
+    def score(prompt_id: str, text: str) -> bool:
+        return text == right[prompt_id]
+
+    target, known, aside = loaded(copy.deepcopy(speaker)), trajectories[16:], trajectories[:16]
+    job = Job(target, known, aside, tmp_path, 0, lambda line: None, score=score)
+    common = {"full": True, "steps": 200, "batch": 16, "lr": 2e-3, "bf16": False}
+    card = train(method, {**common, "eval_every": 500, "save_every": 500, **own}, job)
+    assert card["before"]["pass_rate"] == card["after"]["pass_rate"] == 1
+    assert card["after"]["agrees"] > 0.99
+    assert card["after"]["tpf"] > 1.5 * card["before"]["tpf"]
+    assert card["answer_tokens"] == 200 * 16 * languages.ANSWER
+
+
+# ------------------------------------------------------------------------- what is the same, whatever happens
+
+
+def texts(count: int = 7) -> list[Any]:
+    return [made_up(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(count)]
+
+
+def job(out: Path, say: Callable[[str], None] = lambda line: None, aside: int = 2, learnt: Any = None) -> Job:
+    known = texts() if learnt is None else learnt
+    return Job(loaded(tiny_llama(VOCAB)), known[aside:], known[:aside], out, 0, say, model="tiny")
+
+
+def learnt(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / "adapter" / "adapter_model.safetensors")
+
+
+def assert_same(one: Path, other: Path) -> None:
+    mine, theirs = learnt(one), learnt(other)
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training that nothing has happened to: of three visits, the last of them not to its end."""
+    out = tmp_path_factory.mktemp("whole")
+    train("jf", PARTS, job(out))
+    return out
+
+
+class Cut(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [
+        ("jf", {"noise_order": "random", "lora_dropout": 0.3, "eval_every": 3}),
+        ("cllm", {"full": True, "accumulation": 2}),
+        ("msn", {}),
+    ],
+)
+def test_an_interrupted_training_ends_where_a_whole_one_does(method: str, own: dict[str, Any], tmp_path: Path) -> None:
+    def cut(line: str) -> None:
+        if line.startswith("step 7/"):
+            raise Cut
+
+    options = {**PARTS, **own}
+    train(method, options, job(tmp_path / "whole"))
+    with pytest.raises(Cut):
+        train(method, options, job(tmp_path / "parts", cut))
+    said: list[str] = []
+    train(method, options, job(tmp_path / "parts", said.append))
+    assert said[0].startswith("going on from")
+    assert said[1].startswith("step 7/8")
+    files = [next((tmp_path / name).glob("*/*model.safetensors")) for name in ("whole", "parts")]
+    one, other = map(load_file, files)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_how_often_it_is_looked_at_does_not_matter(whole: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    train("jf", {**PARTS, "eval_every": 1, "watched": 1}, job(tmp_path, said.append))
+    assert sum("held out: " in line for line in said) == 8
+    assert_same(whole, tmp_path)
+
+
+def _at_fifth_call(monkeypatch: pytest.MonkeyPatch, act: Callable[[Any], Any]) -> None:
+    calls = []
+    own = learning.Lesson.forward
+
+    def forward(self: Any, **batch: Any) -> Any:
+        calls.append(1)
+        found = own(self, **batch)
+        return act(found) if len(calls) == 5 else found
+
+    monkeypatch.setattr(learning.Lesson, "forward", forward)
+
+
+def _raises(error: Exception) -> Callable[[Any], Any]:
+    def act(found: Any) -> Any:
+        raise error
+
+    return act
+
+
+NO_MEMORY = "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "says"),
+    [
+        (
+            _raises(torch.OutOfMemoryError("CUDA out of memory")),
+            EnvironmentRefused,
+            "no memory for a step of 2 texts",
+        ),
+        (_raises(RuntimeError(NO_MEMORY)), EnvironmentRefused, "no memory for a step of 2 texts; repeat it with"),
+        (
+            lambda found: {**found, "loss": found["loss"] * torch.nan},
+            UsageError,
+            "the loss of step 5 is nan; train anew",
+        ),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_the_same_command_goes_on(
+    act: Any, kind: type[SpecbenchError], says: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        _at_fifth_call(patch, act)
+        with pytest.raises(kind, match=says) as raised:
+            train("jf", PARTS, job(tmp_path))
+    assert "\n" not in str(raised.value)
+    assert "checkpoint-4 is whole" in str(raised.value)
+    train("jf", PARTS, job(tmp_path))
+    assert_same(whole, tmp_path)
+
+
+def test_weights_that_are_not_finite_are_never_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def poison(found: Any) -> Any:  # a gradient that is no number, behind a loss that is one
+        loss = found["loss"]
+        return {**found, "loss": loss + (loss - loss.detach()).sqrt()}
+
+    _at_fifth_call(monkeypatch, poison)
+    with pytest.raises(UsageError, match=r"weights are not finite any more|the loss of step 6 is nan"):
+        train("jf", {**PARTS, "save_every": 5}, job(tmp_path))
+    assert not list((tmp_path / "checkpoints").glob("*"))
+
+
+@contextmanager
+def full_disk(free: int) -> Iterator[None]:
+    """No file gets longer than ``free`` bytes, which to a writer is a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _fill_at(line: str, start: str) -> None:
+    if line.startswith(start):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(whole: Path, tmp_path: Path) -> None:
+    with full_disk(1000), pytest.raises(EnvironmentRefused, match=r"checkpoint-2 cannot be written .* make room"):
+        train("jf", PARTS, job(tmp_path / "parts", aside=0, learnt=texts()[2:]))
+    assert not list((tmp_path / "parts" / "checkpoints").glob("*"))
+
+    with full_disk(1 << 40), pytest.raises(EnvironmentRefused, match="checkpoint-4 is whole") as raised:
+        train("jf", PARTS, job(tmp_path / "later", lambda line: _fill_at(line, "step 5/")))
+    assert "\n" not in str(raised.value)
+    assert {path.name for path in (tmp_path / "later" / "checkpoints").glob("*")} == {"checkpoint-2", "checkpoint-4"}
+    with (
+        full_disk(1 << 40),
+        pytest.raises(EnvironmentRefused, match=r"adapter cannot be written .* checkpoint is whole"),
+    ):
+        train("jf", PARTS, job(tmp_path / "later", lambda line: _fill_at(line, "held out, all")))
+    assert not list((tmp_path / "later").glob("*adapter*"))
+    train("jf", PARTS, job(tmp_path / "later"))
+    assert_same(whole, tmp_path / "later")
+
+
+def test_half_a_checkpoint_is_none(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(Cut):
+        train("jf", PARTS, job(tmp_path, lambda line: _cut_at(line, "step 5/")))
+    torn = tmp_path / "checkpoints" / "checkpoint-6"
+    torn.mkdir()
+    (torn / "model.safetensors").write_bytes(b"half")
+    said: list[str] = []
+    train("jf", PARTS, job(tmp_path, said.append))
+    assert said[0].endswith("checkpoint-4")
+    assert_same(whole, tmp_path)
+
+
+def _cut_at(line: str, step: str) -> None:
+    if line.startswith(step):
+        raise Cut
+
+
+# -------------------------------------------------------------------------------------------- what is refused
+
+
+def test_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no text to learn from"):
+        train("jf", PARTS, job(tmp_path, aside=0, learnt=[]))
+
+
+def test_texts_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
+    foreign = [made_up("made/0", vocab=VOCAB), made_up("made/1", vocab=5 * VOCAB, answer=60)]
+    with pytest.raises(
+        UsageError, match=r"the texts have token \d+, and tiny has only 50: they are another tokenizer's"
+    ):
+        train("jf", PARTS, job(tmp_path, aside=0, learnt=foreign))
+
+
+def test_another_training_is_not_mixed_into_one(tmp_path: Path) -> None:
+    train("jf", {**PARTS, "steps": 1}, job(tmp_path))
+    with pytest.raises(UsageError, match="has a jf in training with another lr; give another --out"):
+        train("jf", {**PARTS, "steps": 1, "lr": 0.5}, job(tmp_path))
+    with pytest.raises(UsageError, match="another texts"):
+        train("jf", {**PARTS, "steps": 1}, job(tmp_path, learnt=texts(8)))
+    train("jf", {**PARTS, "steps": 1, "log_every": 7, "watched": 1}, job(tmp_path))  # no part of what is learnt
+
+
+def test_layers_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"lora_targets=nowhere does not go with this model: .*nowhere"):
+        train("jf", {**PARTS, "lora_targets": "nowhere"}, job(tmp_path))
+
+
+# ------------------------------------------------------------------------------------------------ what is kept
+
+
+def test_the_card_says_what_was_learnt_and_what_it_brought(whole: Path) -> None:
+    card = json.loads((whole / "adapter" / "card.json").read_text())
+    seen = sum(len(text.answer) for text in texts()[2:])
+    assert (card["method"], card["model"], card["texts"], card["steps"]) == ("jf", "tiny", 5, 8)
+    assert card["visits"] == pytest.approx(8 / 3, abs=1e-2)
+    assert 2 * seen < card["answer_tokens"] < 3 * seen
+    assert set(card["base_fingerprints"]) == {"float32", "bfloat16", "float16"}
+    assert card["before"]["prompts"] == card["after"]["prompts"] == 2
+    assert card["options"]["lora_rank"] == 4
+    said = (whole / "adapter" / "README.md").read_text()
+    assert f"| tokens per forward | {card['before']['tpf']:.3f} | {card['after']['tpf']:.3f} |" in said
+    assert f"{card['answer_tokens']} of their tokens" in said
+    config = json.loads((whole / "adapter" / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config["r"]) == ("tiny", 4)
+    assert {tensor.dtype for tensor in learnt(whole).values()} == {torch.bfloat16}
+
+
+def test_without_held_out_prompts_nothing_is_measured(tmp_path: Path) -> None:
+    card = train("msn", {**PARTS, "steps": 1}, job(tmp_path, aside=0))
+    assert (card["before"], card["after"]) == (None, None)
+    assert "nothing was measured" in (tmp_path / "adapter" / "README.md").read_text()
+
+
+def test_products_in_bfloat16_learn_what_those_in_float32_do(whole: Path, tmp_path: Path) -> None:
+    train("jf", {**PARTS, "bf16": True}, job(tmp_path))
+    mine, exact = learnt(tmp_path), learnt(whole)
+    assert any(not torch.equal(mine[name], exact[name]) for name in exact)
+    one, other = (torch.cat([value.float().flatten() for value in found.values()]) for found in (mine, exact))
+    assert torch.cosine_similarity(one, other, dim=0) > 0.95
