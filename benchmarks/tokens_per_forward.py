@@ -18,9 +18,8 @@ import torch
 from specbench.models import load
 from specbench.results import RequestRecord
 from specbench.results.summary import method_figures
-from specbench.runner import Plan, prepare
+from specbench.runner import Plan, prepare, session_of
 from specbench.runner.plan import plan_methods, plan_sampling, plan_tasks, runnable
-from specbench.runner.run import make_engine, make_runner, ready
 
 
 def main() -> None:
@@ -63,12 +62,10 @@ def rows(plan: Plan) -> Any:
     """A dictionary per method as it ends, AR first; ``exact`` is how many answers are AR's, token for token."""
     loaded = load(plan.model, dtype=plan.dtype)
     prepared = prepare(plan, plan.tasks[0], loaded)
-    engine = make_engine(plan, loaded, prepared.longest + prepared.budget)
-    plan = ready(plan, loaded, engine)
-    runner = make_runner(plan, loaded, engine)
+    session = session_of(plan, loaded, prepared.longest + prepared.budget)
     baseline: dict[str, RequestRecord] = {}
-    for method in plan.methods:
-        records = {r.prompt_id: r for r in runner.segment(method, prepared.requests())}
+    for method in session.methods:
+        records = {r.prompt_id: r for r in session.decode(method, prepared.requests())}
         baseline = baseline or records
         figures = method_figures(list(records.values()))
         yield {

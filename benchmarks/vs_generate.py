@@ -21,12 +21,10 @@ from typing import Any
 import torch
 
 from specbench.common import registry
-from specbench.decoding import Context, Method
-from specbench.engine import Engine
+from specbench.decoding import Method
 from specbench.models import LoadedModel, load
 from specbench.results.stats import paired_ratio
-from specbench.runner import Request, StopRule
-from specbench.runner.loop import Runner
+from specbench.runner import Request, Session, StopRule
 from specbench.runner.plan import plan_methods
 
 LOOKUP = 10  # tokens a lookup drafts, in both
@@ -87,9 +85,9 @@ def by_generate(model: Any, ids: Sequence[int], tokens: int, **options: Any) -> 
     return Timed(found, later[-1][0] - start, len(found) - first)
 
 
-def by_runner(runner: Runner, method: Method, ids: Sequence[int], tokens: int) -> Timed:
+def by_session(session: Session, method: Method, ids: Sequence[int], tokens: int) -> Timed:
     """A method on the engine, as a run times it."""
-    (record,) = runner.segment(method, [Request("prompt", 0, ids, StopRule(frozenset(), (), tokens, str))])
+    (record,) = session.decode(method, [Request("prompt", 0, ids, StopRule(frozenset(), (), tokens, str))])
     return Timed(record.ids, record.decode_s, record.n_out - 1)
 
 
@@ -119,22 +117,21 @@ def race(loaded: LoadedModel, prompts: int, tokens: int) -> dict[str, Any]:
     module = registry.task("humaneval").load()
     texts = module.Task(module.Options()).prompts(loaded.has_chat_template)[: prompts + 1]
     encoded = [loaded.encode(prompt) for prompt in texts]
-    ar, pld = plan_methods(["pld"], [])
-    engine = Engine(model, capacity=max(map(len, encoded)) + tokens, max_rows=pld.max_rows)
-    runner = Runner(engine, lambda label, request: Context(loaded.vocab_size, loaded.pad_id, random.Random(0)))
+    session = Session(loaded, plan_methods(["pld"], []), capacity=max(map(len, encoded)) + tokens)
+    ar, pld = session.methods
 
     def generate(ids: Sequence[int], **options: Any) -> Timed:
-        engine.close()
+        session.engine.close()
         try:
             return by_generate(model, ids, tokens, **options)
         finally:
-            engine.attach()
+            session.engine.attach()
 
     arms: dict[str, Callable[[Sequence[int]], Timed]] = {
         "generate": generate,
-        "engine": lambda ids: by_runner(runner, ar, ids, tokens),
+        "engine": lambda ids: by_session(session, ar, ids, tokens),
         "generate_lookup": lambda ids: generate(ids, prompt_lookup_num_tokens=LOOKUP),
-        "engine_pld": lambda ids: by_runner(runner, pld, ids, tokens),
+        "engine_pld": lambda ids: by_session(session, pld, ids, tokens),
     }
     for arm in arms.values():
         arm(encoded[0])  # warm-up, on a prompt that is not timed

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from specbench.common.door import door
 
-if TYPE_CHECKING:
-    from specbench.report import load as load
-
 __version__ = "0.1.0"
 
-__getattr__, __dir__ = door(__name__)
+if TYPE_CHECKING:
+    from specbench.report import load as load
+else:
+    __getattr__, __dir__ = door(__name__)

@@ -196,7 +196,7 @@ class ToyWorker:
         self.decoded.append(made.key)
         return made
 
-    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
+    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
         self.graded += 1
         labels = [record.method for record in records if record.method in {BASELINE, *self.labels}]
         return {label: {"exact": labels.count(label)} for label in dict.fromkeys(labels)}

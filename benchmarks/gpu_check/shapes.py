@@ -7,23 +7,21 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 import torch
 
 from benchmarks.gpu_check.records import Figure
 from benchmarks.vs_generate import by_generate
-from specbench.decoding import Context, Method, TokenTree
+from specbench.decoding import Method, TokenTree
 from specbench.engine import Engine
 from specbench.hardware.roofline import step_cost
 from specbench.models import LoadedModel, load
 from specbench.profiling.shape import shape_of
 from specbench.results import RequestRecord
 from specbench.results.schema import HOST_PHASES, SimulatedAcceptance
-from specbench.runner import Request, StopRule
-from specbench.runner.loop import Runner
+from specbench.runner import Request, Session, StopRule
 from specbench.runner.plan import plan_methods
-from specbench.runner.simulate import Acceptance
-from specbench.runner.target import target_of
 
 #: Step time over a one-row step that a step of so many rows may take.
 ROW_AIMS = {16: 1.05, 64: 1.15, 128: 1.3, 256: 1.9}
@@ -103,15 +101,11 @@ def drafting(spec: str, size: Size, dtype: str, settings: Sequence[tuple[str, Se
     """
     loaded = load(spec, dtype=dtype)
     for name, options in settings:
-        (method,) = [one for one in plan_methods([name], options) if one.name == name]
-        engine = Engine(loaded.model, capacity=size.context + _tokens(size), max_rows=method.max_rows)
-        try:
-            method = method.ready(target_of(loaded, engine, name=spec))
-            engine.prepare(method.max_rows, top_k=method.top_k, taps=method.taps, forced=True, context=size.context)
-            (record,) = _decode(engine, loaded, method, 1, size, trace=True)
-            late = _late(engine)
-        finally:
-            engine.close()
+        methods = [one for one in plan_methods([name], options) if one.name == name]
+        with _session(loaded, methods, 1, size, name=spec, trace=True) as session:
+            session.capture(size.context)
+            (record,) = _decode(session, session.methods[0], size)
+            late = _late(session.engine)
         assert record.phases_s is not None
         steps = [sum(parts) for parts in zip(*record.phases_s.values(), strict=True)]
         host = [sum(parts) for parts in zip(*(record.phases_s[phase] for phase in HOST_PHASES), strict=True)]
@@ -130,22 +124,18 @@ def concurrency(spec: str, size: Size, dtype: str, settings: Sequence[str]) -> I
         settings: ``--set`` options of jf.
     """
     loaded = load(spec, dtype=dtype)
-    ar, jf = plan_methods(["jf"], settings)
     for count in size.concurrency:
-        engine = Engine(loaded.model, slots=count, capacity=size.context + _tokens(size), max_rows=jf.max_rows)
-        try:
+        with _session(loaded, plan_methods(["jf"], settings), count, size) as session:
             speeds = []
-            for method in (ar, jf):
-                _decode(engine, loaded, method, count, size)  # captures what it needs
-                before = _late(engine)
-                records = _decode(engine, loaded, method, count, size)
+            for method in session.methods:
+                _decode(session, method, size)  # captures what it needs
+                before = _late(session.engine)
+                records = _decode(session, method, size)
                 seconds = sum(record.busy_decode_s for record in records)
                 speeds.append(sum(record.n_out - 1 for record in records) / seconds)
-                note = f"{count} × {_tokens(size)} tokens, {_late(engine) - before} captures while timed"
+                note = f"{count} × {_tokens(size)} tokens, {_late(session.engine) - before} captures while timed"
                 yield Figure(f"{spec}: {method.name} at concurrency {count}", speeds[-1], "tok/s", note=note)
             yield Figure(f"{spec}: jf (acceptance {ACCEPTANCE:g}) over AR, concurrency {count}", speeds[1] / speeds[0])
-        finally:
-            engine.close()
 
 
 def _row_times(engine: Engine, loaded: LoadedModel, size: Size) -> dict[int, list[float]]:
@@ -167,26 +157,18 @@ def _row_times(engine: Engine, loaded: LoadedModel, size: Size) -> dict[int, lis
     return taken
 
 
-def _decode(
-    engine: Engine, loaded: LoadedModel, method: Method, count: int, size: Size, trace: bool = False
-) -> list[RequestRecord]:
-    """``count`` requests at once; acceptance simulated where the method drafts."""
-    vocab = loaded.vocab_size
+def _session(loaded: LoadedModel, methods: Sequence[Method], count: int, size: Size, **how: Any) -> Session:
+    """``count`` sequences stepped together; acceptance is simulated where a method drafts."""
     asked = SimulatedAcceptance(mean=ACCEPTANCE, spread=0.0)
+    simulated = {method.label: asked for method in methods if method.name != "ar"}
+    return Session(loaded, methods, capacity=size.context + _tokens(size), slots=count, simulated=simulated, **how)
 
-    def acceptance(label: str, request: Request) -> Acceptance | None:
-        return None if label == "ar" else Acceptance.of(asked, request.prompt_id, vocab, ())
 
-    runner = Runner(
-        engine,
-        lambda label, request: Context(vocab, loaded.pad_id, random.Random(request.prompt_id)),
-        count,
-        trace=trace,
-        simulate=acceptance,
-    )
+def _decode(session: Session, method: Method, size: Size) -> list[RequestRecord]:
+    """A request for every slot, all at once."""
     rule = StopRule(frozenset(), (), _tokens(size), str)
-    requests = [Request(f"dummy/{at}", 0, _prompt(loaded, size.context, at), rule) for at in range(count)]
-    return list(runner.segment(method, requests))
+    prompts = [_prompt(session.model, size.context, at) for at in range(session.engine.slots)]
+    return list(session.decode(method, [Request(f"dummy/{at}", 0, ids, rule) for at, ids in enumerate(prompts)]))
 
 
 def _tokens(size: Size) -> int:

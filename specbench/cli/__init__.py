@@ -7,5 +7,5 @@ from specbench.common.door import door
 if TYPE_CHECKING:
     from specbench.cli.app import entry as entry
     from specbench.cli.app import main as main
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

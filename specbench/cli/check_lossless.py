@@ -76,7 +76,7 @@ def check_lossless(
     ]
     notes = output.stderr()
     loaded = options.load_model(plans[0], notes)
-    from specbench.runner.run import check
+    from specbench.runner import check_lossless as check
 
     strict = loaded.spec.dtype == "float32" and loaded.spec.device == "cpu"
     rows: list[dict[str, Any]] = []

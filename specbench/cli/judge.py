@@ -143,7 +143,7 @@ def _made(
         return
     output.stderr().print(f"loading {model} …", markup=False)
     from specbench.models import load
-    from specbench.runner import LocalJudge
+    from specbench.runner.local_judge import LocalJudge
 
     loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     with closing(LocalJudge(loaded, [answer.prompt for answer in answers], max_tokens=max_tokens)) as local:

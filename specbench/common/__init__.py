@@ -12,5 +12,5 @@ if TYPE_CHECKING:
     from specbench.common.options import option as option
     from specbench.common.prompt import Prompt as Prompt
     from specbench.common.prompt import Turn as Turn
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

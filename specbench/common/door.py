@@ -4,8 +4,8 @@ A room's ``__init__`` names them once, as imports for type checkers:
 
     if TYPE_CHECKING:
         from specbench.results.schema import RunConfig as RunConfig
-
-    __getattr__, __dir__ = door(__name__)
+    else:  # out of a type checker's sight, which would let any name pass
+        __getattr__, __dir__ = door(__name__)
 
 So importing a room costs nothing, and a name costs what its module does: ``specbench --help`` never pays for pandas,
 nor a report for torch. (``lazy import`` of PEP 810 will say the same in one line each.)

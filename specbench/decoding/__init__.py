@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     from specbench.decoding.protocol import Target as Target
     from specbench.decoding.tree import StepResult as StepResult
     from specbench.decoding.tree import TokenTree as TokenTree
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

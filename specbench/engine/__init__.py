@@ -11,5 +11,5 @@ if TYPE_CHECKING:
     from specbench.engine.graphs import settle as settle
     from specbench.engine.phases import Phases as Phases
     from specbench.engine.sampler import Sampling as Sampling
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     from specbench.evals.task import Task as Task
     from specbench.evals.task import Unscored as Unscored
     from specbench.evals.task import Verdict as Verdict
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

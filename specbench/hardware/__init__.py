@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     from specbench.hardware.roofline import ModelShape as ModelShape
     from specbench.hardware.telemetry import GpuMeter as GpuMeter
     from specbench.hardware.telemetry import Nvml as Nvml
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

@@ -10,5 +10,5 @@ if TYPE_CHECKING:
     from specbench.models.loader import LoadedModel as LoadedModel
     from specbench.models.loader import load as load
     from specbench.models.names import resolve as resolve
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

@@ -7,5 +7,5 @@ from specbench.common.door import door
 if TYPE_CHECKING:
     from specbench.profiling.doctor import doctor_checks as doctor_checks
     from specbench.profiling.profile import measure_profile as measure_profile
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

@@ -11,5 +11,5 @@ if TYPE_CHECKING:
     from specbench.report.page.build import build as build
     from specbench.report.page.write import write_report as write_report
     from specbench.report.terminal.run import headline as headline
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     from specbench.results.schema import RequestRecord as RequestRecord
     from specbench.results.schema import RunConfig as RunConfig
     from specbench.results.summary import summarise as summarise
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

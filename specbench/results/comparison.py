@@ -79,11 +79,10 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
     """Every run after the first against the first.
 
     Returns:
-        JSON-ready. ``runs``: what each is. ``rows``: for each pair of rows ``speedup`` (of the other run over A, see
-        :func:`specbench.results.summary.ratio_json`), ``over_ar`` (the same of the speedups over each run's own AR),
-        and
-        pairs [A, other] of ``tok_s``, ``tpf``, ``right``; ``step_ratio``, ``accuracy_difference``, ``answers_differ``,
-        ``prompts``. ``differs``: run -> what else is not alike, a line each.
+        JSON-ready. ``runs``: what each is. ``rows``: for each pair of rows ``speedup`` (of the other run over A,
+        see :func:`specbench.results.summary.ratio_json`), ``over_ar`` (the same of the speedups over each run's own
+        AR), and pairs [A, other] of ``tok_s``, ``tpf``, ``right``; ``step_ratio``, ``accuracy_difference``,
+        ``answers_differ``, ``prompts``. ``differs``: run -> what else is not alike, a line each.
 
     Raises:
         UsageError: two runs are unlike; in one line.

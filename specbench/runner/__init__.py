@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from specbench.common.door import door
 
 if TYPE_CHECKING:
-    from specbench.runner.local_judge import LocalJudge as LocalJudge
+    from specbench.runner.check import check_lossless as check_lossless
     from specbench.runner.loop import Request as Request
     from specbench.runner.plan import Plan as Plan
     from specbench.runner.prompts import prepare as prepare
-    from specbench.runner.run import check_lossless as check_lossless
     from specbench.runner.run import execute as execute
+    from specbench.runner.session import Session as Session
+    from specbench.runner.session import session_of as session_of
     from specbench.runner.stop import StopRule as StopRule
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 from specbench.common import Turn
-from specbench.decoding import Context
-from specbench.engine import Engine
 from specbench.evals.dialogue import choose_style, dialogue
 from specbench.evals.judge.prompts import JudgePrompt
 from specbench.evals.judge.run import Unanswered
 from specbench.models import LoadedModel
 from specbench.results import BASELINE
 from specbench.results.judgments import JudgeSpec
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Request
 from specbench.runner.plan import plan_methods
+from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 
 
 class LocalJudge:
-    """A loaded model with an engine of its own. Close it when done.
+    """A loaded model with a session of its own. Close it when done.
 
     Attributes:
         spec: the record.
@@ -44,9 +42,7 @@ class LocalJudge:
         room = (model.context or 1 << 30) - max_tokens
         self._fits = {sha for sha, ids in self._ids.items() if len(ids) <= room}
         longest = max((len(self._ids[sha]) for sha in self._fits), default=1)
-        self._engine = Engine(model.model, capacity=longest + max_tokens, max_rows=1)
-        self._runner = Runner(self._engine, lambda *_: Context(model.vocab_size, model.pad_id, random.Random(0)))
-        (self._method,) = plan_methods([BASELINE], [])
+        self._session = Session(model, plan_methods([BASELINE], []), capacity=longest + max_tokens)
         self.spec = JudgeSpec(
             id=model.spec.name,
             kind="local",
@@ -71,9 +67,10 @@ class LocalJudge:
         if prompt.sha256 not in self._fits:
             raise Unanswered(f"{len(ids)} tokens and {budget} more do not fit in its {self._model.context}")
         rule = StopRule(self._model.stop_ids, self._stops, budget, self._model.decode)
-        (record,) = self._runner.segment(self._method, [Request(prompt.sha256, 0, ids, rule)])
+        (ar,) = self._session.methods
+        (record,) = self._session.decode(ar, [Request(prompt.sha256, 0, ids, rule)])
         return record.text
 
     def close(self) -> None:
         """Frees the engine."""
-        self._engine.close()
+        self._session.close()

@@ -14,6 +14,33 @@ from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
 
 
+class Turns:
+    """Turns: what each method was asked, turn by turn; a turn after the first follows the answers before it.
+
+    Args:
+        prepared: the task.
+        done: texts of the answers that are there already, by request key.
+    """
+
+    def __init__(self, prepared: Prepared, done: Mapping[str, str]) -> None:
+        self._prepared = prepared
+        self._texts = dict(done)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether a request is answered."""
+        return key in self._texts
+
+    def add(self, record: RequestRecord) -> None:
+        """Takes a finished request; its text is the history of the next turn."""
+        self._texts[record.key] = record.text
+
+    def request(self, label: str, prompt_id: str, repeat: int, turn: int) -> Request:
+        """A turn of a prompt as a method gets it, after the answers it was asked with."""
+        speaker = BASELINE if self._prepared.prompts[prompt_id].forced else label
+        answers = [self._texts[request_key(speaker, prompt_id, repeat, before)] for before in range(1, turn)]
+        return self._prepared.request(prompt_id, repeat, answers)
+
+
 class Order:
     """What is left of a run, stretch by stretch.
 
@@ -33,7 +60,7 @@ class Order:
     ) -> None:
         self._plan = plan
         self._prepared = prepared
-        self._texts = dict(done)
+        self._turns = Turns(prepared, done)
         self._repeats = range(plan.repeats) if repeats is None else repeats
 
     @property
@@ -43,7 +70,7 @@ class Order:
 
     def add(self, record: RequestRecord) -> None:
         """Takes a finished request; its text is the history of the next turn."""
-        self._texts[record.key] = record.text
+        self._turns.add(record)
 
     def stretches(self) -> Iterator[tuple[Method, list[Request]]]:
         """A method with the requests to decode without interruption; all have to be added before the next is taken.
@@ -66,13 +93,7 @@ class Order:
         for prompt_id in group:
             if turn > self._prepared.prompts[prompt_id].turns:
                 continue
-            if request_key(method.label, prompt_id, repeat, turn) not in self._texts:
-                request = self.request(method.label, prompt_id, repeat, turn)
+            if request_key(method.label, prompt_id, repeat, turn) not in self._turns:
+                request = self._turns.request(method.label, prompt_id, repeat, turn)
                 by_temperature[request.temperature].append(request)
         return list(by_temperature.values())
-
-    def request(self, label: str, prompt_id: str, repeat: int, turn: int) -> Request:
-        """A turn of a prompt as a method gets it, after the answers it was asked with."""
-        speaker = BASELINE if self._prepared.prompts[prompt_id].forced else label
-        answers = [self._texts[request_key(speaker, prompt_id, repeat, before)] for before in range(1, turn)]
-        return self._prepared.request(prompt_id, repeat, answers)

@@ -55,6 +55,11 @@ class Prepared:
         """The same task with some of its prompts, in that order."""
         return replace(self, prompts={prompt_id: self.prompts[prompt_id] for prompt_id in prompt_ids})
 
+    @property
+    def temperatures(self) -> list[float | None]:
+        """What the prompts prescribe, each once; None is the run's own."""
+        return list(dict.fromkeys(prompt.temperature for prompt in self.prompts.values()))
+
     def requests(self) -> list[Request]:
         """The first turn of every prompt."""
         return [self.request(prompt_id) for prompt_id in self.prompts]

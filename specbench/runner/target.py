@@ -1,4 +1,4 @@
-"""What methods are told of the model that they draft for, put together from the model and its engine."""
+"""Target: what methods are told of the model that they draft for, put together from the model and its engine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from specbench.engine import Engine
 from specbench.models import LoadedModel
 
 
+def no_draft_models(name: str) -> Any:
+    """Loads none; raises a UsageError."""
+    raise UsageError(f"{name} is a draft model, which is not used here; take a method without one")
+
+
 def target_of(
     loaded: LoadedModel,
     engine: Engine,
     *,
     name: str | None = None,
-    load: Callable[[str], Any] | None = None,
-    attention: str = "auto",
-    options: Mapping[str, Any] | None = None,
+    load: Callable[[str], Any] = no_draft_models,
+    kernels: Mapping[str, Any] | None = None,
 ) -> Target:
     """The target of an engine.
 
@@ -26,10 +30,10 @@ def target_of(
         loaded: where the engine's model is from; in training the engine's weights are no longer these.
         engine: decodes with the target.
         name: what the user calls the model; default is its own name.
-        load: draft models by name; without it there are none, and a method that wants one is refused.
-        attention: the backend that was asked for.
-        options: further arguments of engines for draft models.
+        load: draft models by name.
+        kernels: ``backend`` that was asked for, ``graphs`` and ``compile``: those of draft models are alike.
     """
+    kernels = kernels or {}
     kept: dict[Hashable, Any] = {}
 
     def once(key: Hashable, make: Callable[[], Any]) -> Any:
@@ -44,7 +48,7 @@ def target_of(
             capacity=engine.capacity,
             max_rows=max_rows,
             sampling=engine.sampling,
-            **(options or {}),
+            **kernels,
         )
 
     return Target(
@@ -56,12 +60,8 @@ def target_of(
         sampling=lambda: engine.sampling,
         step_seconds=engine.step_seconds,
         capture=engine.capture,
-        load=load or _none,
+        load=load,
         engine=engine_like_it,
-        attention=attention,
+        attention=kernels.get("backend", "auto"),
         once=once,
     )
-
-
-def _none(name: str) -> Any:
-    raise UsageError(f"{name} is a draft model, which is not used here; take a method without one")

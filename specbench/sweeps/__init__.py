@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     from specbench.sweeps.table import read_sweep as read_sweep
     from specbench.sweeps.worker import Draw as Draw
     from specbench.sweeps.worker import Worker as Worker
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

@@ -120,8 +120,8 @@ class Cluster:
                 texts[record.key] = record.text
                 yield record
 
-    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
-        found: Mapping[str, dict[str, Any]] = self._answer(self._actors[0], "grade", concurrency, list(records))
+    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
+        found: Mapping[str, dict[str, Any]] = self._answer(self._actors[0], "grade", list(records))
         return found
 
     def report(self) -> dict[str, Any]:

@@ -203,7 +203,7 @@ class _Part:
             progress.phase("checking losslessness")
             # A worker knows the cells of this command; what is known of others stays.
             graded = {row["method"]: row["lossless"] for row in before.get("rows", ()) if row["lossless"]}
-            graded |= executor.grade(self.concurrency, self.records)
+            graded |= executor.grade(self.records)
             if config.task.metric and self._sweep.score:
                 verdicts = score_in_child(self.folder.path, self._sweep.data_dir, Tenths(progress.phase))
         tuning = set(self._described.tuning)

@@ -18,7 +18,7 @@ class Working(Protocol):
 
     def describe(self) -> Described: ...
     def decode(self, task: Task) -> Iterator[RequestRecord]: ...
-    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]: ...
+    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]: ...
     def report(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
@@ -35,7 +35,7 @@ class Executor(Protocol):
     def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
         """The requests of all tasks, each as it ends; in which order is the workers' affair."""
 
-    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
+    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
         """Losslessness, by one worker."""
 
     def report(self) -> dict[str, Any]:
@@ -62,8 +62,8 @@ class Here:
         for task in tasks:
             yield from self._worker.decode(task)
 
-    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
-        return self._worker.grade(concurrency, records)
+    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
+        return self._worker.grade(records)
 
     def report(self) -> dict[str, Any]:
         return self._worker.report()

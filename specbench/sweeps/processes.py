@@ -125,8 +125,8 @@ class Processes:
                 else:
                     raise content
 
-    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
-        found: Mapping[str, dict[str, Any]] = self._ask(self._workers[0], "grade", concurrency, list(records))
+    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
+        found: Mapping[str, dict[str, Any]] = self._ask(self._workers[0], "grade", list(records))
         return found
 
     def report(self) -> dict[str, Any]:

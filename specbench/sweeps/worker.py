@@ -9,13 +9,12 @@ from typing import Any
 
 from specbench.common import Prompt, UsageError
 from specbench.decoding import Method
-from specbench.hardware import GpuMeter, environment
+from specbench.hardware import environment
 from specbench.models import load
 from specbench.results import RequestRecord
-from specbench.runner import Plan, Request, StopRule, prepare
-from specbench.runner.loop import Runner
+from specbench.runner import Plan, prepare, session_of
+from specbench.runner.config import config_of
 from specbench.runner.order import Order
-from specbench.runner.run import config_of, grade, make_engine, make_runner, open_gpu, ready, sampling_of, warm_up
 from specbench.sweeps.task import Described, Task
 
 # Enough steps to meet a cell's shapes, on a prompt that costs next to nothing: a sweep has many cells to warm.
@@ -69,14 +68,9 @@ class Worker:
         )
         self._prepared = prepare(plan, plan.tasks[0], self._model, draw)
         self._draw = draw
-        self._engine = make_engine(plan, self._model, self._prepared.longest + self._prepared.budget)
-        self._gpu = open_gpu(self._model.model.device)
-        try:
-            self._plan = ready(plan, self._model, self._engine)
-        except BaseException:
-            self.close()
-            raise
-        self._runners: dict[int, Runner] = {}
+        capacity = self._prepared.longest + self._prepared.budget
+        self._session = session_of(plan, self._model, capacity, metered=True)
+        self._plan = replace(plan, methods=self._session.methods)
         self._warm: set[tuple[int, str, object]] = set()
 
     def describe(self) -> Described:
@@ -96,50 +90,38 @@ class Worker:
         """The requests of a task that are not done yet, each as it ends."""
         plan = self._of(task.concurrency, task.labels)
         prepared = self._prepared.only(task.prompts)
-        runner = self._runner(task.concurrency)
-        self._warm_up(plan, runner)
+        self._warm_up(plan)
         order = Order(plan, prepared, task.done, [task.repeat])
         for number, (method, requests) in enumerate(order.stretches(), task.segment):
-            self._engine.sampling = sampling_of(plan, requests[0].temperature)
-            for record in runner.segment(method, requests, number):
+            for record in self._session.decode(method, requests, number, plan.concurrency):
                 order.add(record)
                 yield record
 
-    def grade(self, concurrency: int, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
-        """Losslessness of every cell on what it has decoded, as :func:`specbench.runner.run.grade`."""
-        labels = dict.fromkeys(record.method for record in records)
-        known = {method.label for method in self._plan.methods}
-        mine = [record for record in records if record.method in known]
-        plan = self._of(concurrency, tuple(label for label in labels if label in known))
-        return grade(plan, self._engine, self._prepared, mine)
+    def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
+        """Losslessness of every cell on what it has decoded, as :meth:`specbench.runner.session.Session.grade`."""
+        methods = {method.label: method for method in self._plan.methods}
+        mine = [record for record in records if record.method in methods]
+        decoded = [methods[label] for label in dict.fromkeys(record.method for record in mine)]
+        return self._session.grade(self._prepared, mine, decoded)
 
     def step_seconds(self) -> list[tuple[int, float]]:
         """Measured (rows, seconds) of steps of one sequence, up to the widest cell."""
-        return list(self._engine.step_seconds(self._plan.max_rows))
+        return list(self._session.engine.step_seconds(self._plan.max_rows))
 
     def report(self) -> dict[str, Any]:
         """What the engine chose and what its captures cost."""
-        return self._engine.report()
+        return self._session.report()
 
     def close(self) -> None:
         """Gives the device back."""
-        self._engine.close()
-        if self._gpu:
-            self._gpu.close()
+        self._session.close()
 
     def _of(self, concurrency: int, labels: Sequence[str]) -> Plan:
         wanted = set(labels)
         methods = tuple(method for method in self._plan.methods if method.label in wanted)
         return replace(self._plan, methods=methods, concurrency=concurrency, repeats=1)
 
-    def _runner(self, concurrency: int) -> Runner:
-        if concurrency not in self._runners:
-            plan = replace(self._plan, concurrency=concurrency)
-            meter = GpuMeter(self._gpu.look) if self._gpu else None
-            self._runners[concurrency] = make_runner(plan, self._model, self._engine, meter)
-        return self._runners[concurrency]
-
-    def _warm_up(self, plan: Plan, runner: Runner) -> None:
+    def _warm_up(self, plan: Plan) -> None:
         """The widest cell of each method on a long prompt, then every width briefly where the first steps of one cost.
 
         A hundred cells have few widths. What a method brings may have work of its own to capture for each cell, so
@@ -156,25 +138,17 @@ class Worker:
         for method in fresh.values():
             if method.name not in known:
                 widest.setdefault(method.name, method)
+        session, together = self._session, plan.concurrency
         if widest:
-            first = replace(plan, methods=tuple(widest.values()))
-            warm_up(first, self._model, self._prepared, self._engine, runner, _BRIEF_TOKENS)
+            session.warm_up(self._prepared, list(widest.values()), together=together, tokens=_BRIEF_TOKENS)
         ids = self._model.tokenizer("A pilot boards each ship a mile out. ")["input_ids"][:_BRIEF_PROMPT]
-        rule = StopRule(frozenset(), (), _BRIEF_TOKENS, self._model.decode)
-        requests = [Request(f"warm-up/{slot}", 0, ids, rule) for slot in range(plan.concurrency)]
-        for temperature in {prompt.temperature for prompt in self._prepared.prompts.values()} if fresh else ():
-            self._engine.sampling = sampling_of(plan, temperature)
+        requests = session.warm_up_requests(ids, _BRIEF_TOKENS, together)
+        for temperature in self._prepared.temperatures if fresh else ():
             for method in fresh.values():
-                costs = self._engine.first_steps_cost or method.shared is not None
+                costs = session.engine.first_steps_cost or method.shared is not None
                 if method in widest.values() or not costs:
                     continue
-                self._engine.prepare(
-                    method.max_rows,
-                    top_k=method.top_k,
-                    taps=method.taps,
-                    forced=method.label in plan.simulated,
-                    context=self._prepared.longest,
-                )
-                for _ in runner.segment(method, requests):
+                session.capture(self._prepared.longest, [method], temperature)
+                for _ in session.decode(method, [replace(r, temperature=temperature) for r in requests], 0, together):
                     pass
         self._warm |= fresh.keys()

@@ -13,5 +13,5 @@ if TYPE_CHECKING:
     from specbench.training.recipe import Job as Job
     from specbench.training.recipe import WeightOptions as WeightOptions
     from specbench.training.student import ConsistencyLesson as ConsistencyLesson
-
-__getattr__, __dir__ = door(__name__)
+else:
+    __getattr__, __dir__ = door(__name__)

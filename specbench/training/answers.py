@@ -8,7 +8,6 @@ from once.
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,13 +15,11 @@ from typing import Any
 
 from specbench.common import Prompt, UsageError
 from specbench.common.files import check_writable, read_json_object, write_json_atomic
-from specbench.decoding import Context
-from specbench.engine import Engine, Sampling
+from specbench.engine import Sampling
 from specbench.models import LoadedModel
 from specbench.results import BASELINE, RequestLog, RequestRecord
 from specbench.results.request_log import read_requests
-from specbench.runner import Request, StopRule
-from specbench.runner.loop import Runner
+from specbench.runner import Request, Session, StopRule
 from specbench.runner.plan import plan_methods
 from specbench.training.recipe import Text
 
@@ -130,28 +127,23 @@ def _answered(
     model: LoadedModel, asking: Asking, asked: dict[str, tuple[Prompt, list[int]]]
 ) -> Iterator[RequestRecord]:
     """Records of the answers, as they end. By prompt length: the slots of a step attend over its longest text."""
-    (ar,) = plan_methods([BASELINE], [])
     longest = max(len(ids) for _, ids in asked.values())
-    engine = Engine(
-        model.model, slots=asking.concurrency, capacity=longest + asking.max_new_tokens, max_rows=1,
-        sampling=Sampling(temperature=asking.temperature, seed=asking.seed),
-    )  # fmt: skip
-
-    def context(label: str, request: Request) -> Context:
-        return Context(model.vocab_size, model.pad_id, random.Random(f"{asking.seed}/{request.prompt_id}"))
 
     def request(name: str, prompt: Prompt, ids: Sequence[int]) -> Request:
         rule = StopRule(model.stop_ids, prompt.stops, asking.max_new_tokens, model.decode)
         return Request(name, 0, ids, rule)
 
-    try:
-        engine.prepare(1, context=longest)
-        runner = Runner(engine, context, asking.concurrency)
-        requests = [request(name, prompt, ids) for name, (prompt, ids) in asked.items()]
-        requests.sort(key=lambda request: len(request.ids))
-        yield from runner.segment(ar, requests)
-    finally:
-        engine.close()
+    requests = [request(name, prompt, ids) for name, (prompt, ids) in asked.items()]
+    requests.sort(key=lambda request: len(request.ids))
+    with Session(
+        model,
+        plan_methods([BASELINE], []),
+        Sampling(temperature=asking.temperature, seed=asking.seed),
+        capacity=longest + asking.max_new_tokens,
+        slots=asking.concurrency,
+    ) as session:
+        session.capture(longest)
+        yield from session.decode(session.methods[0], requests)
 
 
 def _check(folder: Path, header: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,10 @@ import torch
 import yaml
 
 from specbench.common.files import write_json_atomic, write_text_atomic
-from specbench.decoding import Context, Method
-from specbench.engine import Engine
+from specbench.decoding import Method
+from specbench.engine import Sampling
 from specbench.models import CARD, LoadedModel
-from specbench.runner import Request, StopRule
-from specbench.runner.loop import Runner
-from specbench.runner.target import target_of
+from specbench.runner import Request, Session, StopRule
 from specbench.training.recipe import Text
 
 
@@ -157,17 +154,15 @@ def _held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[T
     training = model.training
     with torch.inference_mode():
         agreed = sum(_agreed(model.eval(), text) for text in texts)
-    engine = Engine(model, slots=min(_TOGETHER, len(texts)), capacity=capacity, max_rows=method.max_rows)
+    requests = [
+        Request(text.id, 0, text.prompt, StopRule(loaded.stop_ids, (), budget, loaded.decode)) for text in texts
+    ]
+    slots = min(_TOGETHER, len(texts))
     try:
-        ready = method.ready(target_of(loaded, engine))
-        engine.prepare(method.max_rows, context=capacity - 1)
-        runner = Runner(engine, _contexts(loaded, seed), engine.slots)
-        requests = [
-            Request(text.id, 0, text.prompt, StopRule(loaded.stop_ids, (), budget, loaded.decode)) for text in texts
-        ]
-        records = list(runner.segment(ready, requests))
+        with Session(loaded, [method], Sampling(seed=seed), capacity=capacity, slots=slots, weights=model) as session:
+            session.capture(capacity - 1)
+            records = list(session.decode(session.methods[0], requests))
     finally:
-        engine.close()
         model.train(training)
     verdicts = [found for record in records if (found := score(record.prompt_id, record.text)) is not None]
     return Held(
@@ -187,13 +182,6 @@ def _agreed(model: Any, text: Text) -> int:
     states = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, rows]
     best = model.get_output_embeddings()(states).argmax(-1)
     return int((best == ids[0, len(text.prompt) :]).sum())
-
-
-def _contexts(loaded: LoadedModel, seed: int) -> Callable[[str, Request], Context]:
-    def context(label: str, request: Request) -> Context:
-        return Context(loaded.vocab_size, loaded.pad_id, random.Random(f"{seed}/{request.prompt_id}"))
-
-    return context
 
 
 def method_of(name: str, settings: Mapping[str, Any]) -> Method:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.hardware.telemetry import Snapshot
-from specbench.runner import run
+from specbench.runner import session
 
 TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 4)
 
@@ -41,7 +41,7 @@ def test_throttled_requests_are_counted_and_marked(
 ) -> None:
     # Warm-up takes four looks and each of the four requests two: the last request and the end of the one before.
     gpu = Gpu(slow_from=10)
-    monkeypatch.setattr(run, "open_gpu", lambda device: gpu)
+    monkeypatch.setattr(session, "open_gpu", lambda device: gpu)
     said = cli(*TINY, "--out", tmp_path, columns=columns)
     assert said.code == 0, said.err
     assert gpu.closed
@@ -64,7 +64,7 @@ def test_throttled_requests_are_counted_and_marked(
 
 
 def test_without_one_nothing_is_said(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "open_gpu", lambda device: None)
+    monkeypatch.setattr(session, "open_gpu", lambda device: None)
     said = cli(*TINY, "--out", tmp_path)
     assert said.code == 0, said.err
     (folder,) = tmp_path.iterdir()
@@ -75,7 +75,7 @@ def test_without_one_nothing_is_said(cli: Any, tmp_path: Path, monkeypatch: pyte
 
 def test_a_run_that_fails_lets_go_of_the_gpu(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(slow_from=99)
-    monkeypatch.setattr(run, "open_gpu", lambda device: gpu)
+    monkeypatch.setattr(session, "open_gpu", lambda device: gpu)
     (tmp_path / "file").write_text("mine")
     assert cli(*TINY, "--out", tmp_path / "file").code != 0
     assert gpu.closed

@@ -10,18 +10,18 @@ import conversations
 import pytest
 
 from specbench.engine.engine import Engine
-from specbench.runner import run
+from specbench.runner.session import Kernels
 
 
 @pytest.mark.parametrize(("graphs", "value"), [("auto", None), ("on", True), ("off", False)])
 @pytest.mark.parametrize("compile", [True, False])
 def test_the_plan_says_which_kernels(graphs: Any, value: bool | None, compile: bool) -> None:
     plan = conversations.plan([], attention="flash", graphs=graphs, compile=compile)
-    assert run.engine_options(plan) == {"backend": "flash", "graphs": value, "compile": compile}
+    assert Kernels.of(plan) == Kernels("flash", value, compile)
 
 
 def test_the_choice_is_the_engines_where_the_user_made_none() -> None:
-    assert run.engine_options(conversations.plan([])) == {"backend": "auto", "graphs": None, "compile": False}
+    assert Kernels.of(conversations.plan([])) == Kernels() == Kernels("auto", None, False)
 
 
 def test_what_the_engine_reports_is_told_once_and_kept(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specbench.hardware.telemetry import GpuMeter, Nvml, Snapshot
-from specbench.runner import run
+from specbench.runner import session
 
 UUID = "11111111-2222-3333-4444-555555555555"
 
@@ -122,9 +122,9 @@ def test_without_nvml_there_is_nothing_to_look_at(
 def test_a_run_looks_at_the_gpu_that_its_model_is_on(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     uuids = {"cuda:0": "another", "cuda:1": UUID}
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[str(device)]))
-    assert run.open_gpu(torch.device("cpu")) is None
-    assert run.open_gpu(torch.device("cuda:0")) is None
-    gpu = run.open_gpu(torch.device("cuda:1"))
+    assert session.open_gpu(torch.device("cpu")) is None
+    assert session.open_gpu(torch.device("cuda:0")) is None
+    gpu = session.open_gpu(torch.device("cuda:1"))
     assert gpu is not None
     assert gpu.look().temperature_c == 61
 

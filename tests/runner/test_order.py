@@ -16,7 +16,7 @@ from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request
-from specbench.runner.order import Order
+from specbench.runner.order import Order, Turns
 
 AR, MINE = toy(label="ar"), toy(label="mine")
 PROMPTS = [
@@ -90,13 +90,15 @@ def test_forced_turns_are_asked_after_ars_answers_by_every_method() -> None:
 
 
 def test_each_repeat_has_a_history_of_its_own() -> None:
-    order = Order(plan([AR], repeats=2), prepared(PROMPTS[2:]), {})
+    task = prepared(PROMPTS[2:])
+    order, turns = Order(plan([AR], repeats=2), task, {}), Turns(task, {})
     for _, requests in order.stretches():
         for request in requests:
             record = said("ar", request)
-            order.add(record.model_copy(update={"text": f"repeat {request.repeat}"}))
+            for kept in (order, turns):
+                kept.add(record.model_copy(update={"text": f"repeat {request.repeat}"}))
     for repeat in (0, 1):
-        assert f"assistant: repeat {repeat}|" in conversations.text(order.request("ar", "p2", repeat, 2).ids)
+        assert f"assistant: repeat {repeat}|" in conversations.text(turns.request("ar", "p2", repeat, 2).ids)
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])

@@ -64,7 +64,7 @@ def test_two_workers_give_the_records_of_one() -> None:
         records = list(executor.run(tasks()))
         check(records)
         assert list(executor.run([])) == []
-        assert executor.grade(1, records) == make(CELLS).grade(1, records)
+        assert executor.grade(records) == make(CELLS).grade(records)
         assert executor.report()["process"] != os.getpid()
     assert ray.is_initialized(), "a cluster that was there stays"
 

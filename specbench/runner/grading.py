@@ -1,0 +1,66 @@
+"""Grading of a run: every method's answers against AR's, where both were asked the same (DESIGN §6)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from specbench.decoding import Method
+from specbench.engine import Engine, Sampling
+from specbench.results import BASELINE, RequestRecord, grades
+from specbench.results.schema import request_key
+from specbench.runner import lossless
+from specbench.runner.order import Turns
+from specbench.runner.prompts import Prepared
+
+
+def grade(
+    engine: Engine,
+    methods: Sequence[Method],
+    prepared: Prepared,
+    records: Sequence[RequestRecord],
+    sampling: Callable[[float | None], Sampling],
+) -> Mapping[str, dict[str, Any]]:
+    """Losslessness by method; a later turn holds the answers before it, so only turns that were asked alike count.
+
+    Sampled answers of a method with noise of its own are left out: they say nothing one by one.
+
+    Args:
+        engine: idle; decodes with the model of the records.
+        methods: of the records; the noise floor is measured with rows of their largest tree.
+        prepared: what they were asked.
+        records: answers, AR's among them.
+        sampling: how tokens were chosen at the temperature that a task prescribes; of None, elsewhere.
+
+    Returns:
+        Method label -> :func:`specbench.runner.lossless.tally`.
+    """
+    own, rows = {method.label for method in methods if method.own_noise}, max(method.max_rows for method in methods)
+    turns = Turns(prepared, {record.key: record.text for record in records})
+    # Repeats share seed and prompt, so each must give the same ids as the first AR pass; all of them are graded.
+    reference: dict[tuple[str, int], RequestRecord] = {}
+    for record in records:
+        if record.method == BASELINE:
+            reference.setdefault((record.prompt_id, record.turn), record)
+    temperatures: dict[float | None, list[RequestRecord]] = defaultdict(list)
+    for record in records:
+        temperatures[prepared.prompts[record.prompt_id].temperature].append(record)
+    tallies: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for temperature, group in temperatures.items():
+        engine.sampling = sampling(temperature)
+        graded: dict[str, dict[str, list[int]]] = {BASELINE: {}}
+        prompts: dict[str, Sequence[int]] = {}
+        expected: dict[str, list[int]] = {}
+        for record in group:
+            if record.method in own and not engine.sampling.greedy:
+                continue
+            item = request_key("", record.prompt_id, record.repeat, record.turn).removeprefix("|")
+            asked = turns.request(record.method, record.prompt_id, record.repeat, record.turn).ids
+            twin = reference[record.prompt_id, record.turn]
+            if asked == turns.request(BASELINE, record.prompt_id, twin.repeat, record.turn).ids:
+                prompts[item], expected[item] = asked, twin.ids
+                graded.setdefault(record.method, {})[item] = record.ids
+        for label, tally in lossless.grade_all(engine, rows, prompts, expected, graded).items():
+            tallies[label].append(tally)
+    return {label: grades.merge(found) for label, found in tallies.items()}

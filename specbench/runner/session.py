@@ -1,0 +1,285 @@
+"""Session: a model on its engine with the methods that decode on it, their clock, GPU meter and warm-up.
+
+Whatever decodes goes through one: runs, sweeps, checks, the local judge, answers to train on, held-out prompts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from specbench.common import UsageError
+from specbench.decoding import Context, Method
+from specbench.engine import Engine, Sampling
+from specbench.hardware import GpuMeter, Nvml
+from specbench.models import LoadedModel, load
+from specbench.results import RequestRecord
+from specbench.results.schema import GRAPHS, SimulatedAcceptance
+from specbench.runner.grading import grade
+from specbench.runner.loop import Request, Runner
+from specbench.runner.plan import Plan
+from specbench.runner.prompts import Prepared
+from specbench.runner.simulate import Acceptance
+from specbench.runner.stop import StopRule
+from specbench.runner.target import no_draft_models, target_of
+
+# Warm-up text of the tool's own: never a prompt of any task, so no timed prompt has been seen before.
+_WARM_UP = (
+    "A harbour pilot boards each ship a mile before the breakwater. She asks for the draught, the wind and the state "
+    "of the engine, in that order, and writes the three numbers on the back of her hand. "
+)
+_WARM_UP_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """How an engine steps: its arguments of these names, see :class:`specbench.engine.engine.Engine`."""
+
+    backend: str = "auto"
+    graphs: bool | None = None
+    compile: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan) -> Kernels:
+        """What a plan says of them."""
+        return cls(plan.attention, GRAPHS[plan.graphs], plan.compile)
+
+
+class Session:
+    """Close it when done, or use it as a context manager.
+
+    Args:
+        model: decodes.
+        methods: what they bring, draft models and heads, is loaded here.
+        sampling: how tokens are chosen where a request names no temperature; its seed is also that of drafts.
+        capacity: tokens of the longest sequence, its answer included.
+        slots: sequences stepped together at most.
+        kernels: how the engine steps.
+        name: what the user calls the model; default is its own name.
+        weights: the causal LM to decode with where it is not the model's own, as in training.
+        drafts: loads draft models by name; without it a method that wants one is refused.
+        trace: split each step's time into phases.
+        simulated: method label -> acceptance that is decided by lot.
+        metered: look at the GPU while requests run.
+
+    Attributes:
+        methods: as they decode, with what they brought.
+        engine: theirs.
+
+    Raises:
+        SpecbenchError: what a method brings cannot be had, or does not go with the model; no memory; a sampling or
+            kernels that cannot be.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        methods: Sequence[Method],
+        sampling: Sampling | None = None,
+        *,
+        capacity: int,
+        slots: int = 1,
+        kernels: Kernels | None = None,
+        name: str | None = None,
+        weights: Any = None,
+        drafts: Callable[[str], LoadedModel] = no_draft_models,
+        trace: bool = False,
+        simulated: Mapping[str, SimulatedAcceptance] | None = None,
+        metered: bool = False,
+    ) -> None:
+        self.model = model
+        self._sampling = sampling or Sampling()
+        self._trace = trace
+        self._simulated = simulated or {}
+        self._runners: dict[int, Runner] = {}
+        self._gpu: Nvml | None = None
+        kernels = kernels or Kernels()
+        self.engine = Engine(
+            model.model if weights is None else weights,
+            slots=slots,
+            capacity=capacity,
+            max_rows=max(method.max_rows for method in methods),
+            sampling=self._sampling,
+            **vars(kernels),
+        )
+        try:
+            self._gpu = open_gpu(self.engine.device) if metered else None
+            target = target_of(model, self.engine, name=name, load=drafts, kernels=vars(kernels))
+            self.methods = tuple(method.ready(target) for method in methods)
+        except BaseException:
+            self.close()
+            raise
+
+    def warm_up(
+        self,
+        prepared: Prepared,
+        methods: Sequence[Method] | None = None,
+        *,
+        together: int | None = None,
+        tokens: int = _WARM_UP_TOKENS,
+    ) -> None:
+        """Captures every graph, then runs every method on text of the tool's own, as long as the longest prompt.
+
+        Args:
+            prepared: the task that comes after.
+            methods: of this session; default is all.
+            together: sequences stepped together; default is all slots.
+            tokens: of an answer to it.
+        """
+        longest, methods = prepared.longest, self.methods if methods is None else methods
+        text = self.model.tokenizer(_WARM_UP * (1 + longest // 32))["input_ids"][:longest]
+        assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
+        requests = self.warm_up_requests(text, min(tokens, prepared.budget), together)
+        warm: set[str] = set()
+        for temperature in prepared.temperatures:
+            self.capture(longest, methods, temperature)
+            for method in methods:
+                # What a method brings may have graphs of its own for each way of sampling.
+                if method.label not in warm or method.shared is not None:
+                    warm.add(method.label)
+                    for _ in self.decode(method, [replace(request, temperature=temperature) for request in requests]):
+                        pass
+
+    def warm_up_requests(self, text: Sequence[int], tokens: int, together: int | None = None) -> list[Request]:
+        """The same prompt for each of the sequences stepped together, answered by ``tokens`` tokens."""
+        rule = StopRule(frozenset(), (), tokens, self.model.decode)
+        return [Request(f"warm-up/{slot}", 0, text, rule) for slot in range(together or self.engine.slots)]
+
+    def capture(self, context: int, methods: Sequence[Method] | None = None, temperature: float | None = None) -> None:
+        """Captures the graphs of the methods' steps, where steps are captured.
+
+        Args:
+            context: tokens that a prompt has at most.
+            methods: of this session; default is all.
+            temperature: of the requests; None is the session's own.
+        """
+        self.engine.sampling = self.sampling(temperature)
+        for method in self.methods if methods is None else methods:
+            self.engine.prepare(
+                method.max_rows,
+                top_k=method.top_k,
+                taps=method.taps,
+                forced=method.label in self._simulated,
+                context=context,
+            )
+
+    def sampling(self, temperature: float | None = None) -> Sampling:
+        """How tokens are chosen at a temperature that a task prescribes; None is the session's own.
+
+        Raises:
+            UsageError: a temperature that cannot be.
+        """
+        try:
+            return self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    def decode(
+        self, method: Method, requests: Sequence[Request], number: int = 0, together: int | None = None
+    ) -> Iterator[RequestRecord]:
+        """Decodes requests of one temperature without interruption; yields each as it ends.
+
+        Args:
+            method: of this session.
+            requests: in this order.
+            number: stored with each record; times of one stretch share a clock.
+            together: sequences stepped together; default is all slots.
+        """
+        self.engine.sampling = self.sampling(requests[0].temperature)
+        yield from self._runner(together or self.engine.slots).segment(method, requests, number)
+
+    def grade(
+        self, prepared: Prepared, records: Sequence[RequestRecord], methods: Sequence[Method] | None = None
+    ) -> Mapping[str, dict[str, Any]]:
+        """Losslessness of each method's answers, see :func:`specbench.runner.grading.grade`."""
+        methods = self.methods if methods is None else methods
+        return grade(self.engine, methods, prepared, records, self.sampling)
+
+    def report(self) -> dict[str, Any]:
+        """What the engine chose and what its captures cost."""
+        return self.engine.report()
+
+    def close(self) -> None:
+        """Frees the engine."""
+        self.engine.close()
+        if self._gpu:
+            self._gpu.close()
+            self._gpu = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _runner(self, together: int) -> Runner:
+        if together not in self._runners:
+            meter = GpuMeter(self._gpu.look) if self._gpu else None
+            self._runners[together] = Runner(
+                self.engine, self._context, together, trace=self._trace, gpu=meter, simulate=self._acceptance
+            )
+        return self._runners[together]
+
+    def _context(self, label: str, request: Request) -> Context:
+        """Drafts are drawn from (seed, prompt, repeat, turn): repeatable, and alike for equal methods."""
+        turn = f"/{request.turn}" if request.turn > 1 else ""
+        rng = random.Random(f"{self._sampling.seed}/{request.prompt_id}/{request.repeat}{turn}")
+        return Context(self.model.vocab_size, self.model.pad_id, rng)
+
+    def _acceptance(self, label: str, request: Request) -> Acceptance | None:
+        asked = self._simulated.get(label)
+        seed = f"{self._sampling.seed}/{label}/{request.prompt_id}/{request.repeat}/{request.turn}"
+        return Acceptance.of(asked, seed, self.model.vocab_size, self.model.stop_ids) if asked else None
+
+
+def session_of(
+    plan: Plan, model: LoadedModel, capacity: int, methods: Sequence[Method] | None = None, *, metered: bool = False
+) -> Session:
+    """The session of a plan.
+
+    Args:
+        plan: the run.
+        model: its model, or the one that it was made from.
+        capacity: tokens of the longest sequence, its answer included.
+        methods: those of the plan that decode in it; default is all.
+        metered: look at the GPU while requests run.
+    """
+    def draft_model(spec: str) -> LoadedModel:
+        return load(
+            spec,
+            dtype=model.spec.dtype,
+            device=str(model.model.device),
+            trust_remote_code=plan.trust_remote_code,
+        )
+
+    try:
+        sampling = Sampling(**plan.sampling.model_dump())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return Session(
+        model,
+        plan.methods if methods is None else methods,
+        sampling,
+        capacity=capacity,
+        slots=plan.concurrency,
+        kernels=Kernels.of(plan),
+        name=plan.model,
+        drafts=draft_model,
+        trace=plan.trace,
+        simulated=plan.simulated,
+        metered=metered,
+    )
+
+
+def open_gpu(device: torch.device) -> Nvml | None:
+    """The GPU to look at while requests run; None for a CPU, and where NVML has no such GPU."""
+    if device.type != "cuda":
+        return None
+    return Nvml.open(str(getattr(torch.cuda.get_device_properties(device), "uuid", "")))
