@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from specbench import decoding
-from specbench.common import Options as BaseOptions
 from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding import Options as BaseOptions
 
 
 class Options(BaseOptions):

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from specbench import decoding
-from specbench.common import Options as BaseOptions
-from specbench.common import option
-from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding import Context, StepResult, TokenTree, option
+from specbench.decoding import Options as BaseOptions
 from specbench.decoding.convergence import fast_forwarded, settled, stationary
 from specbench.decoding.drafts import JacobiChain, Kind, Noise
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from specbench.common import Options as BaseOptions
-from specbench.common import option
+from specbench.decoding import Options as BaseOptions
+from specbench.decoding import option
 from specbench.training import ConsistencyCollator, ConsistencyLesson
 from specbench.training.losses import Norm, global_consistency, local_consistency
 from specbench.training.trajectory import Trajectory

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from specbench import decoding
-from specbench.common import Options as BaseOptions
-from specbench.common import option
-from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding import Context, StepResult, TokenTree, option
+from specbench.decoding import Options as BaseOptions
 from specbench.decoding.drafts import JacobiChain, Kind, Noise
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from specbench import decoding
-from specbench.common import Options as BaseOptions
-from specbench.common import UsageError, option
-from specbench.decoding import Context, StepResult, Target, TokenTree
+from specbench.common import UsageError
+from specbench.decoding import Context, StepResult, Target, TokenTree, option
+from specbench.decoding import Options as BaseOptions
 from specbench.decoding.trees.marginals import Marginals, expected_accepted
 from specbench.methods.jetspec.config import shipped
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from specbench.common import UsageError, option
+from specbench.common import UsageError
+from specbench.decoding import option
 from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
 from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning.held_out import HeldOut, held_out

@@ -12,9 +12,8 @@ from typing import Literal
 from pydantic import model_validator
 
 from specbench import decoding
-from specbench.common import Options as BaseOptions
-from specbench.common import option
-from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding import Context, StepResult, TokenTree, option
+from specbench.decoding import Options as BaseOptions
 from specbench.decoding.drafts import Kind
 from specbench.methods.jf import released
 from specbench.methods.jf.blocks import Blocks

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from specbench.common import Options as BaseOptions
-from specbench.common import option
+from specbench.decoding import Options as BaseOptions
+from specbench.decoding import option
 from specbench.methods.jf.schedule import Ends, Measure, Order, Schedule
 from specbench.training import ConsistencyCollator, ConsistencyLesson
 from specbench.training.losses import Norm, progressive_consistency

@@ -13,9 +13,8 @@ from itertools import takewhile
 from typing import Literal
 
 from specbench import decoding
-from specbench.common import Options as BaseOptions
-from specbench.common import option
-from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding import Context, StepResult, TokenTree, option
+from specbench.decoding import Options as BaseOptions
 from specbench.decoding.drafts import Branches, Noise
 from specbench.methods.lookahead.pool import Ngram, Pool
 

@@ -12,9 +12,8 @@ from functools import cache
 from typing import Literal
 
 from specbench import decoding
-from specbench.common import Options as BaseOptions
-from specbench.common import option
-from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding import Context, StepResult, TokenTree, option
+from specbench.decoding import Options as BaseOptions
 from specbench.decoding.drafts import JacobiChain, NgramIndex, Noise
 from specbench.methods.msn.trees import RETRIEVED, TREES, Shape
 

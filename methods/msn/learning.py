@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from specbench.common import Options as BaseOptions
-from specbench.common import option
+from specbench.decoding import Options as BaseOptions
+from specbench.decoding import option
 from specbench.methods.msn.noise import lowest, noised, segment_length, segment_start, sources
 from specbench.training.losses import Losses, Pairs, Targets, evaluate, mean
 from specbench.training.student import Student

@@ -11,9 +11,8 @@ from typing import Literal
 from pydantic import model_validator
 
 from specbench import decoding
-from specbench.common import Options as BaseOptions
-from specbench.common import option
-from specbench.decoding import Context, StepResult, TokenTree
+from specbench.decoding import Context, StepResult, TokenTree, option
+from specbench.decoding import Options as BaseOptions
 from specbench.decoding.drafts import Branches, NgramIndex
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import field_serializer
 
 from specbench import decoding
-from specbench.common import Options as BaseOptions
-from specbench.common import SpecbenchError, UsageError, option
-from specbench.decoding import Context, StepResult, Target, TokenTree
+from specbench.common import SpecbenchError, UsageError
+from specbench.decoding import Context, StepResult, Target, TokenTree, option
+from specbench.decoding import Options as BaseOptions
 from specbench.methods.sps.drafter import Drafter, assert_same_words
 from specbench.models import resolve
 

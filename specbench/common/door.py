@@ -44,8 +44,6 @@ def door(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     def give(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module '{room}' has no attribute '{name}'")
-        found = getattr(import_module(where[name]), name)
-        setattr(package, name, found)  # asked for once
-        return found
+        return getattr(import_module(where[name]), name)
 
     return give, lambda: sorted({*vars(package), *where})

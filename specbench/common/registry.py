@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from specbench.common import guests, toml
+from specbench.common import guests, moved, toml
 from specbench.common.errors import UsageError, unknown
 
 # Through the links that make the top-level methods/ and tasks/ importable and put them in the wheel.
@@ -61,7 +61,7 @@ class Card:
             with guests.hosting(self.who):
                 module = importlib.import_module(f"{self.package}.{_MODULES[self.kind]}")
         except (ImportError, SyntaxError) as error:
-            raise UsageError(f"{self.who} cannot be imported: {error}") from error
+            raise UsageError(f"{self.who} cannot be imported: {error}{_hint(error)}") from error
         for needed in ("Options", _CLASSES[self.kind]):
             if not isinstance(getattr(module, needed, None), type):
                 raise UsageError(f"{self.who}: {module.__name__} has no class {needed}, which every {self.kind} needs")
@@ -81,7 +81,11 @@ class Card:
             with guests.hosting(self.who):
                 return importlib.import_module(f"{self.package}.train")
         except (ImportError, SyntaxError) as error:
-            raise UsageError(f"the recipe of method '{self.name}' cannot be imported: {error}") from error
+            raise UsageError(f"the recipe of method '{self.name}' cannot be imported: {error}{_hint(error)}") from error
+
+
+def _hint(error: Exception) -> str:
+    return moved.hint(error) if isinstance(error, ImportError) else ""
 
 
 def _who(kind: str, name: str, origin: str) -> str:

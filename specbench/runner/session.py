@@ -251,6 +251,7 @@ def session_of(
         methods: those of the plan that decode in it; default is all.
         metered: look at the GPU while requests run.
     """
+
     def draft_model(spec: str) -> LoadedModel:
         return load(
             spec,

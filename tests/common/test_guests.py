@@ -151,7 +151,9 @@ def test_a_forked_child_of_a_method_ends_as_it_always_did(tmp_path: Path) -> Non
 
 
 def test_what_no_guest_has_called_ends_at_once() -> None:
-    code = "import os; from specbench import registry; registry.methods(); print(os._exit.__module__, flush=True)"
+    code = (
+        "import os; from specbench.common import registry; registry.methods(); print(os._exit.__module__, flush=True)"
+    )
     code += "; import atexit; atexit.register(print, 'a raised exit says this'); os._exit(9)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (9, "specbench.common.guests\n", "")

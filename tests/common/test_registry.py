@@ -33,7 +33,7 @@ class Decoder(decoding.Decoder):
 # What the CLI does with a name, and what comes out of it. Its own process: the registry is read once per process.
 USE = """
 import json, sys
-from specbench import registry
+from specbench.common import registry
 from specbench.common.errors import UsageError
 from specbench.runner.plan import plan_methods
 try:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
-from typing import Any
 
 import pytest
-from models_tiny import attached
 
 import specbench
 from specbench.common.prompt import Prompt
-from specbench.decoding.protocol import Context, Method
+from specbench.decoding.protocol import Method
 from specbench.models import names
 from specbench.models.adapters import CARD
 from specbench.models.loader import LoadedModel, load
-from specbench.runner.loop import Request, Runner
+from specbench.runner.loop import Request
 from specbench.runner.plan import default_settings, plan_methods
+from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 
 FOLDERS = sorted(Path(specbench.__file__ or "").parent.glob("methods/*/adapters/*"))
@@ -59,15 +57,9 @@ def test_it_saves_forwards_on_questions_that_nobody_has_trained_on(folder: Path,
 
 
 def tokens_per_forward(model: LoadedModel, method: Method) -> float:
-    def context(*_: Any) -> Context:
-        return Context(model.vocab_size, model.pad_id, random.Random(0))
-
     rule = StopRule(model.stop_ids, (), 48, model.decode)
     prompts = [model.encode(Prompt("own", question, True)) for question in QUESTIONS]
-    longest = max(map(len, prompts)) + 48
-    with attached(model.model, capacity=longest, max_rows=method.max_rows) as engine:
-        engine.prepare(method.max_rows, top_k=method.top_k, context=longest - 1)
-        records = list(
-            Runner(engine, context).segment(method, [Request(str(n), 0, p, rule) for n, p in enumerate(prompts)])
-        )
+    requests = [Request(str(number), 0, ids, rule) for number, ids in enumerate(prompts)]
+    with Session(model, [method], capacity=max(map(len, prompts)) + 48) as session:
+        records = list(session.decode(session.methods[0], requests))
     return sum(sum(record.accepts) for record in records) / sum(record.forwards for record in records)

@@ -421,7 +421,7 @@ def test_a_run_with_the_target_as_its_own_draft_model(tmp_path: Path, more: Sequ
 def test_no_model_is_loaded_for_a_draft_model_that_is_not_there(
     tmp_path: Path, given: list[str], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench.models.load", None)
+    monkeypatch.setattr("specbench.models.loader.load", None)
     code, out, err = call(*RUN, *given, "--out", tmp_path)
     assert (code, out, err) == (2, "", f"error: {error}\n")
 

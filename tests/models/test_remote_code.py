@@ -72,7 +72,7 @@ def own_tokenizer(folder: Path) -> Path:
 def specbench(tmp_path: Path, *argv: object) -> subprocess.CompletedProcess[str]:
     """The command line with somebody who says yes to all that is asked."""
     # Where transformers copies such Python to before it runs it.
-    env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "COLUMNS": "400"}
     return subprocess.run(
         [sys.executable, "-m", "specbench", *map(str, argv)],
         input=ANSWERS, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
@@ -138,7 +138,7 @@ def test_draft_models_and_bases_are_refused_too(
 
 
 # Where each command loads its model.
-LOADERS = ("specbench.models.load", "specbench.sweeps.worker.load")
+LOADERS = ("specbench.models.loader.load", "specbench.sweeps.worker.load")
 
 
 @pytest.mark.parametrize("flags", [[], [FLAG]], ids=["off", "on"])
@@ -187,7 +187,7 @@ def test_draft_models_and_bases_get_the_flag(tmp_path: Path, monkeypatch: pytest
         told.append(trust_remote_code)
         return load(name, **more)
 
-    for where in ("specbench.models.load", "specbench.runner.session.load"):
+    for where in ("specbench.models.loader.load", "specbench.runner.session.load"):
         monkeypatch.setattr(where, loader)
     what = ["--method", "sps", "--set", "sps.draft=config:tiny", "--limit", "1", "--max-new-tokens", "4"]
     models = ["--model", "config:tiny", "--base", "config:tiny", "--out", str(tmp_path / "runs")]

@@ -200,7 +200,8 @@ def test_the_plan_refuses_at_the_row_count_where_the_engine_ends() -> None:
 
 def test_a_plan_needs_no_torch() -> None:
     code = (
-        "import sys; from specbench import plan; plan.plan_methods(['jacobi'], []); plan.plan_tasks(['humaneval'], []);"
+        "import sys; from specbench.runner import plan; plan.plan_methods(['jacobi'], [])\n"
+        "plan.plan_tasks(['humaneval'], [])\n"
         "sys.exit(sorted(m for m in sys.modules if m.split('.')[0] in ('torch', 'transformers')) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -96,3 +96,40 @@ def test_a_name_that_is_taken_is_one_line(site: Path, tmp_path: Path, capsys: py
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "error: method 'jacobi' of specbench-echo is registered by specbench already; uninstall one\n"
+
+
+# What specbench 0.1 told plug-ins to import, in place of what this one does.
+IMPORTS_OF_0_1 = """from specbench import decoding
+from specbench.decoding import Context
+from specbench.engine.tree import StepResult, TokenTree
+from specbench.options import Options as BaseOptions
+from specbench.options import option
+"""
+
+
+def test_a_package_for_the_names_of_0_1_is_told_the_new_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = shutil.copytree(PACKAGE, tmp_path / "specbench-echo")
+    decoder = old / "specbench_echo" / "decoder.py"
+    above, _, below = decoder.read_text().partition("from specbench")
+    rest = below[below.index("\n\n\nclass Options") :]
+    install(old, tmp_path / "site")
+    installed = tmp_path / "site" / "specbench_echo" / "decoder.py"
+    with visible(tmp_path / "site"):
+        for imports, named in (
+            (IMPORTS_OF_0_1, "specbench.engine.tree is specbench.decoding now"),
+            # One after the other, until it loads.
+            (IMPORTS_OF_0_1.replace("engine.tree", "decoding"), "specbench.options is specbench.common"),
+        ):
+            installed.write_text(above + imports + rest)
+            assert main(["run", "--method", "echo", "--model", "config:tiny"]) == 2
+            said = capsys.readouterr().err
+            assert "method 'echo' (from specbench-echo) cannot be imported" in said
+            assert named in said
+            assert said.count("\n") == 1
+        installed.write_text(
+            above + IMPORTS_OF_0_1.replace("engine.tree", "decoding").replace("options", "decoding") + rest
+        )
+        assert main(["list", "methods", "--json"]) == 0
+        assert "echo" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from specbench.report.claims import Range, Setting, Worth, at_the_bound, differences, nearest, same_tpf, worth
+from specbench.report.claims_worth import Range, Setting, Worth, at_the_bound, differences, nearest, same_tpf, worth
 from specbench.report.page import cells, charts
 from specbench.report.page.document import Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.report.page.headline import known, settings, withheld

@@ -67,7 +67,7 @@ def write_report(document: Document, out: Path) -> Path:
 def to_html(document: Document) -> str:
     """The page. What runs have written is text in it and never markup."""
     environment = Environment(
-        loader=PackageLoader("specbench.report", "report"),
+        loader=PackageLoader("specbench.report", "page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=False,

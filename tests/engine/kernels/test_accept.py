@@ -1,4 +1,4 @@
-"""The acceptance kernel chooses the path and the token of ``verify.accept_path``."""
+"""The acceptance kernel chooses the path and the token of ``ops.accept_path``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ancestor bitmasks equal the dense mask of ``verify.ancestors``."""
+"""Ancestor bitmasks equal the dense mask of ``ops.ancestors``."""
 
 from __future__ import annotations
 

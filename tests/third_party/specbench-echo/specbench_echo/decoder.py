@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specbench import decoding
-from specbench.common.options import Options as BaseOptions
-from specbench.common.options import option
-from specbench.decoding.protocol import Context
-from specbench.decoding.tree import StepResult, TokenTree
+from specbench.decoding import Context, StepResult, TokenTree, option
+from specbench.decoding import Options as BaseOptions
 
 
 class Options(BaseOptions):

@@ -1,0 +1,157 @@
+"""Published rows beside measured ones: how alike they are, and what a claim is worth over a strong baseline. No torch.
+
+A speedup is TPF × step ratio, and the step ratio has AR's step in it: over a baseline that waits for its own launches a
+forward of many rows looks free. So a claim is shown in three ways: as printed; its printed tok/s over the AR that the
+GPU's bandwidth allows, which is hard on a method whose own engine waited too; and its TPF with both at the bound of the
+roofline, which is the most that any engine could make of it. A strong engine's speedup lies between the last two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specbench.hardware import ModelShape, gpus
+from specbench.hardware.profile import datasheet
+from specbench.hardware.roofline import bound_s, step_cost
+from specbench.models import names
+from specbench.report.claims import BYTES_PER_WEIGHT, Catalog, Claim
+from specbench.results import RunConfig
+
+
+@dataclass(frozen=True)
+class Range:
+    """From the slowest to the fastest board that a publication may mean."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a claim comes to; None where the publication does not give what it takes.
+
+    Attributes:
+        step_ratio: its speedup over its TPF: AR's step time over the method's, as measured there.
+        baseline_share: its AR's tok/s over what the bandwidth allows.
+        over_bound: its tok/s over the AR that the bandwidth allows.
+    """
+
+    step_ratio: float | None
+    baseline_share: Range | None
+    over_bound: Range | None
+
+
+def worth(catalog: Catalog, claim: Claim) -> Worth:
+    """What a claim comes to by its own figures and the datasheet of its GPU."""
+    bounds = [bandwidth.tok_s for bandwidth in catalog.bandwidth(claim)]
+    baseline = _divided(claim.baseline_tok_s)
+    speed = _divided(claim.tok_s)
+    if speed is None and baseline is not None and claim.speedup is not None:
+        speed = baseline * float(claim.speedup)
+    ratio = float(claim.speedup / claim.tpf) if claim.speedup is not None and claim.tpf is not None else None
+    return Worth(ratio, _over(baseline, bounds), _over(speed, bounds))
+
+
+def at_the_bound(catalog: Catalog, claim: Claim, tpf: float, rows: float) -> Range | None:
+    """The speedup if AR and the method both ran at the roofline: TPF × (AR's bound over that of ``rows`` rows).
+
+    Weights are read once a step and multiplied once a row; cache and attention are left out, and so is drafting.
+
+    Args:
+        catalog: knows the size of the claim's model and the boards of its GPU.
+        claim: whose model and GPU are meant.
+        tpf: tokens per forward.
+        rows: of the method's step.
+
+    Returns:
+        None where model size, GPU or its peak is not known.
+    """
+    parameters = catalog.parameters.get(claim.model)
+    if parameters is None:
+        return None
+    shape = ModelShape(
+        matmul=parameters, head=0, embedding=0, embedding_width=0, tied=False, small=0, attention=(),
+        weight_bytes=BYTES_PER_WEIGHT, cache_bytes=BYTES_PER_WEIGHT,
+    )  # fmt: skip
+    found = []
+    for board in catalog.gpus.get(claim.gpu, ()):
+        ceilings = datasheet(gpus.find(board), "bfloat16") or datasheet(gpus.find(board), "float16")
+        if ceilings is not None:
+            one, many = (bound_s(step_cost(shape, count, 0), ceilings) for count in (1, max(1, round(rows))))
+            found.append(tpf * one / many)
+    return Range(min(found), max(found)) if found else None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a measured row was measured on.
+
+    Attributes:
+        device: as the driver names it.
+        memory_bytes: of it.
+    """
+
+    config: RunConfig
+    device: str
+    memory_bytes: int | None
+
+
+def differences(catalog: Catalog, claim: Claim, mine: Setting) -> dict[str, str]:
+    """In what a claim and a measured row are not alike: model, task, GPU -> words; empty where all three agree.
+
+    What the publication does not say counts as a difference: rows are alike only where that is known.
+    """
+    model, task = mine.config.model, mine.config.task
+    found = {}
+    if not _same_model(claim.model, model.name):
+        found["model"] = f"{model.name}, not {claim.model or 'told'}"
+    elif model.dummy:
+        found["model"] = "dummy weights"
+    if claim.task.partition(":")[0] != task.name:
+        found["task"] = f"{task.name}, not {claim.task or 'told'}"
+    gpu = gpus.identify(mine.device, mine.memory_bytes)
+    if gpu is None or gpu.name not in catalog.gpus.get(claim.gpu, ()):
+        found["GPU"] = f"{mine.device}, not {claim.gpu or 'told'}"
+    return found
+
+
+def nearest(catalog: Catalog, claim: Claim, settings: Sequence[Setting]) -> int:
+    """Index of the setting that differs in the least from a claim; the last of several, which is the newest."""
+    counts = [len(differences(catalog, claim, setting)) for setting in settings]
+    return max(at for at, count in enumerate(counts) if count == min(counts))
+
+
+def same_tpf(claim: Claim, low: float, high: float) -> str:
+    """Whether a measured TPF, with its interval, is the one printed, as far as the printed digits tell."""
+    if claim.tpf is None:
+        return ""
+    exponent = claim.tpf.as_tuple().exponent
+    half = 10.0 ** int(exponent) / 2 if isinstance(exponent, int) else 0.0
+    printed = float(claim.tpf)
+    if printed + half < low:
+        return "higher here"
+    return "lower here" if printed - half > high else "the same"
+
+
+def _same_model(published: str, name: str) -> bool:
+    """Whether a model of ours is the one a publication names: by its own name, or its alias's base."""
+    alias: Mapping[str, object] = names.aliases().get(name, {})
+    ours = {_letters(name.removeprefix("config:")), _letters(str(alias.get("base", "")).rpartition("/")[2])}
+    return bool(published) and any(_letters(published) in (mine, mine.removesuffix("instruct")) for mine in ours)
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", text.lower())
+
+
+def _divided(figure: object) -> float | None:
+    return None if figure is None else float(str(figure))
+
+
+def _over(figure: float | None, bounds: Sequence[float]) -> Range | None:
+    if figure is None or not bounds:
+        return None
+    shares = [figure / bound for bound in bounds]
+    return Range(min(shares), max(shares))

@@ -1,0 +1,107 @@
+"""Published tables in the terminal: what their rows have in common, and what tells them apart. No torch."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from specbench.common.errors import unknown
+from specbench.report.claims import BETWEEN, Catalog, Claim
+
+_COLUMNS = {
+    "speedup": "speedup",
+    "tpf": "TPF",
+    "tok_s": "tok/s",
+    "baseline_tok_s": "AR tok/s",
+    "bound": "bound",
+    "accuracy": "score",
+}
+
+
+def select(known: tuple[Claim, ...], method: str | None, task: str | None) -> list[Claim]:
+    """The rows of a method and of a task; a task's parts (``spec-bench:qa``) are its own too.
+
+    Raises:
+        UsageError: no row is of that method or task; names the nearest ones.
+    """
+    chosen = list(known)
+    if method is not None:
+        chosen = [claim for claim in known if claim.method == method]
+        if not chosen:
+            raise unknown("method of a claim", method, {claim.method for claim in known})
+    if task is not None:
+        of_method = chosen
+        chosen = [claim for claim in of_method if task in (claim.task, claim.task.partition(":")[0])]
+        if not chosen:
+            raise unknown("task of a claim", task, {claim.task for claim in of_method if claim.task})
+    return chosen
+
+
+def heading(rows: list[Claim]) -> str:
+    """What a published table's rows have in common."""
+    first, alike = rows[0], _common(rows)
+    named = {"gpu": "GPU", "model": "model", "task": "task", "metric": "score is", "caveat": "caveat:"}
+    lines = [
+        f"{first.paper}: {first.source}",
+        BETWEEN.join(f"{name} {alike[field]}" for field, name in named.items() if field in alike),
+        f"TPF there: {first.tpf_is}" if first.tpf_is and any(row.tpf is not None for row in rows) else "",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def _common(rows: list[Claim]) -> dict[str, str]:
+    """What all rows say alike; ``metric`` where all those say so that have a score."""
+    said = {field: {getattr(row, field) for row in rows} for field in ("gpu", "model", "task")}
+    said["metric"] = {row.metric for row in rows if row.metric}
+    alike = {field: values.pop() for field, values in said.items() if len(values) == 1 and values != {""}}
+    everywhere = [caveat for caveat in _caveats(rows[0]) if all(caveat in _caveats(row) for row in rows)]
+    return {**alike, **({"caveat": BETWEEN.join(everywhere)} if everywhere else {})}
+
+
+def _caveats(row: Claim) -> list[str]:
+    return row.caveat.split(BETWEEN) if row.caveat else []
+
+
+def table(known: Catalog, rows: list[Claim]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of one published table."""
+    figures = [{**_figures(row), "bound": _bound(known, row)} for row in rows]
+    # A column that no row of the table fills only takes width from the words.
+    columns = {field: name for field, name in _COLUMNS.items() if any(cells[field] != "–" for cells in figures)}
+    alike = _common(rows)
+    body = [
+        [row.method, *(cells[field] for field in columns), _words(row, alike)]
+        for row, cells in zip(rows, figures, strict=True)
+    ]
+    return ["method", *columns.values(), "of what"], body
+
+
+def _figures(row: Claim) -> dict[str, str]:
+    return {field: _printed(getattr(row, field)) for field in _COLUMNS if field != "bound"}
+
+
+def _printed(figure: Decimal | None) -> str:
+    return "–" if figure is None else str(figure)
+
+
+def _bound(known: Catalog, row: Claim) -> str:
+    bounds = dict.fromkeys(f"{bandwidth.tok_s:.0f}" for bandwidth in known.bandwidth(row))
+    return "–".join(bounds) or "–"
+
+
+def _words(row: Claim, alike: dict[str, str]) -> str:
+    """What tells a row from the others of its table, and what to bear in mind."""
+    apart = [row.setting, *(getattr(row, field) for field in ("gpu", "model", "task") if field not in alike)]
+    said = [", ".join(part for part in apart if part)]
+    said.append(f"score is {row.metric}" if row.metric and "metric" not in alike else "")
+    said += [caveat for caveat in _caveats(row) if caveat not in alike.get("caveat", "").split(BETWEEN)]
+    said.append(f"note: {row.note}" if row.note else "")
+    return BETWEEN.join(part for part in said if part)
+
+
+def as_data(known: Catalog, claim: Claim) -> dict[str, Any]:
+    """A row with its id, as JSON has it."""
+    printed = {
+        name: float(value) if isinstance(value, Decimal) else value for name, value in claim.model_dump().items()
+    }
+    bounds = [bandwidth.tok_s for bandwidth in known.bandwidth(claim)]
+    return {**printed, "parameters": known.parameters.get(claim.model), "bandwidth_bound_tok_s": bounds}
