@@ -55,7 +55,7 @@ class HeadPass:
         capacity: tokens that each may reach.
         depth: D, less than the block.
         width: K.
-        capture: see :class:`specbench.decoding.protocol.Target`.
+        capture: see :class:`specbench.decoding.Target`.
         attention: backend, one of :data:`specbench.engine.attention.choice.NAMES`.
 
     Raises:

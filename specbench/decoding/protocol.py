@@ -26,13 +26,13 @@ class Target:
         tokenizer: what its token ids mean.
         slots: sequences that are decoded at a time.
         capacity: tokens that each of them may reach.
-        sampling: how next tokens are chosen at the moment, a :class:`specbench.engine.sampler.Sampling`.
+        sampling: how next tokens are chosen at the moment, a :class:`specbench.engine.Sampling`.
         step_seconds: measured (rows, seconds) of steps of up to so many rows, rows ascending.
         capture: makes a callable of device work that is launched again and again without a host read in between: a
             CUDA graph where the engine steps in graphs, the work itself elsewhere. It has run once when this returns.
         load: another model by a ``--model`` value, in the target's precision and on its device, as a
-            :class:`specbench.models.loader.LoadedModel`; a copy of its own at each call.
-        engine: (model, rows of its largest step) -> an :class:`specbench.engine.engine.Engine` for another model, with
+            :class:`specbench.models.LoadedModel`; a copy of its own at each call.
+        engine: (model, rows of its largest step) -> an :class:`specbench.engine.Engine` for another model, with
             the slots, the capacity and the choice of kernels and graphs of the target's.
         attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
         once: (key, what makes it) -> what was made for that key first: rows of a run that draft with the same weights
@@ -75,7 +75,7 @@ class Decoder(ABC):
     """Drafts for one sequence. Base of the class in ``methods/<name>/decoder.py``, described by ``method.toml``.
 
     Args:
-        options: the method's own :class:`~specbench.common.options.Options`.
+        options: the method's own :class:`~specbench.common.Options`.
         context: what it may know besides its tokens.
     """
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class SteppingEngine(Protocol):
-    """What the runner needs of :class:`specbench.engine.engine.Engine`."""
+    """What the runner needs of :class:`specbench.engine.Engine`."""
 
     def alloc(self) -> int: ...
     def free(self, slot: int) -> None: ...

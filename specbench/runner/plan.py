@@ -283,9 +283,7 @@ def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
         options = parse(module.Options, _with_preset(card, raw, option_names(module.Options)), name)
     missing: frozenset[str] = getattr(module.Decoder, "__abstractmethods__", frozenset())
     if not issubclass(module.Decoder, Decoder) or missing:
-        wanted = (
-            f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.protocol.Decoder"
-        )
+        wanted = f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.Decoder"
         raise UsageError(f"{card.who}: its class Decoder has to {wanted}")
     lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
     noise = card.info.get("noise", "shared")

@@ -38,7 +38,7 @@ _WARM_UP_TOKENS = 24
 
 @dataclass(frozen=True)
 class Kernels:
-    """How an engine steps: its arguments of these names, see :class:`specbench.engine.engine.Engine`."""
+    """How an engine steps: its arguments of these names, see :class:`specbench.engine.Engine`."""
 
     backend: str = "auto"
     graphs: bool | None = None

@@ -125,7 +125,7 @@ class Recipe(Protocol):
     """The module ``methods/<name>/train.py``.
 
     Attributes:
-        Options: its :class:`specbench.common.options.Options`, by which ``--set NAME=VALUE`` is checked.
+        Options: its :class:`specbench.common.Options`, by which ``--set NAME=VALUE`` is checked.
     """
 
     Options: Any
