@@ -74,7 +74,7 @@ def trajectories(
     First the answers are made, then the states of all their blocks, many in one forward. Repeating an interrupted
     command goes on with both.
     """
-    from specbench.training.sources import check_sets
+    from specbench.training.prompts import check_sets
 
     for flag, value, known in (
         ("--states", states, _STATES),
@@ -151,7 +151,7 @@ def _asked(
     from specbench.cli.progress import counting
     from specbench.engine import Sampling
     from specbench.training.answers import ask
-    from specbench.training.sources import training_prompts
+    from specbench.training.prompts import training_prompts
 
     asked = [prompt for name in sets for prompt in training_prompts([name], loaded.has_chat_template, data_dir)[:limit]]
     texts = ask(loaded, asked, asking, folder, counting(notes, "answers"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from specbench.common import UsageError, options, registry
+from specbench.common import UsageError, guests, options, registry
 from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
 from specbench.evals.task import JudgedTask, Question
 from specbench.results import BASELINE, RequestLog, RequestRecord
@@ -33,6 +33,7 @@ def questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Ques
     Raises:
         UsageError: the task is not judged, or is another version by now, or its data are missing or wrong.
         EnvironmentRefused: its data are nowhere on this machine.
+        PluginFault: the task ended the command.
     """
     card = registry.task(task.name)
     if not card.info.get("judge"):
@@ -44,8 +45,9 @@ def questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Ques
             "differ; run it again"
         )
     module = card.load()
-    made: JudgedTask = module.Task(options.parse(module.Options, task.options, task.name), data_dir)
-    return made.questions()
+    with guests.hosting(card.who):
+        made: JudgedTask = module.Task(options.parse(module.Options, task.options, task.name), data_dir)
+        return made.questions()
 
 
 def answers(records: Sequence[RequestRecord], asked: Mapping[str, Question], prompts: JudgePrompts) -> list[Answer]:
