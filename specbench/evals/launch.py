@@ -69,7 +69,7 @@ def score_in_child(
                     state = json.loads(line)
                     progress(state["done"], state["total"])
                 except (ValueError, KeyError, TypeError):
-                    said = line.strip() or said
+                    said = line.strip().removeprefix("error: ") or said
         except BaseException:
             _end(process)
             raise

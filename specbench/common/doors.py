@@ -1,4 +1,4 @@
-"""Door: the names that a room hands out, each imported when it is first asked for. No torch.
+"""Doors: the names that a room hands out, each imported when it is first asked for. No torch.
 
 A room's ``__init__`` names them once, as imports for type checkers:
 
