@@ -118,7 +118,7 @@ def test_a_package_for_the_names_of_0_1_is_told_the_new_ones(
     installed = tmp_path / "site" / "specbench_echo" / "decoder.py"
     with visible(tmp_path / "site"):
         for imports, named in (
-            (IMPORTS_OF_0_1, "specbench.engine.tree is specbench.decoding now"),
+            (IMPORTS_OF_0_1, "specbench.engine.tree is specbench.decoding"),
             # One after the other, until it loads.
             (
                 IMPORTS_OF_0_1.replace("engine.tree", "decoding"),

@@ -19,6 +19,10 @@ from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_jud
 from specbench.results.schema import TaskSpec, request_key
 
 
+class Unanswered(Exception):
+    """The judge refuses this one prompt; others may go through."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """One answer to be rated."""
@@ -182,7 +186,3 @@ def rating(text: str) -> float | None:
             value = float(found[1])
             return value if LOWEST <= value <= HIGHEST else None
     return None
-
-
-class Unanswered(Exception):
-    """The judge refuses this one prompt; others may go through."""
