@@ -54,6 +54,9 @@ DATA_DIR = typer.Option(None, "--data-dir", help="Folder with task data files.",
 DATA_FILE = typer.Option(None, "--data-file", help="Your prompts, for --task prompts.", exists=True, dir_okay=False)
 JSON = typer.Option(False, "--json", help="JSON to stdout.")
 
+#: Where runs and sweeps go, and reports of them; in a clone git ignores what is put there.
+RESULTS, REPORTS = Path("results"), Path("reports")
+
 
 def make_plan(
     *,

@@ -42,7 +42,7 @@ def run(
     trust_remote_code: bool = options.TRUST_REMOTE_CODE,
     data_dir: Path | None = options.DATA_DIR,
     data_file: Path | None = options.DATA_FILE,
-    out: Path = typer.Option(Path("runs"), "--out", help="Folder that receives the run's folder."),
+    out: Path = typer.Option(options.RESULTS, "--out", help="Folder that receives the run's folder."),
     trace: bool = typer.Option(False, "--trace", help="Split each step's time into phases (slows steps down a bit)."),
     simulate: list[str] = typer.Option(
         [],

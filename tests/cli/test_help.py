@@ -84,6 +84,17 @@ def test_no_flag_was_renamed() -> None:
     assert found == {command: set(flags) for command, flags in FLAGS.items()}
 
 
+def test_where_things_go_unless_it_is_said() -> None:
+    defaults = {
+        command: str(option.default)
+        for command, made in commands().items()
+        for option in made.params
+        if "--out" in option.opts and option.default is not None
+    }
+    runs = dict.fromkeys(["run", "sweep", "tune", "doctor"], "results")
+    assert {command: defaults[command] for command in (*runs, "report")} == {**runs, "report": "reports"}
+
+
 @pytest.mark.parametrize("command", [[], *([name] for name in FLAGS)], ids=lambda words: " ".join(words) or "(none)")
 def test_help_fits_80_columns_and_shows_every_flag_whole(cli: Any, command: list[str]) -> None:
     said = cli(*command, "--help")
