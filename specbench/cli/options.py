@@ -121,6 +121,7 @@ def make_plan(
     head: str | None = None,
     base: str = "none",
     trust_remote_code: bool = False,
+    again: bool = False,
     expand: Callable[[Sequence[str], Sequence[str]], tuple[Method, ...]] | None = None,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
@@ -189,6 +190,7 @@ def make_plan(
         simulated=plan_simulated(methods, simulate),
         said=tuple(lines),
         trust_remote_code=trust_remote_code,
+        again=again,
     )
 
 

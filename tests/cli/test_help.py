@@ -25,7 +25,7 @@ FLAGS = {
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
-        *("--simulate-acceptance", "--head", "--project", "--profile", "--base"),
+        *("--simulate-acceptance", "--head", "--project", "--profile", "--base", "--again"),
     ],
     "tune": [
         *("--method", "--task", "--model", "--gpu", "--grid", "--limit", "--held-out", "--max-new-tokens", "--seed"),
