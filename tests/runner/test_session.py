@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import models_tiny
@@ -127,7 +126,7 @@ def test_closed_it_holds_no_memory(model: Any) -> None:
 
 
 @pytest.fixture
-def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, Any]]]:
     """What engines are asked to capture."""
     seen: list[tuple[int, dict[str, Any]]] = []
     monkeypatch.setattr(Engine, "prepare", lambda self, rows, **how: seen.append((rows, how)))
