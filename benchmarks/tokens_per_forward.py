@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import torch
 from specbench.models import load
 from specbench.results import RequestRecord
 from specbench.results.summary import method_figures
-from specbench.runner import Plan, prepare, session_of
+from specbench.runner import Plan, Session, prepare, session_of
 from specbench.runner.plan import plan_methods, plan_sampling, plan_tasks, runnable
+from specbench.runner.prompts import Prepared
 
 
 def main() -> None:
@@ -63,7 +65,11 @@ def rows(plan: Plan) -> Any:
     """A dictionary per method as it ends, AR first; ``exact`` is how many answers are AR's, token for token."""
     loaded = load(plan.model, dtype=plan.dtype)
     prepared = prepare(plan, plan.tasks[0], loaded)
-    session = session_of(plan, loaded, prepared.longest + prepared.budget)
+    with session_of(plan, loaded, prepared.longest + prepared.budget) as session:
+        yield from _rows(session, prepared)
+
+
+def _rows(session: Session, prepared: Prepared) -> Iterator[dict[str, Any]]:
     baseline: dict[str, RequestRecord] = {}
     for method in session.methods:
         records = {r.prompt_id: r for r in session.decode(method, prepared.requests())}

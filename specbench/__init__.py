@@ -6,7 +6,7 @@ importable, and the wheel has them.
 
 from typing import TYPE_CHECKING
 
-from specbench.common.door import door
+from specbench.common.doors import door
 
 __version__ = "0.1.0"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import toys
 
+from specbench.evals.judge.judge import Answer, answers
 from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
-from specbench.evals.judge.run import Answer, answers
 from specbench.evals.task import Question
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import JudgeSpec

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
+import re
 import subprocess
 import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -41,16 +44,15 @@ def modules() -> list[str]:
     return [name for name in found if not name.endswith(("__main__", "sandbox.child"))]
 
 
-def door(room: str) -> dict[str, object]:
-    """What a room hands out, by name."""
-    package = import_module(f"specbench.{room}")
-    return {name: getattr(package, name) for name in names(package)}
+def door(room: str) -> dict[str, str]:
+    """What a room's ``__init__`` names, and the module that each name is from."""
+    tree = ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))
+    (block,) = [statement for statement in tree.body if isinstance(statement, ast.If)]
+    imports = [statement for statement in block.body if isinstance(statement, ast.ImportFrom)]
+    return {alias.name: str(each.module) for each in imports for alias in each.names}
 
 
-def names(package: ModuleType) -> list[str]:
-    inside = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    given = {name for name in dir(package) if not name.startswith("__")} - {"TYPE_CHECKING", "door"}
-    return sorted(name for name in given if not (name in inside and isinstance(getattr(package, name), ModuleType)))
+DOORS = {f"specbench.{room}": door(room) for room in ROOMS}
 
 
 def test_there_are_at_most_fourteen() -> None:
@@ -60,28 +62,109 @@ def test_there_are_at_most_fourteen() -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_door_has_few_names_and_each_is_there(room: str) -> None:
+def test_a_door_has_few_names_and_no_module_takes_the_place_of_one(room: str) -> None:
     found = door(room)
-    assert 2 <= len(found) <= 8, sorted(found)
-    # A module of that name would take the name's place as soon as somebody imports it.
-    inside = {module.name for module in pkgutil.iter_modules(import_module(f"specbench.{room}").__path__)}
-    assert not inside & found.keys()
+    assert 1 <= len(found) <= 8, sorted(found)
+    assert not {module.name for module in pkgutil.iter_modules([str(PACKAGE / room)])} & found.keys()
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_name_that_no_door_has_is_an_error(room: str) -> None:
+def test_it_hands_out_what_it_names_and_nothing_else(room: str) -> None:
+    package = import_module(f"specbench.{room}")
+    for name, module in door(room).items():
+        assert getattr(package, name) is getattr(import_module(module), name)
+        assert name in dir(package)
     with pytest.raises(AttributeError, match=f"module 'specbench.{room}' has no attribute 'nothing'"):
-        _ = import_module(f"specbench.{room}").nothing
+        _ = package.nothing
+
+
+def test_what_a_module_misses_is_no_name_that_the_door_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> ModuleType:
+        raise AttributeError("module 'torch' has no attribute 'float7'")
+
+    monkeypatch.setattr("specbench.common.doors.import_module", broken)
+    with pytest.raises(ImportError, match=r"specbench.results.schema cannot be imported: .*float7"):
+        _ = import_module("specbench.results").RunConfig
 
 
 def test_functions_of_the_package_outlive_the_import_of_every_module() -> None:
-    for name in modules():
-        import_module(name)
-    assert callable(specbench.load)
-    assert not isinstance(specbench.load, ModuleType)
-    assert "load" in dir(specbench)
-    for room in ROOMS:
-        assert not any(isinstance(value, ModuleType) for value in door(room).values())
+    code = f"""
+import sys
+from importlib import import_module
+import specbench
+for name in {modules()!r}:
+    import_module(name)
+assert callable(specbench.load) and "load" in dir(specbench), specbench.load
+for room, names in {DOORS!r}.items():
+    for name in names:
+        assert not isinstance(getattr(import_module(room), name), type(sys)), (room, name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+# ------------------------------------------------------------------ who reaches whom, doors and functions included
+
+
+def imported() -> dict[str, set[str]]:
+    """Module -> all that it imports, also within functions; a name of a door counts as the module that it is from."""
+    found: dict[str, set[str]] = {}
+    for folder in (PACKAGE, PACKAGE / "methods", PACKAGE / "tasks"):
+        for file in folder.rglob("*.py"):
+            parts = file.relative_to(PACKAGE).with_suffix("").parts
+            name = ".".join(("specbench", *parts)).removesuffix(".__init__")
+            found[name] = set(_imports(ast.parse(file.read_text(encoding="utf-8"))))
+    return found
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        for other in node.orelse:
+            yield from _imports(other)
+        return
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    if isinstance(node, ast.ImportFrom) and node.module:
+        for alias in node.names:
+            yield DOORS.get(node.module, {}).get(alias.name) or f"{node.module}.{alias.name}"
+            yield node.module
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child)
+
+
+def reached(
+    starts: Iterable[str], graph: Mapping[str, set[str]], without: Collection[tuple[str, str]] = ()
+) -> set[str]:
+    """All that modules reach."""
+    seen = set(starts)
+    waiting = list(seen)
+    while waiting:
+        module = waiting.pop()
+        for other in graph.get(module, ()):
+            if other not in seen and (module, other) not in without:
+                seen.add(other)
+                waiting.append(other)
+    return seen
+
+
+def test_no_room_of_a_laptop_reaches_torch_through_a_door_or_a_function() -> None:
+    graph = imported()
+    assert "torch" in reached(["specbench.runner.session"], graph)  # by which it is seen that doors are looked through
+    for room in LAPTOP:
+        mine = [name for name in graph if name.startswith(f"specbench.{room}.")]
+        # It asks torch for the device within functions, for those that have it loaded.
+        found = reached(mine, graph, without=[("specbench.hardware.environment", "torch")])
+        assert len(mine) > 3
+        assert not {"torch", "transformers"} & found, room
+
+
+def test_a_decoder_reaches_no_clock_no_stop_rule_and_no_files() -> None:
+    graph = imported()
+    rooms = ("runner", "results.folder", "results.read", "results.request_log", "evals", "report", "sweeps", "cli")
+    for module in [name for name in graph if re.fullmatch(r"specbench\.methods\.\w+\.decoder", name)]:
+        found = reached([module], graph)
+        assert "specbench.decoding.tree" in found
+        assert not [name for name in found if name.startswith(tuple(f"specbench.{room}" for room in rooms))], module
 
 
 @pytest.mark.parametrize("room", LAPTOP)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree
-from specbench.decoding import Options as BaseOptions
 
 
-class Options(BaseOptions):
+class Options(decoding.Options):
     """AR has none."""
 
 

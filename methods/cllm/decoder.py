@@ -11,12 +11,11 @@ from statistics import mean
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding import Options as BaseOptions
 from specbench.decoding.convergence import fast_forwarded, settled, stationary
 from specbench.decoding.drafts import JacobiChain, Kind, Noise
 
 
-class Options(BaseOptions):
+class Options(decoding.Options):
     """Options of CLLM decoding."""
 
     block_size: int = option(

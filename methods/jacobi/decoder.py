@@ -7,11 +7,10 @@ from typing import Literal
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding import Options as BaseOptions
 from specbench.decoding.drafts import JacobiChain, Kind, Noise
 
 
-class Options(BaseOptions):
+class Options(decoding.Options):
     """Options of Jacobi decoding."""
 
     block_size: int = option(16, "n", help="tokens guessed together, the verified first one included", ge=1, le=512)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from specbench import decoding
 from specbench.common import UsageError
 from specbench.decoding import Context, StepResult, Target, TokenTree, option
-from specbench.decoding import Options as BaseOptions
 from specbench.decoding.trees.marginals import Marginals, expected_accepted
 from specbench.methods.jetspec.config import shipped
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from specbench.methods.jetspec.shared import Shared
 
 
-class Options(BaseOptions):
+class Options(decoding.Options):
     """Options of parallel tree drafting."""
 
     head: str | None = option(

@@ -13,13 +13,12 @@ from pydantic import model_validator
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding import Options as BaseOptions
 from specbench.decoding.drafts import Kind
 from specbench.methods.jf import released
 from specbench.methods.jf.blocks import Blocks
 
 
-class Options(BaseOptions):
+class Options(decoding.Options):
     """Options of Jacobi Forcing decoding."""
 
     block_size: int = option(64, "n", help="tokens of a block, the verified first one included", ge=1, le=512)

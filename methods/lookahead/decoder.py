@@ -14,7 +14,6 @@ from typing import Literal
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding import Options as BaseOptions
 from specbench.decoding.drafts import Branches, Noise
 from specbench.methods.lookahead.pool import Ngram, Pool
 
@@ -22,7 +21,7 @@ from specbench.methods.lookahead.pool import Ngram, Pool
 _CONST = 100
 
 
-class Options(BaseOptions):
+class Options(decoding.Options):
     """Options of lookahead decoding."""
 
     window_size: int = option(7, "W", "w", help="columns of the window: positions ahead that are guessed", ge=1, le=256)

@@ -13,7 +13,6 @@ from typing import Literal
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding import Options as BaseOptions
 from specbench.decoding.drafts import JacobiChain, NgramIndex, Noise
 from specbench.methods.msn.trees import RETRIEVED, TREES, Shape
 
@@ -21,7 +20,7 @@ _RETRIEVE_BY = 3  # most tokens at the end of the text that are looked up
 _RETRIEVED_LENGTH = 5
 
 
-class Options(BaseOptions):
+class Options(decoding.Options):
     """Options of TR-Jacobi."""
 
     tree: Literal["mc_sim_7b_63", "chain"] = option(

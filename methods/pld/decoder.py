@@ -12,11 +12,10 @@ from pydantic import model_validator
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding import Options as BaseOptions
 from specbench.decoding.drafts import Branches, NgramIndex
 
 
-class Options(BaseOptions):
+class Options(decoding.Options):
     """Options of prompt lookup; the defaults are the published settings."""
 
     max_ngram: int = option(3, help="most tokens to match at the end of the text", ge=1, le=16)

@@ -15,12 +15,11 @@ from pydantic import field_serializer
 from specbench import decoding
 from specbench.common import SpecbenchError, UsageError
 from specbench.decoding import Context, StepResult, Target, TokenTree, option
-from specbench.decoding import Options as BaseOptions
 from specbench.methods.sps.drafter import Drafter, assert_same_words
 from specbench.models import resolve
 
 
-class Options(BaseOptions):
+class Options(decoding.Options):
     """Options of speculative decoding."""
 
     draft: str = option("", help="the draft model, as --model takes one: alias, hub id, folder, .gguf, config:NAME")

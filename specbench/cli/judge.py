@@ -16,7 +16,7 @@ from specbench.cli import options, output
 from specbench.common import UsageError
 
 if TYPE_CHECKING:
-    from specbench.evals.judge.run import Answer, Judge
+    from specbench.evals.judge.judge import Answer, Judge
 
 
 _TIMEOUT_S = 300.0
@@ -61,10 +61,10 @@ def judge(
     if base_url is None and timeout is not None:
         raise UsageError("--timeout goes with --base-url; a judge that runs here takes as long as it takes")
     key = _key(base_url, api_key_env)
+    from specbench.evals.judge.judge import answers, judge_all, questions
     from specbench.evals.judge.mt_bench_files import export as export_answers
     from specbench.evals.judge.mt_bench_files import import_judgments
     from specbench.evals.judge.prompts import JudgePrompts
-    from specbench.evals.judge.run import answers, judge_all, questions
     from specbench.results import RunFolder, read_run
 
     options.assert_answers(RunFolder.load(run).run)

@@ -28,8 +28,6 @@ def new_method(
     as_json: bool = options.JSON,
 ) -> None:
     """Write a working method with its test, to be made your own."""
-    pass
-
     planned = plan(name, into)
     written = planned.write()
     if as_json:

@@ -366,7 +366,9 @@ def assert_gpu(wanted: str) -> None:
 
     if wanted == "auto":
         return
-    gpus.find(wanted)
+    asked, names = gpus.find(wanted), gpus.seen()
+    if names is not None and asked not in [gpus.identify(name, None) for name in names]:
+        gpus.require(wanted, names[0] if names else None, None)
     try:
         import torch
     except ImportError as error:

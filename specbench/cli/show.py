@@ -26,7 +26,6 @@ def show(
     as_json: bool = options.JSON,
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""
-    pass
     from specbench.cli.sweep import show_sweep
     from specbench.hardware import is_profile
     from specbench.results import read_run

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from specbench.cli import options as common
-from specbench.cli import output
+from specbench.cli import options, output
 from specbench.common import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def train(
     trajectories: Path | None = typer.Option(
         None, "--trajectories", help="Folder of specbench trajectories, for consistency.", file_okay=False
     ),
-    model: str = common.MODEL,
+    model: str = options.MODEL,
     out: Path | None = typer.Option(
         None, "--out", help="Folder of this training; goes on there.", show_default="trained/METHOD-MODEL"
     ),
@@ -45,46 +44,49 @@ def train(
     ),
     settings: list[str] = typer.Option([], "--set", help="An option of the recipe; repeatable.", metavar="OPT=VALUE"),
     limit: int | None = typer.Option(None, "--limit", min=1, help="N texts of each set, drawn by lot."),
-    prompt_seed: int | None = common.PROMPT_SEED,
-    first: bool = common.FIRST,
+    prompt_seed: int | None = options.PROMPT_SEED,
+    first: bool = options.FIRST,
     held_out: int = typer.Option(64, "--held-out", min=0, help="Prompts that progress is measured on, not learnt."),
     max_new_tokens: int = typer.Option(512, "--max-new-tokens", min=2, help="Per answer of the target."),
     temperature: float = typer.Option(0.0, "--temperature", min=0.0, help="Of the target's answers; 0 is greedy."),
     concurrency: int = typer.Option(32, "--concurrency", min=1, help="Answers made together."),
     seed: int = typer.Option(0, "--seed", min=0, help="Of answers, initial weights and order."),
-    dtype: str = common.DTYPE,
-    device: str = common.DEVICE,
-    revision: str | None = common.REVISION,
-    trust_remote_code: bool = common.TRUST_REMOTE_CODE,
-    data_dir: Path | None = common.DATA_DIR,
-    as_json: bool = common.JSON,
+    dtype: str = options.DTYPE,
+    device: str = options.DEVICE,
+    revision: str | None = options.REVISION,
+    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
+    data_dir: Path | None = options.DATA_DIR,
+    as_json: bool = options.JSON,
 ) -> None:
     """Train what a method drafts with, on the model's own answers to training prompts.
 
     First the answers are made, then the recipe runs. Repeating an interrupted command goes on with both.
     """
     from specbench.common import guests, registry
-    from specbench.training.recipe import choose
-    from specbench.training.sources import check_sets
+    from specbench.runner.plan import plan_sampling
+    from specbench.training.choose import choose
+    from specbench.training.prompts import check_sets
 
     card = registry.method(method)
-    sets = common.split(prompts or "")
+    sets = options.split(prompts or "")
     if prompts is not None and not sets:
         raise UsageError("--prompts names nothing; give gsm8k-train, for one")
     check_sets(sets)
-    drawn_by = common.drawn_by(limit, prompt_seed, first)
+    drawn_by = options.drawn_by(limit, prompt_seed, first)
+    plan_sampling(temperature, 0, 1.0, seed)
+    # Nothing is timed, so threads need not spin while they wait. Read when torch is loaded, which recipes do.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = card.recipe()
     with guests.hosting(card.who):
-        options = choose(card, module.Options, recipe, settings)
+        chosen = choose(card, module.Options, recipe, settings)
     _check_source(method, module, sets, answers, trajectories)
     from specbench.common.files import check_writable, write_json_atomic
 
     into = out or Path("trained", f"{method}-{Path(model).name}")
     notes = output.stderr()
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # nothing is timed: threads need not spin while they wait
     check_writable(into)
     notes.print(f"loading {model} …")
-    from specbench.models import load
+    from specbench.models import CARD, load
     from specbench.training.answers import Asking
     from specbench.training.sources import Wanted
 
@@ -94,18 +96,16 @@ def train(
         Asking(max_new_tokens, concurrency, temperature, seed), into, held_out, notes,
     )  # fmt: skip
     with guests.hosting(card.who):
-        learnt = module.train(options, job)
+        learnt = module.train(chosen, job)
     made = {
         "method": method,
         "model": loaded.spec.name,
         "fingerprint": loaded.spec.fingerprint,
         **job.about,
         "seed": seed,
-        "options": options.model_dump(mode="json"),
+        "options": chosen.model_dump(mode="json"),
         **learnt,
     }
-    from specbench.models import CARD
-
     write_json_atomic(into / CARD, made)
     if as_json:
         output.emit_json({"folder": str(into), **made})

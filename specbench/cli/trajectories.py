@@ -76,7 +76,7 @@ def trajectories(
     First the answers are made, then the states of all their blocks, many in one forward. Repeating an interrupted
     command goes on with both.
     """
-    from specbench.training.sources import check_sets
+    from specbench.training.prompts import check_sets
 
     for flag, value, known in (
         ("--states", states, _STATES),
@@ -168,7 +168,7 @@ def _asked(
     from specbench.engine import Sampling
     from specbench.evals.draw import draw
     from specbench.training.answers import ask
-    from specbench.training.sources import training_prompts
+    from specbench.training.prompts import training_prompts
 
     chat = loaded.has_chat_template
     asked = [prompt for name in sets for prompt in draw(training_prompts([name], chat, data_dir), *drawn)]

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-#: Module of 0.1 that plug-ins were told of -> where its names are now. The first that fits counts.
+import re
+
+#: Module of 0.1, below ``specbench`` -> what is to be imported now. The first that fits counts; CHANGELOG has them all.
 _NOW = {
-    "specbench.engine.tree": "specbench.decoding",
-    "specbench.options": "specbench.common (for a method, specbench.decoding)",
-    "specbench.errors": "specbench.common",
-    "specbench.drafting.heap_trees": "specbench.decoding.trees",
-    "specbench.drafting.convergence": "specbench.decoding.convergence",
-    "specbench.drafting": "specbench.decoding.drafts",
-    "specbench.names": "specbench.models",
-    "specbench.simulate": "specbench.decoding.tree",
-    "specbench.task": "specbench.evals (Prompt and Turn: specbench.common)",
-    "specbench.data": "specbench.evals.data",
-    "specbench.dialogue": "specbench.evals.dialogue",
-    "specbench.lmeval": "specbench.evals.lm_eval_tasks",
-    "specbench.scoring.workers": "specbench.evals.workers",
-    "specbench.scoring": "specbench.evals",
-    "specbench.records": "specbench.results",
+    "engine.tree": "specbench.decoding (ORIGINS: specbench.decoding.tree)",
+    "engine.layers": "specbench.engine.step",
+    "engine.linears": "specbench.engine.products",
+    "options": "specbench.common, for a method specbench.decoding",
+    "errors": "specbench.common",
+    "registry": "specbench.common",
+    "drafting": "specbench.decoding.drafts, .convergence and .trees",
+    "simulate": "specbench.runner.simulate (COMPUTED: specbench.decoding.tree)",
+    "names": "specbench.models",
+    "task": "specbench.evals (Prompt and Turn: specbench.common)",
+    "data": "specbench.evals.data",
+    "dialogue": "specbench.evals.dialogue",
+    "lmeval": "specbench.evals.lm_eval_tasks",
+    "scoring": "specbench.evals, with .extract, .plus_checks, .workers and .sandbox",
+    "records": "specbench.results",
+    "plan": "specbench.runner.plan",
+    "training.collator": "specbench.training",
+    "training.finetune": "specbench.training",
+    "training.lesson": "specbench.training",
+    "training.objectives": "specbench.training.losses",
+    "training.repetition": "specbench.training.answers",
+    "training.settings": "specbench.training.recipe",
 }
 
 
@@ -26,10 +35,13 @@ def hint(error: ImportError) -> str:
     """What to change, where an import failed because what it names has moved; else nothing.
 
     Args:
-        error: with the module that was looked for as its ``name``.
+        error: as Python raised it: a module that is not there, or a name that a package has not.
     """
     wanted = error.name or ""
+    if of_package := re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error)):
+        wanted = f"{of_package[2]}.{of_package[1]}"
+    own = wanted.removeprefix("specbench.")
     for old, now in _NOW.items():
-        if wanted == old or wanted.startswith(f"{old}."):
-            return f"; it was written for specbench 0.1, whose {old} is {now} now: change that import"
+        if own != wanted and (own == old or own.startswith(f"{old}.")):
+            return f"; it was written for specbench 0.1, whose specbench.{old} is {now} now: change that import"
     return ""

@@ -61,7 +61,11 @@ class Branches:
 
 
 class JacobiChain:
-    """A chain of at most ``size`` tokens.
+    """Jacobi chain: guesses in a row, all refreshed by each forward (Santilli et al. 2023, Algorithm 2).
+
+    A forward over the chain ``d`` gives ``g[i]``, the target's token after ``d[0..i]``. With ``m`` matches the engine
+    commits ``d[0..m]``; ``g[m]`` is then known to be right, and ``g[m+1:]`` are the next guesses: the Jacobi update. A
+    token that came out right behind a wrong one lives on only if the target says it again.
 
     Args:
         size: tokens of a full chain, the verified first one included.

@@ -99,4 +99,5 @@ class StepResult:
     hidden: Tensor | None = None
 
 
-COMPUTED = -1  # of a row whose next token is the target's own
+#: Entry of a row that is not forced: its next token is the target's own.
+COMPUTED = -1

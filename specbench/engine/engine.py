@@ -270,7 +270,7 @@ class Engine:
             taps: layers, from 0, whose outputs to return.
             phases: stop-watch that is told where the time goes.
             forced: per slot, a next token for each row of its tree that takes the place of the computed one, or
-                :data:`~specbench.engine.pack.COMPUTED`. For simulated acceptance: all the work is done all the same.
+                :data:`~specbench.decoding.tree.COMPUTED`. For simulated acceptance: all the work is done all the same.
 
         Returns:
             A result for each slot of ``trees``.

@@ -69,7 +69,7 @@ class TorchOps:
     def accept(
         self, tokens: Tensor, parents: Tensor, accept: Tensor, ancestry: Ancestry, next_token: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The longest path that the target itself would have produced (:func:`~specbench.engine.ops.accept_path`).
+        """The longest path that the target itself would have produced (:func:`accept_path`).
 
         Returns:
             (count [S], path [S, Q], bonus [S]): accepted rows with the root, the row at each depth of the path (from

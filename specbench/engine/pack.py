@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import StepResult, TokenTree
+from specbench.decoding.tree import COMPUTED
 from specbench.engine.attention.interface import Backend
 
 # Rows of padding that are cheaper than to do without: taking rows apart and together again costs time in each layer.
@@ -69,9 +70,6 @@ class Live:
 
 
 Ints = npt.NDArray[np.int32]
-
-#: Entries of a row that is not forced: its next token is the sampler's.
-COMPUTED = -1
 
 
 class Fields(NamedTuple):

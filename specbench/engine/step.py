@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specbench.decoding.tree import COMPUTED
 from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, Visibility
 from specbench.engine.cache import StaticCache
@@ -139,7 +140,7 @@ class Program:
             next_token, hidden = live.unpack(next_token), None if hidden is None else live.unpack(hidden)
             top = None if top is None else (live.unpack(top[0]), live.unpack(top[1]))
         if kind.forced:
-            next_token = torch.where(fields.forced == pack.COMPUTED, next_token, fields.forced)
+            next_token = torch.where(fields.forced == COMPUTED, next_token, fields.forced)
         mark("forward")
         count, path, bonus = self.ops.accept(fields.tokens, fields.parents, fields.accept, ancestry, next_token)
         if commit:

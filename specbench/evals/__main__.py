@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench.common import SpecbenchError
+from specbench.common import SpecbenchError, guests
 from specbench.evals.scoring import score_run
 
 
@@ -31,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SpecbenchError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+    except guests.LEAVING as left:  # past every guard: none of our own code ends this process so
+        fault = guests.fault(left)
+        sys.stderr.write(f"{fault}\n")
+        return fault.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the run's verdicts are as they were\n")
         return 130

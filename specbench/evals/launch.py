@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common.errors import PluginFault
 from specbench.results.verdicts import read_verdicts
 
 _END_S = 10.0  # for the scorer to end in order; it needs a tenth of a second, on a busy machine a few
@@ -68,12 +69,12 @@ def score_in_child(
                     state = json.loads(line)
                     progress(state["done"], state["total"])
                 except (ValueError, KeyError, TypeError):
-                    said = line.strip() or said
+                    said = line.strip().removeprefix("error: ") or said
         except BaseException:
             _end(process)
             raise
     if process.returncode:
-        kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentRefused)}
+        kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentRefused, PluginFault)}
         kind = kinds.get(process.returncode, SpecbenchError)
         raise kind(said or f"the scoring process ended with code {process.returncode}; repeat the command")
     return read_verdicts(folder)

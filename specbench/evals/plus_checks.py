@@ -18,7 +18,7 @@ from typing import Any
 
 from specbench.common import EnvironmentRefused, Prompt
 from specbench.evals.sandbox import codec, differential
-from specbench.evals.sandbox.run import Limits, Program, Sandbox
+from specbench.evals.sandbox.sandbox import Limits, Program, Sandbox
 from specbench.evals.task import Verdict
 from specbench.evals.workers import DiedError, TimedOutError, Workers
 
@@ -73,7 +73,7 @@ class Checker:
         The base inputs come first, in the same process as the others, and the first wrong output ends it.
 
         Args:
-            sources, lenient: as in :class:`specbench.evals.sandbox.run.Program`.
+            sources, lenient: as in :class:`specbench.evals.sandbox.sandbox.Program`.
 
         Raises:
             EnvironmentRefused: the sandbox does not work here, or the reference does not run in it.

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from specbench.common import EnvironmentRefused, UsageError, options, registry
+from specbench.common import EnvironmentRefused, UsageError, guests, options, registry
 from specbench.evals.interrupts import Interrupts
-from specbench.evals.sandbox.run import stop_all
+from specbench.evals.sandbox.sandbox import stop_all
 from specbench.evals.task import Task, Verdict
 from specbench.results.request_log import read_requests
 from specbench.results.verdicts import VERDICTS
@@ -49,19 +49,22 @@ def score_run(
     Raises:
         UsageError: no run folder, damaged files, an unknown task, or data that are missing or wrong.
         EnvironmentRefused: model-written code cannot be run safely here, or the folder cannot be written.
+        PluginFault: the task ended the scorer.
     """
     name, raw = _task_of(folder)
     card = registry.task(name)
     if not card.info["metric"]:
         raise UsageError(f"task '{name}' has no verdict; there is nothing to score in {folder}")
     module = card.load()
-    task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
+    with guests.hosting(card.who):
+        task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
+        versions, isolation = dict(task.versions), list(task.isolation)
     requests = [_fields(row, folder, number) for number, row in enumerate(read_requests(folder / "requests.jsonl"), 1)]
-    scorer = {"task": name, "task_version": card.info["version"], "versions": dict(task.versions)}
-    scorer["isolation"] = list(task.isolation)
+    scorer = {"task": name, "task_version": card.info["version"], "versions": versions, "isolation": isolation}
 
     answers = list(dict.fromkeys((prompt_id, text) for _, prompt_id, text in requests))
-    verdicts = _verdicts(task, answers, workers, progress)
+    with guests.hosting(card.who):
+        verdicts = _verdicts(task, answers, workers, progress)
     lines = [
         json.dumps({"request": key, **asdict(verdicts[prompt_id, text]), "scorer": scorer})
         for key, prompt_id, text in requests

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from specbench.common import EnvironmentRefused
-from specbench.evals.sandbox.run import live
+from specbench.evals.sandbox.sandbox import live
 
 _START_S = 120.0  # imports, on a busy machine with a cold disk
 _MEMORY = 4 << 30  # bytes of address space of a child

@@ -191,6 +191,12 @@ def _physical_cores() -> int | None:
     return len(set(zip(_cpuinfo("physical id"), _cpuinfo("core id"), strict=False))) or None
 
 
+def processor() -> str:
+    """The CPU in a few words: "AMD EPYC 9R14, 2 cores"."""
+    cores = usable_cores()
+    return f"{_cpu_model()}, {cores} core{'s' if cores > 1 else ''}"
+
+
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from specbench.common import EnvironmentRefused
 from specbench.common.errors import unknown
+from specbench.hardware import environment
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ GPUS: tuple[Gpu, ...] = (
     ),
 )
 
+# Where NVIDIA's driver lists its devices; what else shows that some driver is there: NVIDIA's in a container, that of
+# a Windows host, AMD's.
+_NVIDIA = Path("/proc/driver/nvidia")
+_DRIVERS = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")))
+
 # Share of the vendor's memory size below which a device is a slice of the part and not the part. Drivers report a few
 # per cent less than the nominal size (ECC, firmware) whichever of GB and GiB the vendor meant.
 _WHOLE_DEVICE = 0.85
@@ -139,12 +146,33 @@ def require(requested: str, present_name: str | None, memory_bytes: int | None) 
     if present == asked:
         return asked
     there = _describe(present_name, present)
-    raise EnvironmentRefused(f"--gpu {asked.name} but this machine has {there}; run with --gpu auto")
+    raise EnvironmentRefused(
+        f"--gpu {asked.name} but this machine has {there}; --gpu auto runs here, and with --project {asked.name} "
+        "specbench run says what it would be there"
+    )
+
+
+def seen() -> list[str] | None:
+    """Names of this machine's GPUs as their kernel driver has them: at once, where torch would take seconds.
+
+    Returns:
+        None where there is a driver that does not name them; an empty list where there is none.
+    """
+    found = []
+    for file in sorted(_NVIDIA.glob("gpus/*/information")):
+        try:
+            name = re.search(r"^Model:[ \t]*(\S.*?)\s*$", file.read_text(), re.MULTILINE)
+        except OSError:
+            return None
+        if name is None:
+            return None
+        found.append(name[1])
+    return found or (None if any(path.exists() for path in (_NVIDIA, *_DRIVERS)) else [])
 
 
 def _describe(present_name: str | None, present: Gpu | None) -> str:
     if present_name is None:
-        return "no CUDA device"
+        return f"no CUDA device ({environment.processor()})"
     known = f"--gpu {present.name}" if present else "not a whole device of the table"
     return f"'{present_name.strip()}' ({known})"
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specbench.common.door import door
+from specbench.common.doors import door
 
 if TYPE_CHECKING:
     from specbench.models.adapters import CARD as CARD

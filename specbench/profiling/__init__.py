@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specbench.common.door import door
+from specbench.common.doors import door
 
 if TYPE_CHECKING:
     from specbench.profiling.doctor import doctor_checks as doctor_checks

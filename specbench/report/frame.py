@@ -30,7 +30,7 @@ def load(*folders: str | Path, text: bool = False) -> pd.DataFrame:
         text: add the answers, as a column ``text``.
 
     Returns:
-        The columns of :data:`specbench.report.frame.REQUEST`, times in seconds, then ``option_NAME`` for the
+        The columns of :data:`REQUEST`, times in seconds, then ``option_NAME`` for the
         options of the methods, ``correct_NAME`` for further metrics, ``measure_NAME`` for figures of the methods' own
         and ``gpu_NAME`` where the GPU told something. Plain decoding is the rows with method "ar". Unfinished runs are
         as they stand.
@@ -42,7 +42,7 @@ def load(*folders: str | Path, text: bool = False) -> pd.DataFrame:
 
 
 def load_methods(*folders: str | Path) -> pd.DataFrame:
-    """The summaries of runs, a row per method; columns as in :data:`specbench.report.frame.METHOD`.
+    """The summaries of runs, a row per method; columns as in :data:`METHOD`.
 
     Args:
         folders, and what is raised: as for :func:`load`.

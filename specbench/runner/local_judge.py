@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from specbench.common import Turn
 from specbench.evals.dialogue import choose_style, dialogue
+from specbench.evals.judge.judge import Unanswered
 from specbench.evals.judge.prompts import JudgePrompt
-from specbench.evals.judge.run import Unanswered
 from specbench.models import LoadedModel
 from specbench.results import BASELINE
 from specbench.results.judgments import JudgeSpec

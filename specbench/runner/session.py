@@ -99,6 +99,8 @@ class Session:
         self._runners: dict[int, Runner] = {}
         self._gpu: Nvml | None = None
         kernels = kernels or Kernels()
+        if not methods:
+            raise ValueError("a session needs a method")
         self.engine = Engine(
             model.model if weights is None else weights,
             slots=slots,
@@ -206,6 +208,7 @@ class Session:
 
     def close(self) -> None:
         """Frees the engine."""
+        self._runners.clear()  # each knows this session: without the circle, its memory is free at once
         self.engine.close()
         if self._gpu:
             self._gpu.close()

@@ -21,7 +21,8 @@ from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.files import read_json_object, write_json_atomic
 from specbench.models import fingerprints
 from specbench.training import checkpoints
-from specbench.training.held_out import Held, held_out, method_of, write_card
+from specbench.training.card import write_card
+from specbench.training.held_out import Held, held_out, method_of
 from specbench.training.loop import Course, Look, fit, in_bf16
 from specbench.training.recipe import FREE, Job, WeightOptions, digest
 

@@ -1,95 +1,18 @@
-"""Held-out look: prompts decoded by the method itself with weights in training, and the card of what came of it."""
+"""Held-out look: what weights in training are worth, prompts decoded by the method itself in the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
-from specbench.common.files import write_json_atomic, write_text_atomic
 from specbench.decoding import Method
 from specbench.engine import Sampling
-from specbench.models import CARD, LoadedModel
+from specbench.models import LoadedModel
 from specbench.runner import Request, Session, StopRule
 from specbench.training.recipe import Text
-
-
-def write_card(folder: Path, made: Mapping[str, Any]) -> None:
-    """Writes ``card.json`` and ``README.md`` beside weights.
-
-    Args:
-        folder: has the weights.
-        made: plain values: ``method``, ``model``, ``texts``, ``answer_tokens``, ``steps``, ``options``, ``before`` and
-            ``after`` (:meth:`specbench.training.held_out.Held.figures`), and whatever else there is to say.
-
-    Raises:
-        EnvironmentRefused: the disk is full.
-    """
-    write_json_atomic(folder / CARD, dict(made))
-    write_text_atomic(folder / "README.md", _readme(made))
-
-
-def _readme(made: Mapping[str, Any]) -> str:
-    method, model = made["method"], made["model"]
-    adapter = "base_fingerprints" in made
-    head = {
-        "base_model": model,
-        "library_name": "peft" if adapter else "transformers",
-        "tags": ["specbench", method, *(["lora"] if adapter else [])],
-    }
-    what = "LoRA adapter" if adapter else "checkpoint"
-    data = " and ".join(made.get("prompts", ())) or "the prompts of its texts"
-    lines = [
-        "---",
-        yaml.safe_dump(head, sort_keys=False).strip(),
-        "---",
-        "",
-        f"# {method} for {model}",
-        "",
-        f"A {what} of `{model}` for the parallel decoder `{method}`, made by `specbench train {method}`. It learnt "
-        f"from the model's own answers to {data}: {made['texts']} answers, {made['answer_tokens']} of their tokens "
-        f"in {made['steps']} steps.",
-        "",
-        "```",
-        f"specbench run --model THIS_FOLDER --method {method} --task gsm8k",
-        "```",
-        "",
-        *_table(made),
-        "",
-        "Options of the training:",
-        "",
-        "```yaml",
-        yaml.safe_dump(dict(made["options"]), sort_keys=False).strip(),
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _table(made: Mapping[str, Any]) -> list[str]:
-    """Held-out prompts before and after."""
-    before, after = made.get("before"), made.get("after")
-    if not before or not after:
-        return ["No prompts were held out, so nothing was measured."]
-    rows = [("tokens per forward", "tpf", "{:.3f}")]
-    rows += [("right answers", "pass_rate", "{:.1%}")] if "pass_rate" in after else []
-    rows += [("tokens as the target's own", "agrees", "{:.1%}")]
-    settings = ", ".join(f"{name} {value}" for name, value in made.get("decoding", {}).items())
-    some = after.get("scored", 0) not in (0, after["prompts"])
-    scored = f" ({after['scored']} of them have a verdict)" if some else ""
-    return [
-        f"On {after['prompts']} held-out prompts{scored}, decoded by `{made['method']}`"
-        + (f" with {settings}:" if settings else ":"),
-        "",
-        "| | before | after |",
-        "| --- | --- | --- |",
-        *(f"| {title} | {shown.format(before[name])} | {shown.format(after[name])} |" for title, name, shown in rows),
-    ]
-
 
 #: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
 Score = Callable[[str, str], bool | None]

@@ -1,118 +1,20 @@
-"""Sources: where the texts of a training come from, prompts asked now, or answers and trajectories that are there.
-
-Prompts are the training splits of tasks and a user's own files. Never what decoders are measured on.
-"""
+"""Sources: where the texts of a training come from, prompts asked now, or answers and trajectories that are there."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench.common import Prompt, UsageError, guests, registry
-from specbench.common.errors import unknown
-from specbench.common.options import parse
+from specbench.common import UsageError
 from specbench.evals.draw import draw, said
 from specbench.models import LoadedModel
 from specbench.training import answers, trajectory
 from specbench.training.answers import Asking
+from specbench.training.prompts import scorer, training_prompts
 from specbench.training.recipe import Text
-
-_SUFFIX = "-train"
-
-
-def check_sets(names: Sequence[str]) -> None:
-    """Refuses what is no training set, before anything is loaded.
-
-    Raises:
-        UsageError: a test split, a task without a training split, a missing file, or an unknown name.
-    """
-    for name in names:
-        if name.endswith(".jsonl"):
-            if not Path(name).is_file():
-                raise UsageError(f"prompt file {name} does not exist; give a .jsonl file as for --task prompts")
-            continue
-        trains = trainable()
-        task = name.removesuffix("-test").removesuffix(_SUFFIX)
-        if name.endswith(_SUFFIX) and task in trains:
-            continue
-        if task in trains:
-            raise UsageError(
-                f"{name} is what decoders are measured on, so nothing is trained on it; use {task}{_SUFFIX}"
-            )
-        if task in registry.tasks():
-            offers = ", ".join(f"{each}{_SUFFIX}" for each in trains)
-            raise UsageError(f"task {task} is what decoders are measured on and has no training split; use {offers}")
-        raise unknown("prompt set", name, [f"{each}{_SUFFIX}" for each in trains])
-
-
-def trainable() -> list[str]:
-    """Tasks with a training split, which say so in their ``task.toml``."""
-    return [name for name, card in registry.tasks().items() if card.info.get("training", False)]
-
-
-def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = None) -> list[Prompt]:
-    """The prompts of several sets, one after the other; each set's name stands before its ids.
-
-    Args:
-        names: ``TASK-train``, or paths of ``.jsonl`` files as ``--task prompts`` takes them.
-        chat: whether the model has a chat template.
-        data_dir: as of ``--data-dir``.
-
-    Raises:
-        UsageError: see :func:`check_sets`; or conversations, whose later turns have no answer to follow yet.
-        EnvironmentRefused: a data file is nowhere on this machine.
-    """
-    check_sets(names)
-    found: list[Prompt] = []
-    for name in names:
-        made = _task(name, data_dir)
-        prompts = made.prompts(chat) if name.endswith(".jsonl") else made.training_prompts(chat)
-        if any(prompt.follow_ups for prompt in prompts):
-            raise UsageError(f"{name} has conversations of several turns; give their turns so far as messages")
-        prefix = Path(name).stem
-        found += [replace(prompt, id=f"{prefix}/{prompt.id}") for prompt in prompts]
-    return found
-
-
-def scorer(names: Sequence[str], chat: bool, data_dir: Path | None = None) -> Callable[[str, str], bool | None]:
-    """Who judges answers to training prompts: (prompt id, text) -> right or wrong; None where nobody can say.
-
-    Args:
-        names, chat, data_dir: as of :func:`training_prompts`. Sets that are none, or whose task judges its test split
-            only, get no verdict.
-    """
-    trains = {f"{name}{_SUFFIX}" for name in trainable()}
-    judges: dict[str, Any] = {}
-
-    def score(prompt_id: str, text: str) -> bool | None:
-        name, _, own = prompt_id.partition("/")
-        if name not in names or name not in trains:
-            return None
-        if name not in judges:
-            made = _task(name, data_dir)
-            judges[name] = getattr(made, "score_training", None)
-            if judges[name]:
-                made.training_prompts(chat)  # settles how they are asked, and so what an answer looks like
-        return judges[name](own, text).passed if judges[name] else None
-
-    return score
-
-
-def _task(name: str, data_dir: Path | None) -> Any:
-    """The task of a set, made."""
-    task, settings = (name.removesuffix(_SUFFIX), {}) if not name.endswith(".jsonl") else (_taker(), {"file": name})
-    card = registry.task(task)
-    module = card.load()
-    with guests.hosting(card.who):
-        return module.Task(parse(module.Options, settings, f"task {task}"), data_dir)
-
-
-def _taker() -> str:
-    """The task that reads a user's file."""
-    return next(name for name, card in registry.tasks().items() if card.info.get("data_file"))
 
 
 @dataclass(frozen=True)

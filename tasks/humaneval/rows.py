@@ -40,7 +40,7 @@ class PlusProblem(Problem):
 
     @functools.cached_property
     def reference(self) -> Reference:
-        """The problem as ``evalplus_checks`` takes it."""
+        """The problem as ``plus_checks`` takes it."""
         return Reference(
             id=self.task_id,
             entry_point=self.entry_point,

@@ -140,8 +140,11 @@ def test_answers_at_once(command: list[str]) -> None:
         *((["list", kind], HEAVY) for kind in ("methods", "tasks", "models", "gpus")),
         (["claims"], HEAVY),
         (["show", "nowhere"], ("torch", "transformers")),
+        (["train", "nope"], ("torch", "transformers")),
+        (["train", "jf", "--prompts", "gsm8k-test"], ("torch", "transformers")),
+        (["trajectories", "--prompts", "gsm8k-test"], ("torch", "transformers")),
     ],
-    ids=lambda value: value[-1],
+    ids=lambda value: " ".join(value),
 )
 def test_imports_nothing_heavy(command: list[str], never: tuple[str, ...]) -> None:
     code = (

@@ -177,6 +177,42 @@ def test_a_task(code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert not (tmp_path / "runs").exists()
 
 
+SCORED = """
+import os, sys
+from pathlib import Path
+from specbench.common import Options as Base, Prompt
+from specbench.evals import Verdict
+
+class Options(Base):
+    pass
+
+class Task:
+    def __init__(self, options, data_dir=None): self.options, self.versions, self.isolation = options, {}, []
+    def prompts(self, chat): return [Prompt("a", "text", False)]
+    def score(self, prompt_id, text): return Verdict(True, "ok")
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        SCORED.replace("return Verdict", "sys.exit(0); return Verdict"),
+        SCORED.replace("return Verdict", "os._exit(0); return Verdict"),
+        SCORED.replace("def prompts", "if 'specbench.evals' in sys.orig_argv: sys.exit(0)\n    def prompts"),
+    ],
+    ids=["scoring", "hard", "import"],
+)
+def test_a_task_that_ends_its_scorer(code: str, tmp_path: Path) -> None:
+    site = install(tmp_path / "site", code, kind="task")
+    toml = site / "leaving" / "task.toml"
+    toml.write_text(toml.read_text().replace('metric = ""', 'metric = "pass@1"'))
+    done = run(site, "--task", "leave")
+    assert "task 'leave' (from specbench-leaving) ended the command" in error_of(done, "task")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not (folder / "DONE").exists()
+    assert len(list(RunFolder.load(folder).records())) == 2
+
+
 @pytest.mark.parametrize("call", ["__init__", "begin", "draft", "observe", "end", "measures", "top_k", "taps"])
 def test_every_call_of_a_decoder(call: str) -> None:
     def leave(*given: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from specbench.common.errors import UsageError
 from specbench.decoding.tree import TokenTree
-from specbench.engine import compiled as fusing
+from specbench.engine import compiled
 from specbench.engine.engine import Engine
 
 QUICK = ("llama", "gpt2")  # gpt2 hands its cache over by position; the others take several times as long together
@@ -84,9 +84,9 @@ def test_taps_do_not_split_a_layer() -> None:
     ids = prompt(12, model.config.vocab_size)
     hooks = [len(module._forward_hooks) for module in model.modules()]
     runs = []
-    for compiled in (False, True):
+    for wanted in (False, True):
         counters.clear()
-        with attached(model, capacity=64, compile=compiled) as engine:
+        with attached(model, capacity=64, compile=wanted) as engine:
             slot = engine.alloc()
             first = engine.prefill(slot, ids, taps=(0, 1))
             then = engine.step({slot: _tree(first.emitted)}, taps=(1, 0))[slot]
@@ -102,8 +102,8 @@ def test_two_slots_share_the_layers() -> None:
     model = supported("llama")
     first, second = prompt(9, model.config.vocab_size), prompt(5, model.config.vocab_size, seed=1)
     runs = []
-    for compiled in (False, True):
-        with attached(model, capacity=64, slots=2, compile=compiled) as engine:
+    for wanted in (False, True):
+        with attached(model, capacity=64, slots=2, compile=wanted) as engine:
             outs = [list(engine.prefill(engine.alloc(), ids).emitted) for ids in (first, second)]
             for _ in range(6):
                 for slot, result in engine.step({at: _tree(out) for at, out in enumerate(outs)}).items():
@@ -118,7 +118,7 @@ def test_transformers_own_loop_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
     with torch.inference_mode():
         expected = model(ids).logits
     monkeypatch.setattr(torch, "compile", lambda *_, **__: lambda *_, **__: pytest.fail("took the compiled layer"))
-    fused = fusing.Fused(model, enabled=True)
+    fused = compiled.Fused(model, enabled=True)
     fused.attach()
     try:
         with torch.inference_mode():
@@ -129,13 +129,13 @@ def test_transformers_own_loop_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_not_enabled_changes_nothing() -> None:
     model = supported("llama")
-    fused = fusing.Fused(model, enabled=False)
+    fused = compiled.Fused(model, enabled=False)
     fused.attach()
     assert not _switched(model)
 
 
 def test_keys_changed_after_the_cache_are_refused() -> None:
-    deferred = fusing._Deferred()
+    deferred = compiled._Deferred()
     key, value = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 1, 4)
     stored, _ = deferred.update(key, value, 0)
     with pytest.raises(UsageError, match="cannot be compiled"):
@@ -147,7 +147,7 @@ def test_settings_of_the_compiler_come_back() -> None:
 
     model = supported("llama")
     before = config.allow_unspec_int_on_nn_module, config.recompile_limit
-    fused = fusing.Fused(model, enabled=True)
+    fused = compiled.Fused(model, enabled=True)
     fused.attach()
     fused.attach()
     assert (config.allow_unspec_int_on_nn_module, config.recompile_limit) != before

@@ -13,11 +13,10 @@ from random_trees import hiding_tree, random_tree
 from recorded import recorded_capture
 
 from specbench.common.errors import EnvironmentRefused
-from specbench.decoding.tree import TokenTree
+from specbench.decoding.tree import COMPUTED, TokenTree
 from specbench.engine import graphs
 from specbench.engine.engine import Engine
 from specbench.engine.graphs import ROW_BUCKETS, CaptureFailed
-from specbench.engine.pack import COMPUTED
 
 VOCAB = 97
 TOKENS = 12

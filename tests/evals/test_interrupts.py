@@ -16,7 +16,7 @@ import pytest
 
 from specbench.evals import launch, scoring
 from specbench.evals.interrupts import Interrupts
-from specbench.evals.sandbox import run as sandbox
+from specbench.evals.sandbox import sandbox
 
 SOON_S = 5.0  # the programs of these tests take twice that and more
 SLEEPER = "    import time\n    time.sleep(60)\n    # {}"

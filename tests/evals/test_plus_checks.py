@@ -19,7 +19,7 @@ from specbench.evals.plus_worker import MAX_LINES, longest_code
 from specbench.evals.sandbox import codec, differential
 from specbench.evals.sandbox.differential import right
 from specbench.evals.sandbox.fingerprint import BOUND, fingerprint, large
-from specbench.evals.sandbox.run import Sandbox
+from specbench.evals.sandbox.sandbox import Sandbox
 
 needs_evalplus = pytest.mark.skipif(plus_checks.version() is None, reason="evalplus is not installed")
 

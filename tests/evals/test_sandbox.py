@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from specbench.common.errors import EnvironmentRefused
-from specbench.evals.sandbox import confine, seccomp
-from specbench.evals.sandbox import run as sandbox
-from specbench.evals.sandbox.run import Confinement, Limits, Program, Sandbox
+from specbench.evals.sandbox import confine, sandbox, seccomp
+from specbench.evals.sandbox.sandbox import Confinement, Limits, Program, Sandbox
 from specbench.evals.task import Verdict
 
 TIGHT = Limits(cpu_s=1, wall_s=1.5, memory=512 << 20)

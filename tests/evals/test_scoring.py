@@ -150,6 +150,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert command(run).stderr == ""
 
 
+def test_it_answers_to_the_name_that_older_runs_print(tmp_path: Path) -> None:
+    run = folder(tmp_path / "run", [RIGHT, WRONG])
+    command = [sys.executable, "-m", "specbench.scoring", str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{run / 'verdicts.jsonl'}\n")
+    assert [verdict["passed"] for verdict in verdicts(run)] == [True, False]
+
+
 def test_its_errors_are_one_line_with_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 2
     captured = capsys.readouterr()

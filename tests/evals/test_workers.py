@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specbench.common.errors import EnvironmentRefused
-from specbench.evals.sandbox import run
+from specbench.evals.sandbox import sandbox
 from specbench.evals.workers import DiedError, TimedOutError, Workers, _Worker
 
 
@@ -74,13 +74,13 @@ def test_memory_has_a_limit(workers: Workers) -> None:
 
 def test_stopping_all_ends_a_job_and_idle_workers(workers: Workers) -> None:
     idle = workers.ask({"do": "a"}, 10)["pid"]
-    run.stop_all()
+    sandbox.stop_all()
     assert workers.ask({"do": "b"}, 10)["pid"] != idle
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(workers.ask, {"do": "hang"}, 60)
         time.sleep(0.3)
         while not job.done():  # as the scorer does: the job is tried once more, in a process of its own
-            run.stop_all()
+            sandbox.stop_all()
             time.sleep(0.02)
         assert isinstance(job.exception(), (DiedError, EnvironmentRefused))
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from specbench.cli import options
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.hardware.gpus import GPUS, Gpu, find, identify, require
+from specbench.hardware import environment, gpus
+from specbench.hardware.gpus import GPUS, Gpu, find, identify, require, seen
 
 MIB = 1 << 20
 
@@ -113,21 +120,30 @@ def test_a_true_assertion_passes() -> None:
 @pytest.mark.parametrize(
     ("requested", "present_name", "message"),
     [
-        ("b200", None, "--gpu b200 but this machine has no CUDA device; run with --gpu auto"),
+        (
+            "b200",
+            None,
+            "--gpu b200 but this machine has no CUDA device (Own 5, 2 cores); "
+            "--gpu auto runs here, and with --project b200 specbench run says what it would be there",
+        ),
         (
             "B200",
             "NVIDIA H200",
-            "--gpu b200 but this machine has 'NVIDIA H200' (--gpu h200); run with --gpu auto",
+            "--gpu b200 but this machine has 'NVIDIA H200' (--gpu h200); --gpu auto runs here, and with --project b200 "
+            "specbench run says what it would be there",
         ),
         (
             "h100",
             "NVIDIA H100 NVL",
-            "--gpu h100-sxm but this machine has 'NVIDIA H100 NVL' (not a whole device of the table);"
-            " run with --gpu auto",
+            "--gpu h100-sxm but this machine has 'NVIDIA H100 NVL' (not a whole device of the table); "
+            "--gpu auto runs here, and with --project h100-sxm specbench run says what it would be there",
         ),
     ],
 )
-def test_a_false_assertion_names_both(requested: str, present_name: str | None, message: str) -> None:
+def test_a_false_assertion_names_both(
+    requested: str, present_name: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "processor", lambda: "Own 5, 2 cores")
     with pytest.raises(EnvironmentRefused) as refused:
         require(requested, present_name, None)
     assert str(refused.value) == message
@@ -136,3 +152,65 @@ def test_a_false_assertion_names_both(requested: str, present_name: str | None, 
 def test_a_misspelt_name_is_a_usage_error_even_without_a_gpu() -> None:
     with pytest.raises(UsageError, match="did you mean"):
         require("h2000", None, None)
+
+
+# ------------------------------------------------------------------ what the kernel's driver says
+
+INFORMATION = """Model: \t\t {}
+IRQ:   \t\t 103
+GPU UUID: \t GPU-5a1f
+Bus Type: \t PCIe
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A machine whose driver knows GPUs of these names; without a call it has no driver."""
+    monkeypatch.setattr(gpus, "_NVIDIA", tmp_path / "nvidia")
+    monkeypatch.setattr(gpus, "_DRIVERS", (tmp_path / "nvidiactl",))
+
+    def install(*names: str) -> None:
+        for number, name in enumerate(names):
+            folder = tmp_path / "nvidia" / "gpus" / f"0000:0{number}:00.0"
+            folder.mkdir(parents=True)
+            (folder / "information").write_text(INFORMATION.format(name))
+
+    return install
+
+
+def test_the_driver_names_the_gpus(driver: Callable[..., None]) -> None:
+    assert seen() == []
+    driver("NVIDIA H200", "NVIDIA GeForce RTX 4090")
+    assert seen() == ["NVIDIA H200", "NVIDIA GeForce RTX 4090"]
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_driver_that_names_nothing_leaves_it_to_torch(tmp_path: Path) -> None:
+    (tmp_path / "nvidiactl").touch()  # as in a container
+    assert seen() is None
+    (tmp_path / "nvidia" / "gpus" / "0000:01:00.0").mkdir(parents=True)
+    (tmp_path / "nvidia" / "gpus" / "0000:01:00.0" / "information").write_text("IRQ: 1\n")
+    assert seen() is None
+
+
+@pytest.mark.parametrize("there", [(), ("NVIDIA H200",), ("NVIDIA H200", "NVIDIA H100 80GB HBM3")])
+def test_another_gpu_is_refused_before_torch(there: tuple[str, ...], driver: Callable[..., None]) -> None:
+    driver(*there)
+    with pytest.raises(EnvironmentRefused, match=r"--gpu b200 but this machine has .*--project b200"):
+        options.assert_gpu("b200")
+
+
+def test_the_users_first_sentence_is_answered_at_once_where_there_is_no_such_card() -> None:
+    if seen() != []:
+        pytest.skip("this machine has a driver for GPUs")
+    code = (
+        "import sys; from specbench.cli import main\n"
+        "code = main('run --method jf --task humaneval --gpu b200'.split())\n"
+        "print(code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split() == ["3", "False"]
+    assert done.stderr.startswith("error: --gpu b200 but this machine has no CUDA device (")
+    assert "--gpu auto" in done.stderr
+    assert "--project b200" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -171,8 +171,8 @@ def test_every_command_that_loads_a_model_has_the_flag(
     command = argv.format(out=tmp_path / "out").split()
     if command[0] == "judge":
         command += [str(judged_runs.folder(tmp_path, {"ar": {"81": ["a", "b"], "111": ["c", "d"]}}))]
-        monkeypatch.setattr("specbench.evals.judge.run.questions", lambda *given: {})
-        monkeypatch.setattr("specbench.evals.judge.run.answers", lambda *given: [])
+        monkeypatch.setattr("specbench.evals.judge.judge.questions", lambda *given: {})
+        monkeypatch.setattr("specbench.evals.judge.judge.answers", lambda *given: [])
         monkeypatch.setattr("specbench.evals.judge.prompts.JudgePrompts", lambda folder: None)
     else:
         command += ["--model", "config:tiny"]

@@ -20,7 +20,7 @@ import pytest
 from specbench.common import files
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.common.files import check_writable, write_folder, write_json_atomic, write_text_atomic
-from specbench.results import folder as storage
+from specbench.results import folder as run_folder
 from specbench.results.folder import RunFolder
 from specbench.results.request_log import RequestLog, read_requests
 from specbench.results.schema import SCHEMA_VERSION
@@ -261,7 +261,7 @@ def test_a_folder_without_run_json_is_never_seen(tmp_path: Path, monkeypatch: py
         seen.append([name for name in names(tmp_path) if not name.startswith(".")])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage, "write_json_atomic", interrupted)
+    monkeypatch.setattr(run_folder, "write_json_atomic", interrupted)
     with pytest.raises(KeyboardInterrupt):
         RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN)
     assert seen == [[]]
@@ -367,13 +367,13 @@ def test_a_run_that_finished_while_it_was_looked_up_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN)
-    acquire = storage._acquire
+    acquire = run_folder._acquire
 
     def finishes_first(path: Path) -> int:
         folder.finish({})
         return acquire(path)
 
-    monkeypatch.setattr(storage, "_acquire", finishes_first)
+    monkeypatch.setattr(run_folder, "_acquire", finishes_first)
     assert RunFolder.find_unfinished(tmp_path, DIGEST) is None
 
 

@@ -113,14 +113,17 @@ def test_a_package_for_the_names_of_0_1_is_told_the_new_ones(
     old = shutil.copytree(PACKAGE, tmp_path / "specbench-echo")
     decoder = old / "specbench_echo" / "decoder.py"
     above, _, below = decoder.read_text().partition("from specbench")
-    rest = below[below.index("\n\n\nclass Options") :]
+    rest = below[below.index("\n\n\nclass Options") :].replace("decoding.Options", "BaseOptions")
     install(old, tmp_path / "site")
     installed = tmp_path / "site" / "specbench_echo" / "decoder.py"
     with visible(tmp_path / "site"):
         for imports, named in (
-            (IMPORTS_OF_0_1, "specbench.engine.tree is specbench.decoding now"),
+            (IMPORTS_OF_0_1, "specbench.engine.tree is specbench.decoding"),
             # One after the other, until it loads.
-            (IMPORTS_OF_0_1.replace("engine.tree", "decoding"), "specbench.options is specbench.common"),
+            (
+                IMPORTS_OF_0_1.replace("engine.tree", "decoding"),
+                "specbench.options is specbench.common",
+            ),
         ):
             installed.write_text(above + imports + rest)
             assert main(["run", "--method", "echo", "--model", "config:tiny"]) == 2

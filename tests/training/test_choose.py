@@ -8,7 +8,7 @@ import pytest
 
 from specbench.common import registry
 from specbench.common.errors import UsageError
-from specbench.training.recipe import choose, published
+from specbench.training.choose import choose, published
 
 RECIPES = [(method, name) for method in ("jf", "cllm", "msn") for name in published(registry.method(method))]
 

@@ -10,7 +10,7 @@ from data_files import data_folder
 
 from specbench.common import registry
 from specbench.common.errors import UsageError
-from specbench.training.sources import check_sets, trainable, training_prompts
+from specbench.training.prompts import check_sets, trainable, training_prompts
 
 
 @pytest.mark.parametrize(

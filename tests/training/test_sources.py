@@ -18,7 +18,8 @@ from specbench.engine.sampler import Sampling
 from specbench.evals.draw import draw
 from specbench.training.answers import Asking, ask
 from specbench.training.collection import Collecting, collect
-from specbench.training.sources import Found, Wanted, find, scorer
+from specbench.training.prompts import scorer
+from specbench.training.sources import Found, Wanted, find
 
 VOCAB = 128
 HOW = Asking(max_new_tokens=6, concurrency=2)

@@ -88,7 +88,7 @@ def accept_paths(
         tokens: int32 [S, Q] token of each row. This and all other inputs: contiguous in the last dimension.
         parents: int32 [S, Q] parent row; root and padding name themselves.
         accept: int32 or bool [S, Q]; 0 for draft-only and padding rows.
-        bits: int32 [S, Q, W] from :func:`specbench.engine.kernels.accept.tree_bits`, contiguous.
+        bits: int32 [S, Q, W] from :func:`tree_bits`, contiguous.
         depth: int32 [S, Q] from the same, contiguous.
         next_token: int32 [S, Q] the target's token after each row.
         forced: int32 [S, Q]; where it is 0 or more it takes the place of ``next_token``, which is updated. For

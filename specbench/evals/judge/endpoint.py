@@ -10,9 +10,9 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from specbench.common import EnvironmentRefused, UsageError
+from specbench.evals.judge.judge import Unanswered
 from specbench.evals.judge.posting import post
 from specbench.evals.judge.prompts import JudgePrompt
-from specbench.evals.judge.run import Unanswered
 from specbench.evals.judge.secret import Secret
 from specbench.results.judgments import JudgeSpec
 
@@ -56,17 +56,19 @@ class Endpoint:
             UsageError: not a web address, or no key that could be sent.
         """
         self._secret = None if key is None else Secret(key)
-        parts = urlsplit(base_url)
         try:
+            parts = urlsplit(base_url)
             port = parts.port
         except ValueError:
-            port = -1
+            parts, port = urlsplit(""), -1
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
             raise UsageError(
                 f"--base-url {self._scrubbed(base_url)} is no web address; write it as http://localhost:8000/v1"
             )
         if "@" in parts.netloc:
             raise UsageError("--base-url holds a user or password; give the key by --api-key-env")
+        if self._scrubbed(base_url) != base_url:  # the record of a judge names its host
+            raise UsageError("--base-url holds the key; give the key by --api-key-env alone")
         self._host = parts.netloc
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._timeout_s = timeout_s

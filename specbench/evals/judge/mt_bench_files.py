@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.evals.data import read_rows
-from specbench.evals.judge.run import Answer, judgment
+from specbench.evals.judge.judge import Answer, judgment
 from specbench.evals.task import Question
 from specbench.results import RequestLog, RequestRecord, RunConfig
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_judgments

@@ -1,4 +1,4 @@
-"""The far side of ``run.py``: runs one program and its tests, in two processes. Started fresh for every program.
+"""The far side of ``sandbox.py``: runs one program and its tests, in two processes. Started fresh for every program.
 
     sandbox (the scorer) -- job, later the tests --> judge -- "call f(args)" --> program
                          <-------- verdict ---------       <---- the value ----

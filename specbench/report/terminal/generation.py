@@ -48,7 +48,7 @@ class Generation:
     """One request, step by step. Prints with colours or with letters, as the console can.
 
     Raises:
-        UsageError: as :func:`specbench.report.terminal.generation.steps`.
+        UsageError: as :func:`steps`.
     """
 
     def __init__(self, record: RequestRecord) -> None:
@@ -169,7 +169,7 @@ def as_data(record: RequestRecord) -> dict[str, Any]:
     """The same as JSON-ready data, texts as they are.
 
     Raises:
-        UsageError: as :func:`specbench.report.terminal.generation.steps`.
+        UsageError: as :func:`steps`.
     """
     found = steps(record)
     names = ("key", "method", "prompt_id", "repeat", "turn", "n_out", "forwards", "stop_reason")

@@ -27,14 +27,13 @@ def cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str
     Triton makes a compile-time argument of an int that is 1, so the cases of one row have those too.
     """
     from specbench.engine.kernels import accept, kv, sample
-    from specbench.engine.kernels import accept as bits
 
     i32, four_warps = "*i32", {"num_warps": 4}
     for rows in (1, 64, 512):
         block, rounds = max(32, rows), (rows - 1).bit_length()
         pointers = {"parents": i32, "bits": i32, "depth": i32}
         sizes = {"ROUNDS": rounds, "BLOCK": block} | ones(rows, "rows", "words", "slot_stride")
-        yield f"bits {rows}", bits._tree_bits, pointers, sizes, four_warps
+        yield f"bits {rows}", accept._tree_bits, pointers, sizes, four_warps
         pointers |= dict.fromkeys(["tokens", "next_token", "forced", "count", "path", "bonus"], i32)
         for flag, forced in (("*i1", True), (i32, False)):
             sizes = {"FORCED": forced, "BLOCK": block, "WORDS": block // 32}

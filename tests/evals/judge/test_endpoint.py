@@ -18,8 +18,8 @@ from chat_server import Server, completion, replies, says, serving
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals.judge import posting
 from specbench.evals.judge.endpoint import Endpoint
+from specbench.evals.judge.judge import Unanswered
 from specbench.evals.judge.prompts import JudgePrompt
-from specbench.evals.judge.run import Unanswered
 
 PROMPT = JudgePrompt("single-v1", "Be fair.", "Rate “this”.")
 KEY = "sk-se/c+r=et42"

@@ -13,9 +13,9 @@ import pytest
 from data_files import data_folder
 
 from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.evals.judge.judge import questions
 from specbench.evals.judge.mt_bench_files import export, import_judgments
 from specbench.evals.judge.prompts import JudgePrompts
-from specbench.evals.judge.run import questions
 from specbench.evals.task import Question
 from specbench.results.judgments import read_judgments
 

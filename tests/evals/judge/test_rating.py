@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specbench.evals.judge.run import rating
+from specbench.evals.judge.judge import rating
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
-from specbench.decoding import Options as BaseOptions
 
 
-class Options(BaseOptions):
+class Options(decoding.Options):
     """Options of echo."""
 
     length: int = option(8, "n", help="times the last token is guessed", ge=1, le=511)

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from specbench.common import UsageError, options, registry
+from specbench.common import UsageError, guests, options, registry
 from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
 from specbench.evals.task import JudgedTask, Question
 from specbench.results import BASELINE, RequestLog, RequestRecord
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_judgments
 from specbench.results.schema import TaskSpec, request_key
+
+
+class Unanswered(Exception):
+    """The judge refuses this one prompt; others may go through."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ def questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Ques
     Raises:
         UsageError: the task is not judged, or is another version by now, or its data are missing or wrong.
         EnvironmentRefused: its data are nowhere on this machine.
+        PluginFault: the task ended the command.
     """
     card = registry.task(task.name)
     if not card.info.get("judge"):
@@ -44,8 +49,9 @@ def questions(task: TaskSpec, data_dir: Path | None = None) -> Mapping[str, Ques
             "differ; run it again"
         )
     module = card.load()
-    made: JudgedTask = module.Task(options.parse(module.Options, task.options, task.name), data_dir)
-    return made.questions()
+    with guests.hosting(card.who):
+        made: JudgedTask = module.Task(options.parse(module.Options, task.options, task.name), data_dir)
+        return made.questions()
 
 
 def answers(records: Sequence[RequestRecord], asked: Mapping[str, Question], prompts: JudgePrompts) -> list[Answer]:
@@ -180,7 +186,3 @@ def rating(text: str) -> float | None:
             value = float(found[1])
             return value if LOWEST <= value <= HIGHEST else None
     return None
-
-
-class Unanswered(Exception):
-    """The judge refuses this one prompt; others may go through."""

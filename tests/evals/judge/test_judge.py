@@ -12,9 +12,9 @@ from data_files import data_folder
 from judged_runs import ToyJudge
 
 from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.evals.judge.judge import Answer, Unanswered, judge_all, questions
+from specbench.evals.judge.judge import answers as rated
 from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
-from specbench.evals.judge.run import Answer, Unanswered, judge_all, questions
-from specbench.evals.judge.run import answers as rated
 from specbench.evals.task import Question
 from specbench.results.judgments import JUDGMENTS, Judgment, read_judgments, scores
 

@@ -1,4 +1,4 @@
-"""Door: the names that a room hands out, each imported when it is first asked for. No torch.
+"""Doors: the names that a room hands out, each imported when it is first asked for. No torch.
 
 A room's ``__init__`` names them once, as imports for type checkers:
 
@@ -32,6 +32,8 @@ def door(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     package = sys.modules[room]
     assert package.__spec__ is not None
     source = package.__spec__.loader.get_source(room)  # type: ignore[union-attr]
+    if source is None:
+        raise ImportError(f"{room} has lost its source; install specbench-llm as it is published")
     where = {
         alias.name: statement.module
         for block in ast.parse(source).body
@@ -44,6 +46,10 @@ def door(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     def give(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module '{room}' has no attribute '{name}'")
-        return getattr(import_module(where[name]), name)
+        try:
+            module = import_module(where[name])
+        except AttributeError as error:  # would read as if this room had no such name
+            raise ImportError(f"{where[name]} cannot be imported: {error}") from error
+        return getattr(module, name)
 
     return give, lambda: sorted({*vars(package), *where})

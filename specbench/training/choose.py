@@ -1,0 +1,70 @@
+"""Options of a recipe, chosen: those of a paper or of the user's file, and what is set beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specbench.common import UsageError
+from specbench.common.errors import unknown
+from specbench.common.options import names, parse
+from specbench.common.registry import Card
+
+_FOLDER = "recipes"
+
+
+def published(card: Card) -> dict[str, Path]:
+    """The YAML files that a method brings, by name: a publication's options each."""
+    return {path.stem: path for path in sorted((card.folder / _FOLDER).glob("*.yaml"))}
+
+
+def choose(card: Card, options: Any, recipe: str | None, settings: Sequence[str]) -> Any:
+    """The options that a training runs with.
+
+    Args:
+        card: of the method.
+        options: the recipe's class of options.
+        recipe: name of one of :func:`published`, or a YAML file of the user's; None is the defaults.
+        settings: ``NAME=VALUE``, which win over it.
+
+    Raises:
+        UsageError: an unknown name or file, an option that is none, given twice, or out of its range.
+    """
+    own = assigned(settings)
+    if recipe is None:
+        return parse(options, own, f"the recipe of {card.name}")
+    known = names(options)
+    set_here = {known.get(name.replace("-", "_")) for name in own}
+    theirs = {name: value for name, value in _read(card, recipe).items() if known.get(name) not in set_here}
+    return parse(options, {**theirs, **own}, f"the recipe of {card.name}")
+
+
+def assigned(settings: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` as a mapping; raises a UsageError for what is none, or set twice."""
+    found: dict[str, str] = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        if not sign or not name:
+            raise UsageError(f"--set {setting} is not NAME=VALUE; write --set lr=0.001, for one")
+        if name in found:
+            raise UsageError(f"--set {name} is given twice; keep one")
+        found[name] = value
+    return found
+
+
+def _read(card: Card, recipe: str) -> Mapping[str, Any]:
+    path = published(card).get(recipe, Path(recipe))
+    if path.suffix not in (".yaml", ".yml"):
+        raise unknown(f"recipe of {card.name}", recipe, published(card))
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"recipe file {recipe} cannot be read; give a .yaml file of options") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"recipe file {recipe} is not YAML: {' '.join(str(error).split())[:120]}") from error
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise UsageError(f"recipe file {recipe} does not map options to values, as 'lr: 0.0001' does")
+    return found

@@ -1,0 +1,174 @@
+"""A session wires model, engine and methods: what reaches the engine, what is shared, and what is free in the end."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import models_tiny
+import pytest
+import targets
+import torch
+import toys
+
+from specbench.common.errors import UsageError
+from specbench.engine.engine import Engine
+from specbench.engine.sampler import Sampling
+from specbench.results.schema import SimulatedAcceptance
+from specbench.runner import target
+from specbench.runner.loop import Request
+from specbench.runner.plan import plan_methods
+from specbench.runner.session import Kernels, Session
+from specbench.runner.stop import StopRule
+
+VOCAB, PROMPT = 64, [5, 6, 7, 8]
+
+
+@pytest.fixture
+def model() -> Any:
+    return targets.loaded(models_tiny.tiny_llama(VOCAB), name="tiny")
+
+
+def requests(count: int, temperature: float | None = None, budget: int = 6) -> list[Request]:
+    rule = StopRule(frozenset(), (), budget, str)
+    return [Request(str(n), 0, [*PROMPT, n], rule, temperature=temperature) for n in range(count)]
+
+
+class Prepares(toys.Decoder):
+    """Brings what ``make`` gives it."""
+
+    @staticmethod
+    def make(told: Any) -> Any:
+        return None
+
+    @classmethod
+    def prepare(cls, options: Any, target: Any) -> Any:
+        return cls.make(target)
+
+
+def bringing(make: Any, rows: int = 1) -> Any:
+    return toys.toy(rows, decoder=type("Brings", (Prepares,), {"make": staticmethod(make)}))
+
+
+def test_it_decodes_what_plain_decoding_gives_at_the_temperature_of_the_request(model: Any) -> None:
+    sampling = Sampling(temperature=0.0, seed=3)
+    with Session(model, plan_methods(["jacobi"], ["n=4"]), sampling, capacity=32, slots=2) as session:
+        for temperature in (None, 0.9, None):
+            ar, jacobi = (
+                {r.prompt_id: r.ids for r in session.decode(method, requests(3, temperature))}
+                for method in session.methods
+            )
+            assert ar == jacobi
+            assert session.engine.sampling == Sampling(temperature=temperature or 0.0, seed=3)
+        assert session.sampling(0.9).seed == 3
+        with pytest.raises(UsageError, match="temperature"):
+            session.sampling(-1.0)
+
+
+def test_drafts_repeat_with_seed_prompt_and_repeat(model: Any) -> None:
+    def drawn(seed: int) -> list[list[int]]:
+        methods = plan_methods(["jacobi"], ["n=6", "init=uniform"])
+        with Session(model, methods, Sampling(seed=seed), capacity=64) as made:
+            return [record.accepts for record in made.decode(made.methods[1], requests(4, budget=40))]
+
+    assert drawn(1) == drawn(1)
+    contexts = []
+    with Session(model, plan_methods(["ar"], []), Sampling(seed=1), capacity=32) as session:
+        contexts = [session._context("any", request).rng.random() for request in (*requests(2), *requests(1))]
+    assert contexts[0] == contexts[2] != contexts[1]
+
+
+def test_models_that_methods_bring_step_as_the_target_does(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(target, "Engine", lambda model, **how: told.append({"model": model, **how}))
+    kernels = Kernels(backend="reference", graphs=False, compile=False)
+    method = bringing(lambda told: (told.engine("draft", 3), told.attention, told.name))
+    with Session(model, [method], Sampling(seed=4), capacity=32, slots=2, kernels=kernels, name="as typed") as session:
+        assert session.methods[0].shared == (None, "reference", "as typed")
+    assert told == [
+        {
+            "model": "draft", "slots": 2, "capacity": 32, "max_rows": 3, "sampling": Sampling(seed=4),
+            "backend": "reference", "graphs": False, "compile": False,
+        }
+    ]  # fmt: skip
+
+
+def test_a_method_that_wants_a_draft_model_is_refused_where_there_are_none(model: Any) -> None:
+    with pytest.raises(UsageError, match="tiny-draft is a draft model, which is not used here"):
+        Session(model, [bringing(lambda told: told.load("tiny-draft"))], capacity=32)
+
+
+def test_what_is_refused_leaves_the_model_free(model: Any) -> None:
+    def refuse(told: Any) -> Any:
+        raise UsageError("no head for this model")
+
+    with pytest.raises(UsageError, match="no head"):
+        Session(model, [bringing(refuse)], capacity=32)
+    with pytest.raises(ValueError, match="needs a method"):
+        Session(model, [], capacity=32)
+    with Session(model, plan_methods(["ar"], []), capacity=32) as session:  # an engine has its model for itself
+        assert len(list(session.decode(session.methods[0], requests(1)))) == 1
+
+
+def test_closed_it_holds_no_memory(model: Any) -> None:
+    gc.collect()
+    gc.disable()  # what waits for the collector keeps its cache beside the next one
+    try:
+        session = Session(model, plan_methods(["jacobi"], ["n=4"]), capacity=32)
+        assert list(session.decode(session.methods[1], requests(2)))
+        engine = weakref.ref(session.engine)
+        session.close()
+        del session
+        assert engine() is None
+    finally:
+        gc.enable()
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+    """What engines are asked to capture."""
+    seen: list[tuple[int, dict[str, Any]]] = []
+    monkeypatch.setattr(Engine, "prepare", lambda self, rows, **how: seen.append((rows, how)))
+    return seen
+
+
+def test_what_is_captured_is_what_the_steps_will_be(model: Any, captured: list[tuple[int, dict[str, Any]]]) -> None:
+    methods = plan_methods(["msn", "jacobi"], ["jacobi.n=4"])
+    simulated = {"jacobi": SimulatedAcceptance(mean=2.0, spread=0.0)}
+    with Session(model, methods, capacity=64, simulated=simulated) as session:
+        session.capture(40, temperature=0.5)
+        assert session.engine.sampling.temperature == 0.5
+        assert captured == [
+            (m.max_rows, {"top_k": m.top_k, "taps": m.taps, "forced": m.label == "jacobi", "context": 40})
+            for m in session.methods
+        ]
+        assert max(how["top_k"] for _, how in captured) > 0
+
+
+def test_weights_in_training_decode_in_place_of_the_models_own(model: Any) -> None:
+    other = models_tiny.tiny_llama(VOCAB)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    with Session(model, plan_methods(["ar"], []), capacity=32, weights=other) as session:
+        assert session.engine.model is other
+        assert session.model is model
+
+
+def test_fewer_sequences_than_slots_are_stepped_together(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Session(model, plan_methods(["ar"], []), capacity=32, slots=3) as session:
+        widths: list[int] = []
+        step = session.engine.step
+
+        def seen(trees: Any, **how: Any) -> Any:
+            widths.append(len(trees))
+            return step(trees, **how)
+
+        monkeypatch.setattr(session.engine, "step", seen)
+        assert len(list(session.decode(session.methods[0], requests(4), together=2))) == 4
+        assert set(widths) == {2}
+        widths.clear()
+        assert len(list(session.decode(session.methods[0], requests(3)))) == 3
+        assert set(widths) == {3}
