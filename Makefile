@@ -54,6 +54,6 @@ bench: $(READY)  ## ratios against other loops, in one run
 gpu-check: $(READY)  ## is everything right on this GPU, and how fast; under 9 minutes, no network
 	$(BIN)/python -m benchmarks.gpu_check $(if $(MODEL),--model $(MODEL))
 
-clean:  ## remove what make and the tools made; runs/ and results/ stay
+clean:  ## remove what make and the tools made; results/ and reports/ stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,14 @@ from specbench.results.schema import RequestRecord, RunConfig
 from specbench.results.summary import summarise
 
 RESULTS = Path(__file__).parents[1] / "results"
+
+#: Folders of it that results/README.md names. Others there are somebody's own runs, of which nothing can be expected.
+CURATED = [
+    RESULTS / name for name in re.findall(r"^\| \[[^]]*\]\(([^)]+)\)", (RESULTS / "README.md").read_text(), re.M)
+]
+
+#: Those of them that are runs, the oldest first.
+COMMITTED = sorted(folder for folder in CURATED if (folder / "run.json").exists())
 
 #: A finished run of twelve prompts and fifteen rows, real times of a small model on a CPU.
 GSM8K = next(RESULTS.glob("20261121T172709Z-*"))

@@ -10,8 +10,8 @@ from specbench.common.errors import Regression
 
 
 def compare(
-    runs: list[str] = typer.Argument(
-        help="Folders that specbench run wrote, or FOLDER:METHOD; the first is the reference.", metavar="RUN"
+    runs: list[str] = options.folders(
+        "Folders that specbench run wrote, or FOLDER:METHOD; the first is the reference.", "RUN"
     ),
     fail_under: float | None = typer.Option(
         None,

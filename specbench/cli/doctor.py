@@ -7,14 +7,14 @@ from pathlib import Path
 
 import typer
 
-from specbench.cli import output
+from specbench.cli import options, output
 from specbench.common import EnvironmentRefused
 
 _MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
 
 
 def doctor(
-    out: Path = typer.Option(Path("runs"), help="Folder that runs would be written to."),
+    out: Path = typer.Option(options.RESULTS, "--out", help="Folder that runs would be written to."),
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout."),
 ) -> None:
     """Check software, model, data, sandbox, load and disk; exits 3 when a run cannot work."""

@@ -14,7 +14,7 @@ from specbench.common.errors import unknown
 
 
 def export(
-    runs: list[Path] = typer.Argument(help="Folders that specbench run or sweep wrote.", metavar="RUN..."),
+    runs: list[Path] = options.folders("Folders that specbench run or sweep wrote.", "RUN..."),
     to: str = typer.Option("csv", "--to", help="csv, json, md or latex."),
     summary: bool = typer.Option(False, "--summary", help="A row per method instead of one per request."),
     columns: str | None = typer.Option(

@@ -24,7 +24,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,40}")
 
 
 def judge(
-    run: Path = typer.Argument(help="A folder that specbench run wrote.", metavar="RUN"),
+    run: Path = options.folders("A folder that specbench run wrote.", "RUN"),
     model: str | None = typer.Option(None, "--judge", help="A model as for --model, or one of --base-url."),
     base_url: str | None = typer.Option(None, "--base-url", help="OpenAI-compatible, as http://localhost:8000/v1."),
     api_key_env: str | None = typer.Option(

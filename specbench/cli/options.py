@@ -56,6 +56,42 @@ DATA_DIR = typer.Option(None, "--data-dir", help="Folder with task data files.",
 DATA_FILE = typer.Option(None, "--data-file", help="Your prompts, for --task prompts.", exists=True, dir_okay=False)
 JSON = typer.Option(False, "--json", help="JSON to stdout.")
 
+#: Where runs and sweeps go, and reports of them; in a clone git ignores what is put there.
+RESULTS, REPORTS, PROFILES = Path("results"), Path("reports"), Path("profiles")
+
+#: Instead of a folder's name: the newest run, sweep or profile.
+LATEST = "latest"
+
+# Where it is looked for: where commands write by default, and where those of older versions did.
+_LOOKED_THROUGH = (RESULTS, PROFILES, Path("runs"), Path("sweeps"))
+
+
+def folders(help: str, metavar: str) -> Any:
+    """The argument of a command that reads folders: one, or several, which may be FOLDER:METHOD. It takes LATEST."""
+    return typer.Argument(help=f"{help} Or {LATEST}, the newest.", metavar=metavar, callback=_with_latest)
+
+
+def _with_latest(given: Any) -> Any:
+    """What was given, as paths or as texts, with the folder's name for LATEST.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if isinstance(given, (list, tuple)):
+        return [_with_latest(each) for each in given]
+    name, colon, method = str(given).partition(":")
+    if name != LATEST or Path(name).exists() or Path(str(given)).exists():  # a folder that is called so is that folder
+        return given
+    from specbench.report import newest
+
+    if (found := newest(_LOOKED_THROUGH)) is None:
+        *others, last = (f"{folder}/" for folder in _LOOKED_THROUGH)
+        raise UsageError(f"no run, sweep or profile in {', '.join(others)} or {last} here; name its folder")
+    from specbench.cli import output
+
+    output.stderr().print(f"latest: {found}", soft_wrap=True, markup=False)
+    return type(given)(f"{found}{colon}{method}")
+
 
 def make_plan(
     *,
@@ -89,6 +125,7 @@ def make_plan(
     trust_remote_code: bool = False,
     prompt_seed: int | None = None,
     first: bool = False,
+    again: bool = False,
     expand: Callable[[Sequence[str], Sequence[str]], tuple[Method, ...]] | None = None,
 ) -> Plan:
     """A plan from command-line values; every mistake is found before torch is imported.
@@ -165,6 +202,7 @@ def make_plan(
         simulated=plan_simulated(methods, simulate),
         said=tuple(lines),
         trust_remote_code=trust_remote_code,
+        again=again,
     )
 
 

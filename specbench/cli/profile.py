@@ -38,7 +38,7 @@ def profile(
     compile: bool = options.COMPILE,
     revision: str | None = options.REVISION,
     trust_remote_code: bool = options.TRUST_REMOTE_CODE,
-    out: Path = typer.Option(Path("profiles"), "--out", help="Folder that receives the profile's folder."),
+    out: Path = typer.Option(options.PROFILES, "--out", help="Folder that receives the profile's folder."),
     as_json: bool = options.JSON,
 ) -> None:
     """Measure a step's time over rows, context and sequences, against the device's roofline.

@@ -36,6 +36,10 @@ class RunProgress:
         if self._bar is not None:
             self._bar.stop()
 
+    def done_already(self, folder: RunFolder) -> None:
+        """There is nothing to decode."""
+        self._console.print(f"done already in {folder.path}; --again repeats", soft_wrap=True, markup=False)
+
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None:
         """A run begins, or goes on where ``done`` requests are finished already."""
         self._done, self._total, self._begun = done, total, time.monotonic()

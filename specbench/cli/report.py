@@ -10,8 +10,8 @@ from specbench.cli import options, output
 
 
 def report(
-    runs: list[Path] = typer.Argument(help="Folders of runs, sweeps or profiles, or folders of such.", metavar="RUNS"),
-    out: Path = typer.Option(Path("report"), "--out", help="Folder that receives report.html, .md and .csv."),
+    runs: list[Path] = options.folders("Folders of runs, sweeps or profiles, or folders of such.", "RUNS"),
+    out: Path = typer.Option(options.REPORTS, "--out", help="Folder that receives report.html, .md and .csv."),
     claims: bool = typer.Option(False, "--claims", help="With the published rows of the same methods beside them."),
     as_json: bool = options.JSON,
 ) -> None:

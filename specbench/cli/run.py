@@ -44,7 +44,8 @@ def run(
     trust_remote_code: bool = options.TRUST_REMOTE_CODE,
     data_dir: Path | None = options.DATA_DIR,
     data_file: Path | None = options.DATA_FILE,
-    out: Path = typer.Option(Path("runs"), "--out", help="Folder that receives the run's folder."),
+    out: Path = typer.Option(options.RESULTS, "--out", help="Folder that receives the run's folder."),
+    again: bool = typer.Option(False, "--again", help="Measure anew what a finished run in --out has already."),
     trace: bool = typer.Option(False, "--trace", help="Split each step's time into phases (slows steps down a bit)."),
     simulate: list[str] = typer.Option(
         [],
@@ -62,7 +63,7 @@ def run(
 ) -> None:
     """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
 
-    Repeating an interrupted command goes on where it stopped.
+    Repeating an interrupted command goes on where it stopped; repeating a finished one shows its run.
     """
     onto = options.other_gpu(project, profile)
     options.assert_gpu(gpu)
@@ -94,6 +95,7 @@ def run(
         data_dir=data_dir,
         data_file=data_file,
         out=out,
+        again=again,
         trace=trace,
         simulate=simulate,
         preset=preset,

@@ -10,7 +10,7 @@ from specbench.cli import options, output
 
 
 def score(
-    run: Path = typer.Argument(help="A folder that specbench run wrote.", metavar="RUN"),
+    run: Path = options.folders("A folder that specbench run wrote.", "RUN"),
     workers: int | None = typer.Option(None, "--workers", min=1, help="Answers judged at a time; default all cores."),
     data_dir: Path | None = options.DATA_DIR,
     as_json: bool = options.JSON,

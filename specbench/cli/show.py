@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: Path = typer.Argument(help="A folder that specbench run, sweep or profile wrote.", metavar="RUN"),
+    run: Path = options.folders("A folder that specbench run, sweep or profile wrote.", "RUN"),
     requests: bool = typer.Option(False, "--requests", help="A line per request instead of the table."),
     request: str | None = typer.Option(
         None, "--request", help="How each token of an answer came: prompt id, or METHOD|PROMPT|REPEAT.", metavar="ID"

@@ -87,7 +87,7 @@ def sweep(
     ),
     yes: bool = typer.Option(False, "--yes", help="Run a grid however large it is."),
     no_score: bool = typer.Option(False, "--no-score", help="Do not judge the answers."),
-    out: Path = typer.Option(Path("sweeps"), "--out", help="Folder that receives the sweep's folder."),
+    out: Path = typer.Option(options.RESULTS, "--out", help="Folder that receives the sweep's folder."),
     as_json: bool = options.JSON,
 ) -> None:
     """Measure settings of methods beside each other: which is best, and which are as good.

@@ -38,7 +38,7 @@ def tune(
     trust_remote_code: bool = options.TRUST_REMOTE_CODE,
     data_dir: Path | None = options.DATA_DIR,
     data_file: Path | None = options.DATA_FILE,
-    out: Path = typer.Option(Path("sweeps"), "--out", help="Folder that receives the sweep's folder."),
+    out: Path = typer.Option(options.RESULTS, "--out", help="Folder that receives the sweep's folder."),
     as_json: bool = options.JSON,
 ) -> None:
     """Find the best options of a method for this model, task and device.

@@ -21,6 +21,9 @@ from specbench.common.errors import UsageError, unknown
 
 # Through the links that make the top-level methods/ and tasks/ importable and put them in the wheel.
 _PACKAGE = Path(__file__).parents[1]
+#: Where methods and tasks come from that no other package brought.
+OWN = "specbench"
+
 _MODULES = {"method": "decoder", "task": "task"}
 _CLASSES = {"method": "Decoder", "task": "Task"}
 
@@ -34,7 +37,7 @@ class Card:
         name: registered name.
         package: import name of its package.
         folder: where its files are.
-        origin: "specbench" or the distribution that brought it.
+        origin: :data:`OWN` or the distribution that brought it.
         info: its TOML file, parsed.
     """
 
@@ -108,7 +111,7 @@ def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card
 def _cards(kind: str) -> dict[str, Card]:
     group = f"{kind}s"
     folders = [file.parent for file in sorted((_PACKAGE / group).glob(f"*/{kind}.toml"))]
-    own = [_read(kind, folder.name, f"specbench.{group}.{folder.name}", folder, "specbench") for folder in folders]
+    own = [_read(kind, folder.name, f"specbench.{group}.{folder.name}", folder, OWN) for folder in folders]
     cards = {card.name: card for card in own}
     for point in entry_points(group=f"specbench.{group}"):
         origin = point.dist.name if point.dist else point.value

@@ -143,6 +143,21 @@ def fingerprint(environment: Environment) -> dict[str, Any]:
     }
 
 
+def alike(one: Environment, other: Environment) -> bool:
+    """Whether nothing is known to differ that could move a measurement: what :func:`fingerprint` has and all the rest.
+
+    Load, memory and clocks are of a moment and do not count.
+    """
+
+    def lasting(environment: Environment) -> Environment:
+        device = environment.device.model_copy(
+            update=dict.fromkeys(("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "throttle_reasons"))
+        )
+        return environment.model_copy(update={"load_average": (0.0, 0.0, 0.0), "ram_bytes": 0, "device": device})
+
+    return lasting(one) == lasting(other)
+
+
 def git_state(root: Path) -> tuple[str | None, bool | None]:
     """(commit, whether its sources are changed) if ``root`` itself is a git checkout, else (None, None).
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from specbench.report.frame import load as load
     from specbench.report.frame import load_methods as load_methods
     from specbench.report.gathering import gather as gather
+    from specbench.report.gathering import newest as newest
     from specbench.report.page.build import build as build
     from specbench.report.page.write import write_report as write_report
     from specbench.report.terminal.run import headline as headline

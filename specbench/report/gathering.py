@@ -5,13 +5,17 @@ Records are read one after the other and kept as counts, so that a run of any le
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from specbench.common import UsageError
+from specbench.common.files import read_json_object
 from specbench.hardware import Profile, is_profile, read_profile
 from specbench.report.terminal.generation import Step, steps
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
@@ -23,6 +27,9 @@ from specbench.sweeps import ReadSweep, is_sweep, read_sweep
 
 #: Files that say a folder is, or was, a run.
 _OF_A_RUN = ("run.json", "requests.jsonl", "summary.json", "DONE")
+
+#: How names begin that say when.
+_TIME = re.compile(r"\d{8}T\d{6}Z(?=-)")
 
 _LOOKED_AT = 4  # prompts, of which one is pictured
 _LONG = 24  # tokens: a shorter answer shows little of a method
@@ -149,13 +156,17 @@ def _places(path: Path) -> list[Path]:
     """The folders of runs, sweeps and profiles at a path or below it."""
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder; name folders that specbench run, sweep or profile wrote")
-    try:
-        found = list(_below(path))
-    except OSError as error:
-        raise UsageError(f"{error.filename} cannot be read ({error.strerror}); change that, or name others") from error
+    found = _all_below(path)
     if not found:
         raise UsageError(f"{path} holds no run, sweep or profile; name folders that specbench run or sweep wrote")
     return found
+
+
+def _all_below(path: Path) -> list[Path]:
+    try:
+        return list(_below(path))
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be read ({error.strerror}); change that, or name others") from error
 
 
 def _below(path: Path) -> Iterator[Path]:
@@ -166,6 +177,28 @@ def _below(path: Path) -> Iterator[Path]:
         # Hidden folders are drafts of folders to be; links may lead in circles.
         if inner.is_dir() and not inner.is_symlink() and not inner.name.startswith("."):
             yield from _below(inner)
+
+
+def newest(folders: Iterable[Path]) -> Path | None:
+    """The run, sweep or profile below these folders that was begun last, finished or not; None where there is none.
+
+    Raises:
+        UsageError: one of the folders cannot be read.
+    """
+    found = [place for folder in folders if folder.is_dir() for place in _all_below(folder)]
+    return max(found, key=lambda place: (_begun(place), place.name), default=None)
+
+
+def _begun(place: Path) -> str:
+    """When, as a folder's name says it; of a sweep, whose name has no time, as its newest run does. "" is unknown."""
+    if named := _TIME.match(place.name):
+        return named[0]
+    times = []
+    for file in (*place.glob("run.json"), *place.glob("c*/run.json")):
+        with contextlib.suppress(UsageError, OSError, KeyError, TypeError, ValueError):
+            created = datetime.fromisoformat(read_json_object(file)["created_utc"])
+            times.append(f"{created.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}")
+    return max(times, default="")
 
 
 def _whole_sweep(place: Path) -> ReadSweep:

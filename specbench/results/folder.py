@@ -34,7 +34,8 @@ _LOCK, _RUN, _REQUESTS, _SUMMARY, _DONE = ".lock", "run.json", "requests.jsonl",
 
 
 class RunFolder:
-    """One run on disk. ``create`` and ``find_unfinished`` give it locked for writing, ``load`` only for reading.
+    """One run on disk. ``create`` and ``find_unfinished`` give it locked for writing, ``load`` and ``find_finished``
+    only for reading.
 
     Use it as a context manager: leaving it releases the lock. The kernel releases it too when the process dies.
     """
@@ -142,6 +143,24 @@ class RunFolder:
             if not (path / _DONE).exists():
                 return cls(path, run, lock)
             os.close(lock)  # its writer finished between the two looks
+        return None
+
+    @classmethod
+    def find_finished(
+        cls, out: Path, digest: str, suits: Callable[[RunFolder], bool] = lambda found: True
+    ) -> RunFolder | None:
+        """The newest folder of this configuration with ``DONE``, to read; one that cannot be read does not count.
+
+        Args:
+            suits: says whether such a run is looked for; a UsageError of it is a no.
+        """
+        for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):
+            try:
+                found = cls.load(path)
+                if found.run.get("digest") == digest and found.finished and found.summary() and suits(found):
+                    return found
+            except (UsageError, OSError):
+                continue
         return None
 
     @classmethod

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+from pydantic import ValidationError
+
+from specbench.common import registry
 from specbench.engine import products
 from specbench.hardware import environment
 from specbench.models import LoadedModel
-from specbench.results import RunConfig, RunFolder
+from specbench.results import RunConfig, RunFolder, read_run
 from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
 
@@ -41,9 +44,15 @@ def config_of(
 
 
 def open_folder(plan: Plan, config: RunConfig, captured: environment.Environment) -> tuple[RunFolder, bool]:
-    """The unfinished folder of this configuration, or a new one; and whether it is the former."""
+    """The unfinished folder of this configuration; else a finished one that needs no repeating; else a new one.
+
+    Returns:
+        The folder, and whether it was there before.
+    """
     digest = config.digest()
-    folder = RunFolder.find_unfinished(plan.out, digest)
+    folder = RunFolder.find_unfinished(plan.out, digest)  # first: it may be a repetition that was broken off
+    if folder is None and not plan.again and _code_is_known(config, captured):
+        folder = RunFolder.find_finished(plan.out, digest, lambda found: _stands(found, captured))
     if folder is not None:
         return folder, True
     stem = f"{'+'.join(m.label for m in plan.methods)}-{config.task.name}"
@@ -53,3 +62,22 @@ def open_folder(plan: Plan, config: RunConfig, captured: environment.Environment
         "environment": captured.model_dump(mode="json"),
     }
     return RunFolder.create(plan.out, stem, digest, run), False
+
+
+def _code_is_known(config: RunConfig, captured: environment.Environment) -> bool:
+    """Whether the digest tells the code apart: not where changes are not committed, nor that of other packages."""
+    cards = [registry.task(config.task.name), *(registry.method(spec.name) for spec in config.methods)]
+    return not captured.git_dirty and all(card.origin == registry.OWN for card in cards)
+
+
+def _stands(found: RunFolder, captured: environment.Environment) -> bool:
+    """Whether the run had the threads, libraries and variables of today, of which the digest has only some.
+
+    Raises:
+        UsageError: it is damaged, cut off or mixed.
+    """
+    try:
+        then = environment.Environment.model_validate(found.run.get("environment"))
+    except ValidationError:  # of another version
+        return False
+    return environment.alike(then, captured) and bool(read_run(found.path, traces=False))

@@ -52,6 +52,7 @@ class Plan:
         concurrency: sequences stepped together.
         data_dir: where task data are, before the other places.
         out: folder that receives run folders.
+        again: decode also what a finished run in there has.
         attention: one of :data:`ATTENTION`.
         graphs: one of :data:`GRAPHS`.
         compile: run the model's layers through torch.compile.
@@ -83,6 +84,7 @@ class Plan:
     base: str | None = None
     trust_remote_code: bool = False
     prompt_seed: int | None = 0
+    again: bool = False
 
     @property
     def max_rows(self) -> int:

@@ -23,6 +23,7 @@ from specbench.runner.session import Session, session_of
 class Progress(Protocol):
     """Where a run reports; the CLI draws it, tests and libraries pass :class:`Silent`."""
 
+    def done_already(self, folder: RunFolder) -> None: ...
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None: ...
     def phase(self, text: str) -> None: ...
     def ready(self, engine: Mapping[str, Any]) -> None: ...
@@ -32,6 +33,7 @@ class Progress(Protocol):
 class Silent:
     """No progress."""
 
+    def done_already(self, folder: RunFolder) -> None: ...
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None: ...
     def phase(self, text: str) -> None: ...
     def ready(self, engine: Mapping[str, Any]) -> None: ...
@@ -42,6 +44,9 @@ def execute(
     plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progress, base: LoadedModel | None = None
 ) -> RunFolder:
     """Runs one task to its end, going on in an unfinished folder of the same configuration where there is one.
+
+    What is finished is not decoded again unless the plan says so. That is known only here, with the model loaded: the
+    configuration has the fingerprints of its weights and of what methods bring. No graph is captured for it.
 
     Args:
         base: what the model was made from, where the plan says that there is one.
@@ -63,6 +68,9 @@ def execute(
         config = config_of(plan, model, prepared, captured, base)
         folder, resumed = open_folder(plan, config, captured)
         with folder:
+            if folder.finished:
+                progress.done_already(folder)
+                return folder
             records = _decode(plan, sessions, prepared, folder, progress, resumed)
             graded, verdicts = None, None
             if not plan.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer

@@ -27,7 +27,7 @@ FLAGS = {
         *_DRAW,
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
-        *("--simulate-acceptance", "--head", "--project", "--profile", "--base"),
+        *("--simulate-acceptance", "--head", "--project", "--profile", "--base", "--again"),
     ],
     "tune": [
         *("--method", "--task", "--model", "--gpu", "--grid", "--limit", "--held-out", "--max-new-tokens", "--seed"),
@@ -89,6 +89,17 @@ def test_no_flag_was_renamed() -> None:
 
     found = {command: {name(p) for p in made.params} for command, made in commands().items()}
     assert found == {command: set(flags) for command, flags in FLAGS.items()}
+
+
+def test_where_things_go_unless_it_is_said() -> None:
+    defaults = {
+        command: str(option.default)
+        for command, made in commands().items()
+        for option in made.params
+        if "--out" in option.opts and option.default is not None
+    }
+    runs = dict.fromkeys(["run", "sweep", "tune", "doctor"], "results")
+    assert {command: defaults[command] for command in (*runs, "report")} == {**runs, "report": "reports"}
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in FLAGS)], ids=lambda words: " ".join(words) or "(none)")

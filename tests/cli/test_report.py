@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 from reported import EXACT, answers, config, folder
+from runs import CURATED, RESULTS
 
 from specbench.results.schema import RequestRecord
-
-RESULTS = Path(__file__).parents[2] / "results"
 
 
 def made(out: Path) -> Path:
@@ -35,7 +34,7 @@ def test_it_writes_three_files_and_names_the_page(cli: Any, tmp_path: Path) -> N
 
 def test_the_curated_runs_in_a_page_of_the_same_bytes(cli: Any, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        assert cli("report", RESULTS, "--claims", "--out", tmp_path / name).code == 0
+        assert cli("report", *CURATED, "--claims", "--out", tmp_path / name).code == 0
     for file in ("report.html", "report.md", "report.csv"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     page = (tmp_path / "a" / "report.html").read_text()
@@ -76,7 +75,7 @@ def test_claims_stand_beside_the_row_of_their_method(cli: Any, tmp_path: Path) -
 
 
 def test_every_figure_has_a_name_of_its_own(cli: Any, tmp_path: Path) -> None:
-    assert cli("report", RESULTS, "--claims", "--out", tmp_path).code == 0
+    assert cli("report", *CURATED, "--claims", "--out", tmp_path).code == 0
     rows = list(csv.DictReader((tmp_path / "report.csv").open()))
     names = Counter((row["table"], row["run"], row["row"], row["figure"]) for row in rows)
     assert {name: count for name, count in names.items() if count > 1} == {}
@@ -90,7 +89,7 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
         "from specbench.cli.app import main; sys.exit(main(sys.argv[1:]))"
     )
-    arguments = ["report", str(RESULTS), "--claims", "--out", str(tmp_path)]
+    arguments = ["report", *map(str, CURATED), "--claims", "--out", str(tmp_path)]
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
 
 

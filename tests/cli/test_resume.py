@@ -116,7 +116,7 @@ def test_a_record_that_does_not_fit_is_named_when_a_run_goes_on(cli: Any, tmp_pa
 
 
 def test_a_finished_run_is_never_touched_again(cli: Any, tmp_path: Path) -> None:
-    command = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path)
+    command = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--again", "--out", tmp_path)
     assert cli(*command).code == 0
     (first,) = tmp_path.iterdir()
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.iterdir()}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from runs import COMMITTED
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["headline", "trace"])
@@ -74,8 +75,7 @@ def test_unknown_names(cli: Any, run: Path, argv: tuple[str, ...], said: str) ->
 
 
 def test_a_run_from_before_says_what_to_do(cli: Any) -> None:
-    old = sorted(path.parent for path in (Path(__file__).parents[2] / "results").glob("*/run.json"))[0]
-    found = cli("show", old, "--request", "HumanEval/0")
+    found = cli("show", COMMITTED[0], "--request", "HumanEval/0")
     assert found.code == 2
     assert "was recorded before tokens were traced; repeat its run" in found.error
 

@@ -263,7 +263,7 @@ def test_a_clean_checkout(checkout: Path) -> None:
     [
         ("specbench/engine.py", True),
         ("methods/mine/decoder.py", True),  # a new method is code, tracked or not
-        ("runs/20261121T040102Z-ar/run.json", False),  # or no run could be resumed
+        ("results/20261121T040102Z-ar/run.json", False),  # or no run could be resumed
         ("notes.md", False),
     ],
 )

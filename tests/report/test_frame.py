@@ -14,14 +14,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from runs import COMMITTED
 
 import specbench
 from specbench.common.errors import UsageError
 from specbench.report.frame import METHOD, REQUEST, load_methods, table
 from specbench.results.read import read_run
 
-ROOT = Path(__file__).parents[2]
-COMMITTED = sorted(path.parent for path in (ROOT / "results").glob("*/run.json"))
 RUN = COMMITTED[1]
 
 

@@ -331,6 +331,27 @@ def test_an_interrupted_run_is_found_and_a_finished_one_is_not(tmp_path: Path) -
     assert [row["i"] for row in read_requests(read.requests_path)] == [0, 1]
 
 
+def test_the_newest_whole_run_that_suits_is_found_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(1)
+    monkeypatch.setattr(files, "_utc", lambda: datetime(2026, 1, next(clock), tzinfo=timezone.utc))
+    assert RunFolder.find_finished(tmp_path / "none", DIGEST) is None
+    made = []
+    for digest in (DIGEST, DIGEST, DIGEST[:8] + "f" * 56, DIGEST, DIGEST):  # the third shares the short digest only
+        with RunFolder.create(tmp_path, "ar-gsm8k", digest, RUN) as folder:
+            made.append(folder.path)
+            if len(made) < 5:  # the last was broken off
+                folder.finish({"requests": len(made)})
+    (made[3] / "summary.json").write_text("{")
+
+    found = RunFolder.find_finished(tmp_path, DIGEST)
+    assert found is not None
+    assert (found.path, found.summary()) == (made[1], {"requests": 2})
+    older = RunFolder.find_finished(tmp_path, DIGEST, lambda found: found.path != made[1])
+    assert older is not None
+    assert older.path == made[0]
+    assert RunFolder.find_finished(tmp_path, DIGEST, lambda found: False) is None
+
+
 def test_only_the_same_digest_is_resumed_and_the_newest_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(1)
     monkeypatch.setattr(files, "_utc", lambda: datetime(2026, 1, next(clock), tzinfo=timezone.utc))

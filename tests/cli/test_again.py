@@ -1,0 +1,167 @@
+"""The same command again: what is finished is shown, not decoded, unless ``--again`` or something else says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.cli.progress import RunProgress
+from specbench.common import registry
+from specbench.hardware import environment
+from specbench.results import RequestRecord
+from specbench.runner.session import Session
+
+TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 4)
+
+
+@pytest.fixture(autouse=True)
+def _committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code without changes, whatever this checkout has."""
+    monkeypatch.setattr(environment, "git_state", lambda root: ("c" * 40, False))
+
+
+@pytest.fixture
+def command(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+    """Of a task without verdicts: no process that scores."""
+    file = tmp_path_factory.mktemp("data") / "mine.jsonl"
+    file.write_text('{"prompt": "Once upon a time"}\n{"prompt": "Twice upon a time"}\n')
+    return (*TINY, "--task", "prompts", "--data-file", file)
+
+
+@pytest.fixture
+def warmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The warm-ups since: nothing is decoded without one."""
+    seen: list[str] = []
+    warm_up = Session.warm_up
+
+    def counted(self: Session, *args: Any, **kwargs: Any) -> None:
+        seen.append("warm-up")
+        warm_up(self, *args, **kwargs)
+
+    monkeypatch.setattr(Session, "warm_up", counted)
+    return seen
+
+
+def contents(out: Path) -> dict[Path, tuple[bytes, int]]:
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("methods", ["ar,jacobi", "ar,ar"])
+def test_a_finished_run_is_shown_and_not_decoded(
+    cli: Any, command: tuple[object, ...], tmp_path: Path, warmed: list[str], methods: str
+) -> None:
+    command = (*command, "--method", methods, "--repeats", 2, "--out", tmp_path)
+    first = cli(*command)
+    assert (first.code, warmed) == (0, ["warm-up"])
+    (folder,) = tmp_path.iterdir()
+    before = contents(tmp_path)
+    second = cli(*command)
+    assert (second.code, second.out) == (0, first.out)
+    assert second.err.splitlines() == ["loading config:tiny …", f"done already in {folder}; --again repeats"]
+    assert (contents(tmp_path), warmed) == (before, ["warm-up"])
+
+
+def test_json_is_that_of_the_run(cli: Any, command: tuple[object, ...], tmp_path: Path) -> None:
+    first, second = (cli(*command, "--json", "--out", tmp_path) for _ in range(2))
+    assert "done already in " in second.err
+    assert second.out == first.out
+    assert [each["task"] for each in json.loads(second.out)] == ["prompts"]
+
+
+def test_again_makes_another_run(cli: Any, command: tuple[object, ...], tmp_path: Path, warmed: list[str]) -> None:
+    assert cli(*command, "--out", tmp_path).code == 0
+    said = cli(*command, "--again", "--out", tmp_path)
+    assert (said.code, len(warmed), len([*tmp_path.glob("*/DONE")])) == (0, 2, 2)
+    assert "done already" not in said.err
+    newest = max(tmp_path.iterdir(), key=lambda path: (len(path.name), path.name))
+    assert f"done already in {newest}; " in cli(*command, "--out", tmp_path).err
+
+
+def test_another_command_or_another_out_is_another_run(cli: Any, command: tuple[object, ...], tmp_path: Path) -> None:
+    assert cli(*command, "--out", tmp_path / "a").code == 0
+    for more in (("--seed", 1, "--out", tmp_path / "a"), ("--out", tmp_path / "b")):
+        said = cli(*command, *more)
+        assert (said.code, "done already" in said.err) == (0, False)
+    assert (len([*tmp_path.glob("a/*")]), len([*tmp_path.glob("b/*")])) == (2, 1)
+
+
+def test_each_task_by_itself(cli: Any, command: tuple[object, ...], tmp_path: Path, warmed: list[str]) -> None:
+    assert cli(*command, "--out", tmp_path).code == 0
+    (done,) = tmp_path.iterdir()
+    said = cli(*command, "--task", "prompts,humaneval", "--out", tmp_path)
+    assert said.code == 0, said.err
+    assert f"done already in {done}; " in said.err
+    assert len(warmed) == 2
+    (other,) = (path for path in tmp_path.iterdir() if path != done)
+    assert [line for line in said.out.splitlines() if line.startswith("run: ")] == [f"run: {done}", f"run: {other}"]
+
+
+def test_a_broken_off_repetition_goes_on_before_what_is_done(
+    cli: Any, command: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: RunProgress, record: RequestRecord) -> None:
+        raise KeyboardInterrupt
+
+    assert cli(*command, "--out", tmp_path).code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(RunProgress, "request", interrupt)
+        assert cli(*command, "--again", "--out", tmp_path).code == 130
+    (half,) = (path for path in tmp_path.iterdir() if not (path / "DONE").exists())
+    said = cli(*command, "--out", tmp_path)
+    assert "going on in" in said.err
+    assert "done already" not in said.err
+    assert (half / "DONE").exists()
+
+
+def test_a_projection_is_added_to_what_is_done(cli: Any, command: tuple[object, ...], tmp_path: Path) -> None:
+    assert cli(*command, "--out", tmp_path / "runs").code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    made = cli("profile", "--model", "config:tiny", "--rows", "1,2", "--contexts", "128", "--slots", 1, "--seconds", 2,
+               "--out", tmp_path / "profiles")  # fmt: skip
+    assert made.code == 0, made.err
+    (profile,) = (tmp_path / "profiles").iterdir()
+    said = cli(*command, "--project", "h100", "--profile", profile, "--out", tmp_path / "runs")
+    assert said.code == 0, said.err
+    assert "done already in" in said.err
+    assert [path.name for path in folder.glob("projection-*.json")] != []
+
+
+# ------------------------------------------------------- what the digest does not tell apart is decoded again
+
+
+def test_changes_that_are_not_committed(
+    cli: Any, command: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "git_state", lambda root: ("c" * 40, True))
+    for _ in range(2):
+        assert "done already" not in cli(*command, "--out", tmp_path).err
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_a_method_of_another_package(cli: Any, command: tuple[object, ...], tmp_path: Path, liar: str) -> None:
+    assert registry.method(liar).origin != registry.OWN
+    for _ in range(2):
+        assert "done already" not in cli(*command, "--method", liar, "--out", tmp_path / "out").err
+    assert len([*(tmp_path / "out").iterdir()]) == 2
+
+
+def test_other_threads_and_back(
+    cli: Any, command: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for threads in ("1", "2", "1"):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)  # what torch made of it at its start stays
+        found.append("done already" in cli(*command, "--out", tmp_path).err)
+    assert found == [False, False, True]
+
+
+@pytest.mark.parametrize("file", ["DONE", "summary.json", "run.json", "requests.jsonl"])
+def test_what_is_not_whole_is_not_done(cli: Any, command: tuple[object, ...], tmp_path: Path, file: str) -> None:
+    assert cli(*command, "--out", tmp_path).code == 0
+    (folder,) = tmp_path.iterdir()
+    (folder / file).unlink()
+    said = cli(*command, "--out", tmp_path)
+    assert (said.code, "done already" in said.err) == (0, False)

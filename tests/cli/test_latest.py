@@ -1,0 +1,120 @@
+"""``latest`` instead of a folder's name: the newest of what runs, sweeps and profiles left here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runs
+
+NEWEST = "20270103T000000Z-new"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a run of 2027 in the way of this version and an older one in that of the last."""
+    monkeypatch.chdir(tmp_path)
+    runs.derived(tmp_path / "results" / NEWEST)
+    shutil.copytree(tmp_path / "results" / NEWEST, tmp_path / "runs" / "20270102T000000Z-zebra")
+    return tmp_path
+
+
+def named(said: Any) -> str:
+    (line,) = [line for line in said.err.splitlines() if line.startswith("latest: ")]
+    return str(line.removeprefix("latest: "))
+
+
+def test_the_newest_by_the_time_in_its_name_is_shown_and_named(cli: Any, here: Path) -> None:
+    said = cli("show", "latest")
+    assert said.code == 0
+    assert said.err == f"latest: results/{NEWEST}\n"
+    assert said.out == cli("show", here / "results" / NEWEST).out
+
+
+def older_version(here: Path) -> Path:
+    return shutil.copytree(here / "results" / NEWEST, here / "runs" / "20270104T000000Z-ar")
+
+
+def unfinished(here: Path) -> Path:
+    path = shutil.copytree(here / "results" / NEWEST, here / "results" / "20270105T000000Z-ar")
+    (path / "DONE").unlink()
+    (path / "summary.json").unlink()
+    return path
+
+
+def deeper(here: Path) -> Path:
+    return shutil.copytree(here / "results" / NEWEST, here / "results" / "august" / "20270106T000000Z-ar")
+
+
+def sweep(here: Path) -> Path:
+    """Its name has no time, so that of its newest run counts."""
+    path = here / "results" / "sweep-pld+jetspec-gsm8k-6531082d"
+    shutil.copytree(runs.RESULTS / path.name, path)
+    for number, created in ((1, "2026-01-01T00:00:00+00:00"), (4, "2027-01-07T00:00:00+00:00")):
+        file = path / f"c{number}" / "run.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "created_utc": created}))
+    return path
+
+
+@pytest.mark.parametrize("make", [older_version, unfinished, deeper, sweep], ids=lambda make: make.__name__)
+def test_what_is_newer_is_found_wherever_it_lies(cli: Any, here: Path, make: Callable[[Path], Path]) -> None:
+    path = make(here)
+    said = cli("show", "latest")
+    assert said.code == 0, said.err
+    assert named(said) == str(path.relative_to(here))
+
+
+def test_a_profile_counts_and_a_sweep_of_older_runs_does_not(cli: Any, here: Path) -> None:
+    shutil.copytree(runs.RESULTS / "sweep-pld+jetspec-gsm8k-6531082d", here / "results" / "sweep-pld")
+    assert named(cli("show", "latest")) == f"results/{NEWEST}"
+    profile = here / "profiles" / "20270108T000000Z-profile"
+    profile.mkdir(parents=True)
+    shutil.copy(runs.RESULTS / "sweep-pld+jetspec-gsm8k-6531082d" / "profile.json", profile)
+    said = cli("show", "latest")
+    assert (said.code, named(said)) == (0, "profiles/20270108T000000Z-profile")
+
+
+def test_drafts_of_folders_and_what_is_no_run_do_not_count(cli: Any, here: Path) -> None:
+    shutil.copytree(here / "results" / NEWEST, here / "results" / ".20270109T000000Z-ar.1.tmp")
+    (here / "results" / "20270109T000000Z-notes").mkdir()
+    assert named(cli("show", "latest")) == f"results/{NEWEST}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("export", "latest"),
+        ("compare", "latest", "latest"),
+        ("compare", "latest:ar", "latest:jetspec"),
+        ("score", "latest", "--data-dir", "."),
+        ("judge", "latest", "--import", f"results/{NEWEST}/run.json"),
+        ("report", "latest", "--out", "page"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_that_reads_folders_takes_it(cli: Any, here: Path, command: tuple[str, ...]) -> None:
+    said = cli(*command)
+    plain = cli(*(word.replace("latest", f"results/{NEWEST}") for word in command))
+    assert said.err.startswith(f"latest: results/{NEWEST}\n")
+    assert (said.code, said.out) == (plain.code, plain.out)
+    assert [line for line in said.err.splitlines() if not line.startswith("latest: ")] == plain.err.splitlines()
+
+
+def test_none_is_an_error_that_says_where_was_looked(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = cli("show", "latest")
+    assert said.code == 2
+    assert (
+        said.error == "error: no run, sweep or profile in results/, profiles/, runs/ or sweeps/ here; name its folder"
+    )
+
+
+def test_a_folder_of_that_name_is_that_folder(cli: Any, here: Path) -> None:
+    shutil.copytree(here / "runs" / "20270102T000000Z-zebra", here / "latest")
+    for command in (["show", "latest"], ["compare", "latest:ar", "latest:jetspec"]):
+        said = cli(*command)
+        assert (said.code, said.err) == (0, "")

@@ -1,0 +1,57 @@
+"""The runs that are committed: ``results/README.md`` has a line for each, and git ignores what else lies there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from runs import COMMITTED, CURATED, RESULTS
+
+ROOT = RESULTS.parent
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=False)
+    except OSError:
+        pytest.skip("no git")
+    if done.returncode > 1:
+        pytest.skip("not a git checkout")
+    return done
+
+
+def test_every_tracked_folder_has_its_line_and_every_line_its_folder() -> None:
+    names = git("ls-files", "-z", "results").stdout.split("\0")
+    tracked = {name.split("/")[1] for name in names if name.count("/") > 1}
+    assert sorted(path.name for path in CURATED) == sorted(tracked)
+
+
+def test_the_lists_of_other_tests_hold_something() -> None:
+    assert 0 < len(COMMITTED) < len(CURATED)
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name[:16])
+def test_a_line_says_what_run_json_says(folder: Path) -> None:
+    run = json.loads((folder / "run.json").read_text())
+    (line,) = [line for line in (RESULTS / "README.md").read_text().splitlines() if f"]({folder.name})" in line]
+    said = [f"--task {run['task']['name']} ", f"--limit {run['task']['prompts']} "]
+    said += [
+        f"--max-new-tokens {run['max_new_tokens']}",
+        f"{run['created_utc'][:10]}, `{run['environment']['device']['name']}`",
+    ]
+    said += [f"--repeats {run['repeats']}"] if run["repeats"] > 1 else []
+    said += [f"--model {run['model']['name']} "] if run["model"]["name"] != "smollm2-135m" else []
+    assert [words for words in said if words not in line] == []
+    methods = line.partition("--method ")[2].split()[0].split(",")
+    assert {spec["name"] for spec in run["methods"]} == {*methods} - {"…"}
+
+
+@pytest.mark.parametrize("folder", ["results", "reports"])
+def test_git_ignores_what_users_write_there_but_not_the_list(folder: str) -> None:
+    # --no-index: by the rules alone, whatever is tracked already.
+    found = [
+        git("check-ignore", "-q", "--no-index", f"{folder}/{name}").returncode for name in ("a/run.json", "README.md")
+    ]
+    assert found == [0, 1]
