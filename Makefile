@@ -32,7 +32,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)  ## five decoders on HumanEval with a real model: minutes on two cores, no GPU
-	$(BIN)/specbench run --method ar,jacobi,lookahead,pld,msn --task humaneval --limit 8 --max-new-tokens 128
+	$(BIN)/specbench run --method ar,jacobi,lookahead,pld,msn --task humaneval --limit 8 --first --max-new-tokens 128
 
 test: $(READY)  ## the tests, without the long matrices
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not slow and not gpu"

@@ -46,6 +46,7 @@ def main() -> None:
         sampling=plan_sampling(0.0, 0, 1.0, 0),
         max_new_tokens=args.tokens,
         limit=args.prompts,
+        prompt_seed=None,  # the first ones of the data, as in the figures that were quoted so far
         repeats=1,
         concurrency=1,
         data_dir=None,

@@ -53,7 +53,9 @@ def plan(methods: Sequence[Method], **changes: Any) -> Plan:
     return Plan(**(values | changes))
 
 
-def prepared(prompts: Sequence[Prompt], model: Model | LoadedModel | None = None, **changes: Any) -> Prepared:
+def prepared(
+    prompts: Sequence[Prompt], model: Model | LoadedModel | None = None, held_out: int | None = None, **changes: Any
+) -> Prepared:
     """A task of these prompts, prepared; ``changes`` are the plan's."""
 
     class Task:
@@ -65,7 +67,7 @@ def prepared(prompts: Sequence[Prompt], model: Model | LoadedModel | None = None
 
     card = Card("task", "toy-task", "toys", Path(), "tests", {"version": 3, "metric": "", "max_new_tokens": 7})
     task = TaskPlan(card, Options(), SimpleNamespace(Task=Task))
-    return prepare(plan([], **changes), task, model or Model())  # type: ignore[arg-type]
+    return prepare(plan([], **changes), task, model or Model(), held_out)  # type: ignore[arg-type]
 
 
 def said(label: str, request: Request) -> RequestRecord:

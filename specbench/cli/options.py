@@ -38,7 +38,9 @@ MODEL = typer.Option(DEFAULT_MODEL, "--model", help="Alias, hub id, folder, .ggu
 SET = typer.Option([], "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="METHOD.OPT=VALUE")
 HEAD = typer.Option(None, "--head", help="Draft head: folder or hub id; stands for --set METHOD.head=.", metavar="HEAD")
 TASK_SET = typer.Option([], "--task-set", help="A task's option; repeatable.", metavar="TASK.OPT=VALUE")
-LIMIT = typer.Option(None, "--limit", min=1, help="First N prompts only.")
+LIMIT = typer.Option(None, "--limit", min=1, help="N prompts of each task, drawn by lot; a larger N extends a smaller.")
+PROMPT_SEED = typer.Option(None, "--prompt-seed", min=0, help="Of the draw of prompts.", show_default="0")
+FIRST = typer.Option(False, "--first", help="--limit takes the first N of the data instead.")
 BUDGET = typer.Option(None, "--max-new-tokens", min=1, help="Per answer; default is the task's.")
 SEED = typer.Option(0, "--seed", min=0, help="Of sampling, drafts and order.")
 TOP_K = typer.Option(0, "--top-k", min=0, help="Keep the k most probable tokens; 0 is off.")
@@ -121,6 +123,8 @@ def make_plan(
     head: str | None = None,
     base: str = "none",
     trust_remote_code: bool = False,
+    prompt_seed: int | None = None,
+    first: bool = False,
     again: bool = False,
     expand: Callable[[Sequence[str], Sequence[str]], tuple[Method, ...]] | None = None,
 ) -> Plan:
@@ -128,6 +132,7 @@ def make_plan(
 
     Args:
         base: what the model was made from, "none", or "auto": what an adapter is laid on.
+        prompt_seed, first: as :func:`drawn_by` takes them; a preset may set the latter.
         expand: makes the methods from names and settings; default is a row for each name.
 
     Raises:
@@ -150,11 +155,17 @@ def make_plan(
     if preset is not None:
         chosen_preset, task_settings, line = _by_preset(
             preset,
-            {"task": task, "max_new_tokens": max_new_tokens, "temperature": temperature, "limit": limit},
+            {
+                "task": task,
+                "max_new_tokens": max_new_tokens,
+                "temperature": temperature,
+                "limit": limit,
+                "first": first or (None if prompt_seed is None else False),  # whoever names a seed wants a draw
+            },
             task_settings,
         )
         task, max_new_tokens = chosen_preset["task"], chosen_preset["max_new_tokens"]
-        temperature, limit = chosen_preset["temperature"], chosen_preset["limit"]
+        temperature, limit, first = (chosen_preset[name] for name in ("temperature", "limit", "first"))
         lines.append(line)
     tasks = _some("--task", task or DEFAULT_TASK)
     asks = _by_prompt_style(model, tasks, task_settings)
@@ -179,6 +190,7 @@ def make_plan(
         sampling=plan_sampling(temperature or 0.0, top_k, top_p, seed),
         max_new_tokens=max_new_tokens,
         limit=limit,
+        prompt_seed=drawn_by(limit, prompt_seed, bool(first)),
         repeats=repeats,
         concurrency=concurrency,
         data_dir=data_dir,
@@ -247,7 +259,7 @@ def _by_preset(name: str, given: dict[str, Any], settings: Sequence[str]) -> tup
 
     Args:
         name: of the preset.
-        given: task, max_new_tokens, temperature and limit as the user gave them; None where he did not.
+        given: task, max_new_tokens, temperature, limit and first as the user gave them; None where he did not.
         settings: the user's ``--task-set``.
 
     Returns:
@@ -261,9 +273,25 @@ def _by_preset(name: str, given: dict[str, Any], settings: Sequence[str]) -> tup
     mine = {field: getattr(chosen, field) for field in given if given[field] is None and getattr(chosen, field)}
     taken = {setting.partition("=")[0] for setting in settings}
     more = [f"{chosen.task}.{k}={v}" for k, v in chosen.options.items() if f"{chosen.task}.{k}" not in taken]
-    flags = [f"--{field.replace('_', '-')} {value}" for field, value in mine.items()]
+    named = {f"--{field.replace('_', '-')}": value for field, value in mine.items()}
+    flags = [flag if value is True else f"{flag} {value}" for flag, value in named.items()]
     said = " ".join([*flags, *(f"--task-set {setting}" for setting in more)])
     return {**given, **mine}, [*settings, *more], f"{name} sets {said}"
+
+
+def drawn_by(limit: int | None, prompt_seed: int | None, first: bool) -> int | None:
+    """The seed by which ``--limit`` draws; None takes the first of the data.
+
+    Raises:
+        UsageError: ``--first`` without what it is of, or beside a seed.
+    """
+    if first and prompt_seed is not None:
+        raise UsageError(
+            "--first takes prompts in the order of the data, by no seed; leave one of --first, --prompt-seed out"
+        )
+    if first and limit is None:
+        raise UsageError("--first says which prompts --limit takes; give --limit N, or leave --first out for all")
+    return None if first else prompt_seed or 0
 
 
 def _by_data_file(tasks: Sequence[str], settings: Sequence[str], file: Path | None) -> list[str]:

@@ -20,6 +20,8 @@ def run(
     base: str = options.BASE,
     gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
     limit: int | None = options.LIMIT,
+    prompt_seed: int | None = options.PROMPT_SEED,
+    first: bool = options.FIRST,
     max_new_tokens: int | None = options.BUDGET,
     temperature: float | None = typer.Option(
         None, "--temperature", min=0.0, help="0 is greedy.", show_default="0, or the preset's"
@@ -78,6 +80,8 @@ def run(
         top_p=top_p,
         seed=seed,
         limit=limit,
+        prompt_seed=prompt_seed,
+        first=first,
         max_new_tokens=max_new_tokens,
         repeats=repeats,
         concurrency=concurrency,

@@ -28,6 +28,7 @@ _SEARCHES = ("grid", "halving")
 # Parameters that mean what they mean for run.
 _OF_PLAN = (
     "method", "task", "model", "settings", "head", "task_settings", "temperature", "top_k", "top_p", "seed",
+    "limit", "prompt_seed", "first",
     "max_new_tokens", "dtype", "device", "attention", "graphs", "compile", "revision", "trust_remote_code",
     "data_dir", "data_file", "out", "simulate",
 )  # fmt: skip
@@ -50,6 +51,8 @@ def sweep(
     limit: int | None = typer.Option(
         None, "--limit", min=1, help="Prompts to choose by, drawn by lot.", show_default="all not held out"
     ),
+    prompt_seed: int | None = options.PROMPT_SEED,
+    first: bool = options.FIRST,
     held_out: int = typer.Option(0, "--held-out", min=0, help="Other prompts, to judge the best cell by."),
     search: str = typer.Option("grid", "--search", help="grid: every cell on every prompt; halving: slow cells drop."),
     until: str | None = typer.Option(
@@ -114,7 +117,7 @@ def sweep(
         notes.print(line, soft_wrap=True, markup=False)
     from specbench.cli.progress import SweepProgress
 
-    running = _executor(executor, workers, device, partial(worker, axes, arguments, (limit, held_out, seed)), notes)
+    running = _executor(executor, workers, device, partial(worker, axes, arguments, held_out), notes)
     try:
         with SweepProgress(notes) as progress:
             path = drive(asked, running, progress)
@@ -125,12 +128,9 @@ def sweep(
 
 
 def plan_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What :func:`make` takes of a command's parameters, its ``locals()``; what the command lacks is as usual.
-
-    Of the prompts it takes nothing: they are drawn by lot, in the worker.
-    """
+    """What :func:`make` takes of a command's parameters, its ``locals()``; what the command lacks is as usual."""
     usual: dict[str, Any] = {"head": None, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "simulate": []}
-    return {"limit": None, "repeats": 1, **{name: given.get(name, usual.get(name)) for name in _OF_PLAN}}
+    return {"repeats": 1, **{name: given.get(name, usual.get(name)) for name in _OF_PLAN}}
 
 
 def make(axes: Sequence[Axis], arguments: Mapping[str, Any], insist: bool) -> tuple[Plan, Grid]:
@@ -151,12 +151,12 @@ def make(axes: Sequence[Axis], arguments: Mapping[str, Any], insist: bool) -> tu
     return options.make_plan(**arguments, concurrency=most, expand=expand), found[0]
 
 
-def worker(axes: Sequence[Axis], arguments: Mapping[str, Any], draw: tuple[int | None, int, int]) -> Worker:
+def worker(axes: Sequence[Axis], arguments: Mapping[str, Any], held_out: int) -> Worker:
     """A worker, made where it works."""
-    from specbench.sweeps import Draw, Worker
+    from specbench.sweeps import Worker
 
     plan, _ = make(axes, arguments, insist=True)
-    return Worker(plan, Draw(*draw))
+    return Worker(plan, held_out)
 
 
 def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:

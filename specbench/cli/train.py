@@ -43,7 +43,9 @@ def train(
         None, "--recipe", help="A paper's options by name, or a .yaml file; a wrong name lists them."
     ),
     settings: list[str] = typer.Option([], "--set", help="An option of the recipe; repeatable.", metavar="OPT=VALUE"),
-    limit: int | None = typer.Option(None, "--limit", min=1, help="First N texts of each set only."),
+    limit: int | None = typer.Option(None, "--limit", min=1, help="N texts of each set, drawn by lot."),
+    prompt_seed: int | None = options.PROMPT_SEED,
+    first: bool = options.FIRST,
     held_out: int = typer.Option(64, "--held-out", min=0, help="Prompts that progress is measured on, not learnt."),
     max_new_tokens: int = typer.Option(512, "--max-new-tokens", min=2, help="Per answer of the target."),
     temperature: float = typer.Option(0.0, "--temperature", min=0.0, help="Of the target's answers; 0 is greedy."),
@@ -70,6 +72,7 @@ def train(
     if prompts is not None and not sets:
         raise UsageError("--prompts names nothing; give gsm8k-train, for one")
     check_sets(sets)
+    drawn_by = options.drawn_by(limit, prompt_seed, first)
     plan_sampling(temperature, 0, 1.0, seed)
     # Nothing is timed, so threads need not spin while they wait. Read when torch is loaded, which recipes do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -89,7 +92,7 @@ def train(
 
     loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     job = _job(
-        model, loaded, Wanted(sets, answers, trajectories, limit, data_dir),
+        model, loaded, Wanted(sets, answers, trajectories, limit, data_dir, drawn_by),
         Asking(max_new_tokens, concurrency, temperature, seed), into, held_out, notes,
     )  # fmt: skip
     with guests.hosting(card.who):

@@ -49,7 +49,9 @@ def trajectories(
     augment: str = typer.Option("none", "--augment", help="Right tokens put into states: none, cllm, cllm-released."),
     keep_circles: int = typer.Option(3, "--keep-circles", min=0, help="Rounds kept of a circle at the end; 0 is all."),
     max_run: int = typer.Option(0, "--max-run", min=0, help="No block from a run of N equal tokens on; CLLM has 10."),
-    limit: int | None = typer.Option(None, "--limit", min=1, help="First N prompts of each set only."),
+    limit: int | None = typer.Option(None, "--limit", min=1, help="N prompts of each set, drawn by lot."),
+    prompt_seed: int | None = options.PROMPT_SEED,
+    first: bool = options.FIRST,
     max_new_tokens: int | None = typer.Option(
         None, "--max-new-tokens", min=2, help="Per answer of the target.", show_default=str(_BUDGET)
     ),
@@ -90,7 +92,8 @@ def trajectories(
         raise UsageError("--prompts names nothing; give gsm8k-train, for one, or --answers alone for all in a folder")
     check_sets(sets)
     if not sets:
-        _refuse_of_answers(limit, max_new_tokens, temperature)
+        _refuse_of_answers(limit, prompt_seed, max_new_tokens, temperature)
+    drawn_by = options.drawn_by(limit, prompt_seed, first)
     from specbench.runner.plan import plan_sampling
 
     heat = plan_sampling(temperature or 0.0, 0, 1.0, seed).temperature
@@ -102,6 +105,7 @@ def trajectories(
     check_writable(into)
     notes.print(f"loading {model} …")
     from specbench.cli.progress import counting
+    from specbench.evals.draw import said
     from specbench.models import load
     from specbench.training import collect
     from specbench.training.answers import Asking
@@ -110,7 +114,7 @@ def trajectories(
     loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
     if sets:
         asking = Asking(max_new_tokens or _BUDGET, concurrency, heat, seed)
-        texts, sampling = _asked(loaded, sets, answers or into, limit, asking, data_dir, notes)
+        texts, sampling = _asked(loaded, sets, answers or into, (limit, drawn_by), asking, data_dir, notes)
     else:
         assert answers is not None
         texts, sampling = _given(loaded, answers)
@@ -121,6 +125,7 @@ def trajectories(
         "fingerprint": loaded.spec.fingerprint,
         "block_size": block_size,
         "states_kind": states,
+        **({"prompts": said(limit, drawn_by)} if limit is not None else {}),
         **collect(loaded, texts, sampling, how, into, rows=most, told=counting(notes, "answers with their states")),
     }
     if as_json:
@@ -131,9 +136,16 @@ def trajectories(
     notes.print(f"trajectories: {into}", soft_wrap=True, markup=False)
 
 
-def _refuse_of_answers(limit: int | None, max_new_tokens: int | None, temperature: float | None) -> None:
+def _refuse_of_answers(
+    limit: int | None, prompt_seed: int | None, max_new_tokens: int | None, temperature: float | None
+) -> None:
     """What says how answers are made is no use where all of them are."""
-    given = {"--limit": limit, "--max-new-tokens": max_new_tokens, "--temperature": temperature}
+    given = {
+        "--limit": limit,
+        "--prompt-seed": prompt_seed,
+        "--max-new-tokens": max_new_tokens,
+        "--temperature": temperature,
+    }
     if flags := [flag for flag, value in given.items() if value is not None]:
         raise UsageError(f"{' and '.join(flags)} goes with --prompts: --answers alone takes what is there")
 
@@ -142,18 +154,24 @@ def _asked(
     loaded: LoadedModel,
     sets: list[str],
     folder: Path,
-    limit: int | None,
+    drawn: tuple[int | None, int | None],
     asking: Asking,
     data_dir: Path | None,
     notes: Console,
 ) -> tuple[Sequence[Text], Sampling]:
-    """The model's answers to training prompts, made where they are missing, and how they were decoded."""
+    """The model's answers to training prompts, made where they are missing, and how they were decoded.
+
+    Args:
+        drawn: ``limit`` and ``seed`` of :func:`specbench.evals.draw.draw`, of each set.
+    """
     from specbench.cli.progress import counting
     from specbench.engine import Sampling
+    from specbench.evals.draw import draw
     from specbench.training.answers import ask
     from specbench.training.prompts import training_prompts
 
-    asked = [prompt for name in sets for prompt in training_prompts([name], loaded.has_chat_template, data_dir)[:limit]]
+    chat = loaded.has_chat_template
+    asked = [prompt for name in sets for prompt in draw(training_prompts([name], chat, data_dir), *drawn)]
     texts = ask(loaded, asked, asking, folder, counting(notes, "answers"))
     return texts, Sampling(temperature=asking.temperature, seed=asking.seed)
 

@@ -20,7 +20,9 @@ def tune(
     grid: list[str] = typer.Option(
         [], "--grid", help="What to try, as for sweep; instead of the method's own list.", metavar="OPT=VALUES"
     ),
-    limit: int = typer.Option(16, "--limit", min=1, help="Prompts to choose by."),
+    limit: int = typer.Option(16, "--limit", min=1, help="Prompts to choose by, drawn by lot."),
+    prompt_seed: int | None = options.PROMPT_SEED,
+    first: bool = options.FIRST,
     held_out: int = typer.Option(16, "--held-out", min=1, help="Other prompts, to judge the choice by."),
     max_new_tokens: int | None = options.BUDGET,
     seed: int = options.SEED,
@@ -60,7 +62,7 @@ def tune(
     from specbench.cli.progress import SweepProgress
 
     notes.print(f"{len(cells.cells)} settings; loading …")
-    made = partial(worker, axes, arguments, (limit, held_out, seed))()
+    made = partial(worker, axes, arguments, held_out)()
     running = Here(lambda: made)
     try:
         curve = made.step_seconds()

@@ -78,6 +78,14 @@ class ModelSpec(Record):
         return written
 
 
+class Taken(Record):
+    """How the prompts of a run were chosen out of all that the task has: see :mod:`specbench.evals.draw`."""
+
+    of: int = Field(description="prompts that the task has, with its options")
+    seed: int | None = Field(description="of the permutation whose first ones they are; None: the first of the data")
+    held_out: int = Field(default=0, description="of a sweep's prompts those it did not choose by, from the other end")
+
+
 class TaskSpec(Record):
     """Which prompts: ``prompts_sha256`` covers ids, rendered token ids and order."""
 
@@ -91,6 +99,28 @@ class TaskSpec(Record):
     metric: str = Field(default="pass@1", description="the headline metric; empty where the task has no verdict")
     judge: bool = Field(default=False, description="a model can rate the answers: specbench judge")
     prompts_sha256: str
+    taken: Taken | None = Field(
+        default=None,
+        description="how a limit chose them; absent where all were taken, and in runs from before it said so",
+    )
+
+    @property
+    def said(self) -> str:
+        """How many prompts there are and how they were chosen, in words."""
+        if self.taken is None:
+            return f"{self.prompts} prompts"
+        chosen, taken = self.prompts - self.taken.held_out, self.taken
+        some = f"first {chosen} of {taken.of}" if taken.seed is None else f"{chosen} of {taken.of}"
+        by = "" if taken.seed is None else f", drawn by seed {taken.seed}"
+        return f"prompts: {some}{by}{f', and {taken.held_out} held out' if taken.held_out else ''}"
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """With all prompts it is written as ever."""
+        written: dict[str, Any] = write(self)
+        if self.taken is None:
+            written.pop("taken", None)
+        return written
 
 
 class SimulatedAcceptance(Record):
@@ -126,8 +156,12 @@ class RunConfig(Record):
     identity: dict[str, Any] = Field(description="what of machine and software must agree for a run to be resumed")
 
     def digest(self) -> str:
-        """sha256 of the canonical JSON."""
-        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+        """sha256 of the canonical JSON.
+
+        How prompts were chosen is left out: ``prompts_sha256`` says which, and digests from before it was told stay.
+        """
+        said = self.model_dump(exclude={"task": {"taken"}})
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 class GpuTrace(Record):

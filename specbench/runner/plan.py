@@ -47,7 +47,7 @@ class Plan:
         trust_remote_code: models, those that methods bring too, may run the Python that comes with them.
         sampling: how tokens are chosen.
         max_new_tokens: per answer; None is each task's own default.
-        limit: prompts per task, from the start of the data; None is all.
+        limit: prompts per task, see :func:`specbench.evals.draw.draw`; None is all.
         repeats: times each prompt is decoded by each method.
         concurrency: sequences stepped together.
         data_dir: where task data are, before the other places.
@@ -59,6 +59,7 @@ class Plan:
         trace: split each step's time into phases.
         simulated: method label -> acceptance that is decided by lot; of the others it is the target's.
         said: what an alias and a preset set of all this, a line each for the user.
+        prompt_seed: the limit takes the first of the permutation by this seed; None: the first of the data.
     """
 
     methods: tuple[Method, ...]
@@ -82,6 +83,7 @@ class Plan:
     said: tuple[str, ...] = ()
     base: str | None = None
     trust_remote_code: bool = False
+    prompt_seed: int | None = 0
     again: bool = False
 
     @property

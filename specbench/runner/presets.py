@@ -22,7 +22,8 @@ class Preset(BaseModel):
         options: of the task.
         max_new_tokens: per answer.
         temperature: 0 is greedy.
-        limit: prompts, from the start of the data; None is all.
+        limit: prompts; None is all.
+        first: a limit, the user's too, takes the first ones of the data.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,6 +35,7 @@ class Preset(BaseModel):
     max_new_tokens: int
     temperature: float = 0.0
     limit: int | None = None
+    first: bool = False
 
 
 @cache

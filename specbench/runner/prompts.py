@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from specbench.common import Prompt, UsageError, guests
+from specbench.evals.draw import draw, draw_apart
 from specbench.models import LoadedModel
-from specbench.results.schema import TaskSpec
+from specbench.results.schema import Taken, TaskSpec
 from specbench.runner.loop import Request
 from specbench.runner.plan import Plan, TaskPlan
 from specbench.runner.stop import StopRule
@@ -26,7 +28,7 @@ class Prepared:
         task: as planned.
         spec: the record.
         budget: tokens of an answer.
-        prompts: by id, in the order of the data.
+        prompts: by id, in the order of the data; a sweep's in that in which they are used.
         longest: tokens that the longest prompt of any turn can have.
     """
 
@@ -65,28 +67,28 @@ class Prepared:
         return [self.request(prompt_id) for prompt_id in self.prompts]
 
 
-def prepare(
-    plan: Plan,
-    task: TaskPlan,
-    model: LoadedModel,
-    choose: Callable[[Sequence[Prompt]], Sequence[Prompt]] | None = None,
-) -> Prepared:
+def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None = None) -> Prepared:
     """Reads a task's data, renders and tokenises its prompts, and checks that they fit.
 
     Args:
         plan: the run.
         task: one of its tasks.
         model: what renders and tokenises.
-        choose: takes the prompts of the run out of all that there are; default is the first of the plan's limit.
+        held_out: of a sweep: so many further prompts, behind those of the plan's limit; these are then in the order of
+            the draw, because a search may use the first few of them alone.
 
     Raises:
-        UsageError: no prompts, two of one id, or a prompt that leaves no room for its answers in the model's context.
+        UsageError: no prompts, fewer than a sweep wants, two of one id, or a prompt that leaves no room for its answers
+            in the model's context.
         PluginFault: the task ended the command.
     """
     with guests.hosting(task.card.who):
         instance = task.module.Task(task.options, plan.data_dir)
         every: Sequence[Prompt] = instance.prompts(model.has_chat_template)
-    found = choose(every) if choose else every[: plan.limit]
+    if held_out is None:
+        found = draw(every, plan.limit, plan.prompt_seed)
+    else:
+        found = [*chain(*draw_apart(every, plan.limit, held_out, plan.prompt_seed))]
     if not found:
         raise UsageError(f"task '{task.card.name}' has no prompts to run")
     budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
@@ -120,5 +122,11 @@ def prepare(
         metric=task.card.info["metric"],
         judge=bool(task.card.info.get("judge", False)),
         prompts_sha256=digest.hexdigest(),
+        taken=_taken(len(every), len(found), held_out or 0, plan.prompt_seed),
     )
     return Prepared(task, spec, budget, prompts, longest, model, first)
+
+
+def _taken(every: int, found: int, held_out: int, seed: int | None) -> Taken | None:
+    """How the prompts were chosen; None where there was nothing to choose."""
+    return Taken(of=every, seed=seed, held_out=held_out) if held_out or found < every else None

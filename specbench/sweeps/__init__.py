@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from specbench.sweeps.table import ReadSweep as ReadSweep
     from specbench.sweeps.table import is_sweep as is_sweep
     from specbench.sweeps.table import read_sweep as read_sweep
-    from specbench.sweeps.worker import Draw as Draw
     from specbench.sweeps.worker import Worker as Worker
 else:
     __getattr__, __dir__ = door(__name__)

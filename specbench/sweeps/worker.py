@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from specbench.common import Prompt, UsageError
 from specbench.decoding import Method
 from specbench.hardware import environment
 from specbench.models import load
@@ -21,44 +19,18 @@ from specbench.sweeps.task import Described, Task
 _BRIEF_PROMPT, _BRIEF_TOKENS = 16, 4
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Which prompts a sweep uses, drawn by lot from all that the task has.
-
-    Attributes:
-        tuning: how many to choose by; None is all that are not held out.
-        held_out: how many to judge the chosen cell by.
-        seed: of the lot.
-    """
-
-    tuning: int | None
-    held_out: int
-    seed: int
-
-    def __call__(self, every: Sequence[Prompt]) -> list[Prompt]:
-        """The prompts, those to choose by first."""
-        tuning = len(every) - self.held_out if self.tuning is None else self.tuning
-        wanted = tuning + self.held_out
-        if tuning < 1 or wanted > len(every):
-            raise UsageError(
-                f"{max(tuning, 1)} prompts to choose by and {self.held_out} held out are more than the {len(every)} "
-                "that there are; lower --limit or --held-out"
-            )
-        return random.Random(f"sweep/{self.seed}").sample(list(every), wanted)
-
-
 class Worker:
     """Decodes tasks.
 
     Args:
-        plan: plain decoding and all cells, one task, and the largest concurrency.
-        draw: which prompts.
+        plan: plain decoding and all cells, one task, and the largest concurrency; its limit is of prompts to choose by.
+        held_out: how many to judge the chosen cell by.
 
     Raises:
         SpecbenchError: as loading a model, reading a task and making an engine do.
     """
 
-    def __init__(self, plan: Plan, draw: Draw) -> None:
+    def __init__(self, plan: Plan, held_out: int) -> None:
         self._model = load(
             plan.model,
             dtype=plan.dtype,
@@ -66,8 +38,8 @@ class Worker:
             revision=plan.revision,
             trust_remote_code=plan.trust_remote_code,
         )
-        self._prepared = prepare(plan, plan.tasks[0], self._model, draw)
-        self._draw = draw
+        self._prepared = prepare(plan, plan.tasks[0], self._model, held_out)
+        self._held_out = held_out
         capacity = self._prepared.longest + self._prepared.budget
         self._session = session_of(plan, self._model, capacity, metered=True)
         self._plan = replace(plan, methods=self._session.methods)
@@ -76,7 +48,7 @@ class Worker:
     def describe(self) -> Described:
         """What it works on."""
         ids = list(self._prepared.prompts)
-        split = len(ids) - self._draw.held_out
+        split = len(ids) - self._held_out
         captured = environment.capture(str(self._model.model.device))
         return Described(
             config_of(self._plan, self._model, self._prepared, captured),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specbench.common import UsageError
+from specbench.evals.draw import draw, said
 from specbench.models import LoadedModel
 from specbench.training import answers, trajectory
 from specbench.training.answers import Asking
@@ -24,8 +26,9 @@ class Wanted:
         answers: folder of answers made before. Those that ``sets`` have and it lacks are made there; without ``sets``
             it is only read. None is the training's own folder.
         trajectories: folder of trajectories.
-        limit: texts of each set, from its start; None is all.
+        limit: texts of each set, see :func:`specbench.evals.draw.draw`; None is all.
         data_dir: as of ``--data-dir``.
+        prompt_seed: of the draw; None takes the first of each set.
     """
 
     sets: Sequence[str] = ()
@@ -33,6 +36,7 @@ class Wanted:
     trajectories: Path | None = None
     limit: int | None = None
     data_dir: Path | None = None
+    prompt_seed: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -71,30 +75,32 @@ def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told
         texts: Sequence[Any] = list(trajectory.read(wanted.trajectories, model=loaded.spec.fingerprint))
         about["trajectories"] = {"block_size": header.block_size, **header.settings}
     elif wanted.sets:
-        prompts = [
-            prompt
-            for name in wanted.sets
-            for prompt in training_prompts([name], loaded.has_chat_template, wanted.data_dir)[: wanted.limit]
-        ]
+        sets_of_prompts = [training_prompts([name], loaded.has_chat_template, wanted.data_dir) for name in wanted.sets]
+        prompts = [prompt for each in sets_of_prompts for prompt in draw(each, wanted.limit, wanted.prompt_seed)]
         texts = answers.ask(loaded, prompts, asking, made_in, told)
         about["answers"] = answers.made(made_in, loaded)
     else:
         about["answers"] = answers.made(made_in, loaded)
         texts = answers.read(made_in)
     texts = _of(texts, wanted)
+    if wanted.limit is not None:
+        about["limit"] = said(wanted.limit, wanted.prompt_seed)
     sets = wanted.sets or sorted({_set(text) for text in texts})
     return Found(texts, {"prompts": list(sets), **about}, scorer(sets, loaded.has_chat_template, wanted.data_dir))
 
 
 def _of(texts: Sequence[Text], wanted: Wanted) -> list[Text]:
     stems = {Path(name).stem for name in wanted.sets}
-    met: dict[str, int] = {}
-    chosen = []
+    by_set: dict[str, list[Text]] = defaultdict(list)
     for text in texts:
-        name = _set(text)
-        met[name] = met.get(name, 0) + 1
-        if (not stems or name in stems) and (wanted.limit is None or met[name] <= wanted.limit):
-            chosen.append(text)
+        by_set[_set(text)].append(text)
+    taken = {
+        text.id
+        for name, mine in by_set.items()
+        if not stems or name in stems
+        for text in draw(mine, wanted.limit, wanted.prompt_seed)
+    }
+    chosen = [text for text in texts if text.id in taken]
     if not chosen:
         raise UsageError(f"none of the texts is of {', '.join(sorted(stems)) or 'any set'}; leave --prompts out")
     return chosen

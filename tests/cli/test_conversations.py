@@ -64,8 +64,9 @@ def test_each_task_runs_with_two_methods_and_its_table_is_legible(
     own = ("--data-file", mine) if task == "prompts" else ()
     out = tmp_path / "out"
     said = cli(
-        "run", *TINY, "--task", task, *own, "--method", "jacobi,pld", "--limit", 2, "--out", out, columns=columns
-    )
+        "run", *TINY, "--task", task, *own, "--method", "jacobi,pld", "--limit", 2, "--first", "--out", out,
+        columns=columns,
+    )  # fmt: skip
     assert said.code == 0, said.err
     *lines, last = said.out.splitlines()
     assert last.startswith("run: ")
@@ -136,7 +137,8 @@ def test_forced_history_asks_all_methods_the_same_and_own_history_does_not(cli: 
     for history in ("own", "ar"):
         setting = f"mt-bench.history={history}"
         out = tmp_path / history
-        said, found = run(cli, out, "--task", "mt-bench", "--limit", 2, "--method", liar, "--task-set", setting)
+        command = ("--task", "mt-bench", "--limit", 2, "--first", "--method", liar)
+        said, found = run(cli, out, *command, "--task-set", setting)
         first = {(r.method, r.prompt_id): r.text for r in found if r.turn == 1}
         assert first["ar", "81"] != first["liar", "81"]
         (folder,) = out.iterdir()
@@ -149,7 +151,7 @@ def test_forced_history_asks_all_methods_the_same_and_own_history_does_not(cli: 
 
 
 def test_each_question_is_sampled_at_its_own_temperature_in_one_run(cli: Any, tmp_path: Path) -> None:
-    command = ("--task", "mt-bench", "--limit", 21, "--method", "jacobi", "--concurrency", 4)
+    command = ("--task", "mt-bench", "--limit", 21, "--first", "--method", "jacobi", "--concurrency", 4)
     _, official = run(cli, tmp_path / "official", *command, "--task-set", "mt-bench.temperatures=official")
     _, warm = run(cli, tmp_path / "warm", *command, "--temperature", 0.7)
     _, greedy = run(cli, tmp_path / "greedy", *command)

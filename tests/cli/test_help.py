@@ -17,22 +17,26 @@ _MODEL = ["--dtype", "--device", "--revision", "--trust-remote-code"]
 _WHAT = ["--method", "--task", "--model"]
 _OPTIONS = ["--set", "--task-set"]
 _SAMPLING = ["--top-k", "--top-p"]
+_DRAW = ["--prompt-seed", "--first"]
 _KERNELS = ["--attention", "--graphs", "--compile"]
 
 # Every name a script may have written down: renaming or dropping one breaks somebody, so it has to be done here too.
 FLAGS = {
     "run": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
+        *_DRAW,
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
         *("--simulate-acceptance", "--head", "--project", "--profile", "--base", "--again"),
     ],
     "tune": [
         *("--method", "--task", "--model", "--gpu", "--grid", "--limit", "--held-out", "--max-new-tokens", "--seed"),
+        *_DRAW,
         *(*_OPTIONS, "--head", *_MODEL, *_KERNELS, "--data-dir", "--data-file", "--out", "--json"),
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
+        *_DRAW,
         *("--concurrency", "--data-dir", "--data-file", "--json", "--head", *_KERNELS),
     ],
     "judge": [
@@ -48,6 +52,7 @@ FLAGS = {
     "doctor": ["--out", "--json"],
     "sweep": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
+        *_DRAW,
         *(*_KERNELS, "--data-dir", "--data-file", "--out", "--json", "--simulate-acceptance", "--head"),
         *("--grid", "--grid-file", "--held-out", "--search", "--until-ci", "--executor", "--workers", "--yes"),
         *("--no-score", "--profile"),
@@ -57,6 +62,7 @@ FLAGS = {
     ],
     "train": [
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),
+        *_DRAW,
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
         *("--trajectories", "--recipe"),
     ],
@@ -64,6 +70,7 @@ FLAGS = {
     "trajectories": [
         *("--prompts", "--model", "--out", "--answers", "--block-size", "--states", "--init", "--augment"),
         *("--keep-circles", "--max-run", "--limit", "--max-new-tokens", "--temperature", "--concurrency", "--seed"),
+        *_DRAW,
         *("--shard", "--rows", *_MODEL, "--data-dir", "--json"),
     ],
     "new-method": ["NAME", "--into", "--json"],

@@ -225,7 +225,8 @@ def test_a_key_given_for_the_name_of_its_variable_is_not_shown(cli: Any, folder:
 
 def test_a_local_model_judges_what_a_run_wrote(cli: Any, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    run = cli("run", "--model", "config:tiny", "--task", "mt-bench", "--limit", 1, "--max-new-tokens", 8, "--out", out)
+    asked = ("--task", "mt-bench", "--limit", 1, "--first", "--max-new-tokens", 8)
+    run = cli("run", "--model", "config:tiny", *asked, "--out", out)
     assert run.code == 0, run.err
     (folder,) = out.iterdir()
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -7,6 +7,7 @@ import pytest
 from specbench.cli.options import make_plan
 from specbench.common.errors import UsageError
 from specbench.runner.plan import Plan
+from specbench.runner.presets import presets
 
 
 def plan(preset: str | None, *settings: str, **given: object) -> Plan:
@@ -25,15 +26,30 @@ def test_it_sets_task_prompt_and_budget_and_says_so() -> None:
     assert (task.card.name, task.options.style) == ("gsm8k", "jf")
     assert (made.max_new_tokens, made.limit, made.sampling.temperature) == (1024, 100, 0.0)
     assert made.said == (
-        "jf-paper-gsm8k sets --task gsm8k --max-new-tokens 1024 --limit 100 --task-set gsm8k.style=jf",
+        "jf-paper-gsm8k sets --task gsm8k --max-new-tokens 1024 --limit 100 --first --task-set gsm8k.style=jf",
     )
+    assert made.prompt_seed is None, "the protocol is of the first problems"
 
 
 def test_what_the_user_gives_wins_and_is_not_told() -> None:
     made = plan("jf-paper-gsm8k", "gsm8k.style=cot", max_new_tokens=8, limit=3, temperature=0.7)
     assert made.tasks[0].options.style == "cot"
     assert (made.max_new_tokens, made.limit, made.sampling.temperature) == (8, 3, 0.7)
-    assert made.said == ("jf-paper-gsm8k sets --task gsm8k",)
+    assert made.said == ("jf-paper-gsm8k sets --task gsm8k --first",)
+    assert made.prompt_seed is None, "three of the protocol's hundred"
+
+
+def test_who_names_a_seed_draws_whatever_a_preset_takes() -> None:
+    made = plan("jf-paper-gsm8k", prompt_seed=4)
+    assert (made.limit, made.prompt_seed) == (100, 4)
+    assert "--first" not in made.said[0]
+    assert plan("jf-paper", limit=5).prompt_seed == 0, "a protocol of the whole data has no first ones"
+
+
+def test_which_presets_are_of_the_first_prompts() -> None:
+    found = {name: each.limit for name, each in presets().items() if each.first}
+    assert found == {name: each.limit for name, each in presets().items() if each.limit is not None}
+    assert found == {"jf-paper-gsm8k": 100, "jf-paper-math": 10}
 
 
 def test_without_one_nothing_changes() -> None:

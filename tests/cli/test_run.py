@@ -93,6 +93,38 @@ def test_records_name_no_folder_of_the_machine(finished: Finished) -> None:
     assert str(Path(__file__).parents[2]) not in text
 
 
+def test_prompts_are_drawn_and_the_record_and_the_head_say_how(cli: Any, finished: Finished) -> None:
+    assert json.loads((finished.folder / "run.json").read_text())["task"]["taken"] == {
+        "of": 164, "seed": 0, "held_out": 0,
+    }  # fmt: skip
+    for columns in (80, 140):
+        assert cli("show", finished.folder, columns=columns).out.splitlines()[1:4] == [
+            "greedy · at most 12 new tokens · concurrency 1",
+            f"prompts: {PROMPTS} of 164, drawn by seed 0",
+            "",
+        ]
+    numbers = [int(line["prompt_id"].partition("/")[2]) for line in finished.requests if line["method"] == "ar"]
+    assert len(numbers) == PROMPTS
+    assert max(numbers) > 2 * PROMPTS, "not the first ones"
+
+
+def test_a_larger_limit_extends_a_smaller_one(cli: Any, finished: Finished, tmp_path: Path) -> None:
+    assert cli("run", *TINY, "--method", "ar", "--limit", PROMPTS + 2, "--out", tmp_path).code == 0
+    (folder,) = tmp_path.iterdir()
+    more = {json.loads(line)["prompt_id"] for line in (folder / "requests.jsonl").read_text().splitlines()}
+    assert {line["prompt_id"] for line in finished.requests} < more
+
+
+def test_first_takes_the_first_ones_and_says_so(cli: Any, tmp_path: Path) -> None:
+    said = cli("run", *TINY, "--method", "ar", "--limit", 2, "--first", "--out", tmp_path)
+    assert said.code == 0, said.err
+    (folder,) = tmp_path.iterdir()
+    found = [json.loads(line)["prompt_id"] for line in (folder / "requests.jsonl").read_text().splitlines()]
+    assert sorted(found) == ["HumanEval/0", "HumanEval/1"]
+    assert "prompts: first 2 of 164" in said.out.splitlines()
+    assert json.loads((folder / "run.json").read_text())["task"]["taken"]["seed"] is None
+
+
 @pytest.mark.parametrize("columns", [80, 140])
 @pytest.mark.parametrize("extra", [[], ["--requests"]], ids=["table", "requests"])
 def test_show_is_legible_at_any_width(cli: Any, finished: Finished, columns: int, extra: list[str]) -> None:
@@ -273,7 +305,7 @@ def test_check_lossless_of_methods_that_are(cli: Any) -> None:
 
 
 def test_check_lossless_catches_a_method_that_only_says_so(cli: Any, liar: str) -> None:
-    said = cli(*CHECK, "--method", f"jacobi,{liar}")
+    said = cli(*CHECK, "--first", "--method", f"jacobi,{liar}")
     assert said.code == 4
     assert said.error.startswith("error: liar says it is lossless but left AR at token 4 of HumanEval/0 (T=0, seed 0,")
     rows = [line.split() for line in said.out.splitlines() if "humaneval" in line]

@@ -15,7 +15,7 @@ TINY = ["--model", "config:tiny", "--max-new-tokens", "4"]
 @pytest.fixture(scope="module")
 def run(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs")
-    said = cli("run", *TINY, "--method", "jacobi", "--limit", 2, "--out", out)
+    said = cli("run", *TINY, "--method", "jacobi", "--limit", 2, "--first", "--out", out)
     assert said.code == 0, said.err
     (folder,) = out.iterdir()
     return Path(folder)

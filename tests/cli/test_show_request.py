@@ -16,7 +16,7 @@ from runs import COMMITTED
 def run(cli: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     out = tmp_path_factory.mktemp("runs")
     more = ["--trace"] if request.param else []
-    argv = ("--model", "config:tiny", "--max-new-tokens", 12, "--method", "jacobi,lookahead", "--limit", 2)
+    argv = ("--model", "config:tiny", "--max-new-tokens", 12, "--method", "jacobi,lookahead", "--limit", 2, "--first")
     said = cli("run", *argv, *more, "--out", out)
     assert said.code == 0, said.err
     (folder,) = out.iterdir()

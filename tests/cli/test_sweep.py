@@ -63,6 +63,7 @@ def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: tuple[object, ...
     assert said.out.splitlines()[-1] == f"sweep: {folder}"
     assert "Best of 3 cells: jacobi n=" in said.out
     assert "On 3 prompts it was not chosen by: speedup" in said.out
+    assert "prompts: 7 of 10, drawn by seed 0, and 3 held out" in said.out
 
     cells = table(folder)
     assert list(cells.columns[:6]) == ["cell", "label", "method", "block_size", "concurrency", "set"]
@@ -200,6 +201,33 @@ def test_refusals_of_files_and_prompts(cli: Any, tmp_path: Path, prompts: tuple[
     said = cli("sweep", *TINY, *prompts, *GRID, "--limit", 8, "--held-out", 3, "--out", out)
     assert "8 prompts to choose by and 3 held out are more than the 10 that there are" in said.error
     assert not out.exists()
+
+
+def test_held_out_prompts_stay_when_the_limit_grows_and_other_prompts_are_another_sweep(
+    cli: Any, tmp_path: Path, prompts: tuple[object, ...]
+) -> None:
+    command = ("sweep", *TINY, *prompts, "--method", "jacobi", "--grid", "n=2", "--held-out", 2, "--no-score")
+    heads = []
+    for at, more in enumerate(
+        (["--limit", 3], ["--limit", 5], ["--limit", 3, "--prompt-seed", 1], ["--limit", 3, "--seed", 1], ["--limit", 3,
+        "--first"])
+    ):  # fmt: skip
+        said = cli(*command, *more, "--out", tmp_path)
+        assert said.code == 0, said.err
+        assert "are done already" not in said.err
+        assert len([*tmp_path.glob("[!.]*")]) == at + 1, "a folder of its own"
+        heads.append(json.loads((Path(said.out.splitlines()[-1].removeprefix("sweep: ")) / "sweep.json").read_text()))
+    three, five, other, sampled, first = heads
+    assert five["held_out"] == three["held_out"]
+    assert five["tuning"][:3] == three["tuning"]
+    assert not {*five["tuning"]} & {*five["held_out"]}
+    assert other["tuning"] != three["tuning"]
+    assert (sampled["tuning"], sampled["held_out"]) == (three["tuning"], three["held_out"]), "the seed of sampling"
+    assert (first["tuning"], first["held_out"]) == (["q0", "q1", "q2"], ["q9", "q8"])
+
+    assert cli("run", *TINY, *prompts, "--method", "ar", "--limit", 3, "--out", tmp_path / "run").code == 0
+    found = (only(tmp_path / "run") / "requests.jsonl").read_text().splitlines()
+    assert {json.loads(line)["prompt_id"] for line in found} == {*three["tuning"]}
 
 
 def test_one_label_with_another_setting_beside_it_is_refused(

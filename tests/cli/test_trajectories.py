@@ -71,6 +71,7 @@ def test_a_shard_that_is_missing_is_made_again(cli: Any, prompts: Path, tmp_path
         ("--prompts gsm8k-train --max-run 1", "--max-run 1 leaves nothing"),
         ("--prompts gsm8k-train --temperature inf", "temperature must be 0 (greedy) or more"),
         ("--answers there --limit 3 --temperature 1", "--limit and --temperature goes with --prompts"),
+        ("--answers there --prompt-seed 3", "--prompt-seed goes with --prompts"),
     ],
 )
 def test_mistakes_are_found_before_a_model_is_loaded(cli: Any, tmp_path: Path, argv: str, words: str) -> None:

@@ -11,7 +11,9 @@ from conversations import Model, prepared, text
 
 from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
+from specbench.evals.draw import permutation
 from specbench.models.loader import LoadedModel
+from specbench.results.schema import Taken
 
 TALK = Prompt("talk", "one", True, follow_ups=("two", "three"), category="a/b", stops=("#",), temperature=0.7)
 LINE = Prompt("line", "Once", False)
@@ -57,8 +59,40 @@ def test_two_prompts_of_one_id_and_none_at_all_are_refused() -> None:
         prepared([])
 
 
-def test_the_limit_takes_the_first_prompts() -> None:
-    assert list(prepared([TALK, LINE], limit=1).prompts) == ["talk"]
+MANY = [Prompt(f"t/{at}", "Once", False) for at in range(10)]
+
+
+def test_the_limit_draws_prompts_and_keeps_their_order() -> None:
+    made = prepared(MANY, limit=3)
+    assert list(made.prompts) == ["t/3", "t/7", "t/9"]
+    assert made.spec.taken == Taken(of=10, seed=0)
+    other = prepared(MANY, limit=3, prompt_seed=1)
+    assert list(other.prompts) != list(made.prompts)
+    assert other.spec.taken == Taken(of=10, seed=1)
+
+
+def test_without_a_seed_the_limit_takes_the_first_prompts() -> None:
+    made = prepared(MANY, limit=3, prompt_seed=None)
+    assert list(made.prompts) == ["t/0", "t/1", "t/2"]
+    assert made.spec.taken == Taken(of=10, seed=None)
+
+
+@pytest.mark.parametrize("limit", [None, 10, 11])
+def test_where_all_are_taken_nothing_is_said_of_a_draw(limit: int | None) -> None:
+    made = prepared(MANY, limit=limit)
+    assert list(made.prompts) == [prompt.id for prompt in MANY]
+    assert made.spec.taken is None
+    assert made.spec == prepared(MANY).spec
+
+
+def test_a_sweeps_prompts_are_in_the_order_of_the_draw_and_the_held_out_ones_behind_them() -> None:
+    order = [prompt.id for prompt in permutation(MANY, 0)]
+    made = prepared(MANY, held_out=2, limit=3)
+    assert list(made.prompts) == [*order[:3], order[9], order[8]]
+    assert made.spec.taken == Taken(of=10, seed=0, held_out=2)
+    assert {*order[:3]} == {*prepared(MANY, limit=3).prompts}
+    every = prepared(MANY, held_out=0)
+    assert (list(every.prompts), every.spec.taken) == (order, None)
 
 
 @pytest.mark.parametrize(

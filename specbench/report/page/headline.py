@@ -55,7 +55,7 @@ def conditions(run: Run) -> str:
     parts = [f"{model.name} {model.dtype}{' (dummy weights)' if model.dummy else ''}", device or "unknown device"]
     greedy = sampling.temperature == 0
     parts.append("greedy" if greedy else f"T={sampling.temperature:g} seed {sampling.seed}")
-    parts += [f"{config.task.prompts} prompts", f"at most {config.max_new_tokens} new tokens"]
+    parts += [config.task.said, f"at most {config.max_new_tokens} new tokens"]
     parts += [f"concurrency {config.concurrency}"]
     parts += ["traced, which slows its steps"] if config.trace else []
     parts += [] if run.complete else ["NOT COMPLETE"]

@@ -36,6 +36,7 @@ def sweep_section(name: str, sweep: ReadSweep) -> Section:
     first = next(iter(sweep.runs.values()))
     caption = f"{first.config.model.name} {first.config.model.dtype} · {first.config.task.name}"
     caption += f" · {known(first.run, 'environment', 'device', 'name') or 'unknown device'}"
+    under = f"{caption} · {first.config.task.said}" if first.config.task.taken else caption
     blocks: list[Block] = []
     if not sweep.finished:
         blocks.append(Words(["NOT COMPLETE: this sweep was broken off; its figures are of what there is."], "notes"))
@@ -45,7 +46,7 @@ def sweep_section(name: str, sweep: ReadSweep) -> Section:
         lines = said_of_cells(at) + ([f"{more} slower cells are in the sweep's cells.csv."] if more > 0 else [])
         blocks += [Words(lines, "notes")] if lines else []
     blocks += _drawn(name, sweep.cells, caption)
-    return Section(f"sweep-{name}", name, blocks, under=caption)
+    return Section(f"sweep-{name}", name, blocks, under=under)
 
 
 def _table(name: str, at: pd.DataFrame, concurrency: int) -> Table:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from specbench.results import BASELINE
 from specbench.results.grades import ORDER
-from specbench.results.schema import PHASES, SimulatedAcceptance
+from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
 from specbench.results.stats.power import FILLINGS
 
 LEGEND = (
@@ -37,8 +37,11 @@ def headline(
     title = Text()
     title.append(f"{task['name']} v{task['version']}", style="bold")
     title.append(f" · {model['name']} {model['dtype']}{' (dummy weights)' if model['dummy'] else ''} · {device}\n")
-    asked = f"{task['prompts']} prompts · at most {run['max_new_tokens']} new tokens"
-    title.append(f"{how} · {asked} · concurrency {run['concurrency']}", style="dim")
+    chosen = TaskSpec.model_validate(task)
+    asked = [how, *([] if chosen.taken else [chosen.said]), f"at most {run['max_new_tokens']} new tokens"]
+    title.append(" · ".join([*asked, f"concurrency {run['concurrency']}"]), style="dim")
+    if chosen.taken:  # a line of its own: behind the others it would break at 80 columns
+        title.append(f"\n{chosen.said}", style="dim")
     simulated = run.get("simulated", {})
     if simulated:
         title.append(f"\n{simulated_title(simulated)}", style="bold red")

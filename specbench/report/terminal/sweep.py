@@ -14,6 +14,7 @@ from rich.text import Text
 from specbench.hardware.roofline import free_rows
 from specbench.report.terminal.run import number, seldom_filled
 from specbench.results import BASELINE
+from specbench.results.schema import TaskSpec
 
 #: Cells of one concurrency that a table shows; the file has all.
 SHOWN = 20
@@ -29,6 +30,8 @@ def sweep_table(run: Mapping[str, Any], cells: pd.DataFrame) -> RenderableType:
     title = Text()
     title.append(f"{run['task']['name']} v{run['task']['version']}", style="bold")
     title.append(f" · {run['model']['name']} {run['model']['dtype']} · {run['environment']['device']['name']}")
+    if run["task"].get("taken"):
+        title.append(f"\n{TaskSpec.model_validate(run['task']).said}", style="dim")
     parts: list[RenderableType] = [title, Text()]
     for concurrency in sorted(cells["concurrency"].unique()):
         at = cells[cells["concurrency"] == concurrency]

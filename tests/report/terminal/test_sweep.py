@@ -53,6 +53,21 @@ def shown(rows: Sequence[dict[str, Any]], width: int) -> str:
     return console.file.getvalue()
 
 
+def test_the_head_says_how_the_prompts_were_chosen() -> None:
+    task = {
+        "name": "humaneval", "version": 2, "options": {}, "prompts": 32, "prompts_sha256": "0",
+        "taken": {"of": 164, "seed": 0, "held_out": 16},
+    }  # fmt: skip
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(sweep_table({**RUN, "task": task}, pd.DataFrame(FEW)))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert lines[:2] == [
+        "humaneval v2 · smollm2-135m float32 · a CPU",
+        "prompts: 16 of 164, drawn by seed 0, and 16 held out",
+    ]
+
+
 @pytest.mark.parametrize("width", [80, 140])
 def test_no_figure_is_broken_and_no_label_lost(width: int) -> None:
     text = shown(FEW, width)

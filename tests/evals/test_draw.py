@@ -1,0 +1,211 @@
+"""The draw of prompts: nested, fair to every category, and the same wherever it is made."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_files import data_folder
+from hypothesis import given
+from hypothesis import strategies as st
+
+import specbench
+from specbench.common import Prompt, registry
+from specbench.common.errors import UsageError
+from specbench.evals.draw import draw, draw_apart, permutation
+
+SEEDS = st.integers(0, 1 << 40)
+
+
+@st.composite
+def tasks(draws: Any) -> list[Prompt]:
+    """Prompts of some categories of any sizes, or of none, shuffled."""
+    sizes = draws(st.lists(st.integers(1, 40), min_size=1, max_size=8))
+    prompts = [
+        Prompt(f"q{stratum}/{at}", "", False, category=f"c{stratum}" if stratum else "")
+        for stratum, size in enumerate(sizes)
+        for at in range(size)
+    ]
+    random.Random(draws(st.integers(0, 9))).shuffle(prompts)
+    return prompts
+
+
+def ids(prompts: Any) -> list[str]:
+    return [prompt.id for prompt in prompts]
+
+
+def plain(count: int) -> list[Prompt]:
+    return [Prompt(f"t/{at}", "", False) for at in range(count)]
+
+
+@given(tasks(), SEEDS, st.data())
+def test_a_larger_limit_extends_a_smaller_one_in_the_order_of_the_data(
+    prompts: list[Prompt], seed: int, data: Any
+) -> None:
+    few = data.draw(st.integers(1, len(prompts)))
+    more = data.draw(st.integers(few, len(prompts)))
+    small, large = draw(prompts, few, seed), draw(prompts, more, seed)
+    assert (len(small), len(large)) == (few, more)
+    assert {*ids(small)} <= {*ids(large)}
+    assert [prompt for prompt in prompts if prompt in large] == large
+    assert sorted(ids(permutation(prompts, seed))) == sorted(ids(prompts))
+
+
+def assert_fair(prompts: list[Prompt], order: list[Prompt], of: Any = lambda prompt: prompt.category) -> None:
+    """Every prefix holds each category's share of the whole within one prompt."""
+    sizes = Counter(map(of, prompts))
+    met: Counter[str] = Counter()
+    for place, prompt in enumerate(order, 1):
+        met[of(prompt)] += 1
+        for category, size in sizes.items():
+            # Below one in whole numbers: |met - place * size / total| < 1.
+            assert abs(met[category] * len(prompts) - place * size) < len(prompts), (place, category)
+
+
+@given(tasks(), SEEDS)
+def test_every_beginning_and_every_end_holds_each_category_by_its_share(prompts: list[Prompt], seed: int) -> None:
+    order = permutation(prompts, seed)
+    assert_fair(prompts, order)
+    assert_fair(prompts, order[::-1])
+
+
+@given(tasks(), SEEDS, SEEDS)
+def test_the_order_of_the_file_decides_nothing(prompts: list[Prompt], seed: int, other: int) -> None:
+    shuffled = list(prompts)
+    random.Random(other).shuffle(shuffled)
+    assert ids(permutation(shuffled, seed)) == ids(permutation(prompts, seed))
+
+
+def test_many_categories_of_one_prompt_each_are_a_plain_permutation() -> None:
+    alone = [Prompt(prompt.id, "", False, category=prompt.id) for prompt in plain(3000)]
+    assert ids(permutation(alone, 7)) == ids(permutation(plain(3000), 7))
+
+
+def test_another_seed_is_another_draw_and_each_prompt_has_its_turn() -> None:
+    drawn = [ids(draw(plain(20), 5, seed)) for seed in range(200)]
+    assert len({tuple(each) for each in drawn}) > 190
+    often = Counter(name for each in drawn for name in each)
+    assert len(often) == 20
+    assert 25 < min(often.values()) <= max(often.values()) < 80, "each is expected 50 times, give or take 6"
+
+
+# Computed once. Should this fail, every run drawn so far has other prompts than its command would draw now.
+DRAWN = ["t/3", "t/7", "t/9"]
+
+
+def test_what_seed_0_draws_never_changes() -> None:
+    assert ids(draw(plain(10), 3, 0)) == DRAWN
+
+
+@pytest.mark.parametrize("minor", [10, 11, 12, 13])
+def test_every_python_draws_the_same(minor: int) -> None:
+    mine = sys.version_info[:2] == (3, minor)
+    python = sys.executable if mine else shutil.which(f"python3.{minor}")
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:
+        pytest.skip(f"there is no Python 3.{minor} here")
+    # The file alone, with a stand-in for the package: an interpreter without its requirements draws as well.
+    source = Path(specbench.__file__).parent / "evals" / "draw.py"
+    code = (
+        "import sys, types\n"
+        "common = types.ModuleType('specbench.common'); common.UsageError = ValueError\n"
+        "sys.modules['specbench'] = types.ModuleType('specbench'); sys.modules['specbench.common'] = common\n"
+        f"scope = {{'__name__': 'draw'}}; exec(open({str(source)!r}).read(), scope)\n"
+        "def item(at, category): return types.SimpleNamespace(id=f't/{at}', category=category)\n"
+        "print([each.id for each in scope['draw']([item(at, '') for at in range(10)], 3, 0)])\n"
+        "print([each.id for each in scope['permutation']([item(at, 'ab'[at % 3 == 0]) for at in range(30)], 5)])\n"
+    )
+    done = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": str(minor)}
+    )
+    mixed = [Prompt(f"t/{at}", "", False, category="ab"[at % 3 == 0]) for at in range(30)]
+    assert done.stdout.splitlines() == [str(DRAWN), str(ids(permutation(mixed, 5)))]
+
+
+def test_without_a_seed_they_are_the_first_of_the_data() -> None:
+    assert ids(draw(plain(9), 3, None)) == ["t/0", "t/1", "t/2"]
+
+
+@pytest.mark.parametrize("limit", [None, 4, 5])
+def test_who_takes_all_draws_nothing(limit: int | None) -> None:
+    assert draw(plain(4), limit, 0) == plain(4)
+
+
+def test_two_prompts_of_one_id_are_both_taken_for_the_runner_to_refuse() -> None:
+    assert ids(draw([*plain(2), *plain(2)], 3, 0)) == ["t/0", "t/1", "t/0", "t/1"]
+
+
+@dataclass
+class Text:
+    """What a training learns from has no category."""
+
+    id: str
+
+
+def test_from_what_a_larger_limit_drew_a_smaller_one_draws_what_it_draws_of_all() -> None:
+    texts = [Text(prompt.id) for prompt in draw(plain(60), 20, 3)]
+    assert ids(draw(texts, 8, 3)) == ids(draw(plain(60), 8, 3))
+
+
+@given(tasks(), SEEDS, st.data())
+def test_held_out_prompts_are_no_others_and_stay_when_the_limit_grows(
+    prompts: list[Prompt], seed: int, data: Any
+) -> None:
+    held_out = data.draw(st.integers(0, len(prompts) - 1))
+    few = data.draw(st.integers(1, len(prompts) - held_out))
+    more = data.draw(st.integers(few, len(prompts) - held_out))
+    (small, aside), (large, still) = (draw_apart(prompts, limit, held_out, seed) for limit in (few, more))
+    assert aside == still
+    assert len(aside) == held_out
+    assert large[:few] == small
+    assert not {*ids(large)} & {*ids(aside)}
+    assert {*ids(small)} == {*ids(draw(prompts, few, seed))}, "those that a run with this limit takes"
+    assert draw_apart(prompts, few, held_out // 2, seed)[1] == aside[: held_out // 2]
+    rest, _ = draw_apart(prompts, None, held_out, seed)
+    assert {*ids(rest), *ids(aside)} == {*ids(prompts)}
+
+
+@given(tasks(), SEEDS, st.data())
+def test_held_out_prompts_hold_each_category_by_its_share(prompts: list[Prompt], seed: int, data: Any) -> None:
+    held_out = data.draw(st.integers(0, len(prompts) - 1))
+    _, aside = draw_apart(prompts, 1, held_out, seed)
+    assert_fair(prompts, aside)
+
+
+@pytest.mark.parametrize(
+    ("limit", "held_out", "says"),
+    [
+        (8, 3, "8 prompts to choose by and 3 held out are more than the 10 that there are; lower --limit or --held"),
+        (None, 10, "1 prompts to choose by and 10 held out are more than the 10"),
+    ],
+)
+def test_more_than_there_are_is_refused(limit: int | None, held_out: int, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        draw_apart(plain(10), limit, held_out, 0)
+
+
+def published(name: str, *files: str) -> list[Prompt]:
+    """All prompts of a task as a model with a chat template is asked."""
+    folder = data_folder(*files)
+    module = registry.task(name).load()
+    return list(module.Task(module.Options(), folder).prompts(True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_spec_bench_every_limit_is_fair_to_groups_as_well(seed: int) -> None:
+    prompts = published("spec-bench", "spec_bench_question.jsonl")
+    order = permutation(prompts, seed)
+    assert len({prompt.category for prompt in prompts}) == 13
+    assert_fair(prompts, order)
+    assert_fair(prompts, order, lambda prompt: prompt.category.partition("/")[0])
+
+
+def test_sixteen_of_mt_bench_are_two_of_each_category() -> None:
+    prompts = published("mt-bench", "mt_bench_question.jsonl")
+    assert {*Counter(prompt.category for prompt in draw(prompts, 16, 0)).values()} == {2}

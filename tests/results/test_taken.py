@@ -1,0 +1,43 @@
+"""How a run's prompts were chosen: recorded, told in words, and no part of what names the run."""
+
+from __future__ import annotations
+
+import pytest
+import toys
+
+from specbench.results.schema import RunConfig, Taken
+
+# Of a run from before it was said how prompts were chosen. Should this fail, unfinished runs start anew.
+DIGEST = "c8da90f7ea0f152ba4cff2ddfcdcda0bad9a864b183bfc57821503b6da3f5eed"
+
+
+def config(taken: Taken | None, prompts: int = 3) -> RunConfig:
+    made = toys.config(["ar", "jacobi"], prompts)
+    return made.model_copy(update={"task": made.task.model_copy(update={"taken": taken})})
+
+
+@pytest.mark.parametrize("taken", [None, Taken(of=164, seed=None), Taken(of=164, seed=0)])
+def test_the_digest_is_of_the_prompts_and_not_of_how_they_were_chosen(taken: Taken | None) -> None:
+    assert config(taken).digest() == DIGEST
+
+
+def test_all_prompts_are_written_as_ever_and_some_say_so() -> None:
+    assert "taken" not in config(None).model_dump(mode="json")["task"]
+    written = config(Taken(of=164, seed=0)).model_dump(mode="json")
+    assert written["task"]["taken"] == {"of": 164, "seed": 0, "held_out": 0}
+    for made in (config(None), config(Taken(of=164, seed=None)), config(Taken(of=164, seed=0))):
+        assert RunConfig.model_validate_json(made.model_dump_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [
+        (None, "8 prompts"),
+        (Taken(of=164, seed=0), "prompts: 8 of 164, drawn by seed 0"),
+        (Taken(of=164, seed=None), "prompts: first 8 of 164"),
+        (Taken(of=164, seed=5, held_out=2), "prompts: 6 of 164, drawn by seed 5, and 2 held out"),
+        (Taken(of=164, seed=None, held_out=2), "prompts: first 6 of 164, and 2 held out"),
+    ],
+)
+def test_in_words(taken: Taken | None, said: str) -> None:
+    assert config(taken, 8).task.said == said
