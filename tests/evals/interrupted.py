@@ -75,7 +75,8 @@ def interrupt_at(step: int, folder: Path) -> bool:
 
 
 if __name__ == "__main__":
-    card = SimpleNamespace(info={"metric": "m", "version": 1}, load=lambda: SimpleNamespace(Task=Task, Options=Options))
+    module = SimpleNamespace(Task=Task, Options=Options)
+    card = SimpleNamespace(info={"metric": "m", "version": 1}, load=lambda: module, who="task 'toy' (of a test)")
     scoring.registry.task = lambda name: card  # type: ignore[assignment, return-value]
     scoring.stop_all = Task.stopped.set
     signal.signal(signal.SIGINT, signal.default_int_handler)
