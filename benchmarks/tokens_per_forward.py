@@ -11,16 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from specbench.models import load
 from specbench.results import RequestRecord
 from specbench.results.summary import method_figures
-from specbench.runner import Plan, Session, prepare, session_of
-from specbench.runner.plan import plan_methods, plan_sampling, plan_tasks, runnable
+from specbench.runner import Plan, Session, prepare, resolve, session_of
+from specbench.runner.loading import load_models
+from specbench.runner.methods import runnable
 from specbench.runner.prompts import Prepared
 
 
@@ -37,20 +36,15 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     plan = Plan(
-        methods=plan_methods(args.method.split(","), args.settings),
-        tasks=plan_tasks([args.task], []),
+        method=args.method,
+        settings=args.settings,
+        task=args.task,
         model=args.model,
         dtype="float32" if not torch.cuda.is_available() else "auto",
-        device="auto",
-        revision=None,
-        sampling=plan_sampling(0.0, 0, 1.0, 0),
         max_new_tokens=args.tokens,
         limit=args.prompts,
-        prompt_seed=None,  # the first ones of the data, as in the figures that were quoted so far
-        repeats=1,
-        concurrency=1,
-        data_dir=None,
-        out=Path(),
+        first=True,  # as in the figures that were quoted so far
+        base="none",
         trace=True,
     )
     if not args.json:
@@ -63,9 +57,10 @@ def main() -> None:
 
 def rows(plan: Plan) -> Any:
     """A dictionary per method as it ends, AR first; ``exact`` is how many answers are AR's, token for token."""
-    loaded = load(plan.model, dtype=plan.dtype)
-    prepared = prepare(plan, plan.tasks[0], loaded)
-    with session_of(plan, loaded, prepared.longest + prepared.budget) as session:
+    resolved = resolve(plan)
+    loaded, _ = load_models(resolved)
+    prepared = prepare(resolved.plan, resolved.tasks[0], loaded)
+    with session_of(resolved, loaded, prepared.longest + prepared.budget) as session:
         yield from _rows(session, prepared)
 
 

@@ -25,7 +25,7 @@ from specbench.decoding import Method
 from specbench.models import LoadedModel, load
 from specbench.results.stats import paired_ratio
 from specbench.runner import Request, Session, StopRule
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 
 LOOKUP = 10  # tokens a lookup drafts, in both
 

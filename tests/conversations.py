@@ -7,15 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from specbench.common.options import Options
+from specbench.common.options import Options, given
 from specbench.common.prompt import Prompt
 from specbench.common.registry import Card
 from specbench.decoding.protocol import Method
 from specbench.models.loader import LoadedModel
-from specbench.results.schema import RequestRecord, SamplingSpec, request_key
+from specbench.results.schema import RequestRecord, request_key
 from specbench.runner.loop import Request
-from specbench.runner.plan import Plan, TaskPlan
+from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared, prepare
+from specbench.runner.resolving import Resolved
+from specbench.runner.tasks import TaskPlan
 
 
 class Model:
@@ -43,14 +45,9 @@ def text(ids: Sequence[int]) -> str:
     return "".join(map(chr, ids))
 
 
-def plan(methods: Sequence[Method], **changes: Any) -> Plan:
-    """A plan of these methods, greedy, a prompt once, one at a time."""
-    values: dict[str, Any] = {
-        "methods": tuple(methods), "tasks": (), "model": "toy", "dtype": "auto", "device": "auto", "revision": None,
-        "sampling": SamplingSpec(temperature=0, top_k=0, top_p=1, seed=0), "max_new_tokens": 10, "limit": None,
-        "repeats": 1, "concurrency": 1, "data_dir": None, "out": Path("out"),
-    }  # fmt: skip
-    return Plan(**(values | changes))
+def plan(methods: Sequence[Method], **changes: Any) -> Resolved:
+    """A run of these methods, greedy, a prompt once, one at a time."""
+    return Resolved(given(Plan, {"model": "toy", "max_new_tokens": 10, **changes}), tuple(methods), ())
 
 
 def prepared(
@@ -67,7 +64,7 @@ def prepared(
 
     card = Card("task", "toy-task", "toys", Path(), "tests", {"version": 3, "metric": "", "max_new_tokens": 7})
     task = TaskPlan(card, Options(), SimpleNamespace(Task=Task))
-    return prepare(plan([], **changes), task, model or Model(), held_out)  # type: ignore[arg-type]
+    return prepare(plan([], **changes).plan, task, model or Model(), held_out)  # type: ignore[arg-type]
 
 
 def said(label: str, request: Request) -> RequestRecord:

@@ -16,7 +16,7 @@ from specbench.common import registry
 from specbench.decoding.protocol import Method
 from specbench.engine.engine import Engine
 from specbench.results.schema import BASELINE
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 
 OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "jacobi": [

@@ -24,7 +24,7 @@ from specbench.hardware.profile import MeasuredCeilings
 from specbench.models.loader import _device as device_of
 from specbench.models.names import DEFAULT_MODEL
 from specbench.profiling.ceilings import measure_ceilings
-from specbench.runner.plan import runnable
+from specbench.runner.methods import runnable
 
 BUDGET_S = 520  # under 9 minutes
 JF_LARGE = ["jf.n=64", "jf.K=2", "jf.r=0.85", "jf.pool=4"]

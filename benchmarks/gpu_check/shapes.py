@@ -21,7 +21,7 @@ from specbench.profiling.shape import shape_of
 from specbench.results import RequestRecord
 from specbench.results.schema import HOST_PHASES, SimulatedAcceptance
 from specbench.runner import Request, Session, StopRule
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 
 #: Step time over a one-row step that a step of so many rows may take.
 ROW_AIMS = {16: 1.05, 64: 1.15, 128: 1.3, 256: 1.9}

@@ -5,99 +5,68 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, TypeAlias
-
-import typer
 
 from specbench.cli import options, output
 from specbench.common import UsageError
 from specbench.common.errors import LosslessFailed
+from specbench.common.options import flag
+from specbench.runner.plan import Concurrent, split
 
 # (task, temperature) -> method -> prompt -> an answer's token ids for each seed
 Sampled: TypeAlias = dict[tuple[str, float], dict[str, dict[str, list[Sequence[int]]]]]
 
 
-def check_lossless(
-    method: str | None = options.METHOD,
-    task: str | None = options.TASK,
-    model: str = options.MODEL,
-    temperatures: str = typer.Option("0,0.7,1", "--temperatures", help="Comma-separated; 0 is greedy."),
-    seeds: str = typer.Option("0,1,2", "--seeds", help="Comma-separated, or FIRST:LAST; greedy needs one only."),
-    limit: int = typer.Option(4, "--limit", min=1, help="N prompts of each task, drawn by lot."),
-    prompt_seed: int | None = options.PROMPT_SEED,
-    first: bool = options.FIRST,
-    max_new_tokens: int | None = typer.Option(64, "--max-new-tokens", min=1, help="Per answer."),
-    top_k: int = options.TOP_K,
-    top_p: float = options.TOP_P,
-    settings: list[str] = options.SET,
-    head: str | None = options.HEAD,
-    task_settings: list[str] = options.TASK_SET,
-    concurrency: int = typer.Option(1, "--concurrency", min=1, help="Sequences stepped together."),
-    dtype: str = options.DTYPE,
-    device: str = options.DEVICE,
-    attention: str = options.ATTENTION,
-    graphs: str = options.GRAPHS,
-    compile: bool = options.COMPILE,
-    revision: str | None = options.REVISION,
-    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
-    data_dir: Path | None = options.DATA_DIR,
-    data_file: Path | None = options.DATA_FILE,
-    as_json: bool = options.JSON,
-) -> None:
-    """Compare every method with AR, token for token; exits 4 when one that says it is lossless is not."""
-    wanted = [(t, s) for t in _temperatures(temperatures) for s in (_seeds(seeds) if t else [0])]
-    plans = [
-        options.make_plan(
-            method=method,
-            task=task,
-            model=model,
-            settings=settings,
-            head=head,
-            task_settings=task_settings,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            limit=limit,
-            prompt_seed=prompt_seed,
-            first=first,
-            max_new_tokens=max_new_tokens,
-            repeats=1,
-            concurrency=concurrency,
-            dtype=dtype,
-            device=device,
-            attention=attention,
-            graphs=graphs,
-            compile=compile,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            data_dir=data_dir,
-            data_file=data_file,
-            out=Path(),
-        )
-        for temperature, seed in wanted
-    ]
-    notes = output.stderr()
-    loaded = options.load_model(plans[0], notes)
-    from specbench.runner import check_lossless as check
+class CheckPlan(Concurrent):
+    """What ``check-lossless`` takes: few short answers, at several temperatures and seeds."""
 
+    limit: int = flag(4, "--limit", help="N prompts of each task, drawn by lot.", ge=1)
+    max_new_tokens: int | None = flag(64, "--max-new-tokens", help="Per answer.", ge=1)
+    temperatures: str = flag("0,0.7,1", "--temperatures", help="Comma-separated; 0 is greedy.")
+    seeds: str = flag("0,1,2", "--seeds", help="Comma-separated, or FIRST:LAST; greedy needs one only.")
+
+
+@options.takes(
+    CheckPlan,
+    first=("method", "task", "model", "temperatures", "seeds"),
+    without=("temperature", "seed", "simulate", "no_score", "out"),
+)
+def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
+    """Compare every method with AR, token for token; exits 4 when one that says it is lossless is not."""
+    from specbench.runner.progress import noting
+    from specbench.runner.ready import check_device, check_ready
+    from specbench.runner.resolving import resolve
+
+    check_device(plan)
+    runs = [
+        resolve(plan.plan(base="none", temperature=temperature, seed=seed))
+        for temperature in _temperatures(plan.temperatures)
+        for seed in (_seeds(plan.seeds) if temperature else [0])
+    ]
+    check_ready(runs[0])
+    say = noting(output.stderr())
+    for line in runs[0].notes:
+        say(line)
+    from specbench.runner.check import check_lossless as check
+    from specbench.runner.loading import load_models
+
+    loaded, _ = load_models(runs[0], say)
     strict = loaded.spec.dtype == "float32" and loaded.spec.device == "cpu"
     rows: list[dict[str, Any]] = []
     asked: dict[str, Sequence[str]] = {}
     sampled: Sampled = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    for plan in plans:
-        for task_plan in plan.tasks:
-            where = f"{task_plan.card.name} T={plan.sampling.temperature:g} seed {plan.sampling.seed}"
-            notes.print(f"{where} …")
-            checked = check(plan, task_plan, loaded)
-            asked[task_plan.card.name] = checked.prompts
+    for run in runs:
+        for task in run.tasks:
+            name, sampling = task.card.name, run.sampling
+            say(f"{name} T={sampling.temperature:g} seed {sampling.seed} …")
+            checked = check(run, task, loaded)
+            asked[name] = checked.prompts
             for label, counts in checked.tallies.items():
-                rows.append({"task": task_plan.card.name, **plan.sampling.model_dump(), "method": label, **counts})
+                rows.append({"task": name, **sampling.model_dump(), "method": label, **counts})
             for label, answers in checked.sampled.items():
                 for prompt, ids in answers.items():
-                    sampled[task_plan.card.name, plan.sampling.temperature][label][prompt].append(ids)
-    claims = {m.label for m in plans[0].methods if m.lossless}
+                    sampled[name, sampling.temperature][label][prompt].append(ids)
+    claims = {m.label for m in runs[0].methods if m.lossless}
     allowed = {"exact"} if strict else {"exact", "numeric-tie"}
     broken = [row for row in rows if row["method"] in claims and row["verdict"] not in allowed]
     distributions = _distributions(sampled)
@@ -166,7 +135,7 @@ def _left(row: Mapping[str, Any], allowed: Collection[str]) -> str:
 
 def _temperatures(text: str) -> list[float]:
     try:
-        return [float(part) for part in options.split(text)] or [0.0]
+        return [float(part) for part in split(text)] or [0.0]
     except ValueError as error:
         raise UsageError(f"'{text}' is no list of numbers; write them as 0,0.7,1") from error
 
@@ -175,7 +144,7 @@ def _seeds(text: str) -> list[int]:
     """The seeds, each once: the same noise drawn again is no further sample."""
     found: dict[int, None] = {}
     try:
-        for part in options.split(text):
+        for part in split(text):
             first, _, last = part.partition(":")
             found |= dict.fromkeys(range(int(first), int(last or first) + 1))
     except ValueError as error:

@@ -11,6 +11,7 @@ import typer
 from specbench.cli import options
 from specbench.common import UsageError
 from specbench.common.errors import unknown
+from specbench.runner.plan import split
 
 
 def export(
@@ -33,7 +34,7 @@ def export(
         check_writable(out.parent)
     frame = (load_methods if summary else load)(*runs)
     if columns is not None:
-        wanted = options.split(columns)
+        wanted = split(columns)
         if not wanted:
             raise UsageError("--columns names nothing; leave it out for all")
         for name in wanted:

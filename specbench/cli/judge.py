@@ -38,11 +38,11 @@ def judge(
     import_: Path | None = typer.Option(
         None, "--import", help="Take FastChat's *_single.jsonl.", metavar="FILE", exists=True, dir_okay=False
     ),
-    dtype: str = options.DTYPE,
-    device: str = options.DEVICE,
-    revision: str | None = options.REVISION,
-    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
-    data_dir: Path | None = options.DATA_DIR,
+    dtype: str = options.of("dtype"),
+    device: str = options.of("device"),
+    revision: str | None = options.of("revision"),
+    trust_remote_code: bool = options.of("trust_remote_code"),
+    data_dir: Path | None = options.of("data_dir"),
     as_json: bool = options.JSON,
 ) -> None:
     """Rate a run's answers from 1 to 10 with FastChat's prompts; ratings are kept as they come.

@@ -10,57 +10,59 @@ import typer
 from specbench.cli import options, output
 from specbench.common import UsageError
 from specbench.common.errors import INTERRUPTED
+from specbench.common.options import flag
+from specbench.runner.plan import Loading, Stepping, split
 
 if TYPE_CHECKING:
     from specbench.hardware import Profile
     from specbench.hardware.profile import Settings
 
 
-def profile(
-    model: str = options.MODEL,
-    gpu: str = typer.Option("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus."),
-    rows: str | None = typer.Option(
-        None, "--rows", help="Rows of a step, comma-separated; 1 is added.", show_default="1 to 512"
-    ),
-    contexts: str | None = typer.Option(
-        None, "--contexts", help="Cached tokens, comma-separated.", show_default="128 to 32768, as the model takes"
-    ),
-    slots: str | None = typer.Option(
-        None, "--slots", help="Sequences stepped together, comma-separated.", show_default="1 to 16"
-    ),
-    seconds: float | None = typer.Option(
-        None, "--seconds", min=1.0, help="Time to measure for; what it does not cover is named.", show_default="120"
-    ),
-    dtype: str = options.DTYPE,
-    device: str = options.DEVICE,
-    attention: str = options.ATTENTION,
-    graphs: str = options.GRAPHS,
-    compile: bool = options.COMPILE,
-    revision: str | None = options.REVISION,
-    trust_remote_code: bool = options.TRUST_REMOTE_CODE,
-    out: Path = typer.Option(options.PROFILES, "--out", help="Folder that receives the profile's folder."),
-    as_json: bool = options.JSON,
-) -> None:
+class ProfilePlan(Loading, Stepping):
+    """What ``profile`` takes."""
+
+    rows: str | None = flag(None, "--rows", help="Rows of a step, comma-separated; 1 is added.", shown="1 to 512")
+    contexts: str | None = flag(
+        None, "--contexts", help="Cached tokens, comma-separated.", shown="128 to 32768, as the model takes"
+    )
+    slots: str | None = flag(None, "--slots", help="Sequences stepped together, comma-separated.", shown="1 to 16")
+    seconds: float | None = flag(
+        None, "--seconds", help="Time to measure for; what it does not cover is named.", shown="120", ge=1.0
+    )
+    out: Path = flag(options.PROFILES, "--out", help="Folder that receives the profile's folder.")
+
+
+@options.takes(ProfilePlan, first=("model", "gpu", "rows", "contexts", "slots", "seconds"), without=("data_dir",))
+def profile(plan: ProfilePlan, as_json: bool = options.JSON) -> None:
     """Measure a step's time over rows, context and sequences, against the device's roofline.
 
     Answers how many rows of a draft are nearly free, and which ceiling stops them.
     """
-    options.assert_gpu(gpu)
-    settings = _settings(rows, contexts, slots, seconds, attention, graphs, compile)
-    options.assert_graphs(settings.graphs, device)
+    from specbench.runner.progress import noting
+    from specbench.runner.ready import check_device
+
+    check_device(plan)
+    settings = _settings(plan)
     from specbench.common.files import check_writable
     from specbench.models import resolve
 
-    resolve(model)
-    check_writable(out)
+    resolve(plan.model)
+    check_writable(plan.out)
     notes = output.stderr()
-    notes.print(f"loading {model} …")
+    say = noting(notes)
+    say(f"loading {plan.model} …")
     from specbench.models import load
     from specbench.profiling import measure_profile
 
-    loaded = load(model, dtype=dtype, device=device, revision=revision, trust_remote_code=trust_remote_code)
-    found = measure_profile(loaded, settings, lambda line: notes.print(f"{line} …", soft_wrap=True, markup=False))
-    folder = _write(found, out)
+    loaded = load(
+        plan.model,
+        dtype=plan.dtype,
+        device=plan.device,
+        revision=plan.revision,
+        trust_remote_code=plan.trust_remote_code,
+    )
+    found = measure_profile(loaded, settings, lambda line: say(f"{line} …"))
+    folder = _write(found, plan.out)
     if as_json:
         output.emit_json({"folder": str(folder), **found.model_dump(mode="json")})
     else:
@@ -70,31 +72,23 @@ def profile(
         console.print(profile_report(found))
         console.print(f"\nprofile: {folder}", soft_wrap=True)
     if found.interrupted:
-        notes.print(f"interrupted; what was measured until then is in {folder}", soft_wrap=True, markup=False)
+        say(f"interrupted; what was measured until then is in {folder}")
         raise typer.Exit(INTERRUPTED)
 
 
-def _settings(
-    rows: str | None,
-    contexts: str | None,
-    slots: str | None,
-    seconds: float | None,
-    attention: str,
-    graphs: str,
-    compile: bool,
-) -> Settings:
+def _settings(plan: ProfilePlan) -> Settings:
     from specbench.hardware.profile import CONTEXTS, ROWS, SECONDS, SLOTS, Settings
-    from specbench.runner.plan import ROW_LIMIT, plan_attention, plan_graphs
+    from specbench.runner.methods import ROW_LIMIT
 
     return Settings(
-        rows=ROWS if rows is None else _counts("--rows", rows, ROW_LIMIT, add=1),
-        contexts=CONTEXTS if contexts is None else _counts("--contexts", contexts),
-        slots=SLOTS if slots is None else _counts("--slots", slots, add=1),
-        clip=contexts is None,
-        seconds=seconds or SECONDS,
-        attention=plan_attention(attention),
-        graphs=plan_graphs(graphs),
-        compile=compile,
+        rows=ROWS if plan.rows is None else _counts("--rows", plan.rows, ROW_LIMIT, add=1),
+        contexts=CONTEXTS if plan.contexts is None else _counts("--contexts", plan.contexts),
+        slots=SLOTS if plan.slots is None else _counts("--slots", plan.slots, add=1),
+        clip=plan.contexts is None,
+        seconds=plan.seconds or SECONDS,
+        attention=plan.attention,
+        graphs=plan.graphs,
+        compile=plan.compile,
     )
 
 
@@ -105,12 +99,12 @@ def _counts(flag: str, text: str, most: int | None = None, add: int | None = Non
         UsageError: something else is in it.
     """
     found = {add} if add else set()
-    for word in options.split(text):
+    for word in split(text):
         if not word.isdecimal() or int(word) < 1 or (most is not None and int(word) > most):
             upper = f"to {most}" if most is not None else "up"
             raise UsageError(f"{flag} {word}: give whole numbers from 1 {upper}, comma-separated, as {flag} 1,16,64")
         found.add(int(word))
-    if not options.split(text):
+    if not split(text):
         raise UsageError(f"{flag} names nothing; give whole numbers, comma-separated, as {flag} 1,16,64")
     return tuple(sorted(found))
 

@@ -12,7 +12,7 @@ from specbench.cli import options, output
 def score(
     run: Path = options.folders("A folder that specbench run wrote.", "RUN"),
     workers: int | None = typer.Option(None, "--workers", min=1, help="Answers judged at a time; default all cores."),
-    data_dir: Path | None = options.DATA_DIR,
+    data_dir: Path | None = options.of("data_dir"),
     as_json: bool = options.JSON,
 ) -> None:
     """Score the answers of a run, finished or not, in a process that never imports torch."""

@@ -59,7 +59,7 @@ def show(
         console.print(output.table(columns, rows))
         return
     from specbench.report import headline
-    from specbench.report.terminal.engine import projection_table
+    from specbench.report.terminal.projection import projection_table
 
     console.print(headline(read.run, read.summary, read.judged))
     for projection in read.projections:

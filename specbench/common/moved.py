@@ -21,7 +21,7 @@ _NOW = {
     "lmeval": "specbench.evals.lm_eval_tasks",
     "scoring": "specbench.evals, with .extract, .plus_checks, .workers and .sandbox",
     "records": "specbench.results",
-    "plan": "specbench.runner.plan",
+    "plan": "specbench.runner.plan, .methods and .tasks",
     "training.collator": "specbench.training",
     "training.finetune": "specbench.training",
     "training.lesson": "specbench.training",

@@ -1,9 +1,11 @@
-"""Typed options of methods and tasks: defaults, ranges, short names, and errors that help."""
+"""Typed options of methods, tasks and commands: defaults, ranges, short names, and errors that help."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
@@ -68,3 +70,99 @@ def parse(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
         where = ".".join(str(part) for part in first["loc"])
         where = known.get(where, where)
         raise UsageError(f"option '{where}' of {owner}: {first['msg']}, not {first['input']!r}") from error
+
+
+class Flags(BaseModel):
+    """Flags: base of the options of a command. One field made by :func:`flag` is one option, there and in Python."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How a field is written on the command line.
+
+    Attributes:
+        name: with its dashes; without them it is an argument, called so in the help.
+        short: with one dash.
+        metavar: what stands for its value in the help.
+        shown: its default in words, where the value does not say it.
+        exists: what a path has to be the path of; None where it may be made.
+        recorded: decides what is measured, and names nothing of this machine.
+    """
+
+    name: str
+    short: str | None = None
+    metavar: str | None = None
+    shown: str | None = None
+    exists: Literal["file", "folder"] | None = None
+    recorded: bool = True
+
+
+def flag(
+    default: Any,
+    name: str,
+    *,
+    help: str,
+    short: str | None = None,
+    metavar: str | None = None,
+    shown: str | None = None,
+    exists: Literal["file", "folder"] | None = None,
+    recorded: bool = True,
+    **limits: Any,
+) -> Any:
+    """A field of :class:`Flags`.
+
+    Args:
+        default: its value when not given.
+        name, short, metavar, shown, exists, recorded: see :class:`Flag`.
+        help: one line.
+        limits: pydantic constraints (``ge``, ``le``, ``pattern``, …); the command line checks the same.
+    """
+    written = Flag(name, short, metavar, shown, exists, recorded)
+    return Field(default, description=help, json_schema_extra={"flag": written}, **limits)  # type: ignore[dict-item]
+
+
+def flag_of(owner: type[Flags], field: str) -> Flag:
+    """How a field is written on the command line."""
+    extra = owner.model_fields[field].json_schema_extra
+    assert isinstance(extra, dict), f"{owner.__name__}.{field} is made by flag()"
+    return cast(Flag, extra["flag"])
+
+
+F = TypeVar("F", bound=Flags)
+
+
+def given(owner: type[F], values: Mapping[str, Any]) -> F:
+    """The options of a command from what the user gave, by the names of the fields.
+
+    Raises:
+        UsageError: an unknown name, a value that is not allowed, or a path that is not there.
+    """
+    for name in values.keys() - owner.model_fields.keys():
+        raise unknown("option", name, owner.model_fields)
+    # Paths may be texts; whole numbers may not, nor a truth be a number.
+    paths = {name for name in values if "Path" in str(owner.model_fields[name].annotation)}
+    typed = {name: Path(value) if name in paths and isinstance(value, str) else value for name, value in values.items()}
+    try:
+        made = owner.model_validate(typed)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        written = flag_of(owner, name).name
+        if first["type"] == "literal_error":
+            allowed = get_args(owner.model_fields[name].annotation)
+            raise unknown(f"{written} value", str(first["input"]), allowed) from None
+        wrong = str(first["msg"]).removeprefix("Value error, ")
+        raise UsageError(f"{written} {first['input']}: {wrong[0].lower()}{wrong[1:]}") from None
+    for name in paths:
+        _check_path(flag_of(owner, name), getattr(made, name))
+    return made
+
+
+def _check_path(written: Flag, path: Path | None) -> None:
+    if path is None or written.exists is None:
+        return
+    there = path.is_file() if written.exists == "file" else path.is_dir()
+    if not there:
+        raise UsageError(f"{written.name} {path}: there is no such {written.exists}; name one that exists")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partialmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import torch
@@ -23,14 +23,11 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
 from specbench.common import EnvironmentRefused, Prompt, UsageError
+from specbench.common.errors import unknown
 from specbench.models import adapters, gguf
 from specbench.models.adapters import fingerprint
-from specbench.models.names import Source, aliases, resolve, templates
+from specbench.models.names import DTYPES, Source, aliases, resolve, templates
 from specbench.results.schema import ModelSpec
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DTYPE_SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
 
 # What transformers lets through of missing, truncated or foreign files, beside its own errors.
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, struct.error, SafetensorError)
@@ -192,10 +189,9 @@ def _device(name: str) -> torch.device:
 def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    long = DTYPE_SHORT.get(name, name)
-    if long not in DTYPES:
-        raise UsageError(f"unknown dtype '{name}'; known: auto, {', '.join([*DTYPES, *DTYPE_SHORT])}")
-    return DTYPES[long]
+    if name not in DTYPES:
+        raise unknown("dtype", name, ["auto", *DTYPES])
+    return cast(torch.dtype, getattr(torch, DTYPES[name]))
 
 
 # transformers takes a missing ``trust_remote_code`` for a question and asks it on stdin, so every call below says it.

@@ -11,6 +11,13 @@ from specbench.common import UsageError, toml
 from specbench.common.errors import unknown
 
 DEFAULT_MODEL = "smollm2-135m"
+
+#: Spellings of precisions, each with torch's name of it.
+DTYPES = {
+    "float32": "float32", "bfloat16": "bfloat16", "float16": "float16",
+    "fp32": "float32", "bf16": "bfloat16", "fp16": "float16",
+}  # fmt: skip
+
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent  # adapters lie with their methods
 _ADAPTER = "adapter_config.json"  # as PEFT names it

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.runner.check import check_lossless as check_lossless
     from specbench.runner.loop import Request as Request
+    from specbench.runner.measuring import measure as measure
     from specbench.runner.plan import Plan as Plan
     from specbench.runner.prompts import prepare as prepare
-    from specbench.runner.run import execute as execute
+    from specbench.runner.resolving import resolve as resolve
     from specbench.runner.session import Session as Session
     from specbench.runner.session import session_of as session_of
     from specbench.runner.stop import StopRule as StopRule

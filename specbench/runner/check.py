@@ -10,9 +10,10 @@ from typing import Any
 from specbench.models import LoadedModel
 from specbench.results import BASELINE, RequestRecord
 from specbench.runner.order import Order
-from specbench.runner.plan import Plan, TaskPlan
 from specbench.runner.prompts import prepare
+from specbench.runner.resolving import Resolved
 from specbench.runner.session import session_of
+from specbench.runner.tasks import TaskPlan
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,12 @@ class Checked:
     sampled: Mapping[str, Mapping[str, Sequence[int]]]
 
 
-def check_lossless(plan: Plan, task: TaskPlan, model: LoadedModel) -> Checked:
+def check_lossless(resolved: Resolved, task: TaskPlan, model: LoadedModel) -> Checked:
     """Decodes every prompt once with every method and grades the answers."""
-    prepared = prepare(plan, task, model)
+    prepared = prepare(resolved.plan, task, model)
     records: list[RequestRecord] = []
-    with session_of(plan, model, prepared.longest + prepared.budget) as session:
-        order = Order(replace(plan, methods=session.methods), prepared, {})
+    with session_of(resolved, model, prepared.longest + prepared.budget) as session:
+        order = Order(replace(resolved, methods=session.methods), prepared, {})
         for method, requests in order.stretches():
             for record in session.decode(method, requests):
                 order.add(record)
@@ -45,11 +46,11 @@ def check_lossless(plan: Plan, task: TaskPlan, model: LoadedModel) -> Checked:
         graded = session.grade(prepared, records)
         greedy = {temperature: session.sampling(temperature).greedy for temperature in prepared.temperatures}
     sampled: dict[str, dict[str, Sequence[int]]] = defaultdict(dict)
-    own = {method.label for method in plan.methods if method.own_noise}
+    own = {method.label for method in resolved.methods if method.own_noise}
     for record in records:
         wanted = own and record.turn == 1 and record.method in own | {BASELINE}
         if wanted and not greedy[prepared.prompts[record.prompt_id].temperature]:
             sampled[record.method][record.prompt_id] = record.ids
     # In the order of the plan: that of the records is drawn by lot.
-    others = [method.label for method in plan.methods if method.label != BASELINE]
+    others = [method.label for method in resolved.methods if method.label != BASELINE]
     return Checked(list(prepared.prompts), {label: graded[label] for label in others if label in graded}, sampled)

@@ -11,23 +11,24 @@ from specbench.engine import products
 from specbench.hardware import environment
 from specbench.models import LoadedModel
 from specbench.results import RunConfig, RunFolder, read_run
-from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
+from specbench.runner.resolving import Resolved
 
 
 def config_of(
-    plan: Plan,
+    resolved: Resolved,
     model: LoadedModel,
     prepared: Prepared,
     captured: environment.Environment,
     base: LoadedModel | None = None,
 ) -> RunConfig:
     """The record of a plan whose methods have what they bring."""
+    plan = resolved.plan
     return RunConfig(
         model=model.spec,
         base=base.spec if base else None,
         task=prepared.spec,
-        methods=plan.specs(),
+        methods=resolved.specs(),
         sampling=plan.sampling,
         max_new_tokens=prepared.budget,
         repeats=plan.repeats,
@@ -36,29 +37,30 @@ def config_of(
         graphs=plan.graphs,
         compile=plan.compile,
         linears=products.kind_for(model.model),
-        simulated=dict(plan.simulated),
+        simulated=dict(resolved.simulated),
         order_seed=plan.sampling.seed,
         trace=plan.trace,
         identity=environment.fingerprint(captured),
     )
 
 
-def open_folder(plan: Plan, config: RunConfig, captured: environment.Environment) -> tuple[RunFolder, bool]:
+def open_folder(resolved: Resolved, config: RunConfig, captured: environment.Environment) -> tuple[RunFolder, bool]:
     """The unfinished folder of this configuration; else a finished one that needs no repeating; else a new one.
 
     Returns:
         The folder, and whether it was there before.
     """
-    digest = config.digest()
+    plan, digest = resolved.plan, config.digest()
     folder = RunFolder.find_unfinished(plan.out, digest)  # first: it may be a repetition that was broken off
     if folder is None and not plan.again and _code_is_known(config, captured):
         folder = RunFolder.find_finished(plan.out, digest, lambda found: _stands(found, captured))
     if folder is not None:
         return folder, True
-    stem = f"{'+'.join(m.label for m in plan.methods)}-{config.task.name}"
+    stem = f"{'+'.join(m.label for m in resolved.methods)}-{config.task.name}"
     run = {
         "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **config.model_dump(mode="json"),
+        "plan": plan.recorded(),
         "environment": captured.model_dump(mode="json"),
     }
     return RunFolder.create(plan.out, stem, digest, run), False

@@ -12,7 +12,7 @@ from specbench.models import LoadedModel
 from specbench.results import BASELINE
 from specbench.results.judgments import JudgeSpec
 from specbench.runner.loop import Request
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 

@@ -10,8 +10,8 @@ from specbench.decoding import Method
 from specbench.results import BASELINE, RequestRecord
 from specbench.results.schema import request_key
 from specbench.runner.loop import Request
-from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
+from specbench.runner.resolving import Resolved
 
 
 class Turns:
@@ -49,24 +49,24 @@ class Order:
     other for all prompts.
 
     Args:
-        plan: the run.
+        resolved: the run.
         prepared: its task.
         done: texts of the answers that are there already, by request key.
         repeats: which of the plan's repeats; default is all of them.
     """
 
     def __init__(
-        self, plan: Plan, prepared: Prepared, done: Mapping[str, str], repeats: Sequence[int] | None = None
+        self, resolved: Resolved, prepared: Prepared, done: Mapping[str, str], repeats: Sequence[int] | None = None
     ) -> None:
-        self._plan = plan
+        self._plan, self._methods = resolved.plan, resolved.methods
         self._prepared = prepared
         self._turns = Turns(prepared, done)
-        self._repeats = range(plan.repeats) if repeats is None else repeats
+        self._repeats = range(resolved.plan.repeats) if repeats is None else repeats
 
     @property
     def total(self) -> int:
         """Requests of the whole run, finished ones included."""
-        return len(self._plan.methods) * len(self._repeats) * self._prepared.spec.requests
+        return len(self._methods) * len(self._repeats) * self._prepared.spec.requests
 
     def add(self, record: RequestRecord) -> None:
         """Takes a finished request; its text is the history of the next turn."""
@@ -77,12 +77,12 @@ class Order:
 
         Requests of one stretch have one temperature.
         """
-        seed, ids = self._plan.sampling.seed, list(self._prepared.prompts)
+        seed, ids = self._plan.seed, list(self._prepared.prompts)
         groups = [[prompt_id] for prompt_id in ids] if self._plan.concurrency == 1 else [ids]
         for repeat in self._repeats:
             for group in groups:
                 for turn in range(1, 1 + max(self._prepared.prompts[prompt_id].turns for prompt_id in group)):
-                    methods = list(self._plan.methods)
+                    methods = list(self._methods)
                     random.Random(f"{seed}/{repeat}/{group[0]}" + (f"/{turn}" if turn > 1 else "")).shuffle(methods)
                     for method in methods:
                         for requests in self._left(method, group, repeat, turn):

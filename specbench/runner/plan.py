@@ -1,355 +1,227 @@
-"""What a user asked for, checked before anything heavy is imported: methods with options, tasks, budgets. No torch."""
+"""Plan: the one list of run options. The command line, Python's keyword arguments and the record come from it.
+
+An option is one field here, and its use. No torch.
+"""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+import re
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from specbench.common import UsageError, guests, registry
+from pydantic import field_validator
+
+from specbench.common import UsageError
 from specbench.common.errors import unknown
-from specbench.common.options import names as option_names
-from specbench.common.options import parse
-from specbench.decoding import Decoder, Method
-from specbench.results import BASELINE
-from specbench.results.schema import BASE, GRAPHS, MethodSpec, SamplingSpec, SimulatedAcceptance
-from specbench.runner.simulate import parse as parse_simulated
+from specbench.common.options import Flags, flag, flag_of, given
+from specbench.models.names import DEFAULT_MODEL, DTYPES
+from specbench.results.schema import SamplingSpec
 
-#: Attention backends that a plan may name; auto leaves the choice to the engine, which knows the device.
-ATTENTION = ("auto", "reference", "triton", "flash")
+#: What decodes where neither ``--method`` nor the model's alias says.
+DEFAULT_METHODS = "ar,jacobi"
 
-#: The widest tree the engine takes; a plan that drafts more is refused before a model is loaded.
-ROW_LIMIT = 512
+#: The task where neither ``--task`` nor a preset says.
+DEFAULT_TASK = "humaneval"
 
+#: Where runs and sweeps go; in a clone git ignores what is put there.
+RESULTS = Path("results")
 
-@dataclass(frozen=True)
-class TaskPlan:
-    """A task with its validated options, data not yet read."""
-
-    card: registry.Card
-    options: Any
-    module: Any
+# Beyond these a number is a slip: no cache holds so many sequences, no patience so many repetitions.
+_MOST_SEQUENCES, _MOST_REPEATS, _MOST_TOKENS = 4096, 1000, 1 << 20
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A checked request for a run.
+class Loading(Flags):
+    """Loading: which model, where and in what precision, and where data are; of every command that has a model."""
 
-    Attributes:
-        methods: AR first, then the user's in their order.
-        tasks: in the user's order.
-        model: a ``--model`` value.
-        base: another, which it was made from; plain decoding of it is a further row, :data:`BASE`.
-        dtype, device, revision: as given, "auto" not yet resolved.
-        trust_remote_code: models, those that methods bring too, may run the Python that comes with them.
-        sampling: how tokens are chosen.
-        max_new_tokens: per answer; None is each task's own default.
-        limit: prompts per task, see :func:`specbench.evals.draw.draw`; None is all.
-        repeats: times each prompt is decoded by each method.
-        concurrency: sequences stepped together.
-        data_dir: where task data are, before the other places.
-        out: folder that receives run folders.
-        again: decode also what a finished run in there has.
-        attention: one of :data:`ATTENTION`.
-        graphs: one of :data:`GRAPHS`.
-        compile: run the model's layers through torch.compile.
-        trace: split each step's time into phases.
-        simulated: method label -> acceptance that is decided by lot; of the others it is the target's.
-        said: what an alias and a preset set of all this, a line each for the user.
-        prompt_seed: the limit takes the first of the permutation by this seed; None: the first of the data.
-    """
+    model: str = flag(DEFAULT_MODEL, "--model", help="Alias, hub id, folder, .gguf file or config:NAME.")
+    dtype: str = flag("auto", "--dtype", help="float32, bfloat16, float16; auto: fp32 on CPU, else bf16.")
+    device: str = flag("auto", "--device", help="cpu, cuda, cuda:N or auto.")
+    revision: str | None = flag(None, "--revision", help="Hub revision of the model.")
+    trust_remote_code: bool = flag(False, "--trust-remote-code", help="Run Python code that comes with a model.")
+    data_dir: Path | None = flag(
+        None, "--data-dir", help="Folder with task data files.", exists="folder", recorded=False
+    )
 
-    methods: tuple[Method, ...]
-    tasks: tuple[TaskPlan, ...]
-    model: str
-    dtype: str
-    device: str
-    revision: str | None
-    sampling: SamplingSpec
-    max_new_tokens: int | None
-    limit: int | None
-    repeats: int
-    concurrency: int
-    data_dir: Path | None
-    out: Path
-    attention: str = "auto"
-    graphs: Literal["auto", "on", "off"] = "auto"
-    compile: bool = False
-    trace: bool = False
-    simulated: Mapping[str, SimulatedAcceptance] = field(default_factory=dict)
-    said: tuple[str, ...] = ()
-    base: str | None = None
-    trust_remote_code: bool = False
-    prompt_seed: int | None = 0
-    again: bool = False
+    @field_validator("dtype")
+    @classmethod
+    def _known(cls, dtype: str) -> str:
+        if dtype != "auto" and dtype not in DTYPES:
+            raise unknown("dtype", dtype, ["auto", *DTYPES])
+        return dtype
+
+    @field_validator("device")
+    @classmethod
+    def _written(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", device):
+            raise UsageError(f"unknown device '{device}'; write cpu, cuda, cuda:N or auto")
+        return device
+
+
+class Stepping(Flags):
+    """Stepping: on which GPU and by which kernels a model steps."""
+
+    gpu: str = flag("auto", "--gpu", help="Refuse to run on any other GPU; see list gpus.", recorded=False)
+    attention: Literal["auto", "reference", "triton", "flash"] = flag(
+        "auto", "--attention", help="auto, reference, triton or flash."
+    )
+    graphs: Literal["auto", "on", "off"] = flag("auto", "--graphs", help="CUDA graphs: on, off; auto: on for CUDA.")
+    compile: bool = flag(False, "--compile", help="torch.compile on the model's layers.")
+
+
+class Drawing(Flags):
+    """Drawing: which prompts of all that there are."""
+
+    limit: int | None = flag(
+        None, "--limit", help="N prompts of each task, drawn by lot; a larger N extends a smaller.", ge=1
+    )
+    prompt_seed: int | None = flag(None, "--prompt-seed", help="Of the draw of prompts.", shown="0", ge=0)
+    first: bool = flag(False, "--first", help="--limit takes the first N of the data instead.")
 
     @property
-    def max_rows(self) -> int:
-        """Rows of the largest tree of any method."""
-        return max(method.max_rows for method in self.methods)
+    def drawn_by(self) -> int | None:
+        """The seed by which ``--limit`` draws; None takes the first of the data.
 
-    def specs(self) -> list[MethodSpec]:
-        """The methods as records."""
-        return [
-            MethodSpec(
-                label=m.label,
-                name=m.name,
-                options=m.options.model_dump(mode="json"),
-                lossless=m.lossless,
-                measures=dict(m.measures),
-                weights={"model": self.base} if m.label == BASE and self.base else dict(m.weights),
-                own_noise=m.own_noise,
-            )
-            for m in self.methods
-        ]
-
-
-def plan_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> SamplingSpec:
-    """How tokens are chosen, with the ranges of the engine's sampler but before torch is imported.
-
-    Raises:
-        UsageError: a value outside its range.
-    """
-    for name, value, right, takes in (
-        ("temperature", temperature, 0 <= temperature < math.inf, "0 (greedy) or more"),
-        ("top-k", top_k, top_k >= 0, "0 (off) or more"),
-        ("top-p", top_p, 0 < top_p <= 1, "above 0 and at most 1 (off)"),
-        ("seed", seed, 0 <= seed < 1 << 63, "0 or more and below 2^63"),
-    ):
-        if not right:
-            raise UsageError(f"{name} must be {takes}, not {value:g}")
-    return SamplingSpec(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-
-
-def plan_attention(name: str) -> str:
-    """An attention backend by name; raises a UsageError with the nearest names."""
-    if name not in ATTENTION:
-        raise unknown("attention backend", name, ATTENTION)
-    return name
-
-
-def plan_graphs(value: str) -> Literal["auto", "on", "off"]:
-    """A ``--graphs`` value; raises a UsageError with the nearest ones."""
-    if value not in GRAPHS:
-        raise unknown("--graphs value", value, GRAPHS)
-    return cast(Literal["auto", "on", "off"], value)
-
-
-def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
-    """Methods with options; AR is put first, and added when it was not named.
-
-    A method named several times runs as several rows, labelled ``jacobi``, ``jacobi#2``, …; ``--set`` takes the label.
-
-    Args:
-        names: method names.
-        settings: ``LABEL.OPTION=VALUE`` strings; the label may be left out when only one method has options.
-
-    Raises:
-        UsageError: an unknown method or option, a setting twice or for a method that does not run, a tree too
-            large.
-    """
-    labels = labels_of(names)
-    raw = given(labels, settings)
-    return tuple(_fitting(make_method(label, name, raw[label])) for label, name in labels.items())
-
-
-def base_row() -> Method:
-    """Plain decoding of the model that the run's model was made from."""
-    return make_method(BASE, BASELINE, {})
-
-
-def runnable() -> list[str]:
-    """The registered methods that run as they come: none of them has to be told first what to draft with."""
-
-    def runs(card: registry.Card) -> bool:
-        module = card.load()
-        try:
-            with guests.hosting(card.who):
-                module.Decoder.check(module.Options(), "")
-        except UsageError:
-            return False
-        return True
-
-    return [name for name, card in registry.methods().items() if runs(card)]
-
-
-def plan_simulated(methods: Sequence[Method], specs: Sequence[str]) -> dict[str, SimulatedAcceptance]:
-    """Whose acceptance is simulated, see :func:`specbench.runner.simulate.parse`; of plain decoding it never is."""
-    rows = {method.label: method.max_rows for method in methods}
-    return parse_simulated(specs, rows, {method.label for method in methods if method.name == BASELINE})
-
-
-def default_settings(
-    names: Sequence[str], settings: Sequence[str], method: str, options: Mapping[str, Any]
-) -> list[str]:
-    """The settings that give a method other defaults than its own, as ``--set`` would take them.
-
-    Args:
-        names, settings: as in :func:`plan_methods`; what is set there is left out of the result, by whatever name it
-            is set, and a label with ``preset=`` gets nothing.
-        method: whose defaults; every row of it gets them.
-        options: option name -> value; ``preset`` stands for the options of that preset.
-
-    Raises:
-        UsageError: as :func:`plan_methods`.
-    """
-    labels = labels_of(names)
-    raw = given(labels, settings)
-    card = registry.method(method)
-    known = option_names(card.load().Options)
-    defaults = _with_preset(card, dict(options), known)
-    return [
-        f"{label}.{known.get(option, option)}={str(value).lower() if isinstance(value, bool) else value}"
-        for label, name in labels.items()
-        if name == method and "preset" not in raw[label]
-        for option, value in _beside(raw[label], defaults, known).items()
-    ]
-
-
-def settings_of_all(names: Sequence[str], option: str, value: str) -> list[str]:
-    """The settings that a flag of an option's name stands for, as ``--set`` would take them.
-
-    Args:
-        names: as in :func:`plan_methods`.
-        option: every row whose method has an option of this name gets it.
-        value: its value.
-
-    Raises:
-        UsageError: none of them has.
-    """
-    labels = labels_of(names)
-    found = [f"{label}.{option}={value}" for label, name in labels.items() if _has(name, option)]
-    if not found:
-        takers = [name for name in registry.methods() if _has(name, option)]
-        raise UsageError(f"--{option} goes with --method {' or '.join(takers)}; {', '.join(names)} takes none")
-    return found
-
-
-def _has(method: str, option: str) -> bool:
-    return option in registry.method(method).load().Options.model_fields
-
-
-def labels_of(names: Sequence[str]) -> dict[str, str]:
-    """Label of each row -> its method, AR first."""
-    wanted = list(names)
-    if BASELINE in wanted:
-        wanted.remove(BASELINE)
-    wanted.insert(0, BASELINE)
-    counts: Counter[str] = Counter()
-    labels: dict[str, str] = {}
-    for name in wanted:
-        registry.method(name)
-        counts[name] += 1
-        labels[name if counts[name] == 1 else f"{name}#{counts[name]}"] = name
-    return labels
-
-
-def given(labels: Mapping[str, str], settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Label of each row -> its options as written."""
-    raw: dict[str, dict[str, Any]] = {label: {} for label in labels}
-    for setting in settings:
-        label, option, value = _split(setting, labels)
-        if option in raw[label]:
-            raise UsageError(f"--set {setting}: option '{option}' of {label} is set twice; keep one")
-        raw[label][option] = value
-    return raw
-
-
-def _split(setting: str, labels: Mapping[str, str]) -> tuple[str, str, str]:
-    target, equals, value = setting.partition("=")
-    label, dot, option = target.rpartition(".")
-    if not equals or not option or not value:
-        raise UsageError(f"--set {setting}: write METHOD.OPTION=VALUE, as in --set jacobi.n=16")
-    if not dot:
-        others = [known for known in labels if known != BASELINE]
-        if len(others) != 1:
+        Raises:
+            UsageError: ``--first`` without what it is of, or beside a seed.
+        """
+        if self.first and self.prompt_seed is not None:
             raise UsageError(
-                f"--set {setting}: say whose option it is, as in --set {(others or [BASELINE])[0]}.{setting}"
+                "--first takes prompts in the order of the data, by no seed; leave one of --first, --prompt-seed out"
             )
-        label = others[0]
-    if label not in labels:
-        raise unknown("method in --set (it must be in --method)", label, labels)
-    return label, option, value
+        if self.first and self.limit is None:
+            raise UsageError("--first says which prompts --limit takes; give --limit N, or leave --first out for all")
+        return None if self.first else self.prompt_seed or 0
 
 
-def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
-    """A method with options as written, of any size.
+class _Asking(Flags):
+    """What is asked of which methods, and how tokens are chosen."""
 
-    Raises:
-        UsageError: an unknown method or option, or a value that is not allowed.
+    method: str | None = flag(
+        None,
+        "--method",
+        help="Methods, comma-separated; ar is always added.",
+        shown=f"{DEFAULT_METHODS}, or the alias's",
+    )
+    task: str | None = flag(None, "--task", help="Tasks, comma-separated.", shown=f"{DEFAULT_TASK}, or the preset's")
+    max_new_tokens: int | None = flag(
+        None, "--max-new-tokens", help="Per answer; default is the task's.", ge=1, le=_MOST_TOKENS
+    )
+    temperature: float | None = flag(
+        None, "--temperature", help="0 is greedy.", shown="0, or the preset's", ge=0, allow_inf_nan=False
+    )
+    top_k: int = flag(0, "--top-k", help="Keep the k most probable tokens; 0 is off.", ge=0)
+    top_p: float = flag(1.0, "--top-p", help="Keep the most probable mass; 1 is off.", gt=0, le=1)
+    seed: int = flag(0, "--seed", help="Of sampling, drafts and order.", ge=0, lt=1 << 63)
+    settings: Sequence[str] = flag(
+        (), "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="METHOD.OPT=VALUE"
+    )
+    head: str | None = flag(
+        None, "--head", help="Draft head: folder or hub id; stands for --set METHOD.head=.", metavar="HEAD"
+    )
+    task_settings: Sequence[str] = flag((), "--task-set", help="A task's option; repeatable.", metavar="TASK.OPT=VALUE")
+    data_file: Path | None = flag(None, "--data-file", help="Your prompts, for --task prompts.", exists="file")
+
+
+class Decoding(Loading, Stepping, Drawing, _Asking):
+    """Decoding: the options of every command that decodes prompts with methods."""
+
+    simulate: Sequence[str] = flag(
+        (),
+        "--simulate-acceptance",
+        help="Tokens per forward, drawn at random: MEAN[:SPREAD] or METHOD=MEAN[:SPREAD]. The text means nothing.",
+        metavar="SPEC",
+    )
+    no_score: bool = flag(False, "--no-score", help="Do not judge the answers.", recorded=False)
+    out: Path = flag(RESULTS, "--out", help="Folder that receives the run's folder.", recorded=False)
+
+    @property
+    def sampling(self) -> SamplingSpec:
+        """How tokens are chosen."""
+        return SamplingSpec(temperature=self.temperature or 0.0, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
+
+    def plan(self, **more: Any) -> Plan:
+        """The run of these options.
+
+        Args:
+            more: further fields of a run, or other values for these; each is checked.
+        """
+        shared = (Concurrent if isinstance(self, Concurrent) else Decoding).model_fields
+        return given(Plan, {**{name: getattr(self, name) for name in shared}, **more})
+
+
+class Concurrent(Decoding):
+    """Concurrent: those of them that step several sequences together."""
+
+    concurrency: int = flag(1, "--concurrency", help="Sequences stepped together.", ge=1, le=_MOST_SEQUENCES)
+
+
+class Plan(Concurrent):
+    """Plan: what ``specbench run`` takes, checked as far as one option by itself can be.
+
+    A name is looked up, and an alias or a preset decides what was left open, in :mod:`specbench.runner.resolving`.
     """
-    card = registry.method(name)
-    module = card.load()
-    with guests.hosting(card.who):
-        options = parse(module.Options, _with_preset(card, raw, option_names(module.Options)), name)
-    missing: frozenset[str] = getattr(module.Decoder, "__abstractmethods__", frozenset())
-    if not issubclass(module.Decoder, Decoder) or missing:
-        wanted = f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.Decoder"
-        raise UsageError(f"{card.who}: its class Decoder has to {wanted}")
-    lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
-    noise = card.info.get("noise", "shared")
-    if noise not in ("shared", "own"):
-        raise UsageError(f"{card.who}: noise in its method.toml is shared or own, not {noise}")
-    own = noise == "own"
-    return Method(name, label, options, lossless, module.Decoder, measures, own_noise=own, origin=card.origin)
+
+    base: str = flag(
+        "auto",
+        "--base",
+        help="What the model was made from, to run AR of too; none. auto: an adapter's.",
+        metavar="MODEL",
+    )
+    preset: str | None = flag(None, "--preset", help="A published protocol: task, prompt, budget; see list presets.")
+    repeats: int = flag(1, "--repeats", help="Times each prompt is decoded by each method.", ge=1, le=_MOST_REPEATS)
+    again: bool = flag(False, "--again", help="Measure anew what a finished run in --out has already.", recorded=False)
+    trace: bool = flag(False, "--trace", help="Split each step's time into phases (slows steps down a bit).")
+    project: str | None = flag(
+        None,
+        "--project",
+        help="Add what this would be on another GPU; see list gpus.",
+        metavar="GPU",
+        recorded=False,
+    )
+    profile: Path | None = flag(
+        None,
+        "--profile",
+        help="Step times for --project; else they are measured.",
+        exists="folder",
+        recorded=False,
+    )
+
+    def recorded(self) -> dict[str, Any]:
+        """What of it decides a run and is not as it is by default; JSON-ready, without folders of this machine."""
+        kept = {name for name in type(self).model_fields if flag_of(type(self), name).recorded}
+        found = self.model_dump(mode="json", include=kept, exclude_defaults=True)
+        return {name: _nameless(value) for name, value in found.items()}
+
+    def command(self) -> str:
+        """The command line that gives this plan, without folders of this machine."""
+        return command(self.recorded())
 
 
-def _fitting(method: Method) -> Method:
-    if method.max_rows > ROW_LIMIT:
-        raise UsageError(f"{method.label} would draft trees of {method.max_rows} rows; the limit is {ROW_LIMIT}")
-    return method
+def command(recorded: Mapping[str, Any]) -> str:
+    """The command line of a run, from what its record says of its plan."""
+    found = ["specbench", "run"]
+    for name, value in recorded.items():
+        written = flag_of(Plan, name).name
+        if value is True:
+            found.append(written)
+        else:
+            found += [part for each in (value if isinstance(value, list) else [value]) for part in (written, str(each))]
+    return shlex.join(found)
 
 
-def _with_preset(card: registry.Card, raw: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """``preset=NAME`` replaced by the options it stands for; what is set beside it wins."""
-    chosen = raw.get("preset")
-    if chosen is None:
-        return dict(raw)
-    presets = card.info.get("presets", {})
-    if not presets:
-        raise UsageError(f"{card.name} has no presets; set its options one by one")
-    if chosen not in presets:
-        raise unknown(f"preset of {card.name}", chosen, presets)
-    own = {name: value for name, value in raw.items() if name != "preset"}
-    return {**_beside(own, presets[chosen], known), **own}
+def _nameless(value: Any) -> Any:
+    """A value whose path, where it is one or an option's, has lost its folders."""
+    if isinstance(value, list):
+        return [_nameless(each) for each in value]
+    if not isinstance(value, str) or "/" not in value:
+        return value
+    option, equals, path = value.rpartition("=")
+    place = Path(path).expanduser()
+    return f"{option}{equals}{place.name}" if place.is_absolute() or place.exists() else value
 
 
-def _beside(own: Mapping[str, Any], others: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
-    """What of ``others`` is not in ``own`` under any of its names."""
-    taken = {known.get(name.replace("-", "_")) for name in own}
-    return {name: value for name, value in others.items() if known.get(name) not in taken}
-
-
-def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan, ...]:
-    """Tasks with options.
-
-    Args:
-        names: task names.
-        settings: ``TASK.OPTION=VALUE`` strings.
-
-    Raises:
-        UsageError: an unknown task or option, or an option twice.
-    """
-    raw: dict[str, dict[str, str]] = {registry.task(name).name: {} for name in names}
-    for setting in settings:
-        target, equals, value = setting.partition("=")
-        task, dot, option = target.partition(".")
-        if not equals or not dot or not option or not value:
-            raise UsageError(
-                f"--task-set {setting}: write TASK.OPTION=VALUE, as in --task-set humaneval.style=completion"
-            )
-        if task not in raw:
-            raise unknown("task in --task-set (it must be in --task)", task, raw)
-        if option in raw[task]:
-            raise UsageError(f"--task-set {setting}: option '{option}' of {task} is set twice; keep one")
-        raw[task][option] = value
-    plans = []
-    for name, values in raw.items():
-        card = registry.task(name)
-        module = card.load()
-        with guests.hosting(card.who):
-            plans.append(TaskPlan(card, parse(module.Options, values, name), module))
-    return tuple(plans)
+def split(text: str) -> list[str]:
+    """Comma-separated names."""
+    return [name.strip() for name in text.split(",") if name.strip()]

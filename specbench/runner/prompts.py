@@ -13,8 +13,9 @@ from specbench.evals.draw import draw, draw_apart
 from specbench.models import LoadedModel
 from specbench.results.schema import Taken, TaskSpec
 from specbench.runner.loop import Request
-from specbench.runner.plan import Plan, TaskPlan
+from specbench.runner.plan import Plan
 from specbench.runner.stop import StopRule
+from specbench.runner.tasks import TaskPlan
 
 # An answer's text may take more tokens as history than it had when it was written; a quarter more and some is ample.
 _GROWTH, _SLACK = 1.25, 32
@@ -86,9 +87,9 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
         instance = task.module.Task(task.options, plan.data_dir)
         every: Sequence[Prompt] = instance.prompts(model.has_chat_template)
     if held_out is None:
-        found = draw(every, plan.limit, plan.prompt_seed)
+        found = draw(every, plan.limit, plan.drawn_by)
     else:
-        found = [*chain(*draw_apart(every, plan.limit, held_out, plan.prompt_seed))]
+        found = [*chain(*draw_apart(every, plan.limit, held_out, plan.drawn_by))]
     if not found:
         raise UsageError(f"task '{task.card.name}' has no prompts to run")
     budget = plan.max_new_tokens or int(task.card.info["max_new_tokens"])
@@ -122,7 +123,7 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
         metric=task.card.info["metric"],
         judge=bool(task.card.info.get("judge", False)),
         prompts_sha256=digest.hexdigest(),
-        taken=_taken(len(every), len(found), held_out or 0, plan.prompt_seed),
+        taken=_taken(len(every), len(found), held_out or 0, plan.drawn_by),
     )
     return Prepared(task, spec, budget, prompts, longest, model, first)
 

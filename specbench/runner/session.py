@@ -24,6 +24,7 @@ from specbench.runner.grading import grade
 from specbench.runner.loop import Request, Runner
 from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
+from specbench.runner.resolving import Resolved
 from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import StopRule
 from specbench.runner.target import no_draft_models, target_of
@@ -243,17 +244,24 @@ class Session:
 
 
 def session_of(
-    plan: Plan, model: LoadedModel, capacity: int, methods: Sequence[Method] | None = None, *, metered: bool = False
+    resolved: Resolved,
+    model: LoadedModel,
+    capacity: int,
+    methods: Sequence[Method] | None = None,
+    *,
+    metered: bool = False,
 ) -> Session:
-    """The session of a plan.
+    """The session of a run.
 
     Args:
-        plan: the run.
+        resolved: the run.
         model: its model, or the one that it was made from.
         capacity: tokens of the longest sequence, its answer included.
-        methods: those of the plan that decode in it; default is all.
+        methods: those of the run that decode in it; default is all.
         metered: look at the GPU while requests run.
     """
+
+    plan = resolved.plan
 
     def draft_model(spec: str) -> LoadedModel:
         return load(
@@ -264,12 +272,12 @@ def session_of(
         )
 
     try:
-        sampling = Sampling(**plan.sampling.model_dump())
+        sampling = Sampling(**resolved.sampling.model_dump())
     except ValueError as error:
         raise UsageError(str(error)) from error
     return Session(
         model,
-        plan.methods if methods is None else methods,
+        resolved.methods if methods is None else methods,
         sampling,
         capacity=capacity,
         slots=plan.concurrency,
@@ -277,7 +285,7 @@ def session_of(
         name=plan.model,
         drafts=draft_model,
         trace=plan.trace,
-        simulated=plan.simulated,
+        simulated=resolved.simulated,
         metered=metered,
     )
 

@@ -17,7 +17,7 @@ from specbench.common.errors import unknown
 from specbench.common.options import names as option_names
 from specbench.decoding import Method
 from specbench.results import BASELINE
-from specbench.runner.plan import ROW_LIMIT, given, labels_of, make_method
+from specbench.runner.methods import ROW_LIMIT, given, labels_of, make_method
 
 #: The axis that belongs to the run and not to a method.
 CONCURRENCY = "concurrency"
@@ -122,7 +122,7 @@ def expand(
     A method that has none of the swept options is one cell, as it is set.
 
     Args:
-        names, settings: as :func:`specbench.runner.plan.plan_methods` takes them.
+        names, settings: as :func:`specbench.runner.methods.plan_methods` takes them.
         axes: what varies.
         insist: take more than :data:`MANY` cells.
         asked: those of the settings that the user wrote; the others are an alias's defaults, which a swept option, or

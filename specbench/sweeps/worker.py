@@ -8,11 +8,12 @@ from typing import Any
 
 from specbench.decoding import Method
 from specbench.hardware import environment
-from specbench.models import load
 from specbench.results import RequestRecord
-from specbench.runner import Plan, prepare, session_of
+from specbench.runner import prepare, session_of
 from specbench.runner.config import config_of
+from specbench.runner.loading import load_models
 from specbench.runner.order import Order
+from specbench.runner.resolving import Resolved
 from specbench.sweeps.task import Described, Task
 
 # Enough steps to meet a cell's shapes, on a prompt that costs next to nothing: a sweep has many cells to warm.
@@ -23,26 +24,21 @@ class Worker:
     """Decodes tasks.
 
     Args:
-        plan: plain decoding and all cells, one task, and the largest concurrency; its limit is of prompts to choose by.
+        resolved: plain decoding and all cells, one task, and the largest concurrency; its limit is of prompts to
+            choose by.
         held_out: how many to judge the chosen cell by.
 
     Raises:
         SpecbenchError: as loading a model, reading a task and making an engine do.
     """
 
-    def __init__(self, plan: Plan, held_out: int) -> None:
-        self._model = load(
-            plan.model,
-            dtype=plan.dtype,
-            device=plan.device,
-            revision=plan.revision,
-            trust_remote_code=plan.trust_remote_code,
-        )
-        self._prepared = prepare(plan, plan.tasks[0], self._model, held_out)
+    def __init__(self, resolved: Resolved, held_out: int) -> None:
+        self._model, _ = load_models(resolved)
+        self._prepared = prepare(resolved.plan, resolved.tasks[0], self._model, held_out)
         self._held_out = held_out
         capacity = self._prepared.longest + self._prepared.budget
-        self._session = session_of(plan, self._model, capacity, metered=True)
-        self._plan = replace(plan, methods=self._session.methods)
+        self._session = session_of(resolved, self._model, capacity, metered=True)
+        self._resolved = replace(resolved, methods=self._session.methods)
         self._warm: set[tuple[int, str, object]] = set()
 
     def describe(self) -> Described:
@@ -51,7 +47,7 @@ class Worker:
         split = len(ids) - self._held_out
         captured = environment.capture(str(self._model.model.device))
         return Described(
-            config_of(self._plan, self._model, self._prepared, captured),
+            config_of(self._resolved, self._model, self._prepared, captured),
             captured.model_dump(mode="json"),
             tuple(ids[:split]),
             tuple(ids[split:]),
@@ -60,25 +56,25 @@ class Worker:
 
     def decode(self, task: Task) -> Iterator[RequestRecord]:
         """The requests of a task that are not done yet, each as it ends."""
-        plan = self._of(task.concurrency, task.labels)
+        resolved = self._of(task.concurrency, task.labels)
         prepared = self._prepared.only(task.prompts)
-        self._warm_up(plan)
-        order = Order(plan, prepared, task.done, [task.repeat])
+        self._warm_up(resolved)
+        order = Order(resolved, prepared, task.done, [task.repeat])
         for number, (method, requests) in enumerate(order.stretches(), task.segment):
-            for record in self._session.decode(method, requests, number, plan.concurrency):
+            for record in self._session.decode(method, requests, number, task.concurrency):
                 order.add(record)
                 yield record
 
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
         """Losslessness of every cell on what it has decoded, as :meth:`specbench.runner.session.Session.grade`."""
-        methods = {method.label: method for method in self._plan.methods}
+        methods = {method.label: method for method in self._resolved.methods}
         mine = [record for record in records if record.method in methods]
         decoded = [methods[label] for label in dict.fromkeys(record.method for record in mine)]
         return self._session.grade(self._prepared, mine, decoded)
 
     def step_seconds(self) -> list[tuple[int, float]]:
         """Measured (rows, seconds) of steps of one sequence, up to the widest cell."""
-        return list(self._session.engine.step_seconds(self._plan.max_rows))
+        return list(self._session.engine.step_seconds(self._resolved.max_rows))
 
     def report(self) -> dict[str, Any]:
         """What the engine chose and what its captures cost."""
@@ -88,29 +84,31 @@ class Worker:
         """Gives the device back."""
         self._session.close()
 
-    def _of(self, concurrency: int, labels: Sequence[str]) -> Plan:
+    def _of(self, concurrency: int, labels: Sequence[str]) -> Resolved:
         wanted = set(labels)
-        methods = tuple(method for method in self._plan.methods if method.label in wanted)
-        return replace(self._plan, methods=methods, concurrency=concurrency, repeats=1)
+        methods = tuple(method for method in self._resolved.methods if method.label in wanted)
+        plan = self._resolved.plan.model_copy(update={"concurrency": concurrency})
+        return replace(self._resolved, plan=plan, methods=methods)
 
-    def _warm_up(self, plan: Plan) -> None:
+    def _warm_up(self, resolved: Resolved) -> None:
         """The widest cell of each method on a long prompt, then every width briefly where the first steps of one cost.
 
         A hundred cells have few widths. What a method brings may have work of its own to capture for each cell, so
         there every cell has its turn.
         """
+        together = resolved.plan.concurrency
         fresh: dict[tuple[int, str, object], Method] = {}
-        for method in sorted(plan.methods, key=lambda method: -method.max_rows):
+        for method in sorted(resolved.methods, key=lambda method: -method.max_rows):
             kind = method.max_rows if method.shared is None else method.label
-            key = (plan.concurrency, method.name, kind)
+            key = (together, method.name, kind)
             if key not in self._warm:
                 fresh.setdefault(key, method)
-        known = {name for concurrency, name, _ in self._warm if concurrency == plan.concurrency}
+        known = {name for concurrency, name, _ in self._warm if concurrency == together}
         widest: dict[str, Method] = {}
         for method in fresh.values():
             if method.name not in known:
                 widest.setdefault(method.name, method)
-        session, together = self._session, plan.concurrency
+        session = self._session
         if widest:
             session.warm_up(self._prepared, list(widest.values()), together=together, tokens=_BRIEF_TOKENS)
         ids = self._model.tokenizer("A pilot boards each ship a mile out. ")["input_ids"][:_BRIEF_PROMPT]

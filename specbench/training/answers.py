@@ -20,7 +20,7 @@ from specbench.models import LoadedModel
 from specbench.results import BASELINE, RequestLog, RequestRecord
 from specbench.results.request_log import read_requests
 from specbench.runner import Request, Session, StopRule
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 from specbench.training.recipe import Text
 
 ANSWERS, HEADER = "answers.jsonl", "answers.json"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from specbench.cli.progress import RunProgress
 from specbench.common import registry
 from specbench.hardware import environment
 from specbench.results import RequestRecord
+from specbench.runner.progress import RunProgress
 from specbench.runner.session import Session
 
 TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 4)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from checkpoints import byte_tokenizer, save
 
-from specbench.cli.options import make_plan
 from specbench.common.errors import UsageError
 from specbench.models import loader, names
 from specbench.runner.plan import Plan
+from specbench.runner.resolving import Resolved, resolve
 
 JF = {"block_size": 8, "num_blocks": 1, "recycling": False}
 
@@ -26,15 +26,11 @@ def entry(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return made
 
 
-def plan(model: str = "toy", method: str | None = None, *settings: str) -> Plan:
-    return make_plan(
-        method=method, task="humaneval", model=model, settings=settings, task_settings=[], temperature=0, top_k=0,
-        top_p=1, seed=0, limit=None, max_new_tokens=None, repeats=1, concurrency=1, dtype="auto", device="auto",
-        revision=None, data_dir=None, out=Path(),
-    )  # fmt: skip
+def plan(model: str = "toy", method: str | None = None, *settings: str) -> Resolved:
+    return resolve(Plan(method=method, task="humaneval", model=model, settings=settings))
 
 
-def options(made: Plan, label: str) -> dict[str, Any]:
+def options(made: Resolved, label: str) -> dict[str, Any]:
     (found,) = (spec.options for spec in made.specs() if spec.label == label)
     return {name: found[name] for name in JF}
 
@@ -43,16 +39,16 @@ def test_it_sets_the_method_and_its_options(entry: dict[str, Any]) -> None:
     made = plan()
     assert [method.label for method in made.methods] == ["ar", "jf"]
     assert options(made, "jf") == JF
-    assert made.said[0] == (
+    assert made.notes[0] == (
         "toy sets --method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false"
     )
 
 
 def test_the_line_can_be_typed_instead(entry: dict[str, Any]) -> None:
-    words = plan().said[0].removeprefix("toy sets ").split()
+    words = plan().notes[0].removeprefix("toy sets ").split()
     typed = plan("config:tiny", words[1], *(word for word in words[2:] if word != "--set"))
     assert typed.methods == plan().methods
-    assert typed.said == ()
+    assert typed.notes == ()
 
 
 def test_every_row_of_the_method_gets_the_options(entry: dict[str, Any]) -> None:
@@ -60,7 +56,7 @@ def test_every_row_of_the_method_gets_the_options(entry: dict[str, Any]) -> None
     assert options(made, "jf") == JF
     assert options(made, "jf#2") == {**JF, "num_blocks": 2}
     assert [method.label for method in made.methods] == ["ar", "jf", "jacobi", "jf#2"]
-    assert made.said[0] == (
+    assert made.notes[0] == (
         "toy sets --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false "
         "--set jf#2.block_size=8 --set jf#2.recycling=false"
     )
@@ -70,22 +66,22 @@ def test_every_row_of_the_method_gets_the_options(entry: dict[str, Any]) -> None
 def test_a_setting_wins_by_any_of_its_names(entry: dict[str, Any], setting: str) -> None:
     made = plan("toy", None, setting)
     assert options(made, "jf") == {**JF, "block_size": 4}
-    assert made.said == ("toy sets --method ar,jf --set jf.num_blocks=1 --set jf.recycling=false",)
+    assert made.notes == ("toy sets --method ar,jf --set jf.num_blocks=1 --set jf.recycling=false",)
 
 
 def test_a_preset_of_the_user_replaces_the_options(entry: dict[str, Any]) -> None:
     made = plan("toy", "jf,jf", "jf.preset=MR", "jf.K=3")
     assert options(made, "jf") == {"block_size": 64, "num_blocks": 3, "recycling": True}
     assert options(made, "jf#2") == JF
-    assert "jf." not in "".join(made.said)
+    assert "jf." not in "".join(made.notes)
 
 
 def test_a_preset_of_the_alias_is_told_by_its_options(entry: dict[str, Any]) -> None:
     entry.update(method="cllm", options={"preset": "sharegpt", "init": "pad"})
     made = plan()
-    assert made.said == ("toy sets --method ar,cllm --set cllm.block_size=32 --set cllm.init=pad",)
+    assert made.notes == ("toy sets --method ar,cllm --set cllm.block_size=32 --set cllm.init=pad",)
     assert made.methods[1].max_rows == 32
-    assert plan("toy", None, "n=8").said[0] == "toy sets --method ar,cllm --set cllm.init=pad"
+    assert plan("toy", None, "n=8").notes[0] == "toy sets --method ar,cllm --set cllm.init=pad"
 
 
 def test_an_option_of_the_alias_wins_over_its_preset(entry: dict[str, Any]) -> None:
@@ -96,14 +92,14 @@ def test_an_option_of_the_alias_wins_over_its_preset(entry: dict[str, Any]) -> N
 def test_another_method_is_left_alone(entry: dict[str, Any]) -> None:
     made = plan("toy", "jacobi")
     assert [method.label for method in made.methods] == ["ar", "jacobi"]
-    assert made.said == ()
+    assert made.notes == ()
 
 
 def test_what_suits_the_model_is_set_where_that_method_runs_and_a_setting_wins(entry: dict[str, Any]) -> None:
     entry["suits"] = {"lookahead": {"window_size": 3, "ngram_size": 4}}
     assert [method.label for method in plan().methods] == ["ar", "jf"]
     made = plan("toy", "lookahead,jacobi", "lookahead.N=2")
-    assert made.said[0] == "toy sets --set lookahead.window_size=3"
+    assert made.notes[0] == "toy sets --set lookahead.window_size=3"
     (spec,) = (spec for spec in made.specs() if spec.label == "lookahead")
     assert (spec.options["window_size"], spec.options["ngram_size"]) == (3, 2)
 
@@ -112,14 +108,14 @@ def test_an_alias_without_a_method_gets_the_usual_ones() -> None:
     for model in ("smollm2-135m", "config:tiny"):
         made = plan(model)
         assert [method.label for method in made.methods] == ["ar", "jacobi"]
-        assert made.said == ()
+        assert made.notes == ()
 
 
 def test_template_and_tokenizer_are_told(entry: dict[str, Any]) -> None:
     entry.update(template="vicuna", tokenizer="someone/target")
-    assert plan("toy", "jacobi").said == ("toy sets chat template vicuna, tokenizer of someone/target",)
-    assert plan("toy", "jf", "jf.preset=M").said == plan("toy", "jacobi").said
-    assert plan().said[0].endswith("jf.recycling=false, chat template vicuna, tokenizer of someone/target")
+    assert plan("toy", "jacobi").notes == ("toy sets chat template vicuna, tokenizer of someone/target",)
+    assert plan("toy", "jf", "jf.preset=M").notes == plan("toy", "jacobi").notes
+    assert plan().notes[0].endswith("jf.recycling=false, chat template vicuna, tokenizer of someone/target")
 
 
 @pytest.mark.parametrize(
@@ -228,11 +224,7 @@ def test_the_json_list_has_all_of_it(cli: Any) -> None:
 
 
 def heads(model: str, method: str | None, head: str, *settings: str) -> dict[str, Any]:
-    made = make_plan(
-        method=method, task="humaneval", model=model, settings=settings, task_settings=[], temperature=0, top_k=0,
-        top_p=1, seed=0, limit=None, max_new_tokens=None, repeats=1, concurrency=1, dtype="auto", device="auto",
-        revision=None, data_dir=None, out=Path(), head=head,
-    )  # fmt: skip
+    made = resolve(Plan(method=method, task="humaneval", model=model, settings=settings, head=head))
     return {spec.label: spec.options["head"] for spec in made.specs() if "head" in spec.options}
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from data_files import data_folder
 
-from specbench.cli.progress import RunProgress
 from specbench.evals import data
 from specbench.results.schema import RequestRecord
+from specbench.runner.progress import RunProgress
 
 TINY = ("--model", "config:tiny", "--max-new-tokens", 8)
 

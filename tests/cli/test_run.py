@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from specbench.cli.progress import RunProgress
 from specbench.common import registry
 from specbench.results.schema import PHASES, RequestRecord
+from specbench.runner.progress import RunProgress
 
 TINY = ("--model", "config:tiny", "--max-new-tokens", 12)
 PROMPTS = 7  # from six on there is an interval

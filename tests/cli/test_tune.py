@@ -12,7 +12,7 @@ import pytest
 from specbench.common import registry
 from specbench.common.options import names
 from specbench.report.terminal.sweep import advice
-from specbench.runner.plan import ROW_LIMIT, make_method
+from specbench.runner.methods import ROW_LIMIT, make_method
 
 RUN = {
     "task": {"name": "humaneval"},

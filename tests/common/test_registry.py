@@ -35,7 +35,7 @@ USE = """
 import json, sys
 from specbench.common import registry
 from specbench.common.errors import UsageError
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 try:
     card = registry.method("guess")
     imported = "guess_pkg.decoder" in sys.modules

@@ -27,8 +27,8 @@ from specbench.engine.sampler import Sampling
 from specbench.models.loader import LoadedModel
 from specbench.runner import lossless
 from specbench.runner.loop import Request, Runner
-from specbench.runner.plan import plan_tasks
 from specbench.runner.stop import StopRule
+from specbench.runner.tasks import plan_tasks
 
 MANY = 20
 GSM8K = "gsm8k_test.jsonl"

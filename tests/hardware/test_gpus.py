@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from specbench.cli import options
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.hardware import environment, gpus
 from specbench.hardware.gpus import GPUS, Gpu, find, identify, require, seen
+from specbench.runner.ready import assert_gpu
 
 MIB = 1 << 20
 
@@ -197,7 +197,7 @@ def test_a_driver_that_names_nothing_leaves_it_to_torch(tmp_path: Path) -> None:
 def test_another_gpu_is_refused_before_torch(there: tuple[str, ...], driver: Callable[..., None]) -> None:
     driver(*there)
     with pytest.raises(EnvironmentRefused, match=r"--gpu b200 but this machine has .*--project b200"):
-        options.assert_gpu("b200")
+        assert_gpu("b200")
 
 
 def test_the_users_first_sentence_is_answered_at_once_where_there_is_no_such_card() -> None:

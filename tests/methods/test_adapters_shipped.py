@@ -14,7 +14,7 @@ from specbench.models import names
 from specbench.models.adapters import CARD
 from specbench.models.loader import LoadedModel, load
 from specbench.runner.loop import Request
-from specbench.runner.plan import default_settings, plan_methods
+from specbench.runner.methods import default_settings, plan_methods
 from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 

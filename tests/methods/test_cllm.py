@@ -21,7 +21,7 @@ from specbench.methods.cllm.decoder import Decoder, Options
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request, Runner
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
 VOCAB, PAD = 50, 49

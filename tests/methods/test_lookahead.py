@@ -19,7 +19,7 @@ from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine.ops import ancestors
 from specbench.methods.lookahead.decoder import Decoder, Options
 from specbench.methods.lookahead.pool import Pool
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 
 VOCAB, PAD = 3000, 2999
 # The letters of the worked example. E to J are drawn from the prompt, so they are known when the drawing is done.

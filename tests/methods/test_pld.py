@@ -16,7 +16,7 @@ from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.methods.ar import decoder as ar
 from specbench.methods.pld.decoder import Decoder, Options
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 
 A, B, C, D = 1, 2, 3, 4
 

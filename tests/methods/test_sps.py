@@ -30,7 +30,7 @@ from specbench.methods.sps.drafter import Drafter
 from specbench.models import names
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request, Runner
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
 VOCAB, SLOTS, CAPACITY = 97, 3, 70

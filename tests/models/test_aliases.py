@@ -16,7 +16,8 @@ from specbench.common.options import names as option_names
 from specbench.common.prompt import Prompt
 from specbench.models import loader, names
 from specbench.models.loader import load
-from specbench.runner.plan import default_settings, plan_methods, plan_tasks
+from specbench.runner.methods import default_settings, plan_methods
+from specbench.runner.tasks import plan_tasks
 
 WEIGHTS = {"hub", "wheel", "adapter", "base", "tokenizer", "template"}
 FIELDS = {"title", "licence", "method", "options", "suits", "asks", *WEIGHTS}

@@ -18,7 +18,7 @@ from specbench.models.loader import load
 from specbench.results.schema import RequestRecord, SimulatedAcceptance
 from specbench.results.summary import summarise
 from specbench.runner.loop import Runner
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import StopRule
 

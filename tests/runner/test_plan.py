@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specbench.common.errors import UsageError
+from specbench.common.options import given
 from specbench.engine.engine import MAX_ROWS
 from specbench.engine.sampler import Sampling
-from specbench.results.schema import SamplingSpec
-from specbench.runner.plan import ROW_LIMIT, Plan, plan_methods, plan_sampling, plan_tasks, runnable
+from specbench.runner.methods import ROW_LIMIT, plan_methods, runnable
+from specbench.runner.plan import Plan
+from specbench.runner.resolving import Resolved
+from specbench.runner.tasks import plan_tasks
 
 
 def labels(*names: str) -> list[str]:
@@ -157,11 +159,7 @@ def test_task_settings() -> None:
 
 def test_the_largest_tree_of_a_plan_is_that_of_its_widest_method() -> None:
     methods = plan_methods(["jacobi", "jacobi"], ["jacobi.n=4", "jacobi#2.n=32"])
-    plan = Plan(
-        methods=methods, tasks=(), model="m", dtype="auto", device="auto", revision=None,
-        sampling=SamplingSpec(temperature=0, top_k=0, top_p=1, seed=0), max_new_tokens=None, limit=None,
-        repeats=1, concurrency=1, data_dir=None, out=Path("runs"),
-    )  # fmt: skip
+    plan = Resolved(Plan(), methods, ())
     assert plan.max_rows == 32
     assert [(spec.label, spec.name, spec.lossless) for spec in plan.specs()] == [
         ("ar", "ar", True), ("jacobi", "jacobi", True), ("jacobi#2", "jacobi", True),
@@ -183,12 +181,12 @@ def test_sampling_is_refused_by_the_plan_exactly_where_the_engine_would(value: d
     # Said twice because a plan is checked before torch is imported.
     values = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0} | value
     if right:
-        assert plan_sampling(**values).model_dump() == values
+        assert given(Plan, values).sampling.model_dump() == values
         Sampling(**values)
         return
     (name,) = value
     with pytest.raises(UsageError, match=name.replace("_", "-")):
-        plan_sampling(**values)
+        given(Plan, values)
     with pytest.raises(ValueError, match=name.replace("_", "-")):
         Sampling(**values)
 
@@ -200,8 +198,8 @@ def test_the_plan_refuses_at_the_row_count_where_the_engine_ends() -> None:
 
 def test_a_plan_needs_no_torch() -> None:
     code = (
-        "import sys; from specbench.runner import plan; plan.plan_methods(['jacobi'], [])\n"
-        "plan.plan_tasks(['humaneval'], [])\n"
+        "import sys; from specbench.runner import Plan, resolve\n"
+        "assert resolve(Plan(task='humaneval', method='jacobi')).max_rows > 1\n"
         "sys.exit(sorted(m for m in sys.modules if m.split('.')[0] in ('torch', 'transformers')) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

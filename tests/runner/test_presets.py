@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specbench.common.errors import UsageError
-from specbench.runner.plan import plan_tasks
 from specbench.runner.presets import preset, presets
+from specbench.runner.tasks import plan_tasks
 
 every_preset = pytest.mark.parametrize("name", presets())
 

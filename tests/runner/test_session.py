@@ -18,7 +18,7 @@ from specbench.engine.sampler import Sampling
 from specbench.results.schema import SimulatedAcceptance
 from specbench.runner import target
 from specbench.runner.loop import Request
-from specbench.runner.plan import plan_methods
+from specbench.runner.methods import plan_methods
 from specbench.runner.session import Kernels, Session
 from specbench.runner.stop import StopRule
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specbench.common.errors import UsageError
-from specbench.runner.plan import ROW_LIMIT
+from specbench.runner.methods import ROW_LIMIT
 from specbench.sweeps.grid import MANY, Grid, expand, read_axes
 
 

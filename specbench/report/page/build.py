@@ -29,8 +29,8 @@ from specbench.report.page.document import (
 )
 from specbench.report.page.headline import headline, known, settings, withheld
 from specbench.report.page.run import run_section
-from specbench.report.terminal.engine import engine_line
 from specbench.results import BASELINE
+from specbench.results.engine_line import engine_line
 from specbench.results.schema import BASE
 
 if TYPE_CHECKING:

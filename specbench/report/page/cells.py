@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specbench.report.page.document import DASH, Cell, Tone
-from specbench.report.terminal.engine import band
+from specbench.report.terminal.projection import band
 from specbench.report.terminal.run import accuracy as right
 from specbench.report.terminal.run import lossless as graded
 from specbench.report.terminal.run import name as named

@@ -13,7 +13,7 @@ from rich.text import Text
 from specbench.hardware import Profile
 from specbench.hardware.profile import FreeRows, LeftOut, step_rows
 from specbench.hardware.roofline import StepPoint
-from specbench.report.terminal.engine import engine_line
+from specbench.results.engine_line import engine_line
 
 _A_TABLE = 5  # contexts beside each other in 80 columns
 _WHY = {"time": "for time (--seconds)", "memory": "for memory", "model": "because the model takes fewer positions"}

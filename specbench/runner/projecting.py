@@ -1,21 +1,21 @@
-"""``run --project GPU``: what a finished run would be on another device, beside it and never in it."""
+"""Projecting: what a finished run would be on another device, in a file of its own and never in the run's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specbench.common import UsageError
+from specbench.common.files import write_json_atomic
+from specbench.hardware import Profile, Projection, project, read_profile
+from specbench.hardware.gpus import Gpu
+from specbench.hardware.profile import ROWS, Settings, datasheet
+from specbench.models import LoadedModel
+from specbench.profiling import measure_profile
+from specbench.results import RunFolder, read_run
 from specbench.results.read import PROJECTION
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from specbench.hardware import Profile
-    from specbench.hardware.gpus import Gpu
-    from specbench.models import LoadedModel
-    from specbench.runner import Plan
-
+from specbench.runner.resolving import Resolved
 
 _SECONDS = 30.0  # for step times, where no profile is given
 _CONTEXTS = (128, 512, 2048)
@@ -35,11 +35,6 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
     Raises:
         UsageError: the profile is of another model, or the GPU has no figures for its dtype.
     """
-    from specbench.common.files import write_json_atomic
-    from specbench.hardware import Projection, project
-    from specbench.hardware.profile import datasheet
-    from specbench.results import RunFolder, read_run
-
     read = read_run(folder)
     mine, its = read.config.model, profile.model
     if (mine.fingerprint, mine.dtype) != (its.fingerprint, its.dtype):
@@ -67,17 +62,13 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
     return content
 
 
-def profile_for(plan: Plan, loaded: LoadedModel, folder: Path | None, notes: Console) -> Profile:
-    """The profile of that folder, or one measured now: as many steps as half a minute allows."""
-    from specbench.hardware import read_profile
-    from specbench.hardware.profile import ROWS, Settings
-
-    if folder is not None:
-        return read_profile(folder)
-    from specbench.profiling import measure_profile
-
+def profile_for(resolved: Resolved, model: LoadedModel, say: Callable[[str], None]) -> Profile:
+    """The profile that the plan names, or one measured now: as many steps as half a minute allows."""
+    plan = resolved.plan
+    if plan.profile is not None:
+        return read_profile(plan.profile)
     settings = Settings(
-        rows=tuple(rows for rows in ROWS if rows <= max(2, plan.max_rows)),
+        rows=tuple(rows for rows in ROWS if rows <= max(2, resolved.max_rows)),
         contexts=_CONTEXTS,
         slots=tuple(sorted({1, plan.concurrency})),
         seconds=_SECONDS,
@@ -85,4 +76,4 @@ def profile_for(plan: Plan, loaded: LoadedModel, folder: Path | None, notes: Con
         graphs=plan.graphs,
         compile=plan.compile,
     )
-    return measure_profile(loaded, settings, lambda line: notes.print(f"{line} …", soft_wrap=True, markup=False))
+    return measure_profile(model, settings, lambda line: say(f"{line} …"))

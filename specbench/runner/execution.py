@@ -15,8 +15,8 @@ from specbench.results.schema import BASE
 from specbench.results.verdicts import read_metrics
 from specbench.runner.config import config_of, open_folder
 from specbench.runner.order import Order
-from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
+from specbench.runner.resolving import Resolved
 from specbench.runner.session import Session, session_of
 
 
@@ -41,7 +41,7 @@ class Silent:
 
 
 def execute(
-    plan: Plan, model: LoadedModel, prepared: Prepared, progress: Progress, base: LoadedModel | None = None
+    resolved: Resolved, model: LoadedModel, prepared: Prepared, progress: Progress, base: LoadedModel | None = None
 ) -> RunFolder:
     """Runs one task to its end, going on in an unfinished folder of the same configuration where there is one.
 
@@ -56,35 +56,35 @@ def execute(
     """
     captured = environment.capture(str(model.model.device))
     capacity = prepared.longest + prepared.budget
-    own = [method for method in plan.methods if method.label != BASE or base is None]
+    own = [method for method in resolved.methods if method.label != BASE or base is None]
     with ExitStack() as stack:
         # Before the folder: what the engine or a method refuses must leave nothing behind.
-        sessions = [stack.enter_context(session_of(plan, model, capacity, own, metered=True))]
+        sessions = [stack.enter_context(session_of(resolved, model, capacity, own, metered=True))]
         if base is not None:
-            theirs = [method for method in plan.methods if method.label == BASE]
-            sessions.append(stack.enter_context(session_of(plan, base, capacity, theirs, metered=True)))
+            theirs = [method for method in resolved.methods if method.label == BASE]
+            sessions.append(stack.enter_context(session_of(resolved, base, capacity, theirs, metered=True)))
         ready = {method.label: method for session in sessions for method in session.methods}
-        plan = replace(plan, methods=tuple(ready[method.label] for method in plan.methods))
-        config = config_of(plan, model, prepared, captured, base)
-        folder, resumed = open_folder(plan, config, captured)
+        resolved = replace(resolved, methods=tuple(ready[method.label] for method in resolved.methods))
+        config = config_of(resolved, model, prepared, captured, base)
+        folder, resumed = open_folder(resolved, config, captured)
         with folder:
             if folder.finished:
                 progress.done_already(folder)
                 return folder
-            records = _decode(plan, sessions, prepared, folder, progress, resumed)
+            records = _decode(resolved, sessions, prepared, folder, progress, resumed)
             graded, verdicts = None, None
-            if not plan.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
+            if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
                 graded = sessions[0].grade(prepared, [r for r in records if r.method != BASE])
-                if config.task.metric:
-                    verdicts = score_in_child(folder.path, plan.data_dir, Tenths(progress.phase))
+                if config.task.metric and not resolved.plan.no_score:
+                    verdicts = score_in_child(folder.path, resolved.plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
             folder.finish(summarise(config, records, verdicts, graded, metrics, sessions[0].report()))
     return folder
 
 
 def _decode(
-    plan: Plan,
+    resolved: Resolved,
     sessions: Sequence[Session],
     prepared: Prepared,
     folder: RunFolder,
@@ -93,7 +93,7 @@ def _decode(
 ) -> list[RequestRecord]:
     """All records of the run, those of a resumed folder first."""
     records = [record.untraced() for record in folder.records()]
-    order = Order(plan, prepared, {record.key: record.text for record in records})
+    order = Order(resolved, prepared, {record.key: record.text for record in records})
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:
         progress.phase("warming up")

@@ -1,0 +1,49 @@
+"""Loading: the model of a plan, and the one that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from specbench.common import UsageError
+from specbench.models import LoadedModel, load
+from specbench.runner.resolving import Resolved
+
+# Told apart by: code, digits, letters beyond ASCII, blanks.
+_SAMPLE = "def f(x):  # 3 quick brown foxes, naïve\n\treturn x ** 2\n"
+
+
+def load_models(
+    resolved: Resolved, say: Callable[[str], None] = lambda line: None
+) -> tuple[LoadedModel, LoadedModel | None]:
+    """Loads what a run decodes with.
+
+    Args:
+        resolved: the run.
+        say: takes a line before each.
+
+    Returns:
+        The model, and what it was made from, in its precision; None where the run has no row of that.
+
+    Raises:
+        UsageError: the base writes text in other tokens, so that its answers are to other prompts; as of ``load``.
+        EnvironmentRefused: as of ``load``.
+    """
+    plan = resolved.plan
+    say(f"loading {plan.model} …")
+    model = load(
+        plan.model,
+        dtype=plan.dtype,
+        device=plan.device,
+        revision=plan.revision,
+        trust_remote_code=plan.trust_remote_code,
+    )
+    if resolved.base is None:
+        return model, None
+    say(f"loading {resolved.base}, which {plan.model} was made from …")
+    base = load(resolved.base, dtype=model.spec.dtype, device=plan.device, trust_remote_code=plan.trust_remote_code)
+    alike = base.tokenizer(_SAMPLE)["input_ids"] == model.tokenizer(_SAMPLE)["input_ids"]
+    if base.vocab_size != model.vocab_size or not alike:
+        raise UsageError(
+            f"{resolved.base} has other tokens than {plan.model}, so it was not made from it; use --base none"
+        )
+    return model, base

@@ -1,0 +1,70 @@
+"""Measuring: a plan to its finished folders, a task each; what the command and Python's door both do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from specbench.results import RunFolder
+from specbench.runner.plan import Plan
+from specbench.runner.progress import RunProgress, noting
+from specbench.runner.ready import check_device, check_ready, other_gpu
+from specbench.runner.resolving import resolve
+
+if TYPE_CHECKING:
+    from specbench.hardware import Profile
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished task of a plan.
+
+    Attributes:
+        task: its name.
+        folder: the run's.
+        projection: onto another GPU, where the plan asks for one.
+    """
+
+    task: str
+    folder: RunFolder
+    projection: dict[str, Any] | None
+
+
+def measure(plan: Plan, notes: Console) -> Iterator[Measured]:
+    """Runs the tasks of a plan, one after the other; each is yielded when it is finished.
+
+    All prompts of all tasks are read and checked before the first is run.
+
+    Args:
+        plan: as the user gave it.
+        notes: progress and notes are written to it.
+
+    Raises:
+        SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
+    """
+    say = noting(notes)
+    onto = other_gpu(plan.project, plan.profile)
+    check_device(plan)
+    resolved = resolve(plan)
+    check_ready(resolved)
+    for line in resolved.notes:
+        say(line)
+    from specbench.runner.execution import execute  # torch comes with these: no mistake waits for it
+    from specbench.runner.loading import load_models
+    from specbench.runner.projecting import add, profile_for
+    from specbench.runner.prompts import prepare
+
+    model, base = load_models(resolved, say)
+    steps: Profile | None = None
+    for prepared in [prepare(resolved.plan, task, model) for task in resolved.tasks]:
+        with RunProgress(notes) as progress:
+            folder = execute(resolved, model, prepared, progress, base)
+        projection = None
+        if onto is not None:
+            # Behind the run: nothing that it measures is any warmer or colder for it.
+            steps = steps or profile_for(resolved, model, say)
+            projection = add(folder.path, onto, steps)
+        yield Measured(prepared.spec.name, folder, projection)

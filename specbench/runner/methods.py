@@ -1,0 +1,204 @@
+"""Methods of a plan: names and settings as written to rows with checked options. No torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specbench.common import UsageError, guests, registry
+from specbench.common.errors import unknown
+from specbench.common.options import names as option_names
+from specbench.common.options import parse
+from specbench.decoding import Decoder, Method
+from specbench.results import BASELINE
+from specbench.results.schema import BASE, SimulatedAcceptance
+from specbench.runner.simulate import parse as parse_simulated
+
+#: The widest tree the engine takes; a plan that drafts more is refused before a model is loaded.
+ROW_LIMIT = 512
+
+
+def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
+    """Methods with options; AR is put first, and added when it was not named.
+
+    A method named several times runs as several rows, labelled ``jacobi``, ``jacobi#2``, …; ``--set`` takes the label.
+
+    Args:
+        names: method names.
+        settings: ``LABEL.OPTION=VALUE`` strings; the label may be left out when only one method has options.
+
+    Raises:
+        UsageError: an unknown method or option, a setting twice or for a method that does not run, a tree too
+            large.
+    """
+    labels = labels_of(names)
+    raw = given(labels, settings)
+    return tuple(_fitting(make_method(label, name, raw[label])) for label, name in labels.items())
+
+
+def base_row() -> Method:
+    """Plain decoding of the model that the run's model was made from."""
+    return make_method(BASE, BASELINE, {})
+
+
+def runnable() -> list[str]:
+    """The registered methods that run as they come: none of them has to be told first what to draft with."""
+
+    def runs(card: registry.Card) -> bool:
+        module = card.load()
+        try:
+            with guests.hosting(card.who):
+                module.Decoder.check(module.Options(), "")
+        except UsageError:
+            return False
+        return True
+
+    return [name for name, card in registry.methods().items() if runs(card)]
+
+
+def plan_simulated(methods: Sequence[Method], specs: Sequence[str]) -> dict[str, SimulatedAcceptance]:
+    """Whose acceptance is simulated, see :func:`specbench.runner.simulate.parse`; of plain decoding it never is."""
+    rows = {method.label: method.max_rows for method in methods}
+    return parse_simulated(specs, rows, {method.label for method in methods if method.name == BASELINE})
+
+
+def default_settings(
+    names: Sequence[str], settings: Sequence[str], method: str, options: Mapping[str, Any]
+) -> list[str]:
+    """The settings that give a method other defaults than its own, as ``--set`` would take them.
+
+    Args:
+        names, settings: as in :func:`plan_methods`; what is set there is left out of the result, by whatever name it
+            is set, and a label with ``preset=`` gets nothing.
+        method: whose defaults; every row of it gets them.
+        options: option name -> value; ``preset`` stands for the options of that preset.
+
+    Raises:
+        UsageError: as :func:`plan_methods`.
+    """
+    labels = labels_of(names)
+    raw = given(labels, settings)
+    card = registry.method(method)
+    known = option_names(card.load().Options)
+    defaults = _with_preset(card, dict(options), known)
+    return [
+        f"{label}.{known.get(option, option)}={str(value).lower() if isinstance(value, bool) else value}"
+        for label, name in labels.items()
+        if name == method and "preset" not in raw[label]
+        for option, value in _beside(raw[label], defaults, known).items()
+    ]
+
+
+def settings_of_all(names: Sequence[str], option: str, value: str) -> list[str]:
+    """The settings that a flag of an option's name stands for, as ``--set`` would take them.
+
+    Args:
+        names: as in :func:`plan_methods`.
+        option: every row whose method has an option of this name gets it.
+        value: its value.
+
+    Raises:
+        UsageError: none of them has.
+    """
+    labels = labels_of(names)
+    found = [f"{label}.{option}={value}" for label, name in labels.items() if _has(name, option)]
+    if not found:
+        takers = [name for name in registry.methods() if _has(name, option)]
+        raise UsageError(f"--{option} goes with --method {' or '.join(takers)}; {', '.join(names)} takes none")
+    return found
+
+
+def _has(method: str, option: str) -> bool:
+    return option in registry.method(method).load().Options.model_fields
+
+
+def labels_of(names: Sequence[str]) -> dict[str, str]:
+    """Label of each row -> its method, AR first."""
+    wanted = list(names)
+    if BASELINE in wanted:
+        wanted.remove(BASELINE)
+    wanted.insert(0, BASELINE)
+    counts: Counter[str] = Counter()
+    labels: dict[str, str] = {}
+    for name in wanted:
+        registry.method(name)
+        counts[name] += 1
+        labels[name if counts[name] == 1 else f"{name}#{counts[name]}"] = name
+    return labels
+
+
+def given(labels: Mapping[str, str], settings: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Label of each row -> its options as written."""
+    raw: dict[str, dict[str, Any]] = {label: {} for label in labels}
+    for setting in settings:
+        label, option, value = _split(setting, labels)
+        if option in raw[label]:
+            raise UsageError(f"--set {setting}: option '{option}' of {label} is set twice; keep one")
+        raw[label][option] = value
+    return raw
+
+
+def _split(setting: str, labels: Mapping[str, str]) -> tuple[str, str, str]:
+    target, equals, value = setting.partition("=")
+    label, dot, option = target.rpartition(".")
+    if not equals or not option or not value:
+        raise UsageError(f"--set {setting}: write METHOD.OPTION=VALUE, as in --set jacobi.n=16")
+    if not dot:
+        others = [known for known in labels if known != BASELINE]
+        if len(others) != 1:
+            raise UsageError(
+                f"--set {setting}: say whose option it is, as in --set {(others or [BASELINE])[0]}.{setting}"
+            )
+        label = others[0]
+    if label not in labels:
+        raise unknown("method in --set (it must be in --method)", label, labels)
+    return label, option, value
+
+
+def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
+    """A method with options as written, of any size.
+
+    Raises:
+        UsageError: an unknown method or option, or a value that is not allowed.
+    """
+    card = registry.method(name)
+    module = card.load()
+    with guests.hosting(card.who):
+        options = parse(module.Options, _with_preset(card, raw, option_names(module.Options)), name)
+    missing: frozenset[str] = getattr(module.Decoder, "__abstractmethods__", frozenset())
+    if not issubclass(module.Decoder, Decoder) or missing:
+        wanted = f"define {', '.join(sorted(missing))}" if missing else "derive from specbench.decoding.Decoder"
+        raise UsageError(f"{card.who}: its class Decoder has to {wanted}")
+    lossless, measures = bool(card.info.get("lossless", False)), card.info.get("measures", {})
+    noise = card.info.get("noise", "shared")
+    if noise not in ("shared", "own"):
+        raise UsageError(f"{card.who}: noise in its method.toml is shared or own, not {noise}")
+    own = noise == "own"
+    return Method(name, label, options, lossless, module.Decoder, measures, own_noise=own, origin=card.origin)
+
+
+def _fitting(method: Method) -> Method:
+    if method.max_rows > ROW_LIMIT:
+        raise UsageError(f"{method.label} would draft trees of {method.max_rows} rows; the limit is {ROW_LIMIT}")
+    return method
+
+
+def _with_preset(card: registry.Card, raw: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+    """``preset=NAME`` replaced by the options it stands for; what is set beside it wins."""
+    chosen = raw.get("preset")
+    if chosen is None:
+        return dict(raw)
+    presets = card.info.get("presets", {})
+    if not presets:
+        raise UsageError(f"{card.name} has no presets; set its options one by one")
+    if chosen not in presets:
+        raise unknown(f"preset of {card.name}", chosen, presets)
+    own = {name: value for name, value in raw.items() if name != "preset"}
+    return {**_beside(own, presets[chosen], known), **own}
+
+
+def _beside(own: Mapping[str, Any], others: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+    """What of ``others`` is not in ``own`` under any of its names."""
+    taken = {known.get(name.replace("-", "_")) for name in own}
+    return {name: value for name, value in others.items() if known.get(name) not in taken}

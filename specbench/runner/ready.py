@@ -1,0 +1,102 @@
+"""Ready: what can be known of a machine before minutes are spent on loading a model for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from specbench.common import EnvironmentRefused, UsageError, guests
+from specbench.common.files import check_writable
+from specbench.hardware import gpus, read_profile
+from specbench.runner.plan import Plan
+from specbench.runner.resolving import Resolved
+
+
+class OnDevice(Protocol):
+    """What says which device is wanted."""
+
+    @property
+    def gpu(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def graphs(self) -> str: ...
+
+
+def check_device(plan: OnDevice) -> None:
+    """Whether the device that a plan names is here.
+
+    Raises:
+        UsageError: no such GPU is known.
+        EnvironmentRefused: it is not; names what is.
+    """
+    assert_gpu(plan.gpu)
+    if plan.device.startswith("cuda") and gpus.seen() == []:
+        raise EnvironmentRefused(f"device '{plan.device}' is not available here; use --device auto")
+    assert_graphs(plan.graphs, plan.device)
+
+
+def check_ready(resolved: Resolved) -> None:
+    """Whether a plan's data, profile and folder are there, as far as that is known without its model.
+
+    Raises:
+        SpecbenchError: one is not, is another one than the task was written for, or cannot be read or written.
+    """
+    plan = resolved.plan
+    if isinstance(plan, Plan):
+        if plan.profile is not None:
+            read_profile(plan.profile)
+        check_writable(plan.out)
+    for task in resolved.tasks:
+        with guests.hosting(task.card.who):
+            task.module.Task(task.options, plan.data_dir)
+
+
+def assert_gpu(wanted: str) -> None:
+    """``--gpu NAME``: refuses to run on any other device.
+
+    Raises:
+        UsageError: no such GPU is known.
+        EnvironmentRefused: another device is present.
+    """
+    if wanted == "auto":
+        return
+    asked, names = gpus.find(wanted), gpus.seen()
+    if names is not None and asked not in [gpus.identify(name, None) for name in names]:
+        gpus.require(wanted, names[0] if names else None, None)
+    try:
+        import torch
+    except ImportError as error:
+        raise EnvironmentRefused("torch is not installed; pip install specbench-llm brings it") from error
+    if torch.cuda.is_available():
+        gpus.require(wanted, torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory)
+    else:
+        gpus.require(wanted, None, None)
+
+
+def assert_graphs(graphs: str, device: str) -> None:
+    """``--graphs on`` is refused on a CPU.
+
+    Raises:
+        EnvironmentRefused: no CUDA device.
+    """
+    if graphs != "on":
+        return
+    there = device != "cpu" and gpus.seen() != []
+    if there:
+        import torch
+
+        there = torch.cuda.is_available()
+    if not there:
+        raise EnvironmentRefused("CUDA graphs need a CUDA device; use --graphs auto")
+
+
+def other_gpu(name: str | None, profile: Path | None) -> gpus.Gpu | None:
+    """The GPU of ``--project``.
+
+    Raises:
+        UsageError: no such GPU is known, or there is a profile and nothing to project onto.
+    """
+    if name is None and profile is not None:
+        raise UsageError("--profile has the step times for --project; name the GPU with --project GPU")
+    return None if name is None else gpus.find(name)

@@ -1,0 +1,171 @@
+"""Resolving: the methods and tasks that a plan names, and what an alias and a preset decide in it. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specbench.common import UsageError
+from specbench.decoding import Method
+from specbench.models import names
+from specbench.results import BASELINE
+from specbench.results.schema import BASE, MethodSpec, SamplingSpec, SimulatedAcceptance
+from specbench.runner.methods import base_row, default_settings, plan_methods, plan_simulated, settings_of_all
+from specbench.runner.plan import DEFAULT_METHODS, DEFAULT_TASK, Plan, split
+from specbench.runner.presets import preset
+from specbench.runner.tasks import TaskPlan, file_settings, plan_tasks, prompt_style
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A plan with all that its names stand for.
+
+    Attributes:
+        plan: with what an alias or a preset decided written out: given as a command, it resolves to the same.
+        methods: AR first, then the user's in their order.
+        tasks: in the user's order.
+        base: the model that the run's was made from; plain decoding of it is a further row, :data:`BASE`.
+        simulated: method label -> acceptance that is decided by lot; of the others it is the target's.
+        notes: what an alias and a preset set of all this, a line each for the user.
+    """
+
+    plan: Plan
+    methods: tuple[Method, ...]
+    tasks: tuple[TaskPlan, ...]
+    base: str | None = None
+    simulated: Mapping[str, SimulatedAcceptance] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sampling(self) -> SamplingSpec:
+        """How tokens are chosen."""
+        return self.plan.sampling
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest tree of any method."""
+        return max(method.max_rows for method in self.methods)
+
+    def specs(self) -> list[MethodSpec]:
+        """The methods as records."""
+        return [
+            MethodSpec(
+                label=m.label,
+                name=m.name,
+                options=m.options.model_dump(mode="json"),
+                lossless=m.lossless,
+                measures=dict(m.measures),
+                weights={"model": self.base} if m.label == BASE and self.base else dict(m.weights),
+                own_noise=m.own_noise,
+            )
+            for m in self.methods
+        ]
+
+
+#: Makes the methods from names and settings.
+Expand = Callable[[Sequence[str], Sequence[str]], tuple[Method, ...]]
+
+
+def resolve(plan: Plan, expand: Expand = plan_methods) -> Resolved:
+    """A plan with its names looked up; every mistake in it is found here, before torch is imported.
+
+    Args:
+        plan: as the user gave it.
+        expand: makes the methods; default is a row for each name.
+
+    Raises:
+        UsageError: an unknown name or a bad option.
+    """
+    plan, notes = _by_preset(plan)
+    assert plan.drawn_by is None or plan.drawn_by >= 0  # says what is wrong with --first and --prompt-seed
+    chosen, more, said = _by_alias(plan)
+    notes = [said, *notes] if said else notes
+    tasks = _some("--task", DEFAULT_TASK if plan.task is None else plan.task)
+    asks = prompt_style(plan.model, tasks, plan.task_settings)
+    if asks:
+        notes.append(f"{plan.model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
+    settings, task_settings = (*plan.settings, *more), (*plan.task_settings, *asks)
+    methods = expand(chosen, settings)
+    for each in methods:
+        each.check(plan.model)
+    base = names.base_of(plan.model) if plan.base == "auto" else None if plan.base == "none" else plan.base
+    if base is not None:
+        names.resolve(base)
+        methods = (methods[0], base_row(), *methods[1:])
+    decided = {
+        "method": ",".join(chosen),
+        "task": ",".join(tasks),
+        "settings": settings,
+        "head": None,  # among the settings by now
+        "task_settings": task_settings,
+        "base": base or "none",
+    }
+    return Resolved(
+        plan.model_copy(update=decided),
+        methods,
+        plan_tasks(tasks, [*task_settings, *file_settings(tasks, task_settings, plan.data_file)]),
+        base,
+        plan_simulated(methods, plan.simulate),
+        tuple(notes),
+    )
+
+
+def _by_alias(plan: Plan) -> tuple[list[str], list[str], str]:
+    """What ``--head`` stands for, and what ``--model`` decides where the user did not.
+
+    Returns:
+        The methods, the settings to add to the user's, and the line that says so: the user could have typed it.
+    """
+    source = names.resolve(plan.model)
+    alias = names.aliases().get(plan.model, {})
+    own, method = alias.get("method"), plan.method
+    flags = []
+    if method is None:
+        method = f"{BASELINE},{own}" if own else DEFAULT_METHODS
+        flags += [f"--method {method}"] if own else []
+    methods = _some("--method", method)
+    heads = settings_of_all(methods, "head", plan.head) if plan.head is not None else []
+    defaults = {**alias.get("suits", {}), **({own: alias.get("options", {})} if own else {})}
+    more = [
+        setting
+        for name, options in defaults.items()
+        if name == own or name in methods
+        for setting in default_settings(methods, [*plan.settings, *heads], name, options)
+    ]
+    flags += [f"--set {setting}" for setting in more]
+    parts = [" ".join(flags)] if flags else []
+    parts += [f"chat template {source.template}"] if source.template else []
+    parts += [f"tokenizer of {source.tokenizer}"] if source.tokenizer else []
+    return methods, [*heads, *more], f"{plan.model} sets {', '.join(parts)}" if parts else ""
+
+
+def _by_preset(plan: Plan) -> tuple[Plan, list[str]]:
+    """What ``--preset`` decides where the user did not, and the line that says so."""
+    if plan.preset is None:
+        return plan, []
+    chosen = preset(plan.preset)
+    if plan.task not in (None, chosen.task):
+        raise UsageError(f"--preset {plan.preset} is of task {chosen.task}, not {plan.task}; leave --task out")
+    given: dict[str, Any] = {
+        "task": plan.task,
+        "max_new_tokens": plan.max_new_tokens,
+        "temperature": plan.temperature,
+        "limit": plan.limit,
+        "first": plan.first or (None if plan.prompt_seed is None else False),  # whoever names a seed wants a draw
+    }
+    mine = {name: getattr(chosen, name) for name in given if given[name] is None and getattr(chosen, name)}
+    taken = {setting.partition("=")[0] for setting in plan.task_settings}
+    more = [f"{chosen.task}.{k}={v}" for k, v in chosen.options.items() if f"{chosen.task}.{k}" not in taken]
+    named = {f"--{name.replace('_', '-')}": value for name, value in mine.items()}
+    flags = [written if value is True else f"{written} {value}" for written, value in named.items()]
+    said = " ".join([*flags, *(f"--task-set {setting}" for setting in more)])
+    decided = {**mine, "preset": None, "task_settings": (*plan.task_settings, *more)}
+    return plan.model_copy(update=decided), [f"{plan.preset} sets {said}"]
+
+
+def _some(written: str, text: str) -> list[str]:
+    found = split(text)
+    if not found:
+        raise UsageError(f"{written} names nothing; see specbench list {written.removeprefix('--')}s")
+    return found

@@ -1,0 +1,77 @@
+"""Tasks of a plan: names and settings as written to tasks with checked options, their data not yet read. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.common import UsageError, guests, registry
+from specbench.common.errors import unknown
+from specbench.common.options import parse
+from specbench.models import names as models
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """A task with its validated options, data not yet read."""
+
+    card: registry.Card
+    options: Any
+    module: Any
+
+
+def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan, ...]:
+    """Tasks with options.
+
+    Args:
+        names: task names.
+        settings: ``TASK.OPTION=VALUE`` strings.
+
+    Raises:
+        UsageError: an unknown task or option, or an option twice.
+    """
+    raw: dict[str, dict[str, str]] = {registry.task(name).name: {} for name in names}
+    for setting in settings:
+        target, equals, value = setting.partition("=")
+        task, dot, option = target.partition(".")
+        if not equals or not dot or not option or not value:
+            raise UsageError(
+                f"--task-set {setting}: write TASK.OPTION=VALUE, as in --task-set humaneval.style=completion"
+            )
+        if task not in raw:
+            raise unknown("task in --task-set (it must be in --task)", task, raw)
+        if option in raw[task]:
+            raise UsageError(f"--task-set {setting}: option '{option}' of {task} is set twice; keep one")
+        raw[task][option] = value
+    plans = []
+    for name, values in raw.items():
+        card = registry.task(name)
+        module = card.load()
+        with guests.hosting(card.who):
+            plans.append(TaskPlan(card, parse(module.Options, values, name), module))
+    return tuple(plans)
+
+
+def prompt_style(model: str, tasks: Sequence[str], settings: Sequence[str]) -> list[str]:
+    """The options with which a checkpoint's tasks are asked as it was trained, as ``--task-set`` would take them.
+
+    What the user or a preset has set, of a task, stays.
+    """
+    taken = {setting.partition("=")[0] for setting in settings}
+    asks = models.aliases().get(model, {}).get("asks", {})
+    wanted = [f"{task}.{option}={value}" for task in tasks for option, value in asks.get(task, {}).items()]
+    return [setting for setting in wanted if setting.partition("=")[0] not in taken]
+
+
+def file_settings(tasks: Sequence[str], settings: Sequence[str], file: Path | None) -> list[str]:
+    """The settings that ``--data-file`` stands for, for the tasks whose ``task.toml`` says that they take one."""
+    takers = [name for name, card in registry.tasks().items() if card.info.get("data_file")]
+    chosen = [name for name in takers if name in tasks]
+    if file is not None and not chosen:
+        raise UsageError(f"--data-file goes with --task {' or '.join(takers)}; {','.join(tasks)} has its own data")
+    for name in chosen:
+        if file is None and not any(setting.startswith(f"{name}.file=") for setting in settings):
+            raise UsageError(f"--task {name} needs --data-file FILE, a .jsonl file of prompts")
+    return [f"{name}.file={file}" for name in chosen] if file is not None else []

@@ -1,0 +1,114 @@
+"""Plans of sweeps: the options of ``specbench sweep`` and ``tune``, beside those of all decoding. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import field_validator
+
+from specbench.common import UsageError, registry
+from specbench.common.options import flag, names
+from specbench.runner.plan import DEFAULT_TASK, RESULTS, Decoding
+
+
+class SweepPlan(Decoding):
+    """SweepPlan: a grid of settings of methods, the prompts to choose by, and how to look for the best."""
+
+    task: str | None = flag(DEFAULT_TASK, "--task", help="The task.")
+    grid: Sequence[str] = flag(
+        (),
+        "--grid",
+        help="Values of an option, or of concurrency: n=8,16 or r=0.5:0.9:0.1; repeatable.",
+        metavar="OPT=VALUES",
+    )
+    grid_file: Path | None = flag(None, "--grid-file", help="The same as YAML: a mapping, grid.", exists="file")
+    limit: int | None = flag(
+        None, "--limit", help="Prompts to choose by, drawn by lot.", shown="all not held out", ge=1
+    )
+    held_out: int = flag(0, "--held-out", help="Other prompts, to judge the best cell by.", ge=0)
+    search: Literal["grid", "halving"] = flag(
+        "grid", "--search", help="grid: every cell on every prompt; halving: slow cells drop."
+    )
+    until_ci: str | None = flag(
+        None, "--until-ci", help="Stop a cell when its speedup is known to ± this share.", metavar="PERCENT"
+    )
+    profile: Path | None = flag(
+        None, "--profile", help="A folder of specbench profile, to predict with.", exists="folder", recorded=False
+    )
+    executor: Literal["local", "ray"] = flag(
+        "local", "--executor", help="local: this machine; ray: a Ray cluster.", recorded=False
+    )
+    workers: int | None = flag(
+        None,
+        "--workers",
+        help="Devices to use.",
+        shown="all GPUs, or one worker on a CPU",
+        recorded=False,
+        ge=1,
+        le=1024,
+    )
+    yes: bool = flag(False, "--yes", help="Run a grid however large it is.", recorded=False)
+    out: Path = flag(RESULTS, "--out", help="Folder that receives the sweep's folder.", recorded=False)
+
+    @field_validator("task")
+    @classmethod
+    def _one(cls, task: str | None) -> str | None:
+        if task is not None and "," in task:
+            raise UsageError("a sweep has one task; run it once for each")
+        return task
+
+    @property
+    def until(self) -> float | None:
+        """The share of ``until_ci``.
+
+        Raises:
+            UsageError: it is none.
+        """
+        if self.until_ci is None:
+            return None
+        try:
+            share = float(self.until_ci.removesuffix("%")) / 100
+        except ValueError:
+            share = -1.0
+        if not 0 < share < 1:
+            raise UsageError(f"--until-ci {self.until_ci}: write a share in per cent, as in --until-ci 2%")
+        return share
+
+
+class TunePlan(SweepPlan):
+    """TunePlan: a sweep of the options of one method that matter, by successive halving."""
+
+    method: str = flag(..., "--method", help="The method.")
+    grid: Sequence[str] = flag(
+        (), "--grid", help="What to try, as for sweep; instead of the method's own list.", metavar="OPT=VALUES"
+    )
+    limit: int = flag(16, "--limit", help="Prompts to choose by, drawn by lot.", ge=1)
+    held_out: int = flag(16, "--held-out", help="Other prompts, to judge the choice by.", ge=1)
+    search: Literal["grid", "halving"] = flag("halving", "--search", help="As for sweep.")
+    no_score: bool = flag(True, "--no-score", help="Do not judge the answers.", recorded=False)
+
+    @field_validator("method")
+    @classmethod
+    def _single(cls, method: str) -> str:
+        if "," in method:
+            raise UsageError("tune takes one method and one task; run it once for each")
+        return method
+
+    @property
+    def tried(self) -> Sequence[str]:
+        """What is tried: the user's grid, else the method's list without what the user has set.
+
+        Raises:
+            UsageError: the method has no list.
+        """
+        if self.grid or self.grid_file is not None:
+            return self.grid
+        card = registry.method(self.method)
+        lists = card.info.get("tune", {})
+        if not lists:
+            raise UsageError(f"method '{self.method}' has no list of what to try; say it with --grid OPTION=V,V,…")
+        known = names(card.load().Options)
+        taken = {known.get(setting.partition("=")[0].rpartition(".")[2].replace("-", "_")) for setting in self.settings}
+        return [f"{option}={','.join(map(str, values))}" for option, values in lists.items() if option not in taken]

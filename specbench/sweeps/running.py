@@ -1,0 +1,148 @@
+"""Running a sweep: from its plan to its folder, through cells and workers. No torch before a worker is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from specbench.common import UsageError
+from specbench.decoding import Method
+from specbench.hardware import read_profile
+from specbench.runner.methods import settings_of_all
+from specbench.runner.progress import noting
+from specbench.runner.ready import check_device, check_ready
+from specbench.runner.resolving import Resolved, resolve
+from specbench.sweeps import grid
+from specbench.sweeps.driver import Sweep, drive
+from specbench.sweeps.grid import Grid
+from specbench.sweeps.plan import SweepPlan, TunePlan
+from specbench.sweeps.progress import SweepProgress
+
+if TYPE_CHECKING:
+    from specbench.sweeps.executors import Executor
+    from specbench.sweeps.worker import Worker
+
+
+def run_sweep(plan: SweepPlan, notes: Console) -> Path:
+    """Runs a sweep to its end, going on where one of the same model, prompts, machine and software has stopped.
+
+    Args:
+        plan: as the user gave it.
+        notes: progress and notes are written to it.
+
+    Returns:
+        The sweep's folder.
+
+    Raises:
+        SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
+    """
+    say = noting(notes)
+    sweep = _asked(plan, say)
+    running = workers(plan, say)
+    try:
+        with SweepProgress(notes) as progress:
+            return drive(sweep, running, progress)
+    finally:
+        running.close()
+
+
+def run_tuning(plan: TunePlan, notes: Console) -> tuple[Path, list[tuple[int, float]]]:
+    """The same for the options of one method, on this machine's first device.
+
+    Returns:
+        The sweep's folder, and measured (rows, seconds) of steps of one sequence, up to the widest cell.
+    """
+    from specbench.sweeps.executors import Here
+
+    say = noting(notes)
+    sweep = _asked(plan, say)
+    say(f"{len(sweep.grid.cells)} settings; loading …")
+    made = worker(plan)
+    running = Here(lambda: made)
+    try:
+        curve = made.step_seconds()
+        with SweepProgress(notes) as progress:
+            return drive(sweep, running, progress), curve
+    finally:
+        running.close()
+
+
+def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Sweep:
+    """The sweep of a plan; every mistake in it is found here, and what an alias sets is said.
+
+    Raises:
+        SpecbenchError: as resolving a run; a grid that is none; data, a profile or a device that are not there.
+    """
+    check_device(plan)
+    until = plan.until
+    resolved, cells = expanded(plan, insist=plan.yes)
+    check_ready(resolved)
+    steps = read_profile(plan.profile) if plan.profile else None
+    for line in resolved.notes:
+        say(line)
+    return Sweep(cells, plan.out, plan.search, until, plan.data_dir, not plan.no_score, steps)
+
+
+def expanded(plan: SweepPlan, insist: bool = True) -> tuple[Resolved, Grid]:
+    """The run whose methods are the cells, and the grid they come from.
+
+    Args:
+        insist: take a grid however large it is.
+    """
+    axes = grid.read_axes(plan.tried if isinstance(plan, TunePlan) else plan.grid, plan.grid_file)
+    found: list[Grid] = []
+
+    def expand(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
+        # What an alias sets gives way to what is swept; what the user sets does not.
+        heads = settings_of_all(names, "head", plan.head) if plan.head is not None else []
+        found.append(grid.expand(names, settings, axes, insist, asked=[*plan.settings, *heads]))
+        return (found[0].baseline, *(cell.method for cell in found[0].cells))
+
+    most = max(grid.concurrency_of(axes))
+    return resolve(plan.plan(concurrency=most, base="none"), expand), found[0]
+
+
+def worker(plan: SweepPlan) -> Worker:
+    """A worker, made where it works."""
+    from specbench.sweeps.worker import Worker
+
+    return Worker(expanded(plan)[0], plan.held_out)
+
+
+def workers(plan: SweepPlan, say: Callable[[str], None]) -> Executor:
+    """The devices of a sweep, each with a worker.
+
+    Raises:
+        UsageError: more workers than GPUs.
+    """
+    from specbench.sweeps.executors import Here
+    from specbench.sweeps.processes import Processes, places
+
+    make = partial(worker, plan)
+    if plan.executor == "ray":
+        from specbench.sweeps.cluster import Cluster
+
+        return Cluster(make, plan.workers)
+    devices = _devices() if plan.device in ("auto", "cuda") else []
+    count = plan.workers or len(devices) or 1
+    if devices and count > len(devices):
+        raise UsageError(f"--workers {count}, but there are {len(devices)} GPUs; one worker has one GPU")
+    if count == 1:
+        say("loading …")
+        return Here(make)
+    say(f"starting {count} workers …")
+    return Processes(make, places(count, devices[:count]))
+
+
+def _devices() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES may name, one per GPU."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return named[:count] if named else [str(at) for at in range(count)]

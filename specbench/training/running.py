@@ -1,0 +1,190 @@
+"""Running a training: from its plan to a finished folder, through answers, recipe and card."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench.common import UsageError, guests, registry
+from specbench.common.files import check_writable, write_json_atomic
+from specbench.training.choose import choose
+from specbench.training.plan import BUDGET, TrainPlan, TrajectoriesPlan
+from specbench.training.prompts import check_sets
+
+if TYPE_CHECKING:
+    from specbench.engine import Sampling
+    from specbench.models import LoadedModel
+    from specbench.training.recipe import Text
+
+
+def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
+    """Trains what a method drafts with, going on where an interrupted training of the same folder stopped.
+
+    Args:
+        plan: as the user gave it.
+        say: takes a line for the user.
+
+    Returns:
+        The card, which is also written into the folder.
+
+    Raises:
+        SpecbenchError: what went wrong, in one line. Finished answers and checkpoints are kept.
+    """
+    card = registry.method(plan.method)
+    check_sets(plan.sets)
+    drawn_by = plan.drawn_by
+    # Nothing is timed, so threads need not spin while they wait. Read when torch is loaded, which recipes do.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    module = card.recipe()
+    with guests.hosting(card.who):
+        chosen = choose(card, module.Options, plan.recipe, plan.settings)
+    _check_source(plan, module)
+    check_writable(plan.into)
+    say(f"loading {plan.model} …")
+    from specbench.models import CARD, load
+    from specbench.training.answers import Asking
+    from specbench.training.counting import counting
+    from specbench.training.recipe import Job, apart
+    from specbench.training.sources import Wanted, find
+
+    loaded = load(
+        plan.model,
+        dtype=plan.dtype,
+        device=plan.device,
+        revision=plan.revision,
+        trust_remote_code=plan.trust_remote_code,
+    )
+    wanted = Wanted(plan.sets, plan.answers, plan.trajectories, plan.limit, plan.data_dir, drawn_by)
+    asking = Asking(plan.max_new_tokens or BUDGET, plan.concurrency, plan.temperature or 0.0, plan.seed)
+    found = find(loaded, wanted, asking, plan.into, counting(say, "answers"))
+    if plan.held_out >= len(found.texts):
+        raise UsageError(
+            f"--held-out {plan.held_out} leaves none of {len(found.texts)} prompts to learn from; lower it"
+        )
+    learnt, aside = apart(found.texts, plan.held_out, plan.seed)
+    # A folder is found from wherever the adapter is loaded; a name stays one.
+    place = Path(plan.model).expanduser()
+    named = str(place.resolve()) if place.exists() else plan.model
+    job = Job(loaded, learnt, aside, plan.into, plan.seed, say, named, found.about, found.score)
+    with guests.hosting(card.who):
+        figures = module.train(chosen, job)
+    made = {
+        "method": plan.method,
+        "model": loaded.spec.name,
+        "fingerprint": loaded.spec.fingerprint,
+        **job.about,
+        "seed": plan.seed,
+        "options": chosen.model_dump(mode="json"),
+        **figures,
+    }
+    write_json_atomic(plan.into / CARD, made)
+    return made
+
+
+def _check_source(plan: TrainPlan, module: Any) -> None:
+    """One source of texts, and the one that the recipe learns from."""
+    if getattr(module, "TRAJECTORIES", False):
+        if plan.trajectories is None:
+            raise UsageError(
+                f"{plan.method} learns from trajectories; make them with specbench trajectories and name their folder "
+                "with --trajectories"
+            )
+    elif not (plan.sets or plan.answers or plan.trajectories):
+        raise UsageError("nothing to learn from; give --prompts gsm8k-train, for one, or --answers FOLDER")
+    if plan.answers is not None and plan.trajectories is not None:
+        raise UsageError("--trajectories have their answers with them; leave --answers out")
+
+
+_ROWS = {"cpu": 256, "cuda": 4096}  # where a forward of a small model costs no less per row with more of them
+
+
+def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, Any]:
+    """Collects Jacobi states of the model's own answers, going on where an interrupted collection stopped.
+
+    Args:
+        plan: as the user gave it.
+        say: takes a line for the user.
+
+    Returns:
+        What there is to say of them.
+
+    Raises:
+        SpecbenchError: what went wrong, in one line. Finished answers and shards are kept.
+    """
+    if not plan.sets and plan.answers is None:
+        raise UsageError("--prompts names nothing; give gsm8k-train, for one, or --answers alone for all in a folder")
+    check_sets(plan.sets)
+    if not plan.sets:
+        _refuse_of_answers(plan)
+    drawn_by = plan.drawn_by
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # nothing is timed: threads need not spin while they wait
+    check_writable(plan.into)
+    say(f"loading {plan.model} …")
+    from specbench.evals.draw import said
+    from specbench.models import load
+    from specbench.training import collect
+    from specbench.training.collection import Collecting
+    from specbench.training.counting import counting
+
+    loaded = load(
+        plan.model,
+        dtype=plan.dtype,
+        device=plan.device,
+        revision=plan.revision,
+        trust_remote_code=plan.trust_remote_code,
+    )
+    texts, sampling = _asked(plan, loaded, say) if plan.sets else _given(plan, loaded)
+    how = Collecting(
+        plan.block_size, plan.states, plan.init, plan.augment, plan.keep_circles, plan.max_run, plan.seed, plan.shard
+    )
+    most = plan.rows or _ROWS[loaded.model.device.type]
+    told = counting(say, "answers with their states")
+    return {
+        "model": loaded.spec.name,
+        "fingerprint": loaded.spec.fingerprint,
+        "block_size": plan.block_size,
+        "states_kind": plan.states,
+        **({"prompts": said(plan.limit, drawn_by)} if plan.limit is not None else {}),
+        **collect(loaded, texts, sampling, how, plan.into, rows=most, told=told),
+    }
+
+
+def _refuse_of_answers(plan: TrajectoriesPlan) -> None:
+    """What says how answers are made is no use where all of them are."""
+    given = {
+        "--limit": plan.limit,
+        "--prompt-seed": plan.prompt_seed,
+        "--max-new-tokens": plan.max_new_tokens,
+        "--temperature": plan.temperature,
+    }
+    if flags := [flag for flag, value in given.items() if value is not None]:
+        raise UsageError(f"{' and '.join(flags)} goes with --prompts: --answers alone takes what is there")
+
+
+def _asked(plan: TrajectoriesPlan, loaded: LoadedModel, say: Callable[[str], None]) -> tuple[Sequence[Text], Sampling]:
+    """The model's answers to training prompts, made where they are missing, and how they were decoded."""
+    from specbench.engine import Sampling
+    from specbench.evals.draw import draw
+    from specbench.training.answers import Asking, ask
+    from specbench.training.counting import counting
+    from specbench.training.prompts import training_prompts
+
+    chat = loaded.has_chat_template
+    asked = [
+        prompt
+        for name in plan.sets
+        for prompt in draw(training_prompts([name], chat, plan.data_dir), plan.limit, plan.drawn_by)
+    ]
+    asking = Asking(plan.max_new_tokens or BUDGET, plan.concurrency, plan.temperature or 0.0, plan.seed)
+    texts = ask(loaded, asked, asking, plan.answers or plan.into, counting(say, "answers"))
+    return texts, Sampling(temperature=asking.temperature, seed=asking.seed)
+
+
+def _given(plan: TrajectoriesPlan, loaded: LoadedModel) -> tuple[Sequence[Text], Sampling]:
+    """All answers of a folder, in the order in which they were finished, and how they were decoded."""
+    from specbench.training.answers import read, sampling_of
+
+    assert plan.answers is not None
+    return read(plan.answers), sampling_of(plan.answers, loaded)
