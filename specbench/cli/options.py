@@ -6,7 +6,7 @@ import collections.abc
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_origin
 
 import annotated_types
 import typer
@@ -41,7 +41,10 @@ def takes(
         names = [*first, *(name for name in plan.model_fields if name not in (*first, *without))]
         parameters = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=of(name, plan), annotation=_typed(plan, name)
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=of(name, plan),
+                annotation=_typed(plan.model_fields[name].annotation),
             )
             for name in names
         ]
@@ -90,9 +93,8 @@ def _limits(metadata: Sequence[Any]) -> Iterator[tuple[str, Any]]:
             yield "max", limit.le
 
 
-def _typed(plan: type[Flags], name: str) -> Any:
+def _typed(annotation: Any) -> Any:
     """A field's type as typer takes it: texts for what is repeatable, a text where the field allows some words only."""
-    annotation = get_type_hints(plan)[name]
     kind = get_origin(annotation)
     return list[str] if kind is collections.abc.Sequence else str if kind is Literal else annotation
 

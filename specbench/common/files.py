@@ -92,6 +92,18 @@ def check_writable(out: Path) -> None:
         raise refused(error, out) from error
 
 
+def check_can_make(out: Path) -> None:
+    """As :func:`check_writable`, and makes nothing: a command that is refused later leaves no folder behind.
+
+    Raises:
+        EnvironmentRefused: what there is of the path is no folder, or cannot be written.
+    """
+    there = next(place for place in (out, *out.absolute().parents) if place.exists() or place.is_symlink())
+    code = errno.ENOTDIR if not there.is_dir() else 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
+    if code:
+        raise refused(OSError(code, os.strerror(code)), out)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes names created in the folder survive a power cut."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -75,7 +75,8 @@ def parse(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
 class Flags(BaseModel):
     """Flags: base of the options of a command. One field made by :func:`flag` is one option, there and in Python."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # Deferred: every command line imports the options of all commands, and checks those of one.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,10 @@ def given(owner: type[F], values: Mapping[str, Any]) -> F:
     """
     for name in values.keys() - owner.model_fields.keys():
         raise unknown("option", name, owner.model_fields)
-    # Paths may be texts; whole numbers may not, nor a truth be a number.
+    # Paths may be texts; whole numbers may not, nor a truth be a number. What is repeatable is compared by its values.
     paths = {name for name in values if "Path" in str(owner.model_fields[name].annotation)}
-    typed = {name: Path(value) if name in paths and isinstance(value, str) else value for name, value in values.items()}
+    typed: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    typed |= {name: Path(typed[name]) for name in paths if isinstance(typed[name], str)}
     try:
         made = owner.model_validate(typed)
     except ValidationError as error:

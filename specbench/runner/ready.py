@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 from specbench.common import EnvironmentRefused, UsageError, guests
-from specbench.common.files import check_writable
+from specbench.common.files import check_can_make
 from specbench.hardware import gpus, read_profile
-from specbench.runner.plan import Plan
 from specbench.runner.resolving import Resolved
 
 
@@ -43,10 +42,9 @@ def check_ready(resolved: Resolved) -> None:
         SpecbenchError: one is not, is another one than the task was written for, or cannot be read or written.
     """
     plan = resolved.plan
-    if isinstance(plan, Plan):
-        if plan.profile is not None:
-            read_profile(plan.profile)
-        check_writable(plan.out)
+    if plan.profile is not None:
+        read_profile(plan.profile)
+    check_can_make(plan.out)
     for task in resolved.tasks:
         with guests.hosting(task.card.who):
             task.module.Task(task.options, plan.data_dir)

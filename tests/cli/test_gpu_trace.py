@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from specbench.common.errors import EnvironmentRefused
 from specbench.hardware.telemetry import Snapshot
 from specbench.runner import session
 
@@ -76,6 +77,10 @@ def test_without_one_nothing_is_said(cli: Any, tmp_path: Path, monkeypatch: pyte
 def test_a_run_that_fails_lets_go_of_the_gpu(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu(slow_from=99)
     monkeypatch.setattr(session, "open_gpu", lambda device: gpu)
-    (tmp_path / "file").write_text("mine")
-    assert cli(*TINY, "--out", tmp_path / "file").code != 0
+
+    def full(*given: Any) -> Any:
+        raise EnvironmentRefused("the disk is full")
+
+    monkeypatch.setattr("specbench.runner.execution.open_folder", full)
+    assert cli(*TINY, "--out", tmp_path).code == 3
     assert gpu.closed

@@ -28,16 +28,18 @@ FLAGS = {
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
         *("--simulate-acceptance", "--head", "--project", "--profile", "--base", "--again"),
+        "--no-score",
     ],
     "tune": [
         *("--method", "--task", "--model", "--gpu", "--grid", "--limit", "--held-out", "--max-new-tokens", "--seed"),
         *_DRAW,
         *(*_OPTIONS, "--head", *_MODEL, *_KERNELS, "--data-dir", "--data-file", "--out", "--json"),
+        *("--temperature", *_SAMPLING, "--grid-file"),
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
         *_DRAW,
-        *("--concurrency", "--data-dir", "--data-file", "--json", "--head", *_KERNELS),
+        *("--concurrency", "--data-dir", "--data-file", "--json", "--head", *_KERNELS, "--gpu"),
     ],
     "judge": [
         *("RUN", "--judge", "--base-url", "--api-key-env", "--timeout", "--max-new-tokens", "--export", "--import"),

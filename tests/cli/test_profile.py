@@ -135,7 +135,7 @@ def test_json_names_the_folder(cli: Any, tmp_path: Path) -> None:
         (("--rows", "1,513"), 2, "--rows 513: give whole numbers from 1 to 512"),
         (("--contexts", "2k"), 2, "--contexts 2k: give whole numbers from 1 up"),
         (("--slots", ","), 2, "--slots names nothing"),
-        (("--attention", "trito"), 2, "unknown attention backend 'trito'; did you mean triton?"),
+        (("--attention", "trito"), 2, "unknown --attention value 'trito'; did you mean triton?"),
         (("--graphs", "maybe"), 2, "unknown --graphs value 'maybe'"),
         (("--graphs", "on"), 3, "CUDA graphs need a CUDA device"),
         (("--gpu", "h2000"), 2, "unknown GPU 'h2000'"),

@@ -181,7 +181,7 @@ def test_refusals_before_a_model_is_loaded(
     def load(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(worker, "load", load)
+    monkeypatch.setattr(worker, "load_models", load)
     said = cli("sweep", "--model", "config:tiny", *argv, "--out", tmp_path / "out")
     assert says in said.error
     assert said.code == (1 if "--workers" in argv else 2)

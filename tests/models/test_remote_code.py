@@ -138,7 +138,7 @@ def test_draft_models_and_bases_are_refused_too(
 
 
 # Where each command loads its model.
-LOADERS = ("specbench.models.loader.load", "specbench.sweeps.worker.load")
+LOADERS = ("specbench.runner.loading.load", "specbench.models.loader.load")  # in this order: one imports the other
 
 
 @pytest.mark.parametrize("flags", [[], [FLAG]], ids=["off", "on"])
@@ -187,7 +187,7 @@ def test_draft_models_and_bases_get_the_flag(tmp_path: Path, monkeypatch: pytest
         told.append(trust_remote_code)
         return load(name, **more)
 
-    for where in ("specbench.models.loader.load", "specbench.runner.session.load"):
+    for where in ("specbench.runner.loading.load", "specbench.runner.session.load"):
         monkeypatch.setattr(where, loader)
     what = ["--method", "sps", "--set", "sps.draft=config:tiny", "--limit", "1", "--max-new-tokens", "4"]
     models = ["--model", "config:tiny", "--base", "config:tiny", "--out", str(tmp_path / "runs")]

@@ -72,7 +72,7 @@ def test_the_limit_draws_prompts_and_keeps_their_order() -> None:
 
 
 def test_without_a_seed_the_limit_takes_the_first_prompts() -> None:
-    made = prepared(MANY, limit=3, prompt_seed=None)
+    made = prepared(MANY, limit=3, first=True)
     assert list(made.prompts) == ["t/0", "t/1", "t/2"]
     assert made.spec.taken == Taken(of=10, seed=None)
 

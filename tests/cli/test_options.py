@@ -1,0 +1,206 @@
+"""One field of a plan is one option: of the command line, of Python and of the record."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from specbench.cli import options
+from specbench.cli.app import app
+from specbench.common.errors import UsageError
+from specbench.common.options import Flags, flag, flag_of, given
+from specbench.runner.plan import Plan, command
+from specbench.runner.resolving import resolve
+
+
+def parsed(line: str, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan of a command line, as ``run`` gets it."""
+    found: list[Plan] = []
+
+    def stop(plan: Plan, notes: Any) -> Any:
+        found.append(plan)
+        return iter(())
+
+    monkeypatch.setattr("specbench.runner.measuring.measure", stop)
+    _, *argv = shlex.split(line)
+    with typer.main.get_command(app).make_context("specbench", argv) as context:
+        context.command.invoke(context)
+    return found[0]
+
+
+class Wider(Plan):
+    """A run with one more option."""
+
+    stride: int = flag(3, "--stride", help="A new one.", ge=1)
+
+
+def test_a_further_field_is_a_further_option(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[Wider] = []
+
+    @options.takes(Wider, first=("stride",), without=("task",))
+    def it(plan: Wider, as_json: bool = options.JSON) -> None:
+        """Does it."""
+        seen.append(plan)
+
+    wider = typer.Typer()
+    wider.command()(it)
+    run = typer.main.get_command(wider)
+    run.main(["--stride", "5", "--method", "pld", "--set", "pld.k=2", "--set", "pld.order=3"], standalone_mode=False)
+    assert (seen[0].stride, seen[0].method, list(seen[0].settings)) == (5, "pld", ["pld.k=2", "pld.order=3"])
+    run.main([], standalone_mode=False)
+    assert seen[1] == Wider()
+    with pytest.raises(typer.TyperException, match="greater than or equal to 1"):
+        run.main(["--stride", "0"], standalone_mode=False)
+    run.main(["--help"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert shown.index("--stride") < shown.index("--method")
+    assert "│ --task " not in shown
+    assert Wider(stride=4).recorded() == {"stride": 4}
+
+
+def test_the_defaults_of_the_command_line_are_those_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parsed("specbench run", monkeypatch) == Plan()
+    assert Plan().recorded() == {}
+    assert Plan().command() == "specbench run"
+
+
+FULL: dict[str, Any] = {
+    "method": "jf,pld", "task": "gsm8k", "model": "config:tiny", "limit": 7, "prompt_seed": 3, "max_new_tokens": 9,
+    "temperature": 0.7, "top_k": 4, "top_p": 0.9, "seed": 5, "settings": ["jf.n=16", "pld.k=2"],
+    "task_settings": ["gsm8k.style=cot"], "dtype": "float32", "device": "cpu", "attention": "reference",
+    "graphs": "off", "compile": True, "trust_remote_code": True, "repeats": 2, "concurrency": 3, "trace": True,
+    "base": "none",
+}  # fmt: skip
+
+
+def test_a_recorded_plan_gives_the_command_that_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = given(Plan, FULL)
+    assert parsed(plan.command(), monkeypatch) == plan
+    assert set(FULL) == set(plan.recorded())
+    assert command(json.loads(json.dumps(plan.recorded()))) == plan.command()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        FULL,
+        {"model": "smollm2-135m-jf"},
+        {"preset": "jf-paper-gsm8k", "model": "config:tiny"},
+        {"model": "smollm2-135m", "method": "jetspec", "head": "smollm2-135m"},
+    ],
+    ids=["nothing", "all", "alias", "preset", "head"],
+)
+def test_a_resolved_plan_resolves_to_itself(values: dict[str, Any]) -> None:
+    first = resolve(given(Plan, values))
+    again = resolve(first.plan)
+    assert (again.methods, again.specs(), again.base) == (first.methods, first.specs(), first.base)
+    assert [(t.card.name, t.options) for t in again.tasks] == [(t.card.name, t.options) for t in first.tasks]
+    assert again.plan == first.plan
+    assert not [note for note in again.notes if "--set" in note or "--task-set" in note], "nothing is left to be set"
+
+
+def test_a_record_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+    head, file = tmp_path / "head", tmp_path / "mine.jsonl"
+    head.mkdir()
+    file.write_text("")
+    plan = given(
+        Plan,
+        {
+            "model": str(head), "settings": [f"jetspec.head={head}", "jf.n=4"], "data_file": file,
+            "data_dir": tmp_path, "out": tmp_path, "profile": tmp_path, "task": "prompts",
+        },
+    )  # fmt: skip
+    recorded = plan.recorded()
+    assert str(tmp_path) not in json.dumps(recorded)
+    assert (recorded["model"], recorded["data_file"]) == ("head", "mine.jsonl")
+    assert recorded["settings"] == ["jetspec.head=head", "jf.n=4"]
+
+
+def test_it_stands_in_the_run(cli: Any, tmp_path: Path) -> None:
+    said = cli("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path, "--no-score")
+    assert said.code == 0, said.err
+    (folder,) = tmp_path.iterdir()
+    run = json.loads((folder / "run.json").read_text())
+    assert run["plan"] == {
+        "method": "ar,jacobi", "task": "humaneval", "max_new_tokens": 4, "limit": 1, "model": "config:tiny",
+        "base": "none",
+    }  # fmt: skip
+    assert not (folder / "verdicts.jsonl").exists(), "--no-score"
+    assert "not scored" in said.out
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"concurrency": 10**9}, "--concurrency 1000000000: input should be less than or equal to 4096"),
+        ({"repeats": 10**12}, "--repeats 1000000000000: input should be less than or equal to 1000"),
+        ({"limit": True}, "--limit True: input should be a valid integer"),
+        ({"limit": "8"}, "--limit 8: input should be a valid integer"),
+        ({"graphs": "maybe"}, "unknown --graphs value 'maybe'; known: auto, off, on"),
+        ({"dtype": "floa32"}, "unknown dtype 'floa32'; did you mean float32"),
+        ({"device": "cuda0"}, "unknown device 'cuda0'; write cpu, cuda, cuda:N or auto"),
+        ({"metod": "ar"}, "unknown option 'metod'; did you mean method or model?"),
+        ({"data_dir": "nowhere"}, "--data-dir nowhere: there is no such folder; name one that exists"),
+        ({"data_file": "nowhere"}, "--data-file nowhere: there is no such file; name one that exists"),
+    ],
+)
+def test_what_python_refuses(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        given(Plan, values)
+    assert str(refused.value).startswith(sentence)
+
+
+def test_every_option_says_what_it_is_and_has_one_name() -> None:
+    names = [flag_of(Plan, name).name for name in Plan.model_fields]
+    assert len({*names}) == len(names)
+    assert all(name.startswith("--") for name in names)
+    assert all(info.description for info in Plan.model_fields.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--concurrency", "1000000000"], 2, "'--concurrency': Input should be less than or equal to 4096"),
+        (["--repeats", "1000000000000"], 2, "'--repeats': Input should be less than or equal to 1000"),
+        (["--dtype", "float31"], 2, "unknown dtype"),
+        (["--device", "gpu"], 2, "unknown device 'gpu'"),
+        (["--out", "file"], 3, "cannot write file (Not a directory)"),
+        (["--data-dir", "."], 2, "has no file"),
+        (["--task", "prompts", "--data-file", "file"], 2, "file: line 1 is not JSON"),
+        (["--project", "b200", "--profile", "."], 2, "profile.json"),
+        (["--task", ""], 2, "--task names nothing; see specbench list tasks"),
+        (["--graphs", "on", "--device", "cpu"], 3, "CUDA graphs need a CUDA device; use --graphs auto"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_what_can_be_known_is_known_before_torch(
+    arguments: list[str], code: int, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    program = (
+        "import sys; from specbench.cli import main\n"
+        f"code = main(['run', '--model', 'config:tiny', *{arguments!r}])\n"
+        "print(code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.split() == [str(code), "False"], done.stderr
+    assert sentence in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "a refused command leaves nothing"
+
+
+def test_a_field_made_otherwise_is_found_at_once() -> None:
+    class Wrong(Flags):
+        stride: int = 3
+
+    with pytest.raises(AssertionError, match="made by flag"):
+        flag_of(Wrong, "stride")
