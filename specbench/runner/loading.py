@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from specbench.common import UsageError
 from specbench.models import LoadedModel, load
 from specbench.runner.resolving import Resolved
@@ -29,6 +31,8 @@ def load_models(
         EnvironmentRefused: as of ``load``.
     """
     plan = resolved.plan
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
     say(f"loading {plan.model} …")
     model = load(
         plan.model,

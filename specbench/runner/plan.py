@@ -127,6 +127,9 @@ class _Asking(Flags):
 class Decoding(Loading, Stepping, Drawing, _Asking):
     """Decoding: the options of every command that decodes prompts with methods."""
 
+    threads: int | None = flag(
+        None, "--threads", help="Of a step on a CPU.", shown="torch's choice, mostly one a core", ge=1, le=1024
+    )
     simulate: Sequence[str] = flag(
         (),
         "--simulate-acceptance",

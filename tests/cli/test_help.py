@@ -19,6 +19,7 @@ _OPTIONS = ["--set", "--task-set"]
 _SAMPLING = ["--top-k", "--top-p"]
 _DRAW = ["--prompt-seed", "--first"]
 _KERNELS = ["--attention", "--graphs", "--compile"]
+_DECODING = ["--threads"]
 
 # Every name a script may have written down: renaming or dropping one breaks somebody, so it has to be done here too.
 FLAGS = {
@@ -28,18 +29,18 @@ FLAGS = {
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
         *("--simulate-acceptance", "--head", "--project", "--profile", "--base", "--again"),
-        "--no-score",
+        *("--no-score", *_DECODING),
     ],
     "tune": [
         *("--method", "--task", "--model", "--gpu", "--grid", "--limit", "--held-out", "--max-new-tokens", "--seed"),
         *_DRAW,
         *(*_OPTIONS, "--head", *_MODEL, *_KERNELS, "--data-dir", "--data-file", "--out", "--json"),
-        *("--temperature", *_SAMPLING, "--grid-file"),
+        *("--temperature", *_SAMPLING, "--grid-file", *_DECODING),
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
         *_DRAW,
-        *("--concurrency", "--data-dir", "--data-file", "--json", "--head", *_KERNELS, "--gpu"),
+        *("--concurrency", "--data-dir", "--data-file", "--json", "--head", *_KERNELS, "--gpu", *_DECODING),
     ],
     "judge": [
         *("RUN", "--judge", "--base-url", "--api-key-env", "--timeout", "--max-new-tokens", "--export", "--import"),
@@ -57,7 +58,7 @@ FLAGS = {
         *_DRAW,
         *(*_KERNELS, "--data-dir", "--data-file", "--out", "--json", "--simulate-acceptance", "--head"),
         *("--grid", "--grid-file", "--held-out", "--search", "--until-ci", "--executor", "--workers", "--yes"),
-        *("--no-score", "--profile"),
+        *("--no-score", "--profile", *_DECODING),
     ],
     "profile": [
         *("--model", "--gpu", "--rows", "--contexts", "--slots", "--seconds", *_MODEL, *_KERNELS, "--out", "--json"),

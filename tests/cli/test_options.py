@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
+from transformers import LlamaModel
 
 from specbench.cli import options
 from specbench.cli.app import app
@@ -156,6 +158,29 @@ def test_what_python_refuses(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
         given(Plan, values)
     assert str(refused.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("command", [["run"], ["sweep", "--method", "jacobi", "--grid", "n=2"], ["check-lossless"]])
+def test_threads_are_those_of_the_steps(
+    command: list[str], cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The option that was added by its field and its use alone."""
+    before, seen = torch.get_num_threads(), set()
+    forward = LlamaModel.forward
+
+    def seeing(self: LlamaModel, *given: Any, **more: Any) -> Any:
+        seen.add(torch.get_num_threads())
+        return forward(self, *given, **more)
+
+    monkeypatch.setattr(LlamaModel, "forward", seeing)
+    asked = ("--model", "config:tiny", "--limit", 1, "--max-new-tokens", 3, "--threads", before + 1)
+    out = () if command[0] == "check-lossless" else ("--out", tmp_path, "--no-score")
+    try:
+        said = cli(*command, *asked, *out)
+        assert said.code == 0, said.err
+        assert seen == {before + 1}
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_every_option_says_what_it_is_and_has_one_name() -> None:
