@@ -13,9 +13,9 @@ import typer
 
 from specbench.common import UsageError
 from specbench.common.options import Flags, flag_of, given
-from specbench.runner.plan import RESULTS, Decoding
+from specbench.runner.plan import PROFILES, RESULTS, Decoding
 
-REPORTS, PROFILES = Path("reports"), Path("profiles")
+REPORTS = Path("reports")
 
 JSON = typer.Option(False, "--json", help="JSON to stdout.")
 

@@ -9,10 +9,12 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+from pydantic import ValidationError
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.results.schema import Record
@@ -156,6 +158,22 @@ def alike(one: Environment, other: Environment) -> bool:
         return environment.model_copy(update={"load_average": (0.0, 0.0, 0.0), "ram_bytes": 0, "device": device})
 
     return lasting(one) == lasting(other)
+
+
+def here(recorded: Mapping[str, Any], gpu: str | None) -> bool:
+    """Whether a recorded environment is this machine's, as far as that is known at once, without torch.
+
+    Args:
+        recorded: an :class:`Environment` as JSON; one of another version is not.
+        gpu: the device's name as its driver says it; None for the CPU.
+    """
+    try:
+        then = Environment.model_validate(recorded)
+    except ValidationError:
+        return False
+    if gpu is not None:
+        return (then.device.kind, then.device.name) == ("cuda", gpu)
+    return (then.device.kind, then.cpu.model, then.cpu.usable_cores) == ("cpu", _cpu_model(), usable_cores())
 
 
 def git_state(root: Path) -> tuple[str | None, bool | None]:

@@ -6,12 +6,14 @@ column names) and pictures.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,6 +118,21 @@ class Profile(Record):
         found = [point for point in self.points if (point.context, point.slots) == (context, slots)]
         return {point.rows: point for point in sorted(found, key=lambda point: point.rows)}
 
+    def rows_within(self, times: float) -> int:
+        """The most rows whose step takes at most so many times one row's, at the base context in one slot.
+
+        Between measured row counts a step's time is taken to grow evenly.
+        """
+        curve = self.curve(self.base_context)
+        most = times * curve[1].seconds
+        rows = 1
+        for before, after in pairwise(curve.values()):
+            if after.seconds > most:
+                share = (most - before.seconds) / (after.seconds - before.seconds)
+                return max(1, before.rows + int(share * (after.rows - before.rows)))
+            rows = after.rows
+        return rows
+
     def digest(self) -> str:
         """sha256 of what decides the figures: model, settings, device."""
         device = {key: self.environment["device"][key] for key in ("kind", "name")}
@@ -175,6 +192,21 @@ def steps_csv(profile: Profile) -> str:
 def is_profile(path: Path) -> bool:
     """Whether a folder is a profile's."""
     return (path / PROFILE).is_file()
+
+
+def stored(folders: Iterable[Path], suits: Callable[[Profile], bool]) -> Profile | None:
+    """The newest profile in some folders that suits; one that cannot be read does not count.
+
+    Args:
+        folders: hold folders of profiles, whose names begin with their time.
+    """
+    places = [place for folder in folders if folder.is_dir() for place in folder.iterdir() if is_profile(place)]
+    for place in sorted(places, key=lambda place: place.name, reverse=True):
+        with contextlib.suppress(UsageError):
+            found = read_profile(place)
+            if suits(found):
+                return found
+    return None
 
 
 def read_profile(path: Path) -> Profile:

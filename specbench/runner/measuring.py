@@ -48,7 +48,7 @@ def measure(plan: Plan, notes: Console) -> Iterator[Measured]:
     say = noting(notes)
     onto = other_gpu(plan.project, plan.profile)
     check_device(plan)
-    resolved = resolve(plan)
+    resolved = resolve(plan, by_machine=True)
     check_ready(resolved)
     for line in resolved.notes:
         say(line)

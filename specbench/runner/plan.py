@@ -28,6 +28,9 @@ DEFAULT_TASK = "humaneval"
 #: Where runs and sweeps go; in a clone git ignores what is put there.
 RESULTS = Path("results")
 
+#: Where profiles go, and are looked for.
+PROFILES = Path("profiles")
+
 # Beyond these a number is a slip: no cache holds so many sequences, no patience so many repetitions.
 _MOST_SEQUENCES, _MOST_REPEATS, _MOST_TOKENS = 4096, 1000, 1 << 20
 

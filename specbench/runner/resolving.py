@@ -11,6 +11,8 @@ from specbench.decoding import Method
 from specbench.models import names
 from specbench.results import BASELINE
 from specbench.results.schema import BASE, MethodSpec, SamplingSpec, SimulatedAcceptance
+from specbench.runner import untrained
+from specbench.runner.bounding import bound
 from specbench.runner.methods import base_row, default_settings, plan_methods, plan_simulated, settings_of_all
 from specbench.runner.plan import DEFAULT_METHODS, DEFAULT_TASK, Plan, split
 from specbench.runner.presets import preset
@@ -67,12 +69,13 @@ class Resolved:
 Expand = Callable[[Sequence[str], Sequence[str]], tuple[Method, ...]]
 
 
-def resolve(plan: Plan, expand: Expand = plan_methods) -> Resolved:
+def resolve(plan: Plan, expand: Expand = plan_methods, *, by_machine: bool = False) -> Resolved:
     """A plan with its names looked up; every mistake in it is found here, before torch is imported.
 
     Args:
         plan: as the user gave it.
         expand: makes the methods; default is a row for each name.
+        by_machine: bound trees that nobody has sized, see :mod:`specbench.runner.bounding`.
 
     Raises:
         UsageError: an unknown name or a bad option.
@@ -85,7 +88,9 @@ def resolve(plan: Plan, expand: Expand = plan_methods) -> Resolved:
     asks = prompt_style(plan.model, tasks, plan.task_settings)
     if asks:
         notes.append(f"{plan.model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
-    settings, task_settings = (*plan.settings, *more), (*plan.task_settings, *asks)
+    bounds, why = bound(plan, chosen, [*plan.settings, *more]) if by_machine else ([], [])
+    notes += [*untrained.notes(plan.model, chosen), *why]
+    settings, task_settings = (*plan.settings, *more, *bounds), (*plan.task_settings, *asks)
     methods = expand(chosen, settings)
     for each in methods:
         each.check(plan.model)

@@ -1,0 +1,93 @@
+"""Bounding: the tree of a method that nobody has sized, by what rows cost on this machine. No torch.
+
+A method says in ``method.toml`` under ``[machine]`` which settings it would give up first. The widest of them is taken
+whose tree the stored profile steps in at most :data:`TIMES` the time of plain decoding; what a user, an alias or a
+preset has set stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.common import registry
+from specbench.common.options import names as option_names
+from specbench.hardware import Profile, gpus
+from specbench.hardware.environment import here
+from specbench.hardware.profile import stored
+from specbench.models import names
+from specbench.runner.methods import given, labels_of, make_method
+from specbench.runner.plan import PROFILES, RESULTS, Plan
+
+#: A draft pays on a step that takes this many times plain decoding's only if it brings more tokens than that.
+TIMES = 2.0
+
+
+def bound(plan: Plan, methods: Sequence[str], settings: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The settings that bound trees, and a line on each method that has some.
+
+    Args:
+        plan: with ``--gpu auto``; another one has a machine in mind, and nothing is bounded.
+        methods, settings: as in :func:`specbench.runner.methods.plan_methods`.
+    """
+    if plan.gpu != "auto" or plan.simulate:
+        return [], []
+    labels = labels_of(methods)
+    raw = given(labels, settings)
+    open_ones = {label: name for label, name in labels.items() if _is_open(name, raw[label])}
+    if not open_ones:
+        return [], []
+    profile = _profile(plan)
+    more, notes = [], []
+    for label, name in open_ones.items():
+        widest = make_method(label, name, raw[label]).max_rows
+        if profile is None:
+            notes.append(
+                f"{label} drafts up to {widest} rows; specbench profile --model {plan.model} stores what rows cost "
+                "here, which bounds them"
+            )
+            continue
+        rows = profile.rows_within(TIMES)
+        if widest <= rows:
+            continue
+        chosen = _fitting(label, name, raw[label], rows)
+        mine = [f"{label}.{option}={value}" for option, value in chosen.items()]
+        more += mine
+        notes.append(
+            f"{label}: {rows} rows cost at most {TIMES:g} times one here, by the stored profile; so "
+            f"{' '.join(f'--set {setting}' for setting in mine)}"
+        )
+    return more, notes
+
+
+def _is_open(name: str, raw: Mapping[str, Any]) -> bool:
+    """Whether a method says how its tree shrinks, and nobody has sized it."""
+    card = registry.method(name)
+    table = card.info.get("machine", {}).get("settings", [])
+    known = option_names(card.load().Options)
+    sizes = {option for settings in table for option in settings}
+    return bool(table) and "preset" not in raw and not sizes & {known.get(each.replace("-", "_")) for each in raw}
+
+
+def _fitting(label: str, name: str, raw: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """The first setting of the method's table whose tree has so few rows; its last one where none has."""
+    table: list[dict[str, Any]] = registry.method(name).info["machine"]["settings"]
+    fits = (settings for settings in table if make_method(label, name, {**raw, **settings}).max_rows <= rows)
+    return next(fits, table[-1])
+
+
+def _profile(plan: Plan) -> Profile | None:
+    """The newest stored profile of the plan's model and precision on this machine."""
+    cards = gpus.seen()
+    cuda = plan.device.startswith("cuda") or (plan.device == "auto" and cards != [])
+    dtype = names.DTYPES.get(plan.dtype, "bfloat16" if cuda else "float32")
+    model = names.resolve(plan.model)
+    gpu = (cards[0] if cards else "") if cuda else None
+
+    def suits(profile: Profile) -> bool:
+        mine = (profile.model.name, profile.model.dtype) == ((model.base or model).name, dtype)
+        known = profile.settings.compile == plan.compile and here(profile.environment, gpu)
+        return mine and known
+
+    return stored([Path.cwd() / PROFILES, Path.cwd() / RESULTS], suits)

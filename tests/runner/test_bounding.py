@@ -1,0 +1,174 @@
+"""A tree that nobody has sized is bounded by what rows cost here; what an untrained model gives is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from profiled import made_up
+
+from specbench.common import registry
+from specbench.common.files import write_json_atomic
+from specbench.common.options import given
+from specbench.hardware import environment
+from specbench.hardware.profile import PROFILE, Profile
+from specbench.runner import bounding
+from specbench.runner.methods import make_method
+from specbench.runner.plan import PROFILES, Plan
+from specbench.runner.resolving import Resolved, resolve
+
+ROWS = (1, 8, 16, 32, 64)
+
+
+def measured(seconds: tuple[float, ...] = (1.0, 1.2, 1.6, 2.4, 4.0), **changes: Any) -> Profile:
+    """A profile of the tiny model on this machine's CPU, in which rows cost as said."""
+    here = environment.capture("cpu").model_dump(mode="json")
+    spec = made_up().model.model_copy(update={"name": "config:tiny", "dtype": "float32", "device": "cpu"})
+    points = [
+        {"rows": rows, "context": 512, "slots": 1, "seconds": s, "low_s": s, "high_s": s, "steps": 9}
+        for rows, s in zip(ROWS, seconds, strict=True)
+    ]
+    values = {"environment": here, "model": spec, "points": points, **changes}
+    return made_up(contexts=(512,), slots=(), **values)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bounding.gpus, "seen", list)
+
+    def put(profile: Profile, name: str = "20261101T000000Z-profile") -> None:
+        folder = tmp_path / PROFILES / name
+        folder.mkdir(parents=True)
+        write_json_atomic(folder / PROFILE, profile.model_dump(mode="json"))
+
+    return put
+
+
+def planned(**values: Any) -> Resolved:
+    return resolve(given(Plan, {"model": "config:tiny", "method": "jf", **values}), by_machine=True)
+
+
+def jf(resolved: Resolved, label: str = "jf") -> Any:
+    (method,) = (method for method in resolved.methods if method.label == label)
+    return method
+
+
+def test_rows_within_twice_the_time_of_one() -> None:
+    assert measured().rows_within(2.0) == 24, "half way between 16 rows at 1.6 and 32 at 2.4"
+    assert measured().rows_within(1.1) == 4
+    assert measured().rows_within(0.5) == 1
+    assert measured().rows_within(9.0) == 64, "no further than was measured"
+
+
+def test_the_widest_setting_that_fits_is_taken_and_said(store: Any) -> None:
+    store(measured())
+    made = planned()
+    assert (jf(made).max_rows, jf(made).options.blocks, jf(made).options.chains) == (23, 2, 2)
+    assert made.notes[-1] == (
+        "jf: 24 rows cost at most 2 times one here, by the stored profile; so "
+        "--set jf.block_size=8 --set jf.pool_size=2"
+    )
+    assert resolve(made.plan, by_machine=True).methods == made.methods
+
+
+def test_where_nothing_fits_the_smallest_is_taken(store: Any) -> None:
+    store(measured(seconds=(1.0, 5.0, 6.0, 7.0, 8.0)))
+    assert jf(planned()).max_rows == 11
+
+
+def test_where_rows_are_free_nothing_is_changed(store: Any) -> None:
+    rows = {"rows": 512, "context": 512, "slots": 1, "seconds": 1.5, "low_s": 1.5, "high_s": 1.5, "steps": 9}
+    one = {**rows, "rows": 1, "seconds": 1.0}
+    store(measured(points=[one, rows]))
+    made = planned()
+    assert jf(made).max_rows == 317
+    assert not [note for note in made.notes if "--set" in note]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"settings": ["jf.n=32"]},
+        {"settings": ["pool=3"]},
+        {"settings": ["jf.preset=MR"]},
+        {"simulate": ["4"]},
+        {"gpu": "h200"},
+    ],
+    ids=str,
+)
+def test_what_the_user_sets_wins(values: dict[str, Any], store: Any) -> None:
+    store(measured())
+    assert planned(**values).methods == resolve(given(Plan, {"model": "config:tiny", "method": "jf", **values})).methods
+
+
+def test_one_row_that_is_sized_leaves_the_other_open(store: Any) -> None:
+    store(measured())
+    made = planned(method="jf,jf", settings=["jf#2.n=32"])
+    assert (jf(made).max_rows, jf(made, "jf#2").max_rows) == (23, 157)
+
+
+def test_another_setting_stays_beside_the_bound(store: Any) -> None:
+    store(measured())
+    made = planned(settings=["jf.K=3"])
+    assert (jf(made).max_rows, jf(made).options.blocks) == (21, 3), "4 · 3 + 3 · 3"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"name": "another"}},
+        {"model": {"dtype": "bfloat16"}},
+        {"cpu": {"model": "another CPU"}},
+        {"cpu": {"usable_cores": 999}},
+        {"settings": {"compile": True}},
+    ],
+    ids=str,
+)
+def test_a_profile_of_something_else_is_none(changes: dict[str, Any], store: Any) -> None:
+    content = measured().model_dump(mode="json")
+    for part, values in changes.items():
+        where = content["environment"]["cpu"] if part == "cpu" else content[part]
+        where.update(values)
+    store(Profile.model_validate(content))
+    made = planned()
+    assert jf(made).max_rows == 317
+    assert made.notes[-1] == (
+        "jf drafts up to 317 rows; specbench profile --model config:tiny stores what rows cost here, which bounds them"
+    )
+
+
+def test_the_newest_profile_counts_and_a_damaged_one_does_not(store: Any, tmp_path: Path) -> None:
+    store(measured())
+    store(measured(seconds=(1.0, 5.0, 6.0, 7.0, 8.0)), "20261102T000000Z-profile")
+    assert jf(planned()).max_rows == 11
+    (tmp_path / PROFILES / "20261102T000000Z-profile" / PROFILE).write_text("{")
+    assert jf(planned()).max_rows == 23
+
+
+def test_only_a_run_is_bounded(store: Any) -> None:
+    store(measured())
+    assert jf(resolve(given(Plan, {"model": "config:tiny", "method": "jf"}))).max_rows == 317
+
+
+@pytest.mark.parametrize("name", [name for name, card in registry.methods().items() if "machine" in card.info])
+def test_a_methods_own_table_shrinks(name: str) -> None:
+    table = registry.method(name).info["machine"]["settings"]
+    rows = [make_method(name, name, settings).max_rows for settings in table]
+    assert rows == sorted(rows, reverse=True)
+    assert len({frozenset(settings) for settings in table}) == 1, "each sets the same options"
+    assert make_method(name, name, {}).max_rows >= rows[0]
+
+
+def test_what_an_untrained_model_gives_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = registry.method("jf")
+    expected = {"gave": "1.5 tokens per forward", "run": "somewhere"}
+    monkeypatch.setitem(card.info, "untrained", expected)
+    (line, *_) = planned(model="smollm2-135m").notes
+    assert line == (
+        "jf: smollm2-135m is not known to be trained for it; without training it gave 1.5 tokens per forward "
+        "(somewhere); trained for it: --model smollm2-135m-jf"
+    )
+    assert "trained for it: --model smollm2-135m-jf" in planned().notes[0], "what comes with the package"
+    assert not [note for note in planned(model="smollm2-135m-jf").notes if "without training" in note]
