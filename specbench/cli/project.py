@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError
-from specbench.results.read import PROJECTION
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,10 +34,10 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
     Raises:
         UsageError: the profile is of another model, or the GPU has no figures for its dtype.
     """
-    from specbench.common.files import write_json_atomic
     from specbench.hardware import Projection, project
     from specbench.hardware.profile import datasheet
     from specbench.results import RunFolder, read_run
+    from specbench.results.read import write_projection
 
     read = read_run(folder)
     mine, its = read.config.model, profile.model
@@ -47,9 +46,9 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
     there = datasheet(gpu, mine.dtype)
     if there is None:
         raise UsageError(f"{gpu.name} has no figure for {mine.dtype} in the table; choose another --dtype")
-    context = round(sum(r.n_prompt + r.n_out / 2 for r in read.records) / len(read.records))
+    context = round(sum(r.prompt_tokens + r.output_tokens / 2 for r in read.records) / len(read.records))
     projection = Projection(profile.shape, profile.ceilings, profile.points, there)
-    found = project(projection, read.summary["rows"], context, read.config.concurrency)
+    found = project(projection, read.summary.rows, context, read.config.concurrency)
     content = {
         "schema_version": 1,
         "gpu": gpu.name,
@@ -62,8 +61,8 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
             for label, figures in found.items()
         },
     }
-    with RunFolder.reopen(folder):
-        write_json_atomic(folder / PROJECTION.format(gpu.name), content)
+    with RunFolder.reopen(folder) as opened:
+        write_projection(opened, gpu.name, content)
     return content
 
 

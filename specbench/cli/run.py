@@ -126,7 +126,7 @@ def run(
             steps = steps or projection.profile_for(plan, loaded, profile, notes)
             projected = projection.add(folder.path, onto, steps)
         extra = {"projection": projected} if projected else {}
-        finished.append({"folder": str(folder.path), "task": item.spec.name, **summary, **extra})
+        finished.append({"folder": str(folder.path), "task": item.spec.name, **summary.written(), **extra})
         if not as_json:
             console = output.stdout()
             console.print()

@@ -7,9 +7,7 @@ from specbench.common.doors import door
 if TYPE_CHECKING:
     from specbench.sweeps.driver import Sweep as Sweep
     from specbench.sweeps.driver import drive as drive
-    from specbench.sweeps.driver import read_head as read_head
     from specbench.sweeps.table import ReadSweep as ReadSweep
-    from specbench.sweeps.table import is_sweep as is_sweep
     from specbench.sweeps.table import read_sweep as read_sweep
     from specbench.sweeps.worker import Worker as Worker
 else:
