@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from specbench.results import RequestRecord
-from specbench.results.summary import method_figures
+from specbench.results.figures import method_figures
 from specbench.runner import Plan, Session, prepare, resolve, session_of
 from specbench.runner.loading import load_models
 from specbench.runner.methods import runnable
@@ -51,7 +51,9 @@ def main() -> None:
         print(f"{'method':16}{'TPF':>7}{'rows/step':>11}{'step ms':>9}{'host ms':>9}{'= AR':>6}  own figures")
     for row in rows(plan):
         own = " ".join(f"{name}={value:.2f}" for name, value in row["measures"].items())
-        figures = f"{row['tpf']:7.3f}{row['rows_per_step']:11.1f}{row['step_ms']:9.1f}{row['host_ms']:9.2f}"
+        figures = (
+            f"{row['tokens_per_forward']:7.3f}{row['rows_per_step']:11.1f}{row['step_ms']:9.1f}{row['host_ms']:9.2f}"
+        )
         print(json.dumps(row) if args.json else f"{row['method']:16}{figures}{row['exact']:>6}  {own}", flush=True)
 
 
@@ -73,12 +75,12 @@ def _rows(session: Session, prepared: Prepared) -> Iterator[dict[str, Any]]:
         yield {
             "method": method.label,
             "options": method.options.model_dump(mode="json"),
-            "tpf": figures["tpf"],
-            "rows_per_step": figures["rows_per_step"],
-            "step_ms": 1e3 * figures["step_s"],
-            "host_ms": 1e3 * figures["phases"]["host_s"],
-            "exact": sum(records[key].ids == baseline[key].ids for key in records),
-            "measures": figures["measures"],
+            "tokens_per_forward": figures.tokens_per_forward,
+            "rows_per_step": figures.rows_per_step,
+            "step_ms": 1e3 * (figures.step_s or 0.0),
+            "host_ms": 1e3 * (figures.phases or {})["host_s"],
+            "exact": sum(records[key].output_ids == baseline[key].output_ids for key in records),
+            "measures": figures.measures,
         }
 
 

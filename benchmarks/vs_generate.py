@@ -88,7 +88,7 @@ def by_generate(model: Any, ids: Sequence[int], tokens: int, **options: Any) -> 
 def by_session(session: Session, method: Method, ids: Sequence[int], tokens: int) -> Timed:
     """A method on the engine, as a run times it."""
     (record,) = session.decode(method, [Request("prompt", 0, ids, StopRule(frozenset(), (), tokens, str))])
-    return Timed(record.ids, record.decode_s, record.n_out - 1)
+    return Timed(record.output_ids, record.decode_s, record.output_tokens - 1)
 
 
 def main() -> None:

@@ -11,6 +11,6 @@ from specbench.common.doors import door
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from specbench.report import load as load
+    from specbench.results.frame import load as load
 else:
     __getattr__, __dir__ = door(__name__)

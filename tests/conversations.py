@@ -70,9 +70,10 @@ def prepared(
 def said(label: str, request: Request) -> RequestRecord:
     """An answer that names its method and its turn."""
     return RequestRecord(
-        key=request_key(label, request.prompt_id, request.repeat, request.turn), method=label,
+        request_id=request_key(label, request.prompt_id, request.repeat, request.turn), method=label,
         prompt_id=request.prompt_id, repeat=request.repeat, turn=request.turn, category=request.category,
-        n_prompt=len(request.ids), ids=[1], text=f"{label} {request.turn}", stop_reason="length",
-        n_out=1, n_overshoot=0, n_stop_tail=0, accepts=[], rows=0, forwards=0, draft_forwards=0,
-        start_s=0.0, segment=0, ttft_s=1.0, decode_s=0.0, e2e_s=1.0, busy_prefill_s=1.0, busy_decode_s=0.0,
+        prompt_tokens=len(request.ids), output_ids=[1], text=f"{label} {request.turn}", finish_reason="length",
+        output_tokens=1, overshoot_tokens=0, stop_tail_tokens=0, accepted_lengths=[], tree_rows=0,
+        target_forwards=0, draft_forwards=0, start_s=0.0, segment=0, ttft_s=1.0, decode_s=0.0, latency_s=1.0,
+        prefill_share_s=1.0, decode_share_s=0.0,
     )  # fmt: skip

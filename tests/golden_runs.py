@@ -44,10 +44,10 @@ def _code(out: Path) -> Path:
         sm_clock_mhz=1410, memory_clock_mhz=1593, temperature_c=51, energy_j=20.0, power_w=300.0, throttled=[]
     )  # fmt: skip
     records = [
-        *answers("ar", 8, n_out=26, forwards=25, decode_s=1.0, gpu=gpu),
+        *answers("ar", 8, output_tokens=26, target_forwards=25, decode_s=1.0, gpu=gpu),
         *answers("lookahead", 8, decode_s=0.5, phases_s=phases, gpu=gpu, **pooled),
         *answers("jacobi", 8, decode_s=1.25, measures={"stable": 1.5}, **guessed),
-        *answers("jacobi#2", 8, n_out=26, forwards=20, decode_s=1.5, draft_forwards=40),
+        *answers("jacobi#2", 8, output_tokens=26, target_forwards=20, decode_s=1.5, draft_forwards=40),
     ]
     path = reported.folder(
         out,
@@ -60,7 +60,7 @@ def _code(out: Path) -> Path:
     )
     band = {"value": 3.0, "low": 2.5, "high": 3.5}
     projection = {"gpu": "b200", "device": "NVIDIA A100-SXM4-80GB", "context": 100, "schema_version": 1}
-    rows = {"ar": {"tok_s": band}, "lookahead": {"tok_s": band, "speedup": band}}
+    rows = {"ar": {"decode_tok_s": band}, "lookahead": {"decode_tok_s": band, "speedup": band}}
     (path / "projection-b200.json").write_text(json.dumps({**projection, "rows": rows}))
     return path
 
@@ -68,9 +68,9 @@ def _code(out: Path) -> Path:
 def _lossy(out: Path) -> Path:
     """Sampled, not scored: a lossy method, whose speed stays untold."""
     records = [
-        *answers("ar", 8, forwards=24, decode_s=1.0),
-        *answers("fast", 8, forwards=4, decode_s=0.125),
-        *answers("slow", 8, forwards=24, decode_s=1.0),
+        *answers("ar", 8, target_forwards=24, decode_s=1.0),
+        *answers("fast", 8, target_forwards=4, decode_s=0.125),
+        *answers("slow", 8, target_forwards=24, decode_s=1.0),
     ]
     made = reported.config(["fast", "slow"], 8)
     made = made.model_copy(update={"sampling": made.sampling.model_copy(update={"temperature": 0.7, "seed": 3})})
@@ -81,8 +81,8 @@ def _chat(out: Path) -> Path:
     """Categories, two judges' worth of ratings, four sequences at once, too few prompts for an interval."""
     categories = list(CATEGORIES.values())
     records = [
-        *answers("ar", 4, forwards=24, decode_s=1.0, category=lambda at: categories[at % 2]),
-        *answers("pld", 4, forwards=12, decode_s=0.75, category=lambda at: categories[at % 2]),
+        *answers("ar", 4, target_forwards=24, decode_s=1.0, category=lambda at: categories[at % 2]),
+        *answers("pld", 4, target_forwards=12, decode_s=0.75, category=lambda at: categories[at % 2]),
     ]
     task = TaskSpec(
         name="mt-bench", version=1, options={}, prompts=4, requests=4, metric="", judge=True, prompts_sha256="b" * 64
@@ -96,14 +96,14 @@ def _chat(out: Path) -> Path:
 
 def _rating(judge: JudgeSpec, one: RequestRecord, at: int) -> Judgment:
     return Judgment(
-        request=one.key, method=one.method, prompt_id=one.prompt_id, repeat=0, turn=1, category=one.category,
+        request=one.request_id, method=one.method, prompt_id=one.prompt_id, repeat=0, turn=1, category=one.category,
         judge=judge, prompt="single-v1", prompt_sha256="c" * 64, rating=6 + at % 3, text="fine",
     )  # fmt: skip
 
 
 def _lottery(out: Path) -> Path:
     """Dummy weights with simulated acceptance."""
-    records = [*answers("ar", 8, forwards=24, decode_s=1.0), *answers("jf", 8, forwards=6, decode_s=0.25)]
+    records = [*answers("ar", 8, target_forwards=24, decode_s=1.0), *answers("jf", 8, target_forwards=6, decode_s=0.25)]
     made = reported.config(["jf"], 8, lot=["jf"])
     made = made.model_copy(update={"model": made.model.model_copy(update={"dummy": True})})
     return reported.folder(out, made, records)
@@ -111,5 +111,5 @@ def _lottery(out: Path) -> Path:
 
 def _unfinished(out: Path) -> Path:
     """Killed: what is there is shown, and said not to be all."""
-    records = [*answers("ar", 7, forwards=24, decode_s=1.0), *answers("msn", 7, forwards=8, decode_s=0.5)]
+    records = [*answers("ar", 7, target_forwards=24, decode_s=1.0), *answers("msn", 7, target_forwards=8, decode_s=0.5)]
     return reported.folder(out, reported.config(["msn"], 8), records, finish=False)

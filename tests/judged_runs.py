@@ -24,10 +24,11 @@ Texts = Mapping[str, Mapping[str, Sequence[str]]]  # method -> prompt id -> answ
 def record(method: str, prompt: str, turn: int, text: str, repeat: int = 0) -> RequestRecord:
     """An answer, its times of no interest."""
     return RequestRecord(
-        key=request_key(method, prompt, repeat, turn), method=method, prompt_id=prompt, repeat=repeat, turn=turn,
-        category=CATEGORIES[prompt], n_prompt=5, ids=[1, 2], text=text, stop_reason="stop",
-        n_out=2, n_overshoot=0, n_stop_tail=0, accepts=[1], rows=1, forwards=1, draft_forwards=0,
-        start_s=0.0, segment=0, ttft_s=1.0, decode_s=1.0, e2e_s=2.0, busy_prefill_s=1.0, busy_decode_s=1.0,
+        request_id=request_key(method, prompt, repeat, turn), method=method, prompt_id=prompt, repeat=repeat, turn=turn,
+        category=CATEGORIES[prompt], prompt_tokens=5, output_ids=[1, 2], text=text, finish_reason="stop",
+        output_tokens=2, overshoot_tokens=0, stop_tail_tokens=0, accepted_lengths=[1], tree_rows=1,
+        target_forwards=1, draft_forwards=0, start_s=0.0, segment=0, ttft_s=1.0, decode_s=1.0, latency_s=2.0,
+        prefill_share_s=1.0, decode_share_s=1.0,
     )  # fmt: skip
 
 

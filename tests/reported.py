@@ -22,6 +22,7 @@ from specbench.results.schema import (
     TokenTrace,
 )
 from specbench.results.summary import summarise
+from specbench.results.summary_schema import RunSummary
 
 EXACT = {"verdict": "exact", "exact": 8, "numeric_tie": 0, "lossy": 0, "noise_floor": None, "divergences": []}
 LOSSY = {**EXACT, "verdict": "lossy", "exact": 5, "lossy": 3}
@@ -67,13 +68,21 @@ def _options(label: str) -> dict[str, Any]:
 
 
 def answers(
-    label: str, prompts: int | range, *, decode_s: float, n_out: int = 25, forwards: int = 24, **more: Any
+    label: str,
+    prompts: int | range,
+    *,
+    decode_s: float,
+    output_tokens: int = 25,
+    target_forwards: int = 24,
+    **more: Any,
 ) -> list[RequestRecord]:
     """An answer to each prompt; of later prompts it takes a little longer, so that intervals have a width."""
     found = []
     for at in range(prompts) if isinstance(prompts, int) else prompts:
         took = decode_s * (1 + at / 64)
-        one = record(label, f"p/{at}", tokens=n_out, forwards=forwards, rows=4 * forwards, decode_s=took)
+        one = record(
+            label, f"p/{at}", tokens=output_tokens, forwards=target_forwards, rows=4 * target_forwards, decode_s=took
+        )
         found.append(one.model_copy(update={key: _of(value, at) for key, value in more.items()}))
     return found
 
@@ -87,8 +96,13 @@ def traced(texts: Sequence[str], accepts: Sequence[int], origins: str, words: Se
     trace = TokenTrace(
         words=list(words), origins=origins, rows=[5] * len(accepts), chars=[len(text) for text in texts], tail=""
     )
-    counts = {"n_out": len(texts), "forwards": len(accepts), "accepts": list(accepts), "rows": 5 * len(accepts)}
-    return {"ids": list(range(len(texts))), "text": "".join(texts), "tokens": trace, **counts}
+    counts = {
+        "output_tokens": len(texts),
+        "target_forwards": len(accepts),
+        "accepted_lengths": list(accepts),
+        "tree_rows": 5 * len(accepts),
+    }
+    return {"output_ids": list(range(len(texts))), "text": "".join(texts), "tokens": trace, **counts}
 
 
 def folder(
@@ -127,10 +141,12 @@ def folder(
         for one in records:
             folder.log.append(one.model_dump(mode="json"))
         if finish:
-            verdicts = {one.key: right(one) for one in records} if right else None
+            verdicts = {one.request_id: right(one) for one in records} if right else None
             further = {name: dict(verdicts or {}) for name in metrics}
             summary = summarise(made, records, verdicts, lossless, further, engine)
             if change:
-                change(summary)
+                content = summary.written()
+                change(content)
+                summary = RunSummary.model_validate(content)
             folder.finish(summary)
     return path

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench.results.read import read_run
-from specbench.results.schema import RequestRecord, RunConfig
+from specbench.results.schema import SCHEMA_VERSION, RequestRecord, RunConfig
+from specbench.results.schema_1 import record_from_1
 from specbench.results.summary import summarise
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -36,7 +37,7 @@ def derived(
     source: Path = GSM8K,
     labels: tuple[str, ...] = ("ar", "jetspec"),
 ) -> Path:
-    """A finished run of some rows of another one, its files in agreement with each other.
+    """A finished run of this schema of some rows of a committed one, its files in agreement with each other.
 
     Args:
         out: the folder to make.
@@ -45,15 +46,16 @@ def derived(
         labels: the rows that are kept.
     """
     content = json.loads((source / "run.json").read_text())
+    content["schema_version"] = SCHEMA_VERSION
     content["methods"] = [spec for spec in content["methods"] if spec["label"] in labels]
     if run:
         run(content)
-    lines = [json.loads(line) for line in (source / "requests.jsonl").read_text().splitlines()]
+    lines = [record_from_1(json.loads(line)) for line in (source / "requests.jsonl").read_text().splitlines()]
     lines = [line for line in lines if line["method"] in labels]
     for line in lines:
         if request:
             request(line)
-    kept = {line["key"] for line in lines}
+    kept = {line["request_id"] for line in lines}
     verdicts = (source / "verdicts.jsonl").read_text().splitlines(keepends=True)
     out.mkdir(parents=True)
     (out / "run.json").write_text(json.dumps(content))
@@ -61,7 +63,7 @@ def derived(
     (out / "verdicts.jsonl").write_text("".join(line for line in verdicts if json.loads(line)["request"] in kept))
     config = RunConfig.model_validate({name: content[name] for name in RunConfig.model_fields if name in content})
     summary = summarise(config, [RequestRecord.model_validate(line) for line in lines], read_run(out).verdicts)
-    (out / "summary.json").write_text(json.dumps(summary))
+    (out / "summary.json").write_text(json.dumps(summary.written()))
     (out / "DONE").write_text("")
     return out
 
@@ -71,7 +73,7 @@ def timed(factor: Callable[[dict[str, Any]], float]) -> Change:
 
     def change(line: dict[str, Any]) -> None:
         by = factor(line)
-        for name in ("ttft_s", "decode_s", "e2e_s", "busy_prefill_s", "busy_decode_s"):
+        for name in ("ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s"):
             line[name] *= by
 
     return change

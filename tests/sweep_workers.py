@@ -42,20 +42,21 @@ def record(
     forwards: int = 10,
     rows: int | None = None,
     decode_s: float = 1.0,
-    busy_decode_s: float | None = None,
+    decode_share_s: float | None = None,
     segment: int = 0,
     start_s: float = 0.0,
     text: str = "",
 ) -> RequestRecord:
     """A finished request of ``tokens`` tokens, the first one the prefill's."""
     base, more = divmod(tokens - 1, forwards) if forwards else (0, 0)
-    busy = decode_s if busy_decode_s is None else busy_decode_s
+    busy = decode_s if decode_share_s is None else decode_share_s
     return RequestRecord(
-        key=request_key(label, prompt, repeat, turn), method=label, prompt_id=prompt, repeat=repeat, turn=turn,
-        n_prompt=5, ids=list(range(tokens)), text=text, stop_reason="length", n_out=tokens, n_overshoot=0,
-        n_stop_tail=0, accepts=[base + (at < more) for at in range(forwards)], rows=forwards if rows is None else rows,
-        forwards=forwards, draft_forwards=0, start_s=start_s, segment=segment, ttft_s=0.1, decode_s=decode_s,
-        e2e_s=0.1 + decode_s, busy_prefill_s=0.1, busy_decode_s=busy,
+        request_id=request_key(label, prompt, repeat, turn), method=label, prompt_id=prompt, repeat=repeat, turn=turn,
+        prompt_tokens=5, output_ids=list(range(tokens)), text=text, finish_reason="length", output_tokens=tokens,
+        overshoot_tokens=0, stop_tail_tokens=0, accepted_lengths=[base + (at < more) for at in range(forwards)],
+        tree_rows=forwards if rows is None else rows, target_forwards=forwards,
+        draft_forwards=0, start_s=start_s, segment=segment, ttft_s=0.1, decode_s=decode_s,
+        latency_s=0.1 + decode_s, prefill_share_s=0.1, decode_share_s=busy,
     )  # fmt: skip
 
 
@@ -193,13 +194,13 @@ class ToyWorker:
             decode_s=seconds, segment=segment, start_s=self.clock, text=f"{label} to {prompt} after {list(history)}",
         )  # fmt: skip
         self.clock += seconds
-        self.decoded.append(made.key)
+        self.decoded.append(made.request_id)
         return made
 
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
         self.graded += 1
         labels = [record.method for record in records if record.method in {BASELINE, *self.labels}]
-        return {label: {"exact": labels.count(label)} for label in dict.fromkeys(labels)}
+        return {label: {"verdict": "exact", "exact": labels.count(label)} for label in dict.fromkeys(labels)}
 
     def report(self) -> dict[str, Any]:
         return {"process": os.getpid()}
@@ -227,11 +228,11 @@ def crash() -> ToyWorker:
 Make = Callable[[], ToyWorker]
 
 #: What of a record no worker and no clock decides.
-COUNTS = ("key", "n_out", "forwards", "rows", "accepts", "text")
+COUNTS = ("request_id", "output_tokens", "target_forwards", "tree_rows", "accepted_lengths", "text")
 
 
 def counts(records: Sequence[RequestRecord]) -> dict[str, dict[str, Any]]:
     """Counts by key; a request that is there twice fails."""
-    found = {made.key: {name: getattr(made, name) for name in COUNTS} for made in records}
+    found = {made.request_id: {name: getattr(made, name) for name in COUNTS} for made in records}
     assert len(found) == len(records), "a request is there twice"
     return found

@@ -14,18 +14,18 @@ NOTHING = float("nan")
 _PLAIN: dict[str, Any] = {
     **dict.fromkeys(FIGURES, NOTHING),
     "method": "jf", "concurrency": 1, "prompts": 50, "requests": 50, "tokens": 5000, "target_forwards": 2000,
-    "tpf": 2.5, "tok_s": 100.0, "best": False, "within_noise": False, "stopped": "",
+    "tokens_per_forward": 2.5, "decode_tok_s": 100.0, "best": False, "within_noise": False, "stopped": "",
 }  # fmt: skip
 
 
 def cells(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The table of these rows. What a row does not say is plain; a half-width ``tok_s_half`` makes an interval."""
+    """The table of these rows. What a row does not say is plain; ``decode_tok_s_half`` makes an interval."""
     made = []
     for number, given in enumerate(rows):
         row = {**_PLAIN, "cell": f"{number:08x}", **given}
-        half = row.pop("tok_s_half", None)
+        half = row.pop("decode_tok_s_half", None)
         if half is not None:
-            row |= {"tok_s_low": row["tok_s"] - half, "tok_s_high": row["tok_s"] + half}
+            row |= {"decode_tok_s_low": row["decode_tok_s"] - half, "decode_tok_s_high": row["decode_tok_s"] + half}
         if "label" not in given:
             row["label"] = row["method"]
         made.append(row)
@@ -42,7 +42,12 @@ def grid(
 ) -> pd.DataFrame:
     """A cell for each pair of options but those in ``without``: ``plane`` tok/s, a tenth of that tokens per forward."""
     pairs = [(n, pool) for n in ns for pool in pools if (n, pool) not in without]
-    return cells([{"n": n, "pool": p, "tok_s": plane(n, p), "tpf": plane(n, p) / 10, **further} for n, p in pairs])
+    return cells(
+        [
+            {"n": n, "pool": p, "decode_tok_s": plane(n, p), "tokens_per_forward": plane(n, p) / 10, **further}
+            for n, p in pairs
+        ]
+    )
 
 
 def busy(method: str, speedups: Mapping[int, float | tuple[float, float, float]], **further: Any) -> pd.DataFrame:

@@ -36,11 +36,13 @@ def record(
         taken.append(verified(tree, path, whole=whole))
     seconds = 0.01 * len(steps)
     values = {
-        "key": request_key(method, prompt, 0), "method": method, "prompt_id": prompt, "repeat": 0, "n_prompt": 5,
-        "ids": output.ids, "text": output.text(), "stop_reason": output.reason or "length", "n_out": len(output.ids),
-        "n_overshoot": output.overshoot, "n_stop_tail": output.stop_tail(), "accepts": accepts,
-        "rows": sum(step.rows for step in taken), "forwards": len(steps), "draft_forwards": 0, "start_s": 0.0,
-        "segment": 0, "ttft_s": 0.1, "decode_s": seconds, "e2e_s": 0.1 + seconds, "busy_prefill_s": 0.1,
-        "busy_decode_s": seconds, "tokens": token_trace(output, accepts, taken),
+        "request_id": request_key(method, prompt, 0), "method": method, "prompt_id": prompt, "repeat": 0,
+        "prompt_tokens": 5, "output_ids": output.ids, "text": output.text(), "finish_reason": output.reason or "length",
+        "output_tokens": len(output.ids),
+        "overshoot_tokens": output.overshoot, "stop_tail_tokens": output.stop_tail(), "accepted_lengths": accepts,
+        "tree_rows": sum(step.rows for step in taken), "target_forwards": len(steps), "draft_forwards": 0,
+        "start_s": 0.0,
+        "segment": 0, "ttft_s": 0.1, "decode_s": seconds, "latency_s": 0.1 + seconds, "prefill_share_s": 0.1,
+        "decode_share_s": seconds, "tokens": token_trace(output, accepts, taken),
     }  # fmt: skip
     return RequestRecord.model_validate(values | changes)

@@ -111,7 +111,8 @@ def drafting(spec: str, size: Size, dtype: str, settings: Sequence[tuple[str, Se
         host = [sum(parts) for parts in zip(*(record.phases_s[phase] for phase in HOST_PHASES), strict=True)]
         share = median(h / step for h, step in zip(host, steps, strict=True))
         label = " ".join([name, *options])
-        note = f"median of {len(steps)} steps, {record.rows / record.forwards:.0f} rows a step, {late} late captures"
+        rows = record.tree_rows / record.target_forwards
+        note = f"median of {len(steps)} steps, {rows:.0f} rows a step, {late} late captures"
         yield Figure(f"{spec}: {label}, host share of a step", share, "share", "<= 0.1", note)
         yield Figure(f"{spec}: {label}, step", 1e3 * median(steps), "ms", note=note)
 
@@ -131,8 +132,8 @@ def concurrency(spec: str, size: Size, dtype: str, settings: Sequence[str]) -> I
                 _decode(session, method, size)  # captures what it needs
                 before = _late(session.engine)
                 records = _decode(session, method, size)
-                seconds = sum(record.busy_decode_s for record in records)
-                speeds.append(sum(record.n_out - 1 for record in records) / seconds)
+                seconds = sum(record.decode_share_s for record in records)
+                speeds.append(sum(record.output_tokens - 1 for record in records) / seconds)
                 note = f"{count} × {_tokens(size)} tokens, {_late(session.engine) - before} captures while timed"
                 yield Figure(f"{spec}: {method.name} at concurrency {count}", speeds[-1], "tok/s", note=note)
             yield Figure(f"{spec}: jf (acceptance {ACCEPTANCE:g}) over AR, concurrency {count}", speeds[1] / speeds[0])

@@ -55,8 +55,8 @@ def speed(model: str, methods: Sequence[str], tokens: int, out: Path) -> Iterato
     for row in found[0]["rows"]:
         label, speedup = row["method"], row["speedup"]
         note = f"{row['prompts']} prompts × {tokens} tokens"
-        yield Figure(f"{label}: tokens per forward", row["tpf"], "tokens", note=note)
-        yield Figure(f"{label}: decoding", row["tok_s"], "tok/s", note=note)
+        yield Figure(f"{label}: tokens per forward", row["tokens_per_forward"], "tokens", note=note)
+        yield Figure(f"{label}: decoding", row["decode_tok_s"], "tok/s", note=note)
         if label != "ar":
             low, high = speedup["low"], speedup["high"]
             note += f", 95% interval {low:.2f} to {high:.2f}" if low else ", too few prompts for an interval"

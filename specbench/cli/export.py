@@ -25,8 +25,8 @@ def export(
 ) -> None:
     """Export runs as one table in long format, a row per request, without torch."""
     from specbench.common.files import check_writable, write_text_atomic
-    from specbench.report import load, load_methods
-    from specbench.report.frame import FORMATS, write
+    from specbench.report.formats import FORMATS, write
+    from specbench.results.frame import load, load_methods
 
     if to not in FORMATS:
         raise unknown("format in --to", to, FORMATS)

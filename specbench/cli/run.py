@@ -21,7 +21,7 @@ def run(plan: Plan, as_json: bool = options.JSON) -> None:
         folder, summary = done.folder, done.folder.summary()
         assert summary is not None
         extra = {"projection": done.projection} if done.projection else {}
-        finished.append({"folder": str(folder.path), "task": done.task, **summary, **extra})
+        finished.append({"folder": str(folder.path), "task": done.task, **summary.written(), **extra})
         if not as_json:
             console = output.stdout()
             console.print()

@@ -16,7 +16,6 @@ def score(
     as_json: bool = options.JSON,
 ) -> None:
     """Score the answers of a run, finished or not, in a process that never imports torch."""
-    from specbench.common.files import write_json_atomic
     from specbench.evals import Tenths, score_in_child
     from specbench.results import RunFolder, read_run, summarise
     from specbench.results.verdicts import read_metrics
@@ -27,12 +26,12 @@ def score(
     verdicts = score_in_child(run, data_dir, Tenths(lambda text: notes.print(f"{text} …")), workers)
     read = read_run(run)
     # What was measured and graded stays as it is; only what the verdicts decide is written anew.
-    graded = {row["method"]: row["lossless"] for row in read.summary["rows"] if row["lossless"]}
-    summary = summarise(read.config, read.records, verdicts, graded, read_metrics(run), read.summary.get("engine"))
+    graded = {row.method: row.lossless for row in read.summary.rows if row.lossless}
+    summary = summarise(read.config, read.records, verdicts, graded, read_metrics(run), read.summary.engine)
     if folder.finished:
-        write_json_atomic(run / "summary.json", summary)
+        folder.write_summary(summary)
     if as_json:
-        output.emit_json({"run": read.run, "summary": summary})
+        output.emit_json({"run": read.run, "summary": summary.written()})
         return
     from specbench.report import headline
 

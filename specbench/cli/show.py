@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -29,7 +29,8 @@ def show(
     from specbench.cli.sweep import show_sweep
     from specbench.hardware import is_profile
     from specbench.results import read_run
-    from specbench.sweeps import is_sweep, read_sweep
+    from specbench.results.sweep_folder import is_sweep
+    from specbench.sweeps import read_sweep
 
     if method is not None and request is None:
         raise UsageError("--method goes with --request ID; add it, or leave --method out")
@@ -49,7 +50,7 @@ def show(
         lines = [record.model_dump(mode="json") for record in read.records] if requests else None
         judged = {"judged": read.judged} if read.judged else {}
         projected = {"projections": read.projections} if read.projections else {}
-        told = {"run": read.run, "summary": read.summary, **judged, **projected}
+        told = {"run": read.run, "summary": read.summary.written(), **judged, **projected}
         output.emit_json({**told, **({"requests": lines} if requests else {})})
         return
     console = output.stdout()
@@ -80,14 +81,14 @@ def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
         output.stdout().print(profile_report(profile))
 
 
-def _row(record: Any, verdicts: dict[str, bool], simulated: bool) -> list[str]:
-    tpf = f"{(record.n_out - 1) / record.forwards:.2f}" if record.forwards else "–"
-    verdict = "simulated" if simulated else {True: "right", False: "wrong", None: "–"}[verdicts.get(record.key)]
+def _row(record: RequestRecord, verdicts: dict[str, bool], simulated: bool) -> list[str]:
+    mean = "–" if record.tokens_per_forward is None else f"{record.tokens_per_forward:.2f}"
+    verdict = "simulated" if simulated else {True: "right", False: "wrong", None: "–"}[verdicts.get(record.request_id)]
     if record.gpu and record.gpu.throttled:
         verdict += f", throttled: {', '.join(record.gpu.throttled)}"
     name = record.prompt_id if record.repeat == 0 else f"{record.prompt_id}#{record.repeat}"
-    counts = [str(record.n_out), str(record.forwards), tpf, f"{record.decode_s:.2f}"]
-    return [name, record.method, *counts, record.stop_reason, verdict]
+    counts = [str(record.output_tokens), str(record.target_forwards), mean, f"{record.decode_s:.2f}"]
+    return [name, record.method, *counts, record.finish_reason, verdict]
 
 
 def show_request(read: ReadRun, request: str, method: str | None, as_json: bool) -> None:
@@ -120,9 +121,9 @@ def find(read: ReadRun, request: str, method: str | None) -> list[RequestRecord]
     if method is not None and method not in labels:
         raise unknown("method in this run", method, labels)
     mine = [record for record in read.records if method in (None, record.method)]
-    found = [record for record in mine if request in (record.key, record.prompt_id)]
+    found = [record for record in mine if request in (record.request_id, record.prompt_id)]
     if not found:
-        known = {record.key if "|" in request else record.prompt_id for record in mine}
+        known = {record.request_id if "|" in request else record.prompt_id for record in mine}
         raise unknown("request in this run", request, known)
     order = {label: at for at, label in enumerate(labels)}
     return sorted(found, key=lambda record: (order.get(record.method, len(order)), record.repeat, record.turn))

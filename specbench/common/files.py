@@ -78,6 +78,28 @@ def read_json_object(path: Path, todo: str = "restore it or repeat the run") -> 
     return content
 
 
+def readable_schema(found: Any, newest: int, where: object) -> int:
+    """The schema version that a file names.
+
+    Args:
+        found: what stands there; only a whole number from 1 on is one.
+        newest: that this version reads.
+        where: the file or folder, for the sentence.
+
+    Raises:
+        UsageError: it is none, or newer.
+    """
+    if type(found) is not int or found < 1:  # True is an int too
+        said = "has no schema_version" if found is None else f"has no schema_version that there is ({found!r})"
+        raise UsageError(f"{where} {said}; name what specbench wrote, or restore it")
+    if found > newest:
+        raise UsageError(
+            f"{where} was written by a newer specbench (schema {found}, this one reads up to {newest});"
+            " upgrade specbench-llm"
+        )
+    return found
+
+
 def check_writable(out: Path) -> None:
     """Makes ``out`` where it is missing: what cannot be written is better known before minutes are spent.
 

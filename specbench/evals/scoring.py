@@ -17,7 +17,7 @@ from specbench.common import EnvironmentRefused, UsageError, guests, options, re
 from specbench.evals.interrupts import Interrupts
 from specbench.evals.sandbox.sandbox import stop_all
 from specbench.evals.task import Task, Verdict
-from specbench.results.request_log import read_requests
+from specbench.results import RunFolder
 from specbench.results.verdicts import VERDICTS
 
 _LOOK_S = 0.1  # between looks for a Ctrl-C
@@ -59,7 +59,7 @@ def score_run(
     with guests.hosting(card.who):
         task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
         versions, isolation = dict(task.versions), list(task.isolation)
-    requests = [_fields(row, folder, number) for number, row in enumerate(read_requests(folder / "requests.jsonl"), 1)]
+    requests = [_fields(row, folder, number) for number, row in enumerate(RunFolder.load(folder).lines(), 1)]
     scorer = {"task": name, "task_version": card.info["version"], "versions": versions, "isolation": isolation}
 
     answers = list(dict.fromkeys((prompt_id, text) for _, prompt_id, text in requests))
@@ -125,11 +125,11 @@ def _task_of(folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _fields(row: dict[str, Any], folder: Path, number: int) -> tuple[str, str, str]:
-    """(key, prompt id, text) of a line of requests.jsonl."""
-    for name in ("key", "prompt_id", "text"):
+    """(request id, prompt id, text) of a line of requests.jsonl."""
+    for name in ("request_id", "prompt_id", "text"):
         if not isinstance(row.get(name), str):
             raise UsageError(f"{folder / 'requests.jsonl'}: line {number} has no text field '{name}'")
-    return row["key"], row["prompt_id"], row["text"]
+    return row["request_id"], row["prompt_id"], row["text"]
 
 
 def _write(path: Path, content: str) -> Path:

@@ -21,11 +21,15 @@ from pydantic import Field, ValidationError
 
 from specbench.common import UsageError
 from specbench.common.errors import first_fault
+from specbench.common.files import readable_schema
 from specbench.hardware.gpus import Gpu
 from specbench.hardware.roofline import Ceilings, Knee, ModelShape, StepPoint, bound_s, step_cost
-from specbench.results.schema import SCHEMA_VERSION, ModelSpec, Record
+from specbench.results.schema import ModelSpec, Record
 
 PROFILE, STEPS = "profile.json", "steps.csv"
+
+#: Of ``profile.json``.
+SCHEMA = 1
 
 #: Every row count that captured steps are padded to, so that nothing lies between two of them there.
 ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -87,7 +91,7 @@ class FreeRows(Record):
 class Profile(Record):
     """Everything that was measured, and what it was measured on."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = SCHEMA
     model: ModelSpec
     environment: dict[str, Any]
     settings: Settings
@@ -221,11 +225,7 @@ def read_profile(path: Path) -> Profile:
         schema = content["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{file} is damaged ({error}); restore it or profile again") from error
-    if not isinstance(schema, int) or schema > SCHEMA_VERSION:
-        raise UsageError(
-            f"{file} was written by a newer specbench (schema {schema}, this one reads up to {SCHEMA_VERSION});"
-            " upgrade specbench-llm"
-        )
+    readable_schema(schema, SCHEMA, file)
     try:
         return Profile.model_validate(content)
     except ValidationError as error:

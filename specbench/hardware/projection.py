@@ -10,12 +10,12 @@ kernels are worth: the band is what can be said, and not an interval of any conf
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from specbench.hardware.roofline import Ceilings, ModelShape, StepPoint, StepTimes, bound_s, step_cost
 from specbench.results import BASELINE
+from specbench.results.summary_schema import MethodSummary
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Projection:
 
 
 def project(
-    projection: Projection, rows: Iterable[Mapping[str, Any]], context: int, slots: int
+    projection: Projection, rows: Iterable[MethodSummary], context: int, slots: int
 ) -> dict[str, dict[str, Band]]:
     """Tokens per second and speedup of a run's methods on the other device, at the tokens per forward measured here.
 
@@ -64,18 +64,18 @@ def project(
         slots: sequences stepped together.
 
     Returns:
-        Label -> ``tok_s`` and ``speedup`` over plain decoding, which is projected with the same story: the band of a
-        speedup is that of a ratio, and narrower than the ratio of bands.
+        Label -> ``decode_tok_s`` and ``speedup`` over plain decoding, which is projected with the same story: the band
+        of a speedup is that of a ratio, and narrower than the ratio of bands.
     """
     plain = projection.seconds(1, context, slots)
     found = {}
     for row in rows:
-        if not row["tpf"] or not row["rows_per_step"]:
+        if not row.tokens_per_forward or not row.rows_per_step:
             continue
-        step = projection.seconds(max(1, round(row["rows_per_step"])), context, slots)
-        tokens = row["tpf"] * slots
+        step = projection.seconds(max(1, round(row.rows_per_step)), context, slots)
+        tokens = row.tokens_per_forward * slots
         speed = Band(tokens / step.value, tokens / step.high, tokens / step.low)
-        over = sorted((row["tpf"] * plain.low / step.low, row["tpf"] * plain.high / step.high))
-        ratio = Band(row["tpf"] * plain.value / step.value, over[0], over[1])
-        found[row["method"]] = {"tok_s": speed} | ({} if row["method"] == BASELINE else {"speedup": ratio})
+        over = sorted((row.tokens_per_forward * plain.low / step.low, row.tokens_per_forward * plain.high / step.high))
+        ratio = Band(row.tokens_per_forward * plain.value / step.value, over[0], over[1])
+        found[row.method] = {"decode_tok_s": speed} | ({} if row.method == BASELINE else {"speedup": ratio})
     return found

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.report.frame import load as load
-    from specbench.report.frame import load_methods as load_methods
     from specbench.report.gathering import gather as gather
     from specbench.report.gathering import newest as newest
     from specbench.report.page.build import build as build

@@ -22,8 +22,9 @@ from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, sum
 from specbench.results.judgments import read_judgments, scores
 from specbench.results.read import read_config, read_projections, read_scores, whole_records
 from specbench.results.stats import Ratio, paired_ratio
-from specbench.results.summary_rows import Row, summary_rows
-from specbench.sweeps import ReadSweep, is_sweep, read_sweep
+from specbench.results.summary_schema import MethodSummary, RunSummary
+from specbench.results.sweep_folder import is_sweep
+from specbench.sweeps import ReadSweep, read_sweep
 
 #: Files that say a folder is, or was, a run.
 _OF_A_RUN = ("run.json", "requests.jsonl", "summary.json", "DONE")
@@ -42,26 +43,26 @@ class Tally:
     """One method's records as counts.
 
     Attributes:
-        accepts: how many target forwards kept so many tokens.
+        accepted_lengths: how many target forwards kept so many tokens.
         by_prompt: tokens after the first, and target forwards, of each prompt.
     """
 
     requests: int = 0
     tokens: int = 0
     forwards: int = 0
-    accepts: Counter[int] = field(default_factory=Counter)
+    accepted_lengths: Counter[int] = field(default_factory=Counter)
     by_prompt: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, record: RequestRecord) -> None:
         """Takes a finished request."""
         self.requests += 1
-        self.tokens += record.n_out
-        self.forwards += record.forwards
-        self.accepts.update(record.accepts)
+        self.tokens += record.output_tokens
+        self.forwards += record.target_forwards
+        self.accepted_lengths.update(record.accepted_lengths)
         decoded, forwards = self.by_prompt.get(record.prompt_id, (0, 0))
-        self.by_prompt[record.prompt_id] = decoded + record.n_out - 1, forwards + record.forwards
+        self.by_prompt[record.prompt_id] = decoded + record.output_tokens - 1, forwards + record.target_forwards
 
-    def tpf(self) -> Ratio:
+    def tokens_per_forward(self) -> Ratio:
         """Tokens per forward with a 95% bootstrap over prompts."""
         decoded, forwards = zip(*self.by_prompt.values(), strict=True)
         ones = [1.0] * len(decoded)
@@ -76,10 +77,7 @@ class Run:
         id: its start and the beginning of its configuration's hash.
         folder: the folder's name.
         run: content of ``run.json``.
-        rows: of its summary, AR first.
-        complete: every request is there.
-        engine: what the engine chose and captured.
-        interval: how the intervals were made; None of an older version's.
+        summary: its figures; of an unfinished one, of what there is.
         tallies: by method label.
         judged: scores by judge, see :func:`specbench.results.judgments.scores`.
         projections: content of each ``projection-GPU.json``.
@@ -90,15 +88,22 @@ class Run:
     folder: str
     run: Mapping[str, Any]
     config: RunConfig
-    rows: Sequence[Row]
-    complete: bool
-    engine: Mapping[str, Any]
-    interval: str | None
+    summary: RunSummary
     tallies: Mapping[str, Tally]
     judged: Sequence[Mapping[str, Any]]
     projections: Sequence[Mapping[str, Any]]
     pictured: Mapping[str, Sequence[Step]] = field(default_factory=dict)
     pictured_prompt: str = ""
+
+    @property
+    def rows(self) -> Sequence[MethodSummary]:
+        """The figures of its methods, AR first."""
+        return self.summary.rows
+
+    @property
+    def complete(self) -> bool:
+        """Whether every request is there."""
+        return self.summary.complete
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,7 @@ def read_whole_run(path: Path) -> Run:
         tallies[record.method].add(record)
         traced.add(record)
         if summary is None:  # for its figures: of a request that takes everything but its text
-            kept.append(record.model_copy(update={"ids": [], "text": ""}))
+            kept.append(record.model_copy(update={"output_ids": [], "text": ""}))
     if len({prompt for tally in tallies.values() for prompt in tally.by_prompt}) > config.task.prompts:
         raise UsageError(f"requests.jsonl holds more prompts than the {config.task.prompts} of run.json")
     if summary is None:
@@ -234,9 +239,7 @@ def read_whole_run(path: Path) -> Run:
             summary = summarise(config, kept, verdicts or None, metrics=metrics)
         except ValueError as error:
             raise UsageError(f"requests.jsonl is damaged ({error})") from error
-    rows = summary_rows(summary)
-    engine, interval = summary.get("engine"), summary.get("interval")
-    if [row.method for row in rows] != list(tallies):
+    if [row.method for row in summary.rows] != list(tallies):
         raise UsageError("summary.json has its methods in another order than run.json")
     judged = scores(read_judgments(path), list(tallies))
     prompt, pictured = traced.pictured([label for label in tallies if label != BASELINE])
@@ -245,13 +248,10 @@ def read_whole_run(path: Path) -> Run:
         folder=path.name,
         run=folder.run,
         config=config,
-        rows=rows,
-        complete=folder.finished and summary.get("complete") is True,
-        engine=engine if isinstance(engine, dict) else {},
-        interval=interval if isinstance(interval, str) else None,
+        summary=summary.model_copy(update={"complete": folder.finished and summary.complete}),
         tallies=tallies,
         judged=judged,
-        projections=_whole_projections(path, list(tallies)),
+        projections=_whole_projections(folder, list(tallies)),
         pictured=pictured,
         pictured_prompt=prompt,
     )
@@ -279,7 +279,7 @@ class _Traced:
 
         def worth(prompt: str) -> tuple[int, bool]:
             answers = self._answers[prompt]
-            return sum(label in answers for label in labels), all(r.n_out >= _LONG for r in answers.values())
+            return sum(label in answers for label in labels), all(r.output_tokens >= _LONG for r in answers.values())
 
         if not self._answers:
             return "", {}
@@ -288,8 +288,8 @@ class _Traced:
         return prompt, {label: steps(answers[label]) for label in labels if label in answers}
 
 
-def _whole_projections(path: Path, labels: Sequence[str]) -> list[dict[str, Any]]:
-    found = read_projections(path)
+def _whole_projections(folder: RunFolder, labels: Sequence[str]) -> list[dict[str, Any]]:
+    found = read_projections(folder)
     for content in found:
         try:
             figures = [figure for row in content["rows"].values() for figure in row.values()]
@@ -297,7 +297,7 @@ def _whole_projections(path: Path, labels: Sequence[str]) -> list[dict[str, Any]
                 isinstance(figure[name], int | float) for figure in figures for name in ("value", "low", "high")
             )
             fits &= all(isinstance(content[name], str) for name in ("gpu", "device"))
-            fits &= all("tok_s" in row for row in content["rows"].values())
+            fits &= all("decode_tok_s" in row for row in content["rows"].values())
         except (KeyError, TypeError, AttributeError):
             fits = False
         if not fits:

@@ -14,10 +14,12 @@ from typing import Any
 
 from specbench.common import UsageError
 from specbench.common.errors import unknown
+from specbench.results.figures import method_figures
+from specbench.results.over_ar import difference_of, speedup_of
 from specbench.results.read import ReadRun, read_whole
 from specbench.results.schema import BASELINE, MethodSpec, RequestRecord
 from specbench.results.stats import paired_difference, paired_ratio, per_prompt, relative_ratio
-from specbench.results.summary import difference_json, method_figures, ratio_json
+from specbench.results.summary_schema import AccuracyDifference, Speedup
 
 _SEED = 0  # of the bootstrap, as in summaries
 
@@ -79,10 +81,11 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
     """Every run after the first against the first.
 
     Returns:
-        JSON-ready. ``runs``: what each is. ``rows``: for each pair of rows ``speedup`` (of the other run over A,
-        see :func:`specbench.results.summary.ratio_json`), ``over_ar`` (the same of the speedups over each run's own
-        AR), and pairs [A, other] of ``tok_s``, ``tpf``, ``right``; ``step_ratio``, ``accuracy_difference``,
-        ``answers_differ``, ``prompts``. ``differs``: run -> what else is not alike, a line each.
+        JSON-ready. ``runs``: what each is. ``rows``: for each pair of rows ``speedup`` (of the other run over A, see
+        :class:`specbench.results.summary_schema.Speedup`), ``over_ar`` (the same of the speedups over each run's
+        own AR), and pairs [A, other] of ``decode_tok_s``, ``tokens_per_forward``, ``right``; ``step_ratio``,
+        ``accuracy_difference``, ``answers_differ``, ``prompts``. ``differs``: run -> what else is not alike, a line
+        each.
 
     Raises:
         UsageError: two runs are unlike; in one line.
@@ -213,28 +216,33 @@ def _row(a: Side, b: Side, label: str, other: str) -> dict[str, Any]:
     arms = _arm(ours, shared), _arm(theirs, shared)
     figures = [method_figures(records, shared=shared) for records in (ours, theirs)]
     same_tokens = _same_prompts(a, b)
-    differ = sum(r.ids != s.ids if same_tokens else r.text != s.text for r, s in zip(ours, theirs, strict=True))
-    steps = [figure["step_s"] for figure in figures]
+    differ = sum(_differs(r, s, same_tokens) for r, s in zip(ours, theirs, strict=True))
+    mean, other_mean = (figure.step_s for figure in figures)
     right = _right(a, ours), _right(b, theirs)
     return {
         "run": b.letter,
         "methods": [label, other],
         "requests": len(keys),
-        "speedup": ratio_json(paired_ratio(*arms, seed=_SEED, clusters=prompts), per_prompt(*arms, prompts)),
+        "speedup": _written(speedup_of(paired_ratio(*arms, seed=_SEED, clusters=prompts), per_prompt(*arms, prompts))),
         "over_ar": _over_ar(a, b, arms, keys, shared) if _has_two_ars(a, b, label, other) else None,
-        **{name: [figure[name] for figure in figures] for name in ("tok_s", "tpf")},
-        "step_ratio": steps[0] / steps[1] if all(steps) else None,
+        "decode_tok_s": [figure.decode_tok_s for figure in figures],
+        "tokens_per_forward": [figure.tokens_per_forward for figure in figures],
+        "step_ratio": mean / other_mean if mean and other_mean else None,
         "right": [known and {"passed": sum(known), "scored": len(known)} for known in right],
         "accuracy_difference": _accuracy_difference(*right, prompts),
         "answers_differ": differ,
-        "length_changed": sum(r.n_out != s.n_out for r, s in zip(ours, theirs, strict=True)),
+        "length_changed": sum(r.output_tokens != s.output_tokens for r, s in zip(ours, theirs, strict=True)),
         "prompts": _prompts(ours, theirs, shared, same_tokens),
     }
 
 
+def _differs(one: RequestRecord, other: RequestRecord, same_tokens: bool) -> bool:
+    return one.output_ids != other.output_ids if same_tokens else one.text != other.text
+
+
 def _arm(records: Sequence[RequestRecord], shared: bool) -> _Arm:
     """Decode seconds and tokens after the first, as summaries count them."""
-    return [r.decoding_s(shared) for r in records], [float(r.n_out - 1) for r in records]
+    return [r.decoding_s(shared) for r in records], [float(r.output_tokens - 1) for r in records]
 
 
 def _has_two_ars(a: Side, b: Side, label: str, other: str) -> bool:
@@ -248,13 +256,14 @@ def _over_ar(a: Side, b: Side, arms: tuple[_Arm, _Arm], keys: Sequence[_Key], sh
     ar = [_arm([records[key] for key in keys], shared) for records in plain]
     prompts = [prompt for prompt, *_ in keys]
     found = relative_ratio((ar[1], arms[1]), (ar[0], arms[0]), seed=_SEED, clusters=prompts)
-    return ratio_json(found, None)
+    return _written(speedup_of(found, None))
 
 
 def _right(side: Side, records: Sequence[RequestRecord]) -> list[bool] | None:
     """Verdicts of the answers; None unless all have one."""
     verdicts = side.read.verdicts
-    return [verdicts[r.key] for r in records] if records and all(r.key in verdicts for r in records) else None
+    found = [verdicts[r.request_id] for r in records if r.request_id in verdicts]
+    return found if records and len(found) == len(records) else None
 
 
 def _accuracy_difference(
@@ -262,7 +271,11 @@ def _accuracy_difference(
 ) -> dict[str, Any] | None:
     if ours is None or theirs is None:
         return None
-    return difference_json(paired_difference(theirs, ours, seed=_SEED, clusters=prompts))
+    return _written(difference_of(paired_difference(theirs, ours, seed=_SEED, clusters=prompts)))
+
+
+def _written(found: Speedup | AccuracyDifference | None) -> dict[str, Any] | None:
+    return None if found is None else found.written()
 
 
 def _prompts(
@@ -277,7 +290,7 @@ def _prompts(
         seconds, tokens = zip(*(map(sum, _arm(side, shared)) for side in zip(*mine, strict=True)), strict=True)
         known = all(seconds) and all(tokens)
         a, b = (s / t if t else None for s, t in zip(seconds, tokens, strict=True))
-        same = all(r.ids == s.ids if same_tokens else r.text == s.text for r, s in mine)
+        same = not any(_differs(r, s, same_tokens) for r, s in mine)
         ratio = a / b if known and a and b else None
         found.append({"prompt": prompt, "seconds_per_token": [a, b], "speedup": ratio, "same_answer": same})
     return found

@@ -14,21 +14,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pydantic import ValidationError
-
 from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.errors import first_fault
 from specbench.common.files import (
     folder_name,
     read_json_object,
+    readable_schema,
     refused,
     rename_to_free_name,
     sync_folder,
     write_atomic,
     write_json_atomic,
 )
-from specbench.results.request_log import RequestLog, whole_lines
+from specbench.results.request_log import RequestLog, read_requests, whole_lines
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
+from specbench.results.summary_schema import RunSummary
+from specbench.results.versions import assert_of_today, fault, line_of, record_of, summary_json, summary_of
 
 _LOCK, _RUN, _REQUESTS, _SUMMARY, _DONE = ".lock", "run.json", "requests.jsonl", "summary.json", "DONE"
 
@@ -93,10 +93,10 @@ class RunFolder:
             run: as for :meth:`create`; the digest stays.
 
         Raises:
+            UsageError: it is of an older schema, see :attr:`schema`.
             EnvironmentRefused: the disk is full.
         """
-        if self._lock is None:
-            raise ValueError(f"{self.path} was opened for reading")
+        self._assert_goes_on()
         content = {**run, "schema_version": SCHEMA_VERSION, "digest": self.run["digest"]}
         (self.path / _DONE).unlink(missing_ok=True)
         write_json_atomic(self.path / _RUN, content)
@@ -130,6 +130,7 @@ class RunFolder:
         """The newest folder of this configuration without ``DONE``, locked, so that the run can go on in it.
 
         Raises:
+            UsageError: it is of an older schema.
             EnvironmentRefused: another process is writing to it.
         """
         for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):  # names begin with the time
@@ -141,7 +142,13 @@ class RunFolder:
                 continue
             lock = _acquire(path)
             if not (path / _DONE).exists():
-                return cls(path, run, lock)
+                found = cls(path, run, lock)
+                try:
+                    found._assert_goes_on()
+                except UsageError:
+                    found.close()
+                    raise
+                return found
             os.close(lock)  # its writer finished between the two looks
         return None
 
@@ -173,14 +180,7 @@ class RunFolder:
         if not (path / _RUN).is_file():
             raise UsageError(f"{path} is not a run folder (it has no {_RUN}); name a folder that specbench run wrote")
         run = read_json_object(path / _RUN)
-        schema = run.get("schema_version")
-        if not isinstance(schema, int):
-            raise UsageError(f"{path / _RUN} has no schema_version; name a folder that specbench run wrote")
-        if schema > SCHEMA_VERSION:
-            raise UsageError(
-                f"{path} was written by a newer specbench (schema {schema}, this one reads up to {SCHEMA_VERSION});"
-                " upgrade specbench-llm"
-            )
+        readable_schema(run.get("schema_version"), SCHEMA_VERSION, path / _RUN)
         return cls(path, run)
 
     @classmethod
@@ -195,11 +195,33 @@ class RunFolder:
         return cls(path, loaded.run, _acquire(path))
 
     @property
-    def log(self) -> RequestLog:
-        """The log to append to; opened at first use, which repairs a torn last line."""
+    def schema(self) -> int:
+        """Version of its files. One of an older schema is read, scored and judged as it is, and gets no new requests:
+        these would have other names than those that it has."""
+        return readable_schema(self.run.get("schema_version"), SCHEMA_VERSION, self.path / _RUN)
+
+    def assert_of_today(self) -> None:
+        """Refuses what would put requests of today's schema beside those of an older one.
+
+        Raises:
+            UsageError: it is of an older schema; says which version wrote it.
+        """
+        assert_of_today(self.path, self.run, self.schema)
+
+    def _assert_goes_on(self) -> None:
         if self._lock is None:
             raise ValueError(f"{self.path} was opened for reading")
+        self.assert_of_today()
+
+    @property
+    def log(self) -> RequestLog:
+        """The log to append to; opened at first use, which repairs a torn last line.
+
+        Raises:
+            UsageError: it is of an older schema.
+        """
         if self._log is None:
+            self._assert_goes_on()
             self._log = RequestLog(self.path / _REQUESTS)
         return self._log
 
@@ -214,39 +236,71 @@ class RunFolder:
         Raises:
             UsageError: one does not fit; names the line and the field.
         """
+        schema = self.schema
         for number, line in enumerate(whole_lines(self.requests_path), 1):
             try:
-                record = RequestRecord.model_validate_json(line)
-            except ValidationError as error:
+                record = record_of(line, schema)
+            except ValueError as error:  # ValidationError is one
                 where = f"{self.requests_path} line {number}"
                 # Who writes is repeating the command already, and decodes what is missing.
                 writing = self._lock is not None
                 todo = "delete that line to go on without its request" if writing else "run it again"
-                raise UsageError(f"{where} is damaged: {first_fault(error)}; {todo}") from error
+                raise UsageError(f"{where} is damaged: {fault(error)}; {todo}") from error
             yield record
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The same as they are written, with today's names but unchecked: for who needs little of each.
+
+        Raises:
+            UsageError: a line is no JSON object, or has names of two schemas.
+        """
+        schema = self.schema
+        for number, line in enumerate(read_requests(self.requests_path), 1):
+            try:
+                yield line_of(line, schema)
+            except ValueError as error:
+                raise UsageError(f"{self.requests_path} line {number} is damaged: {error}; run it again") from error
 
     @property
     def requests_path(self) -> Path:
         """Where they are."""
         return self.path / _REQUESTS
 
-    def summary(self) -> dict[str, Any] | None:
-        """Content of ``summary.json``; None when there is none yet."""
-        path = self.path / _SUMMARY
-        return read_json_object(path) if path.exists() else None
+    def summary(self) -> RunSummary | None:
+        """Content of ``summary.json``; None when there is none yet.
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+        Raises:
+            UsageError: it does not fit; names the field.
+        """
+        path = self.path / _SUMMARY
+        if not path.exists():
+            return None
+        content = read_json_object(path)
+        try:
+            return summary_of(content, self.schema)
+        except ValueError as error:
+            raise UsageError(f"{path} is damaged: {fault(error)}; restore it or repeat the run") from error
+
+    def finish(self, summary: RunSummary) -> None:
         """Writes ``summary.json``, then ``DONE``, and closes the folder.
 
         Raises:
+            UsageError: it is of an older schema.
             EnvironmentRefused: the disk is full; the run stays unfinished and keeps its requests.
         """
-        if self._lock is None:
-            raise ValueError(f"{self.path} was opened for reading")
-        write_json_atomic(self.path / _SUMMARY, summary)
+        self._assert_goes_on()
+        self.write_summary(summary)
         write_atomic(self.path / _DONE, b"")
         (self.path / _LOCK).unlink(missing_ok=True)
         self.close()
+
+    def write_summary(self, summary: RunSummary) -> None:
+        """Writes ``summary.json``, with the names of the run's own schema.
+
+        Raises:
+            EnvironmentRefused: the disk is full.
+        """
+        write_json_atomic(self.path / _SUMMARY, summary_json(summary, self.schema))
 
     def close(self) -> None:
         """Closes the log and releases the lock; a second call does nothing."""

@@ -15,10 +15,13 @@ from pydantic import ValidationError
 
 from specbench.common import UsageError
 from specbench.common.errors import first_fault
+from specbench.common.files import write_json_atomic
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import read_judgments, scores
 from specbench.results.schema import RequestRecord, RunConfig, request_key
+from specbench.results.schema_1 import projection_from_1, projection_to_1
 from specbench.results.summary import summarise
+from specbench.results.summary_schema import RunSummary
 from specbench.results.verdicts import VERDICTS, read_metrics, read_verdicts
 
 #: File name of a projection onto another GPU.
@@ -37,7 +40,7 @@ class ReadRun:
     config: RunConfig
     records: list[RequestRecord]
     verdicts: dict[str, bool]
-    summary: dict[str, Any]
+    summary: RunSummary
     judged: list[dict[str, Any]]
     projections: list[dict[str, Any]] = field(default_factory=list)
     finished: bool = True
@@ -61,7 +64,7 @@ def read_run(path: Path, *, traces: bool = True) -> ReadRun:
     summary = folder.summary() or summarise(config, records, verdicts or None, metrics=metrics)
     judgments = read_judgments(path)
     judged = scores(judgments, [spec.label for spec in config.methods])
-    return ReadRun(folder.run, config, records, verdicts, summary, judged, read_projections(path), folder.finished)
+    return ReadRun(folder.run, config, records, verdicts, summary, judged, read_projections(folder), folder.finished)
 
 
 def read_config(folder: RunFolder) -> RunConfig:
@@ -105,8 +108,10 @@ def whole_records(folder: RunFolder, config: RunConfig, *, traces: bool = True) 
     keys: set[str] = set()
     for record in folder.records():
         if said := _misplaced(record, sums, keys):
-            raise UsageError(f"{folder.path} is damaged or mixed: {record.key} {said}; restore it or repeat the run")
-        keys.add(record.key)
+            raise UsageError(
+                f"{folder.path} is damaged or mixed: {record.request_id} {said}; restore it or repeat the run"
+            )
+        keys.add(record.request_id)
         sums[record.method] = sums[record.method].with_(record)
         yield record if traces else record.untraced()
     if said := _miscounted(folder, sums):
@@ -121,20 +126,20 @@ class _Sums(NamedTuple):
     forwards: int = 0
 
     def with_(self, record: RequestRecord) -> _Sums:
-        return _Sums(self.requests + 1, self.tokens + record.n_out, self.forwards + record.forwards)
+        return _Sums(self.requests + 1, self.tokens + record.output_tokens, self.forwards + record.target_forwards)
 
 
 def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[str]) -> str:
     """Why a record cannot be of this run; empty where it can."""
     if record.method not in methods:
         return "is of a method that the run has not"
-    if record.key != request_key(record.method, record.prompt_id, record.repeat, record.turn):
+    if record.request_id != request_key(record.method, record.prompt_id, record.repeat, record.turn):
         return "is not what its fields say"
-    if record.key in keys:
+    if record.request_id in keys:
         return "is there twice"
-    if not len(record.ids) == record.n_out == 1 + sum(record.accepts):
+    if not len(record.output_ids) == record.output_tokens == 1 + sum(record.accepted_lengths):
         return "has other tokens than its forwards emitted"
-    times = (record.ttft_s, record.decode_s, record.e2e_s, record.busy_prefill_s, record.busy_decode_s)
+    times = (record.ttft_s, record.decode_s, record.latency_s, record.prefill_share_s, record.decode_share_s)
     if not all(math.isfinite(seconds) and seconds >= 0 for seconds in times):
         return "has a time that is none"
     return ""
@@ -145,19 +150,13 @@ def _miscounted(folder: RunFolder, sums: Mapping[str, _Sums]) -> str:
     summary = folder.summary() if folder.finished else None
     if summary is None:
         return "it is finished and has no summary" if folder.finished else ""
-    try:
-        told = {
-            str(row["method"]): _Sums(int(row["requests"]), int(row["tokens"]), int(row["target_forwards"]))
-            for row in summary["rows"]
-        }
-    except (KeyError, TypeError, ValueError):
-        return "its summary is no summary"
+    told = {row.method: _Sums(row.requests, row.tokens, row.target_forwards) for row in summary.rows}
     if {*told} != {*sums}:
         return "its summary has other methods than run.json"
     for label, found in sums.items():
         for what, here, there in zip(_Sums._fields, found, told[label], strict=True):
             # A sweep's summary is of the prompts to choose by; its requests are more.
-            if here < there or (here > there and "sweep" not in summary):
+            if here < there or (here > there and summary.sweep is None):
                 return f"it holds {here} {what} of {label} where its summary has {there}"
     return ""
 
@@ -174,22 +173,33 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def read_projections(path: Path) -> list[dict[str, Any]]:
+def read_projections(folder: RunFolder) -> list[dict[str, Any]]:
     """What ``--project`` wrote beside a run.
 
     Raises:
         UsageError: damaged.
     """
     found = []
-    for file in sorted(path.glob(PROJECTION.format("*"))):
+    for file in sorted(folder.path.glob(PROJECTION.format("*"))):
         try:
             content = json.loads(file.read_bytes())
             if not isinstance(content["rows"], dict):
                 raise TypeError("its rows are no mapping")
-        except (ValueError, KeyError, TypeError) as error:
+            content = projection_from_1(content) if folder.schema == 1 else content
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{file} is damaged ({error}); delete it, or run with --project again") from error
         found.append(content)
     return found
+
+
+def write_projection(folder: RunFolder, gpu: str, content: Mapping[str, Any]) -> None:
+    """Writes what :func:`read_projections` reads, with the names of the run's own schema.
+
+    Raises:
+        EnvironmentRefused: the disk is full.
+    """
+    written = projection_to_1(content) if folder.schema == 1 else dict(content)
+    write_json_atomic(folder.path / PROJECTION.format(gpu), written)
 
 
 def read_whole(path: Path) -> ReadRun:
@@ -203,19 +213,17 @@ def read_whole(path: Path) -> ReadRun:
     if not folder.finished:
         raise UsageError(f"{path} is not finished; repeat its command to go on")
     if not folder.summary():
-        raise UsageError(f"{path} has no summary.json, or an empty one; restore it or repeat the run")
+        raise UsageError(f"{path} has no summary.json; restore it or repeat the run")
     read = read_run(path)
     try:
         _check(read)
     except UsageError as error:
         raise UsageError(f"{path} cannot be used: {error}; restore it or repeat the run") from error
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"{path}/summary.json is damaged ({type(error).__name__}: {error}); repeat the run") from error
     return read
 
 
 def _check(read: ReadRun) -> None:
-    if not read.summary["complete"]:
+    if not read.summary.complete:
         raise UsageError("it does not hold all the requests of its configuration")
     prompts: dict[str, list[str]] = {spec.label: [] for spec in read.config.methods}
     for record in read.records:
@@ -225,5 +233,5 @@ def _check(read: ReadRun) -> None:
     for label, asked in prompts.items():
         if len(asked) != expected or len({*asked}) != task.prompts:
             raise UsageError(f"requests.jsonl holds {len(asked)} requests of {label}, run.json says {expected}")
-    if strange := read.verdicts.keys() - {record.key for record in read.records}:
+    if strange := read.verdicts.keys() - {record.request_id for record in read.records}:
         raise UsageError(f"verdicts.jsonl judges {min(strange)}, which requests.jsonl does not hold")

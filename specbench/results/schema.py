@@ -10,9 +10,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from specbench.results.columns import NO_COLUMN, SPARSE, named_columns
+
 #: Raised whenever a field changes its meaning or disappears, and from the first release on whenever one is added:
 #: readers refuse fields that they do not know, and should say "newer", not "damaged".
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
 
 #: Label of the baseline method. Every run contains it: no row is shown without its AR twin.
 BASELINE = "ar"
@@ -23,7 +26,7 @@ BASE = "ar@base"
 #: ``--graphs`` values, as the engine takes them: None is on for CUDA and off elsewhere.
 GRAPHS: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
-StopReason = Literal["stop", "stop-string", "length"]
+FinishReason = Literal["stop", "stop-string", "length"]
 
 
 class Record(BaseModel):
@@ -172,7 +175,9 @@ class GpuTrace(Record):
     temperature_c: int | None = Field(description="the higher one of start and end")
     energy_j: float | None = Field(description="its even share of what the GPU consumed while it was in its slot")
     power_w: float | None = Field(description="mean of the whole GPU from its start to its end")
-    throttled: list[str] | None = Field(description="what held the clocks down at its start, its end or between")
+    throttled: list[str] | None = Field(
+        description="what held the clocks down at its start, its end or between", json_schema_extra=NO_COLUMN
+    )
 
 
 class Draft(Record):
@@ -208,54 +213,93 @@ LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
 class RequestRecord(Record):
     """One prompt decoded once by one method.
 
-    The identity ``1 + sum(accepts) == n_out`` holds (the prefill emits the first token). ``busy_*`` is the request's
-    share of the engine's time: at concurrency C a step's time is split evenly over the sequences it served, so the
-    shares add up to the wall time; at concurrency 1 they equal ``ttft_s`` and ``decode_s``.
+    The identity ``1 + sum(accepted_lengths) == output_tokens`` holds (the prefill emits the first token). ``*_share_s``
+    is the request's share of the engine's time: at concurrency C a step's time is split evenly over the sequences it
+    served, so the shares add up to the wall time; at concurrency 1 they equal ``ttft_s`` and ``decode_s``.
     """
 
-    key: str = Field(description="method/prompt/repeat, unique in its run")
+    request_id: str = Field(description="method|prompt|repeat, and |turn after the first; unique in its run")
     method: str
     prompt_id: str
     repeat: int
     turn: int = Field(1, description="of a conversation, from 1")
     category: str = ""
-    n_prompt: int
-    ids: list[int] = Field(description="tokens kept: up to and including the first stop, never past the budget")
-    text: str = Field(description="the answer as the task scores it: special tokens dropped, cut before a stop string")
-    stop_reason: StopReason
-    n_out: int
-    n_overshoot: int = Field(description="tokens committed behind the stop or the budget, dropped and not counted")
-    n_stop_tail: int = Field(description="kept tokens that lie wholly in or behind a stop string")
-    accepts: list[int] = Field(description="kept tokens of each target forward after prefill")
-    rows: int = Field(description="tree rows forwarded after prefill")
-    forwards: int = Field(description="target forwards after prefill")
+    prompt_tokens: int
+    output_ids: list[int] = Field(
+        description="tokens kept: up to and including the first stop, never past the budget",
+        json_schema_extra=NO_COLUMN,
+    )
+    text: str = Field(
+        description="the answer as the task scores it: special tokens dropped, cut before a stop string",
+        json_schema_extra=NO_COLUMN,
+    )
+    finish_reason: FinishReason
+    output_tokens: int
+    overshoot_tokens: int = Field(description="committed behind the stop or the budget, dropped and not counted")
+    stop_tail_tokens: int = Field(description="kept tokens that lie wholly in or behind a stop string")
+    accepted_lengths: list[int] = Field(
+        description="kept tokens of each target forward after prefill", json_schema_extra=NO_COLUMN
+    )
+    tree_rows: int = Field(description="forwarded after prefill")
+    target_forwards: int = Field(description="after prefill")
     draft_forwards: int
     start_s: float = Field(description="on the clock of its segment")
     segment: int = Field(description="counts the stretches of uninterrupted running of one method")
     ttft_s: float
     decode_s: float
-    e2e_s: float
-    busy_prefill_s: float
-    busy_decode_s: float
+    latency_s: float
+    prefill_share_s: float
+    decode_share_s: float
     phases_s: dict[str, list[float]] | None = Field(
-        default=None, description="with --trace: seconds of each step by phase, shared out like busy_decode_s"
+        default=None,
+        description="with --trace: seconds of each step by phase, shared out like decode_share_s",
+        json_schema_extra=NO_COLUMN,
     )
-    measures: dict[str, float] = Field(default_factory=dict, description="the method's own figures, see method.toml")
-    gpu: GpuTrace | None = Field(default=None, description="where NVML answers")
-    tokens: TokenTrace | None = Field(default=None, description="None in records from before there was one")
+    peak_memory_bytes: int | None = Field(
+        default=None,
+        description="the most that torch's allocator held on the GPU from the start of its segment to its end, weights "
+        "and cache included; None on a CPU",
+    )
+    measures: dict[str, float] = Field(
+        default_factory=dict,
+        description="the method's own figures, see method.toml",
+        json_schema_extra=named_columns("measure"),
+    )
+    gpu: GpuTrace | None = Field(default=None, description="where NVML answers", json_schema_extra=SPARSE)
+    tokens: TokenTrace | None = Field(
+        default=None, description="None in records from before there was one", json_schema_extra=NO_COLUMN
+    )
+
+    @property
+    def tokens_per_forward(self) -> float | None:
+        """Output tokens after the first over target forwards after prefill; None without a forward."""
+        return (self.output_tokens - 1) / self.target_forwards if self.target_forwards else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per output token after the first, as its reader waits for them; None without a second token.
+
+        ``decode_s / (output_tokens - 1)`` at any concurrency: there it is longer than the request's share.
+        """
+        return self.decode_s / (self.output_tokens - 1) if self.output_tokens > 1 else None
+
+    def decode_tok_s(self, shared: bool) -> float | None:
+        """Output tokens after the first over the seconds that its decoding counts; None without any."""
+        seconds = self.decoding_s(shared)
+        return (self.output_tokens - 1) / seconds if seconds else None
 
     def decoding_s(self, shared: bool) -> float:
         """Seconds that its decoding counts: where sequences share the engine, its share of the steps."""
-        return self.busy_decode_s if shared else self.decode_s
+        return self.decode_share_s if shared else self.decode_s
 
     def whole_s(self, shared: bool) -> float:
         """The same with the prefill."""
-        return self.busy_prefill_s + self.busy_decode_s if shared else self.e2e_s
+        return self.prefill_share_s + self.decode_share_s if shared else self.latency_s
 
     @property
     def text_tokens(self) -> int:
         """Tokens of the answer's text: neither the stop token nor what belongs to a stop string."""
-        return self.n_out - self.n_stop_tail - (self.stop_reason == "stop")
+        return self.output_tokens - self.stop_tail_tokens - (self.finish_reason == "stop")
 
     def untraced(self) -> RequestRecord:
         """The record without how its tokens came, which is most of what it takes of memory and no figure needs."""
@@ -263,7 +307,7 @@ class RequestRecord(Record):
 
 
 def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:
-    """The key of a request within its run."""
+    """``request_id`` of a request."""
     return f"{method}|{prompt_id}|{repeat}" + (f"|{turn}" if turn > 1 else "")
 
 

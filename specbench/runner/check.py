@@ -50,7 +50,7 @@ def check_lossless(resolved: Resolved, task: TaskPlan, model: LoadedModel) -> Ch
     for record in records:
         wanted = own and record.turn == 1 and record.method in own | {BASELINE}
         if wanted and not greedy[prepared.prompts[record.prompt_id].temperature]:
-            sampled[record.method][record.prompt_id] = record.ids
+            sampled[record.method][record.prompt_id] = record.output_ids
     # In the order of the plan: that of the records is drawn by lot.
     others = [method.label for method in resolved.methods if method.label != BASELINE]
     return Checked(list(prepared.prompts), {label: graded[label] for label in others if label in graded}, sampled)

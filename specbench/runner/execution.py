@@ -93,7 +93,7 @@ def _decode(
 ) -> list[RequestRecord]:
     """All records of the run, those of a resumed folder first."""
     records = [record.untraced() for record in folder.records()]
-    order = Order(resolved, prepared, {record.key: record.text for record in records})
+    order = Order(resolved, prepared, {record.request_id: record.text for record in records})
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:
         progress.phase("warming up")

@@ -37,7 +37,7 @@ def grade(
         Method label -> :func:`specbench.runner.lossless.tally`.
     """
     own, rows = {method.label for method in methods if method.own_noise}, max(method.max_rows for method in methods)
-    turns = Turns(prepared, {record.key: record.text for record in records})
+    turns = Turns(prepared, {record.request_id: record.text for record in records})
     # Repeats share seed and prompt, so each must give the same ids as the first AR pass; all of them are graded.
     reference: dict[tuple[str, int], RequestRecord] = {}
     for record in records:
@@ -59,8 +59,8 @@ def grade(
             asked = turns.request(record.method, record.prompt_id, record.repeat, record.turn).ids
             twin = reference[record.prompt_id, record.turn]
             if asked == turns.request(BASELINE, record.prompt_id, twin.repeat, record.turn).ids:
-                prompts[item], expected[item] = asked, twin.ids
-                graded.setdefault(record.method, {})[item] = record.ids
+                prompts[item], expected[item] = asked, twin.output_ids
+                graded.setdefault(record.method, {})[item] = record.output_ids
         for label, tally in lossless.grade_all(engine, rows, prompts, expected, graded).items():
             tallies[label].append(tally)
     return {label: grades.merge(found) for label, found in tallies.items()}

@@ -57,6 +57,13 @@ class SteppingEngine(Protocol):
     ) -> dict[int, StepResult]: ...
 
 
+class Memory(Protocol):
+    """What the runner needs of :class:`specbench.runner.memory.PeakMemory`."""
+
+    def reset(self) -> None: ...
+    def peak(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Request:
     """One prompt to decode.
@@ -95,7 +102,7 @@ class _Sequence:
     last: int = 0
     busy_prefill: int = 0
     busy_decode: float = 0
-    accepts: list[int] = field(default_factory=list)
+    accepted_lengths: list[int] = field(default_factory=list)
     verified: list[Verified] = field(default_factory=list)
     spent: dict[str, list[float]] = field(default_factory=dict)
 
@@ -111,6 +118,7 @@ class Runner:
         trace: split each step's time into phases; this waits for the device at every mark.
         gpu: told when a request begins and ends, off the clock; None is no GPU that tells anything.
         simulate: what decides the acceptance of a request by (method label, request); None is the target.
+        memory: of the engine's GPU, asked off the clock; None is a CPU.
     """
 
     def __init__(
@@ -122,6 +130,7 @@ class Runner:
         trace: bool = False,
         gpu: GpuMeter | None = None,
         simulate: Callable[[str, Request], Acceptance | None] = lambda label, request: None,
+        memory: Memory | None = None,
     ) -> None:
         self._engine = engine
         self._context = context
@@ -130,6 +139,7 @@ class Runner:
         self._trace = trace
         self._gpu = gpu
         self._simulate = simulate
+        self._memory = memory
         self._away = 0
 
     def segment(
@@ -156,6 +166,8 @@ class Runner:
     ) -> Generator[RequestRecord, None, None]:
         if self._gpu:
             self._gpu.reset()
+        if self._memory:
+            self._memory.reset()
         waiting = deque(requests)
         active: list[_Sequence] = []
         origin = self._now()
@@ -177,7 +189,8 @@ class Runner:
                     active.remove(sequence)
                     self._leave(sequence)
                     handed_over = self._clock()
-                    yield _record(method.label, sequence, origin, number)
+                    peak = self._memory.peak() if self._memory else None
+                    yield _record(method.label, sequence, origin, number, peak)
                     self._away += self._clock() - handed_over
         finally:  # the consumer stopped early or a forward failed: leave no slot occupied
             for sequence in active:
@@ -242,7 +255,7 @@ class Runner:
             sequence.last = now
             sequence.busy_decode += share
             tree, result = trees[sequence.slot], results[sequence.slot]
-            sequence.accepts.append(sequence.output.extend(result.emitted))
+            sequence.accepted_lengths.append(sequence.output.extend(result.emitted))
             sequence.verified.append(verified(tree, result.path, whole=self._trace))
 
     def _forced(self, active: Sequence[_Sequence], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
@@ -257,39 +270,42 @@ class Runner:
         return {"forced": self._aside(lambda: {slot: lots.forced(trees[slot]) for slot, lots in simulated})}
 
 
-def _record(label: str, sequence: _Sequence, origin: int, number: int) -> RequestRecord:
+def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int | None) -> RequestRecord:
     request, output = sequence.request, sequence.output
     assert output.reason is not None
-    assert 1 + sum(sequence.accepts) == len(output.ids), "every kept token comes from the prefill or from one step"
+    assert 1 + sum(sequence.accepted_lengths) == len(output.ids), (
+        "every kept token comes from the prefill or from one step"
+    )
     second = 1e-9
     return RequestRecord(
-        key=request_key(label, request.prompt_id, request.repeat, request.turn),
+        request_id=request_key(label, request.prompt_id, request.repeat, request.turn),
         method=label,
         prompt_id=request.prompt_id,
         repeat=request.repeat,
         turn=request.turn,
         category=request.category,
-        n_prompt=len(request.ids),
-        ids=output.ids,
+        prompt_tokens=len(request.ids),
+        output_ids=output.ids,
         text=output.text(),
-        stop_reason=output.reason,
-        n_out=len(output.ids),
-        n_overshoot=output.overshoot,
-        n_stop_tail=output.stop_tail(),
-        accepts=sequence.accepts,
-        rows=sum(step.rows for step in sequence.verified),
-        forwards=len(sequence.accepts),
+        finish_reason=output.reason,
+        output_tokens=len(output.ids),
+        overshoot_tokens=output.overshoot,
+        stop_tail_tokens=output.stop_tail(),
+        accepted_lengths=sequence.accepted_lengths,
+        tree_rows=sum(step.rows for step in sequence.verified),
+        target_forwards=len(sequence.accepted_lengths),
         draft_forwards=sequence.decoder.draft_forwards,
         start_s=(sequence.started - origin) * second,
         segment=number,
         ttft_s=(sequence.first - sequence.started) * second,
         decode_s=(sequence.last - sequence.first) * second,
-        e2e_s=(sequence.last - sequence.started) * second,
-        busy_prefill_s=sequence.busy_prefill * second,
-        busy_decode_s=sequence.busy_decode * second,
+        latency_s=(sequence.last - sequence.started) * second,
+        prefill_share_s=sequence.busy_prefill * second,
+        decode_share_s=sequence.busy_decode * second,
         phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
         or None,
+        peak_memory_bytes=peak,
         measures=dict(sequence.decoder.measures(len(output.ids), output.reason != "length")),
         gpu=sequence.gpu,
-        tokens=token_trace(output, sequence.accepts, sequence.verified),
+        tokens=token_trace(output, sequence.accepted_lengths, sequence.verified),
     )

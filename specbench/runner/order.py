@@ -32,7 +32,7 @@ class Turns:
 
     def add(self, record: RequestRecord) -> None:
         """Takes a finished request; its text is the history of the next turn."""
-        self._texts[record.key] = record.text
+        self._texts[record.request_id] = record.text
 
     def request(self, label: str, prompt_id: str, repeat: int, turn: int) -> Request:
         """A turn of a prompt as a method gets it, after the answers it was asked with."""

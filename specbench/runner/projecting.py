@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from specbench.common import UsageError
-from specbench.common.files import write_json_atomic
 from specbench.hardware import Profile, Projection, project, read_profile
 from specbench.hardware.gpus import Gpu
 from specbench.hardware.profile import ROWS, Settings, datasheet
 from specbench.models import LoadedModel
 from specbench.profiling import measure_profile
 from specbench.results import RunFolder, read_run
-from specbench.results.read import PROJECTION
+from specbench.results.read import write_projection
 from specbench.runner.resolving import Resolved
 
 _SECONDS = 30.0  # for step times, where no profile is given
@@ -42,9 +41,9 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
     there = datasheet(gpu, mine.dtype)
     if there is None:
         raise UsageError(f"{gpu.name} has no figure for {mine.dtype} in the table; choose another --dtype")
-    context = round(sum(r.n_prompt + r.n_out / 2 for r in read.records) / len(read.records))
+    context = round(sum(r.prompt_tokens + r.output_tokens / 2 for r in read.records) / len(read.records))
     projection = Projection(profile.shape, profile.ceilings, profile.points, there)
-    found = project(projection, read.summary["rows"], context, read.config.concurrency)
+    found = project(projection, read.summary.rows, context, read.config.concurrency)
     content = {
         "schema_version": 1,
         "gpu": gpu.name,
@@ -57,8 +56,8 @@ def add(folder: Path, gpu: Gpu, profile: Profile) -> dict[str, Any]:
             for label, figures in found.items()
         },
     }
-    with RunFolder.reopen(folder):
-        write_json_atomic(folder / PROJECTION.format(gpu.name), content)
+    with RunFolder.reopen(folder) as opened:
+        write_projection(opened, gpu.name, content)
     return content
 
 

@@ -22,6 +22,7 @@ from specbench.results import RequestRecord
 from specbench.results.schema import GRAPHS, SimulatedAcceptance
 from specbench.runner.grading import grade
 from specbench.runner.loop import Request, Runner
+from specbench.runner.memory import peak_memory
 from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
 from specbench.runner.resolving import Resolved
@@ -227,7 +228,13 @@ class Session:
         if together not in self._runners:
             meter = GpuMeter(self._gpu.look) if self._gpu else None
             self._runners[together] = Runner(
-                self.engine, self._context, together, trace=self._trace, gpu=meter, simulate=self._acceptance
+                self.engine,
+                self._context,
+                together,
+                trace=self._trace,
+                gpu=meter,
+                simulate=self._acceptance,
+                memory=peak_memory(self.engine.device),
             )
         return self._runners[together]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from specbench.results.schema import StopReason
+from specbench.results.schema import FinishReason
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -43,7 +43,7 @@ class Output:
     rule: StopRule
     ids: list[int] = field(default_factory=list)
     overshoot: int = 0
-    reason: StopReason | None = None
+    reason: FinishReason | None = None
 
     def extend(self, tokens: Sequence[int]) -> int:
         """Takes the tokens that a forward emitted; returns how many are kept. Sets ``reason`` when the answer ends."""

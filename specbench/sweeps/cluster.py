@@ -117,7 +117,7 @@ class Cluster:
                     continue
                 if isinstance(record, SpecbenchError):
                     raise record
-                texts[record.key] = record.text
+                texts[record.request_id] = record.text
                 yield record
 
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:

@@ -19,13 +19,13 @@ from specbench.hardware.profile import PROFILE
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
 from specbench.results.schema import request_key
 from specbench.results.stats.power import FILLINGS
+from specbench.results.summary_schema import Lossless, SweepFindings
+from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, is_sweep, part_folder, part_folders, read_head
 from specbench.results.verdicts import read_metrics
 from specbench.sweeps.executors import Executor
 from specbench.sweeps.grid import Cell, Grid
 from specbench.sweeps.search import Kind, Measured, Round, Search
 from specbench.sweeps.task import Described, Task
-
-SWEEP = "sweep.json"
 
 #: Of a method's record: what decides its measurements.
 _DECIDE = ("name", "options", "weights")
@@ -85,10 +85,11 @@ def drive(sweep: Sweep, executor: Executor, progress: Progress) -> Path:
     digest = _digest(described)
     names = "+".join(dict.fromkeys(cell.method.name for cell in sweep.grid.cells))
     path = sweep.out / f"sweep-{safe_name(f'{names}-{described.config.task.name}')}-{digest[:8]}"
+    _assert_one_schema(path, sweep.grid.concurrency)
     parts: list[_Part] = []
     try:
         for count in sweep.grid.concurrency:
-            parts.append(_Part(path / f"c{count}", sweep, described, count, digest))
+            parts.append(_Part(part_folder(path, count), sweep, described, count, digest))
         with write_lock(path):  # a command with other concurrencies may be at it
             _write_head(path, sweep, described, digest)
         for part in parts:
@@ -99,6 +100,18 @@ def drive(sweep: Sweep, executor: Executor, progress: Progress) -> Path:
         for part in parts:
             part.folder.close()
     return path
+
+
+def _assert_one_schema(path: Path, wanted: Sequence[int]) -> None:
+    """Refuses a new part beside parts of an older schema; what is there already is asked when it is to grow.
+
+    Raises:
+        UsageError: names the part, and says what to do.
+    """
+    if not is_sweep(path) or all(part_folder(path, count).is_dir() for count in wanted):
+        return
+    for _, part in part_folders(path):
+        RunFolder.load(part).assert_of_today()
 
 
 class _Part:
@@ -168,7 +181,7 @@ class _Part:
                 progress.request(record)
 
     def _tasks(self, step: Round) -> Iterator[Task]:
-        texts = {record.key: record.text for record in self.records}
+        texts = {record.request_id: record.text for record in self.records}
         segment = 1 + max((record.segment for record in self.records), default=-1)
         by_pass: dict[int, list[str]] = {}
         for label in step.labels:
@@ -197,26 +210,27 @@ class _Part:
             return
         run = self.folder.run
         config = RunConfig.model_validate({key: run[key] for key in RunConfig.model_fields if key in run})
-        before = self.folder.summary() or {}
-        graded, verdicts = None, None
+        before = self.folder.summary()
+        graded: dict[str, Mapping[str, Any] | Lossless] | None = None
+        verdicts = None
         if not config.simulated:
             progress.phase("checking losslessness")
             # A worker knows the cells of this command; what is known of others stays.
-            graded = {row["method"]: row["lossless"] for row in before.get("rows", ()) if row["lossless"]}
-            graded |= executor.grade(self.records)
+            known = {row.method: row.lossless for row in before.rows if row.lossless} if before else {}
+            graded = {**known, **executor.grade(self.records)}
             if config.task.metric and self._sweep.score:
                 verdicts = score_in_child(self.folder.path, self._sweep.data_dir, Tenths(progress.phase))
         tuning = set(self._described.tuning)
         chosen_by = [record for record in self.records if record.prompt_id in tuning]
         metrics = read_metrics(self.folder.path)
         summary = summarise(config, chosen_by, verdicts, graded, metrics, executor.report())
-        search = self._with_earlier(before.get("sweep", {}).get("stopped", {}))
-        found = {
-            "stopped": dict(search.stopped),
-            "best": search.best(self.measured),
-            "within_noise": search.within_noise(self.measured),
-        }
-        self.folder.finish({**summary, "complete": True, "sweep": found})
+        search = self._with_earlier(before.sweep.stopped if before and before.sweep else {})
+        found = SweepFindings(
+            stopped=dict(search.stopped),
+            best=search.best(self.measured),
+            within_noise=search.within_noise(self.measured),
+        )
+        self.folder.finish(summary.model_copy(update={"complete": True, "sweep": found}))
 
     def _with_earlier(self, stopped: Mapping[str, str]) -> Search:
         """The search among all cells of the folder; those of a command that was broken off are not comparable."""
@@ -238,27 +252,6 @@ def _digest(described: Described) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def read_head(path: Path) -> dict[str, Any]:
-    """The content of a sweep folder's ``sweep.json``.
-
-    Raises:
-        UsageError: there is none, it is damaged, or it is of a newer version.
-    """
-    try:
-        head = json.loads((path / SWEEP).read_bytes())
-        version = int(head["schema_version"])
-        for name, kind in {"cells": dict, "too_large": dict, "concurrency": list, "tuning": list}.items():
-            if not isinstance(head[name], kind):
-                raise TypeError(f"'{name}' is not a {kind.__name__}")
-    except OSError as error:
-        raise UsageError(f"{path} is no sweep ({error.strerror}); name a folder that specbench sweep wrote") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path / SWEEP} is damaged ({error}); delete it and repeat the sweep's command") from error
-    if version > 1:
-        raise UsageError(f"{path} was written by a newer specbench; upgrade specbench-llm")
-    return dict(head)
-
-
 def _write_head(path: Path, sweep: Sweep, described: Described, digest: str) -> None:
     """``sweep.json``; of a sweep that goes on, the cells of earlier commands stay in it."""
     before = read_head(path) if (path / SWEEP).exists() else {}
@@ -267,7 +260,7 @@ def _write_head(path: Path, sweep: Sweep, described: Described, digest: str) -> 
     write_json_atomic(
         path / SWEEP,
         {
-            "schema_version": 1,
+            "schema_version": SWEEP_SCHEMA,
             "digest": digest,
             "cells": {**before.get("cells", {}), **_told(sweep.grid.cells)},
             "too_large": {**before.get("too_large", {}), **_told(sweep.grid.too_large)},

@@ -118,7 +118,7 @@ class Processes:
                     self._replace(worker)
                     continue
                 if kind == "record":
-                    worker.texts[content.key] = content.text
+                    worker.texts[content.request_id] = content.text
                     yield content
                 elif kind == "done":
                     worker.task = None

@@ -12,14 +12,14 @@ from typing import Any
 
 import pandas as pd
 
-from specbench.common import UsageError
 from specbench.hardware import is_profile, read_profile
 from specbench.hardware.roofline import StepTimes
 from specbench.results import BASELINE, RequestRecord, read_run
+from specbench.results.figures import method_figures
 from specbench.results.read import ReadRun
 from specbench.results.stats import Ratio, paired_ratio
-from specbench.results.summary import method_figures
-from specbench.sweeps.driver import SWEEP, read_head
+from specbench.results.summary_schema import MethodFigures, SweepFindings
+from specbench.results.sweep_folder import part_folders, read_head
 from specbench.sweeps.search import Measured
 
 _NAN = float("nan")
@@ -47,11 +47,6 @@ class ReadSweep:
         return {*self.runs} == {*self.head["concurrency"]} and all(read.finished for read in self.runs.values())
 
 
-def is_sweep(path: Path) -> bool:
-    """Whether a folder is a sweep's."""
-    return (path / SWEEP).is_file()
-
-
 def read_sweep(path: Path) -> ReadSweep:
     """Reads a sweep folder.
 
@@ -59,9 +54,7 @@ def read_sweep(path: Path) -> ReadSweep:
         UsageError: not a sweep, damaged, or of a newer version.
     """
     head = read_head(path)
-    runs = {count: _read(path / f"c{count}") for count in head["concurrency"] if (path / f"c{count}").is_dir()}
-    if not runs:
-        raise UsageError(f"{path} has lost its runs (c1, …); repeat the sweep's command")
+    runs = {count: _read(place) for count, place in part_folders(path)}
     times = None
     if is_profile(path):
         profile = read_profile(path)
@@ -74,18 +67,19 @@ def _read(path: Path) -> ReadRun:
     if read.finished:
         return read
     # What an earlier command found says nothing of the cells that this one has added.
-    return replace(read, summary={name: value for name, value in read.summary.items() if name != "sweep"})
+    return replace(read, summary=read.summary.model_copy(update={"sweep": None}))
 
 
 def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes | None = None) -> pd.DataFrame:
     """One row per cell, concurrency and set of prompts; plain decoding is a row with method "ar".
 
     Columns: ``cell`` (hash of what decides it), ``label``, ``method``, a column per swept option, ``concurrency``,
-    ``set`` ("tuning" or "held-out"), ``prompts``, ``requests``, ``tokens``, ``target_forwards``, ``tpf``, ``tok_s``,
-    ``speedup`` (over plain decoding at the same concurrency, on the same prompts), both with ``_low`` and ``_high``
-    of a 95% bootstrap over prompts, ``rows_per_step``, ``step_ms``, ``predicted_tok_s``, ``accuracy``, ``best``,
-    ``within_noise``, ``stopped``. What there is not is nan. ``predicted_tok_s`` is what tokens per forward and rows
-    per step come to at the step times of a profile, with drafting for nothing.
+    ``set`` ("tuning" or "held-out"), ``prompts``, ``requests``, ``tokens``, ``target_forwards``,
+    ``tokens_per_forward``, ``decode_tok_s``, ``speedup`` (over plain decoding at the same concurrency, on the same
+    prompts), both with ``_low`` and ``_high`` of a 95% bootstrap over prompts, ``rows_per_step``, ``step_ms``,
+    ``predicted_decode_tok_s``, ``accuracy``, ``best``, ``within_noise``, ``stopped``. What there is not is nan.
+    ``predicted_decode_tok_s`` is what tokens per forward and rows per step come to at the step times of a profile, with
+    drafting for nothing.
 
     Cells that cannot run are rows with ``stopped`` "too large" and no figures.
     """
@@ -96,9 +90,9 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     every = [*head["cells"].values(), *head["too_large"].values()]
     options = list(dict.fromkeys(option for cell in every for option in cell["values"]))
     figures = [
-        "prompts", "requests", "tokens", "target_forwards", "tpf", "tok_s", "tok_s_low", "tok_s_high", "speedup",
-        "speedup_low", "speedup_high", "rows_per_step", "step_ms", "predicted_tok_s", "accuracy", "best",
-        "within_noise", "stopped",
+        "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward", "decode_tok_s", "decode_tok_s_low",
+        "decode_tok_s_high", "speedup", "speedup_low", "speedup_high", "rows_per_step", "step_ms",
+        "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
 
@@ -106,7 +100,7 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
 def _rows(
     head: Mapping[str, Any], concurrency: int, read: ReadRun, times: StepTimes | None
 ) -> Iterator[dict[str, Any]]:
-    found = read.summary.get("sweep", {})
+    found = read.summary.sweep or SweepFindings()
     tuning = set(head["tuning"])
     ids = {str(spec["label"]): _hash(spec, read) for spec in read.run["methods"]}
     unknown = {str(spec["label"]): {"method": spec["name"], "values": {}} for spec in read.run["methods"]}
@@ -128,9 +122,9 @@ def _rows(
                     "concurrency": concurrency,
                     "set": name,
                     **_figures(label, records, measured, read, concurrency, times),
-                    "best": label == found.get("best"),
-                    "within_noise": label in found.get("within_noise", ()),
-                    "stopped": found.get("stopped", {}).get(label, ""),
+                    "best": label == found.best,
+                    "within_noise": label in found.within_noise,
+                    "stopped": found.stopped.get(label, ""),
                 }
 
 
@@ -146,33 +140,37 @@ def _figures(
     figures = method_figures(records, shared=shared)
     speed = _speed(records, shared)
     over = None if label == BASELINE else measured.speedup(label)
-    verdicts = [read.verdicts[record.key] for record in records if record.key in read.verdicts]
+    verdicts = [read.verdicts[record.request_id] for record in records if record.request_id in read.verdicts]
     return {
-        **{name: figures[name] for name in ("prompts", "requests", "tokens", "target_forwards", "tpf")},
-        **_three("tok_s", speed),
+        "prompts": figures.prompts,
+        "requests": figures.requests,
+        "tokens": figures.tokens,
+        "target_forwards": figures.target_forwards,
+        "tokens_per_forward": figures.tokens_per_forward,
+        **_three("decode_tok_s", speed),
         **_three("speedup", over),
-        "rows_per_step": figures["rows_per_step"],
-        "step_ms": _NAN if figures["step_s"] is None else 1e3 * figures["step_s"],
-        "predicted_tok_s": _predicted(figures, records, concurrency, times),
+        "rows_per_step": figures.rows_per_step,
+        "step_ms": _NAN if figures.step_s is None else 1e3 * figures.step_s,
+        "predicted_decode_tok_s": _predicted(figures, records, concurrency, times),
         "accuracy": sum(verdicts) / len(verdicts) if verdicts else _NAN,
     }
 
 
 def _predicted(
-    figures: Mapping[str, Any], records: Sequence[RequestRecord], concurrency: int, times: StepTimes | None
+    figures: MethodFigures, records: Sequence[RequestRecord], concurrency: int, times: StepTimes | None
 ) -> float:
-    if times is None or not figures["tpf"]:
+    if times is None or not figures.tokens_per_forward or figures.rows_per_step is None:
         return _NAN
-    context = sum(record.n_prompt + record.n_out / 2 for record in records) / len(records)
-    rows = max(1, round(figures["rows_per_step"]))
-    return concurrency * float(figures["tpf"]) / times.seconds(rows, round(context), concurrency)
+    context = sum(record.prompt_tokens + record.output_tokens / 2 for record in records) / len(records)
+    rows = max(1, round(figures.rows_per_step))
+    return concurrency * figures.tokens_per_forward / times.seconds(rows, round(context), concurrency)
 
 
 def _speed(records: Sequence[RequestRecord], shared: bool) -> Ratio:
     """Tokens per second: one second a token over the seconds a token."""
     ones = [1.0] * len(records)
     seconds = [record.decoding_s(shared) for record in records]
-    tokens = [float(record.n_out - 1) for record in records]
+    tokens = [float(record.output_tokens - 1) for record in records]
     return paired_ratio((ones, ones), (seconds, tokens), seed=0, clusters=[record.prompt_id for record in records])
 
 

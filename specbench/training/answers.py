@@ -78,8 +78,8 @@ def ask(
         waiting = [name for name in asked if name not in texts]
         told(len(asked) - len(waiting), len(asked))
         for record in _answered(model, asking, {name: asked[name] for name in waiting}) if waiting else ():
-            text = Text(record.prompt_id, asked[record.prompt_id][1], record.ids)
-            log.append({"id": text.id, "prompt": text.prompt, "answer": text.answer, "stop": record.stop_reason})
+            text = Text(record.prompt_id, asked[record.prompt_id][1], record.output_ids)
+            log.append({"id": text.id, "prompt": text.prompt, "answer": text.answer, "stop": record.finish_reason})
             texts[text.id] = text
             told(sum(name in texts for name in asked), len(asked))
     finally:

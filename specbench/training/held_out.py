@@ -90,8 +90,8 @@ def _held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[T
     verdicts = [found for record in records if (found := score(record.prompt_id, record.text)) is not None]
     return Held(
         prompts=len(records),
-        tokens=sum(sum(record.accepts) for record in records),
-        forwards=sum(record.forwards for record in records),
+        tokens=sum(sum(record.accepted_lengths) for record in records),
+        forwards=sum(record.target_forwards for record in records),
         scored=len(verdicts),
         passed=sum(verdicts),
         agrees=agreed / sum(len(text.answer) for text in texts),

@@ -54,7 +54,7 @@ def test_both_are_decoded_and_each_row_is_held_against_both(run: tuple[Any, Path
     assert content["base"]["fingerprint"] == load(str(adapter.parent / "base")).spec.fingerprint
     assert {row["requests"] for row in rows.values()} == {6}
     assert rows["jacobi"]["over_base"]["speedup"]["value"] == pytest.approx(
-        rows["jacobi"]["tok_s"] / rows[BASE]["tok_s"]
+        rows["jacobi"]["decode_tok_s"] / rows[BASE]["decode_tok_s"]
     )
     assert rows[BASE]["over_base"] is None
     assert rows[BASE]["again"] is None, "it is no second row of ar: its weights are others"
@@ -65,12 +65,12 @@ def test_the_base_answers_as_it_does_alone_and_nobody_calls_that_a_loss(
 ) -> None:
     _, folder = run
     records = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
-    mine = {record["prompt_id"]: record["ids"] for record in records if record["method"] == BASE}
-    tuned = {record["prompt_id"]: record["ids"] for record in records if record["method"] == "ar"}
+    mine = {record["prompt_id"]: record["output_ids"] for record in records if record["method"] == BASE}
+    tuned = {record["prompt_id"]: record["output_ids"] for record in records if record["method"] == "ar"}
     assert cli("run", "--model", adapter.parent / "base", "--method", "ar", *SHORT, "--out", tmp_path).code == 0
     (alone,) = tmp_path.iterdir()
     lines = [json.loads(line) for line in (alone / "requests.jsonl").read_text().splitlines()]
-    assert mine == {record["prompt_id"]: record["ids"] for record in lines}
+    assert mine == {record["prompt_id"]: record["output_ids"] for record in lines}
     assert mine != tuned
     rows = summary(folder)
     assert rows[BASE]["lossless"] is None

@@ -50,7 +50,7 @@ def records(out: Path) -> list[RequestRecord]:
 
 
 def ids(found: list[RequestRecord]) -> dict[str, list[int]]:
-    return {record.key: record.ids for record in found}
+    return {record.request_id: record.output_ids for record in found}
 
 
 # ---------------------------------------------------------------------------------------------------------- the tables
@@ -108,7 +108,11 @@ def test_turn_two_is_what_the_same_conversation_as_one_prompt_gives(cli: Any, tm
     fresh = {record.prompt_id: record for record in asked if record.method == record.prompt_id.partition("/")[0]}
     for (method, prompt), record in second.items():
         twin = fresh[f"{method}/{prompt}"]
-        assert (record.ids, record.n_prompt, record.n_out) == (twin.ids, twin.n_prompt, twin.n_out)
+        assert (record.output_ids, record.prompt_tokens, record.output_tokens) == (
+            twin.output_ids,
+            twin.prompt_tokens,
+            twin.output_tokens,
+        )
 
 
 def test_a_conversation_interrupted_after_any_turn_goes_on_as_if_it_had_not_been(
@@ -129,7 +133,7 @@ def test_a_conversation_interrupted_after_any_turn_goes_on_as_if_it_had_not_been
             assert len(records(out)) == done
     _, resumed = run(cli, out, *command)
     assert ids(resumed) == ids(unbroken)
-    assert [r.n_prompt for r in resumed] == [r.n_prompt for r in unbroken]
+    assert [r.prompt_tokens for r in resumed] == [r.prompt_tokens for r in unbroken]
 
 
 def test_forced_history_asks_all_methods_the_same_and_own_history_does_not(cli: Any, tmp_path: Path, liar: str) -> None:
@@ -155,7 +159,7 @@ def test_each_question_is_sampled_at_its_own_temperature_in_one_run(cli: Any, tm
     _, official = run(cli, tmp_path / "official", *command, "--task-set", "mt-bench.temperatures=official")
     _, warm = run(cli, tmp_path / "warm", *command, "--temperature", 0.7)
     _, greedy = run(cli, tmp_path / "greedy", *command)
-    writing = {record.key for record in official if record.category in ("writing", "roleplay")}
+    writing = {record.request_id for record in official if record.category in ("writing", "roleplay")}
     assert {record.category for record in official} == {"writing", "roleplay", "reasoning"}
     expected = {key: (ids(warm) if key in writing else ids(greedy))[key] for key in ids(official)}
     assert ids(official) == expected

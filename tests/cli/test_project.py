@@ -34,7 +34,7 @@ def test_a_run_is_projected_and_shown_again(cli: Any, profile: Path, tmp_path: P
     assert set(content["rows"]) == {"ar", "jacobi"}
     steps = json.loads((profile / "profile.json").read_text())
     assert content["ceilings_here"]["flops_per_s"] == steps["measured"]["flops_per_s"]
-    row = content["rows"]["ar"]["tok_s"]
+    row = content["rows"]["ar"]["decode_tok_s"]
     shape = roofline.ModelShape.model_validate(steps["shape"])
     most = 1 / roofline.bound_s(
         roofline.step_cost(shape, 1, content["context"]), roofline.Ceilings.model_validate(content["ceilings_there"])
@@ -61,9 +61,9 @@ def test_a_sweep_is_predicted_with_a_profile(cli: Any, profile: Path, tmp_path: 
     }
     for cell in (cell for cell in document["cells"] if cell["concurrency"] == 2):
         mine = [record for record in records if record["method"] == cell["label"]]
-        context = sum(record["n_prompt"] + record["n_out"] / 2 for record in mine) / len(mine)
+        context = sum(record["prompt_tokens"] + record["output_tokens"] / 2 for record in mine) / len(mine)
         seconds = times.seconds(round(cell["rows_per_step"]), round(context), 2)
-        assert cell["predicted_tok_s"] == pytest.approx(2 * cell["tpf"] / seconds)
+        assert cell["predicted_decode_tok_s"] == pytest.approx(2 * cell["tokens_per_forward"] / seconds)
     # With its profile in it, the folder is still a sweep.
     assert "Best of 2 cells" in cli("show", document["folder"]).out
 

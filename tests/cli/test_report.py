@@ -19,7 +19,7 @@ from specbench.results.schema import RequestRecord
 
 
 def made(out: Path) -> Path:
-    records = [*answers("ar", 8, decode_s=1.0), *answers("pld", 8, decode_s=0.5, forwards=8)]
+    records = [*answers("ar", 8, decode_s=1.0), *answers("pld", 8, decode_s=0.5, target_forwards=8)]
     return folder(out, config(["pld"], 8), records, lossless=dict.fromkeys(["ar", "pld"], EXACT))
 
 
@@ -102,7 +102,15 @@ def many(out: Path, prompts: int) -> Path:
         for label in ["ar", *labels]:
             forwards = 99 if label == "ar" else 45
             ids = list(range(100_000, 100_100))
-            found += answers(label, some, decode_s=1.0, n_out=100, forwards=forwards, ids=ids, text="two words " * 40)
+            found += answers(
+                label,
+                some,
+                decode_s=1.0,
+                output_tokens=100,
+                target_forwards=forwards,
+                output_ids=ids,
+                text="two words " * 40,
+            )
         return found
 
     path = folder(out, config(labels, prompts), records(range(50)))

@@ -19,9 +19,15 @@ COMMAND = (
     "--out",
 )
 # Everything in a row of summary.json that a clock decides. All the rest are counts, and have to be the same.
-TIMES = {"tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "speedup", "e2e_speedup", "step_ratio", "gpu"}
+TIMES = {
+    "decode_tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "tpot_median_s", "speedup", "e2e_speedup", "step_ratio",
+    "peak_memory_bytes", "gpu",
+}  # fmt: skip
 # Everything in a line of requests.jsonl that depends on when it ran.
-WHEN = {"start_s", "segment", "ttft_s", "decode_s", "e2e_s", "busy_prefill_s", "busy_decode_s", "gpu"}
+WHEN = {
+    "start_s", "segment", "ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s", "peak_memory_bytes",
+    "gpu",
+}  # fmt: skip
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -43,7 +49,7 @@ def counts(folder: Path) -> dict[str, Any]:
 def answers(folder: Path) -> dict[str, dict[str, Any]]:
     """Requests by key, without what depends on when they ran."""
     found = lines(folder)
-    by_key = {line["key"]: {name: value for name, value in line.items() if name not in WHEN} for line in found}
+    by_key = {line["request_id"]: {name: value for name, value in line.items() if name not in WHEN} for line in found}
     assert len(by_key) == len(found), "a request is there twice"
     return by_key
 
@@ -103,11 +109,11 @@ def test_a_record_that_does_not_fit_is_named_when_a_run_goes_on(cli: Any, tmp_pa
     (folder,) = tmp_path.iterdir()
     (folder / "DONE").unlink()
     first, *others = lines(folder)
-    del first["accepts"]
+    del first["accepted_lengths"]
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [first, *others]))
     said = cli(*COMMAND, tmp_path)
     assert said.code == 2
-    assert "requests.jsonl line 1 is damaged: field 'accepts'" in said.error
+    assert "requests.jsonl line 1 is damaged: field 'accepted_lengths'" in said.error
     assert "delete that line to go on without its request" in said.error
     assert "run it again" in cli("show", folder).error
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in others))

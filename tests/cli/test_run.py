@@ -59,7 +59,7 @@ def test_the_table_has_its_columns_and_a_row_for_each_method_with_ar_first(finis
     assert [row[0] for row in rows] == ["ar", "jacobi", "jacobi#2"]
     for row, figures in zip(rows, finished.summary["rows"], strict=True):
         assert row[1] == str(figures["tokens"])
-        assert row[2:4] == [f"{figures['tpf']:.2f}", f"{figures['tok_s']:.1f}"]
+        assert row[2:4] == [f"{figures['tokens_per_forward']:.2f}", f"{figures['decode_tok_s']:.1f}"]
         assert row[5] == f"{figures['truncated'] / figures['requests']:.0%}"
         assert row[6:] == [f"{figures['accuracy']['passed']}/{PROMPTS}", "exact"]
     speedup = finished.summary["rows"][1]["speedup"]
@@ -79,11 +79,11 @@ def test_the_folder_holds_the_records_and_nothing_else(finished: Finished) -> No
         f"-humaneval-{json.loads((finished.folder / 'run.json').read_text())['digest'][:8]}"
     )
     records = [RequestRecord.model_validate(line) for line in finished.requests]
-    assert len({record.key for record in records}) == len(records) == 3 * PROMPTS
+    assert len({record.request_id for record in records}) == len(records) == 3 * PROMPTS
     for row in finished.summary["rows"]:
         mine = [record for record in records if record.method == row["method"]]
-        assert row["tokens"] == sum(len(record.ids) for record in mine)
-        assert row["target_forwards"] == sum(len(record.accepts) for record in mine)
+        assert row["tokens"] == sum(len(record.output_ids) for record in mine)
+        assert row["target_forwards"] == sum(len(record.accepted_lengths) for record in mine)
     assert finished.summary["complete"]
 
 
@@ -242,10 +242,10 @@ def test_a_trace_splits_every_step_and_adds_up(traced: Finished) -> None:
     for line in traced.requests:
         split = line["phases_s"]
         assert list(split) == list(PHASES)
-        assert {len(steps) for steps in split.values()} == {line["forwards"]}
+        assert {len(steps) for steps in split.values()} == {line["target_forwards"]}
         assert all(spent >= 0 for steps in split.values() for spent in steps)
         # The toy clock's tests ask for equality; here the machine may have turned away between two readings.
-        assert 0.5 * line["busy_decode_s"] <= sum(map(sum, split.values())) <= line["busy_decode_s"] + 1e-5
+        assert 0.5 * line["decode_share_s"] <= sum(map(sum, split.values())) <= line["decode_share_s"] + 1e-5
 
 
 def test_a_trace_is_a_table_of_its_own(cli: Any, traced: Finished) -> None:

@@ -50,10 +50,10 @@ def test_lines_fit(cli: Any, run: Path, columns: int) -> None:
 def test_json(cli: Any, run: Path) -> None:
     said = cli("show", run, "--request", "jacobi|HumanEval/0|0", "--json")
     (data,) = json.loads(said.out)
-    assert sum(data["origins"].values()) == data["n_out"] == 12
+    assert sum(data["origins"].values()) == data["output_tokens"] == 12
     assert sum(len(step["tokens"]) for step in data["steps"]) == 12
     traced = json.loads((run / "run.json").read_text())["trace"]
-    assert [step["drafts"] is not None for step in data["steps"][1:]] == [traced] * data["forwards"]
+    assert [step["drafts"] is not None for step in data["steps"][1:]] == [traced] * data["target_forwards"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_run_from_before_says_what_to_do(cli: Any) -> None:
 def test_export_is_a_row_per_request(cli: Any, run: Path) -> None:
     frame = pd.read_csv(io.StringIO(cli("export", run).out))
     assert len(frame) == 6
-    assert set(frame["n_out"]) == {12}
+    assert set(frame["output_tokens"]) == {12}
     assert {"ttft_s", "decode_s", "option_block_size"} <= set(frame.columns)
 
 
@@ -101,7 +101,10 @@ def test_export_of_chosen_columns_to_a_file(cli: Any, run: Path, tmp_path: Path)
     ("argv", "said"),
     [
         (("--to", "jsn"), "unknown format in --to 'jsn'; did you mean json?"),
-        (("--columns", "tfp"), "unknown column in --columns 'tfp'; did you mean tpf"),
+        (
+            ("--columns", "tokens_per_foward"),
+            "unknown column in --columns 'tokens_per_foward'; did you mean tokens_per_forward",
+        ),
         (("--columns", ","), "--columns names nothing"),
     ],
 )

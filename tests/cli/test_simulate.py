@@ -26,10 +26,10 @@ def rows(folder: Path) -> dict[str, Any]:
 
 def test_tokens_per_forward_are_those_asked_for_and_ar_is_as_ever(run: tuple[Any, Path]) -> None:
     found = rows(run[1])
-    assert (found["ar"]["tpf"], found["ar"]["simulated"]) == (1, None)
-    assert (found["jacobi"]["tpf"], found["jacobi"]["simulated"]) == (4, {"mean": 4, "spread": 0})
+    assert (found["ar"]["tokens_per_forward"], found["ar"]["simulated"]) == (1, None)
+    assert (found["jacobi"]["tokens_per_forward"], found["jacobi"]["simulated"]) == (4, {"mean": 4, "spread": 0})
     # Dummy text repeats nothing, so lookup drafts too little to accept; what came of it is what is reported.
-    assert 1 <= found["pld"]["tpf"] < 4
+    assert 1 <= found["pld"]["tokens_per_forward"] < 4
 
 
 def test_nothing_is_graded_or_scored(run: tuple[Any, Path]) -> None:
@@ -51,7 +51,10 @@ def test_every_line_with_a_figure_says_so(cli: Any, run: tuple[Any, Path], colum
         lines = [line for line in shown.splitlines() if line.startswith(label)]
         assert len(lines) >= 2
         assert all("simulated" in line for line in lines)
-    assert f"pld (simulated): {rows(run[1])['pld']['tpf']:.2f} tokens a forward where 4 were asked for" in words
+    assert (
+        f"pld (simulated): {rows(run[1])['pld']['tokens_per_forward']:.2f} tokens a forward where 4 were asked for"
+        in words
+    )
     assert "jacobi (simulated): 4.00 tokens" not in words
     (ar,) = (line for line in shown.splitlines() if line.startswith("ar "))
     assert ar.rstrip().endswith("the target's")

@@ -21,7 +21,18 @@ from specbench.sweeps import worker
 TINY = ("--model", "config:tiny", "--max-new-tokens", 16)
 CELLS = ["jacobi n=2", "jacobi n=4", "jacobi n=8"]
 GRID = ("--method", "jacobi", "--grid", "n=2,4,8")
-COUNTS = ["cell", "label", "method", "concurrency", "set", "prompts", "requests", "tokens", "target_forwards", "tpf"]
+COUNTS = [
+    "cell",
+    "label",
+    "method",
+    "concurrency",
+    "set",
+    "prompts",
+    "requests",
+    "tokens",
+    "target_forwards",
+    "tokens_per_forward",
+]
 COUNTS += ["rows_per_step", "stopped"]
 
 
@@ -67,13 +78,15 @@ def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: tuple[object, ...
 
     cells = table(folder)
     assert list(cells.columns[:6]) == ["cell", "label", "method", "block_size", "concurrency", "set"]
-    assert set(COUNTS) | {"tok_s", "speedup", "speedup_low", "speedup_high", "step_ms", "best"} <= set(cells.columns)
+    assert set(COUNTS) | {"decode_tok_s", "speedup", "speedup_low", "speedup_high", "step_ms", "best"} <= set(
+        cells.columns
+    )
     tuning = cells[cells["set"] == "tuning"]
     assert list(tuning["label"]) == ["ar", *CELLS]
     assert list(tuning["block_size"])[1:] == [2, 4, 8]
     assert (tuning["prompts"] == 7).all()
     assert tuning["requests"].nunique() == 1
-    assert (tuning["tpf"].iloc[0], tuning["rows_per_step"].iloc[0]) == (1, 1)
+    assert (tuning["tokens_per_forward"].iloc[0], tuning["rows_per_step"].iloc[0]) == (1, 1)
     assert ((tuning["rows_per_step"] > 1) & (tuning["rows_per_step"] <= tuning["block_size"]))[1:].all()
     assert (tuning["speedup_low"][1:] <= tuning["speedup"][1:]).all()
     assert (tuning["speedup"][1:] <= tuning["speedup_high"][1:]).all()
@@ -87,7 +100,7 @@ def test_a_sweep_end_to_end(cli: Any, tmp_path: Path, prompts: tuple[object, ...
     assert not set(head["tuning"]) & set(head["held_out"])
     assert {line["prompt_id"] for line in found} == {*head["tuning"], *head["held_out"]}
     assert len({line["segment"] for line in found}) == len(found)
-    by_key = {line["key"]: line["ids"] for line in found}
+    by_key = {line["request_id"]: line["output_ids"] for line in found}
     for key, ids in by_key.items():
         label, _, rest = key.partition("|")
         assert ids == by_key[f"ar|{rest}"], f"{label} is not lossless on {rest}"
@@ -147,7 +160,7 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
         assert Counter(at["stopped"].dropna()) == {"halved": 2, "too large": 1}
         assert len(cells[(cells["concurrency"] == count) & (cells["set"] == "held-out")]) == 2
     # The same requests at either, whoever was dropped.
-    ids = [{line["key"]: line["ids"] for line in lines(only(tmp_path), count)} for count in (1, 2)]
+    ids = [{line["request_id"]: line["output_ids"] for line in lines(only(tmp_path), count)} for count in (1, 2)]
     both = ids[0].keys() & ids[1].keys()
     assert sum(key.startswith("ar|") for key in both) >= 10
     assert all(ids[0][key] == ids[1][key] for key in both)
@@ -250,7 +263,7 @@ def test_a_simulated_sweep_goes_on_too(cli: Any, tmp_path: Path, prompts: tuple[
     assert {line["method"] for line in lines(folder) if line["repeat"] == 1} == {"ar", "jacobi n=16"}
     simulated = json.loads((folder / "c1" / "run.json").read_text())["simulated"]
     assert list(simulated) == ["jacobi n=4", "jacobi n=8", "jacobi n=16"]
-    assert (table(folder)["tpf"][1:] > 1.5).all(), "all of them, the new one too"
+    assert (table(folder)["tokens_per_forward"][1:] > 1.5).all(), "all of them, the new one too"
 
 
 @pytest.mark.slow
@@ -260,7 +273,10 @@ def test_two_processes_give_the_counts_of_one(cli: Any, tmp_path: Path, prompts:
         said = cli(*command, "--workers", count, "--out", tmp_path / str(count))
         assert said.code == 0, said.err
     first, second = (only(tmp_path / str(count)) for count in (1, 2))
-    ids = [{line["key"]: (line["ids"], line["accepts"]) for line in lines(folder)} for folder in (first, second)]
+    ids = [
+        {line["request_id"]: (line["output_ids"], line["accepted_lengths"]) for line in lines(folder)}
+        for folder in (first, second)
+    ]
     assert ids[0] == ids[1]
     same = [name for name in COUNTS if name != "cell"]
     pd.testing.assert_frame_equal(table(first)[same], table(second)[same])
@@ -310,5 +326,8 @@ def test_a_killed_sweep_ends_with_the_counts_of_an_unbroken_one(
     assert len(lines(only(out))) == total, told
     assert (only(out) / "c1" / "DONE").exists(), told
     pd.testing.assert_frame_equal(table(only(out))[COUNTS], table(only(unbroken))[COUNTS], obj=told)
-    answers = [{line["key"]: (line["ids"], line["accepts"]) for line in lines(only(path))} for path in (out, unbroken)]
+    answers = [
+        {line["request_id"]: (line["output_ids"], line["accepted_lengths"]) for line in lines(only(path))}
+        for path in (out, unbroken)
+    ]
     assert answers[0] == answers[1], told

@@ -41,7 +41,7 @@ def test_a_list_holds_the_default_and_nothing_that_cannot_run(name: str) -> None
 
 def rows(*changes: dict[str, Any]) -> pd.DataFrame:
     usual = {
-        "label": "jf n=8", "method": "jf", "concurrency": 1, "set": "tuning", "prompts": 8, "tpf": 1.5,
+        "label": "jf n=8", "method": "jf", "concurrency": 1, "set": "tuning", "prompts": 8, "tokens_per_forward": 1.5,
         "rows_per_step": 9.0, "speedup": 1.3, "speedup_low": 1.2, "speedup_high": 1.4, "best": False,
         "within_noise": False, "stopped": "",
     }  # fmt: skip

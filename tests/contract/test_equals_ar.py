@@ -107,9 +107,9 @@ class Bench:
         found = list(Runner(self.engine, context, concurrency).segment(method, requests))
         records = sorted(found, key=lambda record: int(record.prompt_id))
         for case, answer, record in zip(cases, answers, records, strict=True):
-            assert record.ids == answer, (sampling, case, concurrency)
-            assert record.stop_reason == ("stop" if answer[-1] in case.stops else "length"), (sampling, case)
-            assert 1 + sum(record.accepts) == record.n_out == len(answer)
+            assert record.output_ids == answer, (sampling, case, concurrency)
+            assert record.finish_reason == ("stop" if answer[-1] in case.stops else "length"), (sampling, case)
+            assert 1 + sum(record.accepted_lengths) == record.output_tokens == len(answer)
         return records
 
 
@@ -250,7 +250,7 @@ def test_every_method_in_every_family(family: tuple[Bench, Sequence[Sampling]], 
         of_all_kinds = cases(here, sampling)
         tell(here, sampling, of_all_kinds)
         records = here.run(method, sampling, of_all_kinds, CONCURRENCY)
-        longest = max([longest, *(kept for record in records for kept in record.accepts)])
+        longest = max([longest, *(kept for record in records for kept in record.accepted_lengths)])
     assert longest > (3 if method is TOLD else 0)  # or no long path was ever committed
 
 
@@ -269,7 +269,11 @@ def test_every_option_set_alone_and_in_company(llama: Bench, method: Method) -> 
         alone, together = (llama.run(method, sampling, cases(llama, sampling), at) for at in (1, CONCURRENCY))
         # Not the tokens only: drafts and their acceptance do not depend on the company either.
         for one, other in zip(alone, together, strict=True):
-            assert (one.accepts, one.rows, one.measures) == (other.accepts, other.rows, other.measures)
+            assert (one.accepted_lengths, one.tree_rows, one.measures) == (
+                other.accepted_lengths,
+                other.tree_rows,
+                other.measures,
+            )
 
 
 def test_the_cases_are_what_they_are_meant_to_be(llama: Bench) -> None:
@@ -350,9 +354,11 @@ def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method) -
         stops = [Case(language.ids, stops=frozenset([stop])) for stop in dict.fromkeys(ar[: span(method)])]
         tell(language.bench, language.sampling, stops)
         for record in language.bench.run(method, language.sampling, stops, SLOTS):
-            drafted |= record.rows > record.forwards
-            inside += record.n_overshoot > 0
-            bonus += record.n_overshoot == 0 and record.accepts[-1:] > [1]  # of a step that accepted something
+            drafted |= record.tree_rows > record.target_forwards
+            inside += record.overshoot_tokens > 0
+            bonus += record.overshoot_tokens == 0 and record.accepted_lengths[-1:] > [
+                1
+            ]  # of a step that accepted something
     if drafted:
         assert inside, "no stop token had accepted tokens behind it"
         assert bonus, "no stop token was a bonus"
@@ -365,8 +371,8 @@ def test_any_budget(languages: dict[str, Language], method: Method) -> None:
         budgets = [Case(language.ids, budget) for budget in range(1, span(method) + 1)]
         tell(language.bench, language.sampling, budgets)
         for record in language.bench.run(method, language.sampling, budgets, SLOTS):
-            drafted |= record.rows > record.forwards
-            overshoot += record.n_overshoot
+            drafted |= record.tree_rows > record.target_forwards
+            overshoot += record.overshoot_tokens
     assert (overshoot > 0) == drafted  # or no budget ended inside a block
 
 
@@ -400,8 +406,8 @@ def test_drafts_that_are_right_save_forwards(gemma3: Bench) -> None:
     jacobi = method_sets.with_options("jacobi", {"n": 5})
     (free,) = gemma3.run(method_sets.with_options("ar", {}), GREEDY, [Case(gemma3.prompt(6), 21)])
     (record,) = gemma3.run(jacobi, GREEDY, [Case(gemma3.prompt(6), 21)], wrong=0.0)
-    assert free.forwards == 20
-    assert record.accepts == [5, 5, 5, 5]  # behind the prefill's token, four blocks
+    assert free.target_forwards == 20
+    assert record.accepted_lengths == [5, 5, 5, 5]  # behind the prefill's token, four blocks
 
 
 # ------------------------------------------------------------------ slots that hold different methods at once
@@ -536,7 +542,7 @@ def test_every_method_in_float32(single: Bench, method: Method) -> None:
         rule = StopRule(frozenset(), (), BUDGET, str)
         method = method_sets.ready(method, single.engine)
         records = runner.segment(method, [Request(key, 0, ids, rule) for key, ids in prompts.items()])
-        outputs = {"it": {record.prompt_id: record.ids for record in records}}
+        outputs = {"it": {record.prompt_id: record.output_ids for record in records}}
         graded = lossless.grade_all(single.engine, method.max_rows, prompts, reference, outputs)["it"]
         assert graded["lossy"] == 0, graded
         assert graded["numeric_tie"] <= 1, graded

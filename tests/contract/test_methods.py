@@ -186,7 +186,7 @@ def watch(
 def test_trees_keep_to_the_protocol(engine: Watching, method: Method, sampling: Sampling) -> None:
     assert 1 <= method.max_rows <= 512
     records, trees = watch(engine, method, sampling)
-    assert len(trees) >= sum(record.forwards for record in records) > 0  # all of them were checked
+    assert len(trees) >= sum(record.target_forwards for record in records) > 0  # all of them were checked
     assert all(record.draft_forwards >= 0 for record in records)
     for record in records:
         check_origins(record)
@@ -195,14 +195,14 @@ def test_trees_keep_to_the_protocol(engine: Watching, method: Method, sampling: 
 def check_origins(record: RequestRecord) -> None:
     """Every token of an answer came from somewhere: the prompt's forward, a draft, or the target behind them."""
     found = steps(record)  # refuses a trace that contradicts the record's counts
-    assert [len(step.tokens) for step in found] == [1, *record.accepts]
-    assert [token.id for step in found for token in step.tokens] == record.ids
-    assert sum(step.rows or 0 for step in found) == record.rows
+    assert [len(step.tokens) for step in found] == [1, *record.accepted_lengths]
+    assert [token.id for step in found for token in step.tokens] == record.output_ids
+    assert sum(step.rows or 0 for step in found) == record.tree_rows
     assert found[0].tokens[0].origin == PREFILL
     for step in found[1:]:
         *drafts, last = [token.origin for token in step.tokens]
         assert not {PREFILL, BONUS} & set(drafts)
-        assert last == BONUS or (step is found[-1] and record.n_overshoot), "only the end of an answer is cut"
+        assert last == BONUS or (step is found[-1] and record.overshoot_tokens), "only the end of an answer is cut"
         # "draft" is for methods that do not say; those that come with specbench all do.
         assert set(drafts) <= ORIGINS.keys() - {"draft"} or record.method not in OURS
 

@@ -89,7 +89,7 @@ def decode(
 
     try:
         method = method_sets.ready(method, engine)
-        return {r.prompt_id: r.ids for r in Runner(engine, context, concurrency).segment(method, asked)}
+        return {r.prompt_id: r.output_ids for r in Runner(engine, context, concurrency).segment(method, asked)}
     finally:
         engine.close()
 

@@ -89,7 +89,7 @@ def decoded(budgets: Sequence[int], *, concurrency: int = 1, trace: bool = True,
 
 def test_each_step_of_a_request_is_split() -> None:
     (record,) = decoded([7])  # a token from the prefill, then two a step
-    assert record.forwards == 3
+    assert record.target_forwards == 3
     assert record.phases_s == {
         "draft": [7, 7, 7],
         "build": [2, 2, 2],
@@ -122,8 +122,8 @@ def test_a_step_is_shared_out_evenly_over_its_sequences() -> None:
 def test_phases_add_up_to_a_requests_share_of_the_decoding(concurrency: int) -> None:
     for record in decoded([9, 2, 4, 17, 6], concurrency=concurrency):
         assert record.phases_s is not None
-        assert {len(steps) for steps in record.phases_s.values()} == {record.forwards}
-        assert sum(map(sum, record.phases_s.values())) == pytest.approx(record.busy_decode_s)
+        assert {len(steps) for steps in record.phases_s.values()} == {record.target_forwards}
+        assert sum(map(sum, record.phases_s.values())) == pytest.approx(record.decode_share_s)
 
 
 def test_time_of_the_consumer_is_in_no_phase() -> None:

@@ -34,9 +34,11 @@ def _heard() -> Iterator[None]:
 def run(tmp_path: Path) -> Path:
     """A run of HumanEval whose programs sleep."""
     (tmp_path / "run.json").write_text(
-        json.dumps({"task": {"name": "humaneval", "version": 1, "options": {"style": "completion"}}})
+        json.dumps(
+            {"schema_version": 2, "task": {"name": "humaneval", "version": 1, "options": {"style": "completion"}}}
+        )
     )
-    rows = [{"key": str(i), "prompt_id": "HumanEval/53", "text": SLEEPER.format(i)} for i in range(8)]
+    rows = [{"request_id": str(i), "prompt_id": "HumanEval/53", "text": SLEEPER.format(i)} for i in range(8)]
     (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (tmp_path / "verdicts.jsonl").write_text("older\n")
     return tmp_path
@@ -58,8 +60,10 @@ def ends_soon(run: Path, workers: int = 2, progress: Callable[[int, int], None] 
 
 def test_at_whatever_step_it_comes_it_ends_the_scorer(tmp_path: Path) -> None:
     """In a process of its own, for a lock that stays taken hangs it."""
-    (tmp_path / "run.json").write_text('{"task": {"name": "toy", "options": {}}}')
-    rows = [{"key": str(i), "prompt_id": "p", "text": text} for i, text in enumerate(["quick", "a", "b", "c", "d"])]
+    (tmp_path / "run.json").write_text('{"schema_version": 2, "task": {"name": "toy", "options": {}}}')
+    rows = [
+        {"request_id": str(i), "prompt_id": "p", "text": text} for i, text in enumerate(["quick", "a", "b", "c", "d"])
+    ]
     (tmp_path / "requests.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     command = [sys.executable, str(Path(__file__).with_name("interrupted.py")), str(tmp_path), "11"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=120)

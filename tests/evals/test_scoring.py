@@ -17,6 +17,7 @@ from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import scoring
 from specbench.evals.__main__ import main
 from specbench.evals.scoring import score_run
+from specbench.results.schema import SCHEMA_VERSION
 from specbench.tasks.humaneval.task import Task
 
 RIGHT, WRONG = "    return x + y", "    return x - y"
@@ -24,10 +25,19 @@ RIGHT, WRONG = "    return x + y", "    return x - y"
 
 def folder(path: Path, answers: list[str], style: str = "completion", tail: str = "", **task: Any) -> Path:
     path.mkdir(exist_ok=True)
-    run = {"schema_version": 1, "task": {"name": "humaneval", "version": 1, "options": {"style": style}} | task}
+    run = {
+        "schema_version": SCHEMA_VERSION,
+        "task": {"name": "humaneval", "version": 1, "options": {"style": style}} | task,
+    }
     (path / "run.json").write_text(json.dumps(run))
     rows = [
-        {"key": f"ar|HumanEval/53|{i}", "method": "ar", "prompt_id": "HumanEval/53", "text": text, "n_out": 7}
+        {
+            "request_id": f"ar|HumanEval/53|{i}",
+            "method": "ar",
+            "prompt_id": "HumanEval/53",
+            "text": text,
+            "output_tokens": 7,
+        }
         for i, text in enumerate(answers)
     ]
     (path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
@@ -39,7 +49,7 @@ def verdicts(path: Path) -> list[dict[str, Any]]:
 
 
 def test_every_finished_request_gets_a_line(tmp_path: Path) -> None:
-    run = folder(tmp_path / "run", [WRONG, RIGHT, ""], tail='{"key": "torn", "prompt_id": "HumanEv')
+    run = folder(tmp_path / "run", [WRONG, RIGHT, ""], tail='{"request_id": "torn", "prompt_id": "HumanEv')
     assert score_run(run) == run / "verdicts.jsonl"
     rows = verdicts(run)
     assert [row["request"] for row in rows] == [f"ar|HumanEval/53|{i}" for i in range(3)]
@@ -101,7 +111,7 @@ def test_a_run_without_requests_gives_an_empty_file(tmp_path: Path) -> None:
         (lambda run: folder(run, [], options={"stile": "chat"}), "did you mean style"),
         (lambda run: folder(run, [RIGHT], style="auto"), "style"),
         (lambda run: (run / "requests.jsonl").write_text("{\n"), "line 1"),
-        (lambda run: (run / "requests.jsonl").write_text('{"key": "a", "prompt_id": "b"}\n'), "line 1.*'text'"),
+        (lambda run: (run / "requests.jsonl").write_text('{"request_id": "a", "prompt_id": "b"}\n'), "line 1.*'text'"),
     ],
 )
 def test_a_run_that_cannot_be_scored_is_named(tmp_path: Path, damage: Any, message: str) -> None:

@@ -11,9 +11,8 @@ import pytest
 from profiled import MEASURED, made_up
 
 from specbench.common.errors import UsageError
-from specbench.hardware.profile import PROFILE, base_context, read_profile, steps_csv
+from specbench.hardware.profile import PROFILE, SCHEMA, base_context, read_profile, steps_csv
 from specbench.hardware.roofline import bound_s, step_cost
-from specbench.results.schema import SCHEMA_VERSION
 
 
 def test_the_csv_has_a_row_for_each_point_and_units_in_its_columns() -> None:
@@ -67,8 +66,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ("{", "is damaged"),
         ("[]", "is damaged"),
         ("{}", "is damaged"),
-        (f'{{"schema_version": {SCHEMA_VERSION + 1}}}', f"newer specbench .schema {SCHEMA_VERSION + 1}, .*; upgrade"),
-        (f'{{"schema_version": {SCHEMA_VERSION}}}', "is damaged: field 'model': .*; profile again"),
+        (f'{{"schema_version": {SCHEMA + 1}}}', f"newer specbench .schema {SCHEMA + 1}, .*; upgrade"),
+        (f'{{"schema_version": {SCHEMA}}}', "is damaged: field 'model': .*; profile again"),
     ],
 )
 def test_what_cannot_be_read_says_why(tmp_path: Path, text: str, message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from specbench.hardware import gpus
 from specbench.hardware.profile import datasheet
 from specbench.hardware.projection import Projection, project
 from specbench.hardware.roofline import AttentionLayers, Ceilings, ModelShape, StepPoint, bound_s, step_cost
+from specbench.results.summary_schema import MethodSummary
 
 SHAPE = ModelShape(
     matmul=10**9,
@@ -70,19 +70,22 @@ def test_a_step_faster_than_its_bound_is_not_projected_below_nothing() -> None:
     assert 0 < band.low <= band.value <= band.high
 
 
+def row(method: str, tokens_per_forward: float | None, rows_per_step: float | None) -> MethodSummary:
+    return MethodSummary(
+        method=method, prompts=1, requests=1, tokens=2, target_forwards=1, tokens_per_forward=tokens_per_forward,
+        tokens_per_forward_with_prefill=None, decode_tok_s=None, rows_per_step=rows_per_step,
+    )  # fmt: skip
+
+
 def test_a_run_there() -> None:
     there = Ceilings(bytes_per_s=2e12, flops_per_s=2e14)
     made = Projection(SHAPE, HERE, points({1: 2 * bound(1), 16: 3 * bound(1)}), there)
-    rows: list[dict[str, Any]] = [
-        {"method": "ar", "tpf": 1.0, "rows_per_step": 1.0},
-        {"method": "jf", "tpf": 2.5, "rows_per_step": 16.2},
-        {"method": "idle", "tpf": None, "rows_per_step": None},
-    ]
+    rows = [row("ar", 1.0, 1.0), row("jf", 2.5, 16.2), row("idle", None, None)]
     found = project(made, rows, context=512, slots=1)
     assert set(found) == {"ar", "jf"}
-    assert set(found["ar"]) == {"tok_s"}
+    assert set(found["ar"]) == {"decode_tok_s"}
     step, plain = made.seconds(16, 512), made.seconds(1, 512)
-    speed, ratio = found["jf"]["tok_s"], found["jf"]["speedup"]
+    speed, ratio = found["jf"]["decode_tok_s"], found["jf"]["speedup"]
     assert (speed.low, speed.value, speed.high) == pytest.approx((2.5 / step.high, 2.5 / step.value, 2.5 / step.low))
     assert speed.low < speed.value < speed.high
     ends = sorted((2.5 * plain.low / step.low, 2.5 * plain.high / step.high))
@@ -92,8 +95,8 @@ def test_a_run_there() -> None:
 
 def test_throughput_counts_all_slots() -> None:
     made = Projection(SHAPE, HERE, points({1: bound(1), 4: bound(4)}), HERE)
-    (found,) = project(made, [{"method": "ar", "tpf": 1.0, "rows_per_step": 1.0}], 512, slots=4).values()
-    assert found["tok_s"].value == pytest.approx(4 / made.seconds(1, 512, 4).value)
+    (found,) = project(made, [row("ar", 1.0, 1.0)], 512, slots=4).values()
+    assert found["decode_tok_s"].value == pytest.approx(4 / made.seconds(1, 512, 4).value)
 
 
 def test_ceilings_of_a_datasheet() -> None:

@@ -62,4 +62,4 @@ def tokens_per_forward(model: LoadedModel, method: Method) -> float:
     requests = [Request(str(number), 0, ids, rule) for number, ids in enumerate(prompts)]
     with Session(model, [method], capacity=max(map(len, prompts)) + 48) as session:
         records = list(session.decode(session.methods[0], requests))
-    return sum(sum(record.accepts) for record in records) / sum(record.forwards for record in records)
+    return sum(sum(record.accepted_lengths) for record in records) / sum(record.target_forwards for record in records)

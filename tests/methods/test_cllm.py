@@ -166,7 +166,7 @@ def decoded(budget: int, stop: int | None = None) -> RequestRecord:
     runner = Runner(engine, lambda label, request: Context(VOCAB, PAD, random.Random(0)), 1, engine.clock)
     rule = StopRule(frozenset() if stop is None else frozenset({stop}), (), budget, str)
     (record,) = runner.segment(method, [Request("p", 0, PROMPT, rule)])
-    assert record.ids == list(range(record.n_out))
+    assert record.output_ids == list(range(record.output_tokens))
     return record
 
 

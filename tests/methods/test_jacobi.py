@@ -109,21 +109,21 @@ def run(
 def test_stop_as_the_targets_answer_to_a_rejected_guess() -> None:
     # (ii) No further forward, though three rows of the block are left.
     record, chains = run([1, 2, 3, 9, 5, 6], [1, 2, 3, 30, 31, 32], stop=9)
-    assert (record.ids, record.stop_reason, record.n_overshoot) == ([1, 2, 3, 9], "stop", 0)
-    assert (record.forwards, record.accepts, len(chains)) == (1, [3], 1)
+    assert (record.output_ids, record.finish_reason, record.overshoot_tokens) == ([1, 2, 3, 9], "stop", 0)
+    assert (record.target_forwards, record.accepted_lengths, len(chains)) == (1, [3], 1)
 
 
 def test_stop_inside_the_matched_guesses() -> None:
     # (iii) Tokens behind it matched as well; they are dropped and counted apart.
     record, _ = run([1, 2, 9, 4, 5, 6, 7], [1, 2, 9, 4, 5], stop=9)
-    assert (record.ids, record.stop_reason, record.n_overshoot) == ([1, 2, 9], "stop", 3)
-    assert (record.forwards, record.accepts) == (1, [2])
+    assert (record.output_ids, record.finish_reason, record.overshoot_tokens) == ([1, 2, 9], "stop", 3)
+    assert (record.target_forwards, record.accepted_lengths) == (1, [2])
 
 
 def test_stop_as_the_bonus_of_a_full_block() -> None:
     # (iv) Exactly one stop token comes out, and no next block is begun.
     record, chains = run([1, 2, 3, 4, 9, 9, 9], [1, 2, 3, 4], stop=9)
-    assert (record.ids, record.n_overshoot, record.accepts) == ([1, 2, 3, 4, 9], 0, [4])
+    assert (record.output_ids, record.overshoot_tokens, record.accepted_lengths) == ([1, 2, 3, 4, 9], 0, [4])
     assert len(chains) == 1
 
 

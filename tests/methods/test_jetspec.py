@@ -114,9 +114,9 @@ def test_one_pass_serves_all_sequences_of_a_round(monkeypatch: pytest.MonkeyPatc
         method = method_sets.ready(method_sets.with_options("jetspec", {"budget": 16}), engine)
         asked.clear()
         records = run(engine, method, [prompt(5, 97, seed) for seed in range(3)], tokens=20, together=3)
-    rounds = max(record.forwards for record in records)
-    assert len(asked) == rounds < sum(record.forwards for record in records)
-    assert all(record.draft_forwards == record.forwards for record in records)
+    rounds = max(record.target_forwards for record in records)
+    assert len(asked) == rounds < sum(record.target_forwards for record in records)
+    assert all(record.draft_forwards == record.target_forwards for record in records)
 
 
 # ------------------------------------------------------------------ in an engine
@@ -153,10 +153,10 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
         truth = autoregressive(engine, ids, 32)
         method = method_sets.ready(method_sets.with_options("jetspec", {"head": kind, "width": 40}), engine)
         (record,) = run(engine, method, [ids])
-        assert record.ids == truth[:30]
+        assert record.output_ids == truth[:30]
     made = method.shared.passes._head
     at = 1
-    for found, accepted in zip(seen, [*record.accepts, 0], strict=False):
+    for found, accepted in zip(seen, [*record.accepted_lengths, 0], strict=False):
         text = torch.tensor([[*ids, *truth[: at - 1]]])
         layers = layer_outputs(model, text)
         features = torch.cat([layers[layer][0] for layer in made.config.target_layer_ids], dim=-1)
@@ -167,8 +167,8 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
         pairs = [pair for both in zip(found.tokens, tokens, strict=True) for pair in zip(*both, strict=True)]
         assert sum(one == other for one, other in pairs) > 0.95 * len(pairs)
         at += accepted
-    assert len(seen) == record.forwards
-    assert max(record.accepts) > 1  # or no path of several rows ever brought features
+    assert len(seen) == record.target_forwards
+    assert max(record.accepted_lengths) > 1  # or no path of several rows ever brought features
 
 
 def oracle(monkeypatch: pytest.MonkeyPatch, prompt: int, truth: Sequence[int], depth: int, width: int = 3) -> None:
@@ -200,8 +200,8 @@ def test_a_head_that_is_right_reaches_its_depth(tree: str, depth: int | None, mo
         oracle(monkeypatch, len(ids), truth, limit)
         tokens = 2 * (limit + 1) + 1
         (record,) = run(engine, method, [ids], tokens)
-        assert record.ids == truth[:tokens]
-        assert record.accepts == [limit + 1] * 2
+        assert record.output_ids == truth[:tokens]
+        assert record.accepted_lengths == [limit + 1] * 2
 
 
 @pytest.mark.parametrize("kind", ["random", "random-dflash"])
@@ -215,7 +215,9 @@ def test_a_captured_pass_drafts_what_an_eager_one_drafts(kind: str, monkeypatch:
             options = {"head": kind, "width": 40, "budget": 60}
             method = method_sets.ready(method_sets.with_options("jetspec", options), engine)
             records = run(engine, method, prompts, together=3)
-            found.append([(record.ids, record.accepts, record.rows, record.measures) for record in records])
+            found.append(
+                [(record.output_ids, record.accepted_lengths, record.tree_rows, record.measures) for record in records]
+            )
     assert found[0] == found[1]
     assert len({str(ids) for ids, *_ in found[0]}) == len(prompts)
 
@@ -257,7 +259,11 @@ def test_a_head_from_a_folder_runs_and_is_recorded(tmp_path: Path) -> None:
         other = method_sets.ready(method_sets.with_options("jetspec", {}), engine)
         ids = [prompt(9, 300)]
         ours, theirs = run(engine, mine, ids), run(engine, other, ids)
-    assert (ours[0].ids, ours[0].accepts, ours[0].measures) == (theirs[0].ids, theirs[0].accepts, theirs[0].measures)
+    assert (ours[0].output_ids, ours[0].accepted_lengths, ours[0].measures) == (
+        theirs[0].output_ids,
+        theirs[0].accepted_lengths,
+        theirs[0].measures,
+    )
 
 
 def test_slots_come_back_however_a_sequence_ends() -> None:

@@ -36,6 +36,6 @@ def test_graphs_and_kernels_draft_what_the_oracle_drafts(family: str, kind: str)
             method = method_sets.ready(method_sets.with_options("jetspec", {"head": kind}), engine)
             runner = Runner(engine, lambda *_: Context(vocab, 0, random.Random(0)), 3)
             records = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
-            assert [record.ids for record in records] == said
-            found.append([record.accepts for record in records])
+            assert [record.output_ids for record in records] == said
+            found.append([record.accepted_lengths for record in records])
     assert found[0] == found[1]

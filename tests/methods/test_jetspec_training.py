@@ -71,8 +71,8 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
         runner = Runner(engine, lambda label, request: Context(VOCAB, 0, random.Random(0)))
         requests = [Request(text.id, 0, text.prompt, rule) for text in texts]
         records = {record.prompt_id: record for record in runner.segment(method, requests)}
-    assert [records[text.id].ids for text in texts] == [list(text.answer) for text in texts]
-    assert sum(record.forwards for record in records.values()) == counted.rounds
+    assert [records[text.id].output_ids for text in texts] == [list(text.answer) for text in texts]
+    assert sum(record.target_forwards for record in records.values()) == counted.rounds
 
 
 def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(texts: list[Text], tmp_path: Path) -> None:

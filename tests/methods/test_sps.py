@@ -107,11 +107,11 @@ def test_a_draft_model_that_is_the_target_is_always_right(engine: Engine, k: int
     # 1 token of the prefill, 7 full steps, and one that the budget cuts after a token (k = 1: after none).
     method, _ = made(engine, k)
     (record,) = decode(engine, method, requests((9, 1 + 7 * (k + 1) + 1, frozenset())), sampling)
-    assert record.accepts == [k + 1] * 7 + [1]
-    assert record.n_overshoot == k
+    assert record.accepted_lengths == [k + 1] * 7 + [1]
+    assert record.overshoot_tokens == k
     assert record.draft_forwards == 8 * k
-    assert record.rows == 8 * (k + 1)
-    assert record.ids == ar(engine, models_tiny.prompt(9, VOCAB, seed=0), record.n_out, sampling)
+    assert record.tree_rows == 8 * (k + 1)
+    assert record.output_ids == ar(engine, models_tiny.prompt(9, VOCAB, seed=0), record.output_tokens, sampling)
 
 
 def test_after_a_full_acceptance_the_first_pass_reads_two_tokens(
@@ -128,10 +128,10 @@ def test_the_draft_model_samples_with_the_noise_of_the_target(engine: Engine) ->
     method, shared = made(engine, 4)
     hot = Sampling(3.0, seed=5)
     (record,) = decode(engine, method, requests((4, 41, frozenset())), hot)
-    assert record.accepts == [5] * 8
+    assert record.accepted_lengths == [5] * 8
     assert shared.engine.sampling == hot
     (record,) = decode(engine, method, requests((4, 41, frozenset())), Sampling())
-    assert record.accepts == [5] * 8  # and follows, when the target's changes
+    assert record.accepted_lengths == [5] * 8  # and follows, when the target's changes
     assert shared.engine.sampling == Sampling()
 
 
@@ -160,8 +160,11 @@ def test_the_output_is_ars_whatever_the_draft(engine: Engine, draft: str, sampli
         for request, record in zip(asked, decode(engine, method, asked, sampling, concurrency), strict=True):
             expected = ar(engine, request.ids, request.rule.budget, sampling)
             ends = [at for at, token in enumerate(expected) if token in request.rule.stop_ids]
-            assert record.ids == (expected[: ends[0] + 1] if ends else expected), (request.prompt_id, concurrency)
-            assert record.draft_forwards == 4 * record.forwards
+            assert record.output_ids == (expected[: ends[0] + 1] if ends else expected), (
+                request.prompt_id,
+                concurrency,
+            )
+            assert record.draft_forwards == 4 * record.target_forwards
         assert free_slots(shared.engine) == free_slots(engine) == SLOTS
 
 
@@ -197,8 +200,12 @@ def test_company_shares_passes_and_changes_nothing(engine: Engine, monkeypatch: 
     seen = Passes(shared.engine, monkeypatch)
     together = decode(engine, method, asked, Sampling(), 3)
     for one, other in zip(alone, together, strict=True):
-        assert (one.ids, one.accepts, one.draft_forwards) == (other.ids, other.accepts, other.draft_forwards)
-    steps = max(record.forwards for record in together)  # of the target: all begin together
+        assert (one.output_ids, one.accepted_lengths, one.draft_forwards) == (
+            other.output_ids,
+            other.accepted_lengths,
+            other.draft_forwards,
+        )
+    steps = max(record.target_forwards for record in together)  # of the target: all begin together
     assert len(seen.rows) == 3 * steps
     assert sum(map(len, seen.rows)) == sum(record.draft_forwards for record in together)
 
@@ -215,8 +222,8 @@ def test_up_to_the_last_cell_of_the_cache(k: int) -> None:
             for length in (1, 12, 19, 20):
                 (asked,) = requests((length, 21 - length, frozenset()))
                 (record,) = decode(small, method, [asked], Sampling())
-                assert record.ids == ar(small, asked.ids, 21 - length, Sampling())
-                assert record.draft_forwards <= k * record.forwards
+                assert record.output_ids == ar(small, asked.ids, 21 - length, Sampling())
+                assert record.draft_forwards <= k * record.target_forwards
             assert free_slots(engine_of_draft) == 1
 
 
@@ -260,7 +267,7 @@ def test_a_failed_forward_leaves_no_slot_behind(engine: Engine, monkeypatch: pyt
                 decode(engine, method, requests(*[(5, 21, frozenset())] * 5), Sampling(), SLOTS)
         assert free_slots(engine) == free_slots(shared.engine) == SLOTS
         (record,) = decode(engine, method, requests((5, 9, frozenset())), Sampling())
-        assert record.accepts == [4, 4]  # as if nothing had been
+        assert record.accepted_lengths == [4, 4]  # as if nothing had been
 
 
 def test_a_run_that_is_given_up_leaves_no_slot_behind(engine: Engine) -> None:
@@ -285,7 +292,11 @@ def test_in_graphs_all_captures_come_before_the_first_prompt(engine: Engine, mon
     for _ in range(2):
         records = decode(engine, method, asked, Sampling(), SLOTS)
         for one, other in zip(records, eager, strict=True):
-            assert (one.ids, one.accepts, one.draft_forwards) == (other.ids, other.accepts, other.draft_forwards)
+            assert (one.output_ids, one.accepted_lengths, one.draft_forwards) == (
+                other.output_ids,
+                other.accepted_lengths,
+                other.draft_forwards,
+            )
         report = method.shared.engine.report()
         assert (report["graphs"], report["late_captures"]) == (2 * SLOTS, 0)  # one or two rows, up to three slots
     # Another way of sampling has graphs of its own. (On a CPU they have the noise of their first step baked in.)
@@ -346,11 +357,11 @@ def test_rows_that_only_one_of_the_models_has(engine: Engine, rows: int, monkeyp
     asked = [Request("p", 0, unknown, StopRule(frozenset(), (), 40, str))]
     for sampling in SAMPLINGS:
         (record,) = decode(engine, method, asked, sampling)
-        assert record.ids == ar(engine, unknown, 40, sampling)
+        assert record.output_ids == ar(engine, unknown, 40, sampling)
         if rows > VOCAB:
-            assert record.rows < 5 * record.forwards  # chains were cut before such a draft
+            assert record.tree_rows < 5 * record.target_forwards  # chains were cut before such a draft
         else:
-            assert max(record.ids) >= rows
+            assert max(record.output_ids) >= rows
 
 
 def test_a_draft_model_that_the_engine_refuses_is_named(engine: Engine) -> None:
@@ -394,9 +405,9 @@ def test_a_run_with_the_target_as_its_own_draft_model(tmp_path: Path, more: Sequ
     assert code == 0, err
     (run,) = json.loads(out)
     ours = {row["method"]: row for row in run["rows"]}
-    assert ours["sps"]["tpf"] == 6
+    assert ours["sps"]["tokens_per_forward"] == 6
     assert (ours["sps"]["target_forwards"], ours["sps"]["draft_forwards"]) == (8, 40)
-    assert (ours["ar"]["tpf"], ours["ar"]["draft_forwards"]) == (1, 0)
+    assert (ours["ar"]["tokens_per_forward"], ours["ar"]["draft_forwards"]) == (1, 0)
     assert ours["sps"]["lossless"]["verdict"] == "exact"
     (spec,) = [
         spec for spec in json.loads((Path(run["folder"]) / "run.json").read_text())["methods"] if spec["weights"]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from specbench.report.frame import write
+from specbench.report.formats import write
 
 NASTY = 'a "b", | & 50% $x_1 #{}~^\\ <b>*[c](d)\nnext\r\x1b[2J'
 FRAME = pd.DataFrame(

@@ -22,7 +22,7 @@ Damage = Callable[[Path], object]
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A finished run of ar and jf on eight prompts."""
-    records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.5, forwards=8)]
+    records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.5, target_forwards=8)]
     return folder(tmp_path / "runs", config(["jf"], 8), records, lossless=dict.fromkeys(["ar", "jf"], EXACT))
 
 
@@ -66,7 +66,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "another task": (edited("run.json", task={"name": "t"}), "field 'task.version'"),
     "torn line": (lambda run: lines(run, lambda all: [*all[:3], all[3][:40] + "\n", *all[4:]]), "line 4 is damaged"),
     "a field of the future": (
-        lambda run: lines(run, lambda all: [all[0].replace('"key"', '"new": 1, "key"', 1), *all[1:]]),
+        lambda run: lines(run, lambda all: [all[0].replace('"request_id"', '"new": 1, "request_id"', 1), *all[1:]]),
         "field 'new'",
     ),
     "cut off": (lambda run: lines(run, lambda all: all[:-2]), "it holds 6 requests of jf where its summary has 8"),
@@ -78,15 +78,15 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "more prompts": (edited("run.json", task=config(["jf"], 7).task.model_dump()), "more prompts than the 7"),
     "tokens that are not its forwards'": (
-        lambda run: lines(run, lambda all: [all[0].replace('"n_out":25', '"n_out":26'), *all[1:]]),
+        lambda run: lines(run, lambda all: [all[0].replace('"output_tokens":25', '"output_tokens":26'), *all[1:]]),
         "ar|p/0|0 has other tokens than its forwards emitted",
     ),
     "rows in another order": (reversed_rows, "another order"),
     "another summary": (row(tokens=199), "200 tokens of jf where its summary has 199"),
     "summary of other methods": (row(method="pld"), "cut off or mixed"),
-    "summary without rows": (edited("summary.json", rows=[]), "cut off or mixed"),
-    "summary with words for figures": (row(tpf="fast"), "field 'tpf'"),
-    "summary that is not finite": (row(tok_s=float("inf")), "field 'tok_s'"),
+    "summary without rows": (edited("summary.json", rows=[]), "field 'rows'"),
+    "summary with words for figures": (row(tokens_per_forward="fast"), "field 'rows.1.tokens_per_forward'"),
+    "summary that is not finite": (row(decode_tok_s=float("inf")), "field 'rows.1.decode_tok_s'"),
     "summary that is a list": (lambda run: (run / "summary.json").write_text("[]"), "not a JSON object"),
     "a projection of nothing": (lambda run: (run / "projection-x.json").write_text('{"rows": 1}'), "damaged"),
     "a projection of another": (
@@ -118,8 +118,8 @@ def test_a_sound_run_is_used_and_counted(run: Path) -> None:
     assert found.skipped == ()
     assert (made.id, made.folder, made.complete) == (run.name, run.name, True)
     assert [row.method for row in made.rows] == ["ar", "jf"]
-    assert made.tallies["jf"].accepts == {3: 64}
-    assert made.tallies["jf"].tpf().value == pytest.approx(24 / 8)
+    assert made.tallies["jf"].accepted_lengths == {3: 64}
+    assert made.tallies["jf"].tokens_per_forward().value == pytest.approx(24 / 8)
 
 
 def test_a_run_that_was_killed_is_used_and_said_not_to_be_complete(run: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_run_that_was_killed_is_used_and_said_not_to_be_complete(run: Path) ->
     made = read_whole_run(run)
     assert not made.complete
     assert made.rows[1].requests == 7
-    assert made.rows[1].tpf == pytest.approx(3)
+    assert made.rows[1].tokens_per_forward == pytest.approx(3)
 
 
 def test_they_are_found_below_a_folder_once_each(run: Path) -> None:

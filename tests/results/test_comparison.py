@@ -91,12 +91,14 @@ def test_a_slow_machine_is_not_a_slow_method_over_ar(made: Callable[..., Path]) 
 def test_figures_are_those_of_both_runs_and_multiply_up(made: Callable[..., Path]) -> None:
     first, slower = made("first", noisy(1)), made("slower", noisy(3, {"jetspec": 1.05}))
     found = row(compared(first, slower), "jetspec")
-    shown = [read.read.summary["rows"][1] for read in read_sides([str(first), str(slower)])]
-    assert found["tpf"] == [figures["tpf"] for figures in shown]
-    assert found["tok_s"] == [figures["tok_s"] for figures in shown]
-    assert found["speedup"]["value"] == pytest.approx(found["tpf"][1] / found["tpf"][0] * found["step_ratio"])
+    shown = [read.read.summary.rows[1] for read in read_sides([str(first), str(slower)])]
+    assert found["tokens_per_forward"] == [figures.tokens_per_forward for figures in shown]
+    assert found["decode_tok_s"] == [figures.decode_tok_s for figures in shown]
+    assert found["speedup"]["value"] == pytest.approx(
+        found["tokens_per_forward"][1] / found["tokens_per_forward"][0] * found["step_ratio"]
+    )
     assert (found["answers_differ"], found["requests"], found["length_changed"]) == (0, 12, 0)
-    assert found["right"] == [{"passed": each["accuracy"]["passed"], "scored": 12} for each in shown]
+    assert found["right"] == [{"passed": each.accuracy.passed, "scored": 12} for each in shown if each.accuracy]
     each = found["prompts"]
     assert len(each) == 12
     assert all(prompt["same_answer"] for prompt in each)
@@ -108,10 +110,9 @@ def test_two_methods_of_one_run_are_what_their_speedups_say(made: Callable[..., 
     found = compared(f"{first}:ar", f"{first}:jetspec")
     (only,) = found["rows"]
     (side, _) = read_sides([str(first), str(first)])
-    speedup = side.read.summary["rows"][1]["speedup"]
-    assert {name: only["speedup"][name] for name in ("value", "low", "high")} == {
-        name: speedup[name] for name in ("value", "low", "high")
-    }
+    speedup = side.read.summary.rows[1].speedup
+    assert speedup is not None
+    assert [only["speedup"][name] for name in ("value", "low", "high")] == [speedup.value, speedup.low, speedup.high]
     assert only["over_ar"] is None  # both have the same AR
     assert found["differs"] == {"B": []}
 
@@ -119,7 +120,7 @@ def test_two_methods_of_one_run_are_what_their_speedups_say(made: Callable[..., 
 def test_answers_that_differ_are_counted_and_their_verdicts_compared(made: Callable[..., Path]) -> None:
     def other_end(line: dict[str, Any]) -> None:
         if line["method"] == "jetspec" and line["prompt_id"].endswith(("1", "3")):
-            line["ids"][-1] += 1
+            line["output_ids"][-1] += 1
 
     found = row(compared(made("first", noisy(1)), made("other end", other_end)), "jetspec")
     changed = [each["prompt"] for each in found["prompts"] if not each["same_answer"]]
@@ -139,7 +140,7 @@ def test_the_first_run_is_the_reference_of_all_others(made: Callable[..., Path])
 
 def test_shared_engines_are_compared_by_their_shares(made: Callable[..., Path]) -> None:
     def busy(by: float) -> runs.Change:
-        return lambda line: line.update(busy_decode_s=line["decode_s"] * by)
+        return lambda line: line.update(decode_share_s=line["decode_s"] * by)
 
     def several(run: dict[str, Any]) -> None:
         run["concurrency"] = 2
@@ -212,7 +213,7 @@ def test_unlike_runs_are_refused_with_the_reason(
 def test_other_prompts_are_refused(made: Callable[..., Path], tmp_path: Path) -> None:
     def renamed(line: dict[str, Any]) -> None:
         line["prompt_id"] += "x"
-        line["key"] = f"{line['method']}|{line['prompt_id']}|0"
+        line["request_id"] = f"{line['method']}|{line['prompt_id']}|0"
 
     other = runs.derived(tmp_path / "other", renamed)
     (other / "verdicts.jsonl").unlink()
@@ -255,7 +256,7 @@ def test_rows_of_other_names_are_paired_where_they_are_named(made: Callable[...,
     assert [r["methods"] for r in compared(first, others)["rows"]] == [["ar", "ar"]]
     (only,) = compared(f"{first}:jetspec", f"{others}:jetspec#2")["rows"]
     assert only["methods"] == ["jetspec", "jetspec#2"]
-    assert only["tpf"][0] != only["tpf"][1]
+    assert only["tokens_per_forward"][0] != only["tokens_per_forward"][1]
 
 
 def test_a_gate_that_could_never_fall_is_refused(made: Callable[..., Path], tmp_path: Path) -> None:

@@ -24,10 +24,22 @@ from specbench.results import folder as run_folder
 from specbench.results.folder import RunFolder
 from specbench.results.request_log import RequestLog, read_requests
 from specbench.results.schema import SCHEMA_VERSION
+from specbench.results.summary_schema import RunSummary
 
 DIGEST = "0123456789abcdef" * 4
 RUN = {"method": "jacobi"}
 STORED = {"method": "jacobi", "schema_version": SCHEMA_VERSION, "digest": DIGEST}
+SUMMARY = RunSummary.model_validate(
+    {
+        "complete": True,
+        "rows": [
+            {
+                "method": "ar", "prompts": 1, "requests": 1, "tokens": 2, "target_forwards": 1, "decode_tok_s": 1.0,
+                "tokens_per_forward": 1.0, "tokens_per_forward_with_prefill": 1.0,
+            }
+        ],
+    }
+)  # fmt: skip
 
 # A process that may write no file beyond argv[2] bytes: the kernel refuses the rest of a line, as a full disk does.
 FULL_DISK = """
@@ -322,12 +334,12 @@ def test_an_interrupted_run_is_found_and_a_finished_one_is_not(tmp_path: Path) -
         assert list(read_requests(again.requests_path)) == [{"i": 0}]
         again.log.append({"i": 1})
         assert again.summary() is None
-        again.finish({"requests": 2})
+        again.finish(SUMMARY)
     assert names(first.path) == ["DONE", "requests.jsonl", "run.json", "summary.json"]
     assert RunFolder.find_unfinished(tmp_path, DIGEST) is None
     read = RunFolder.load(first.path)
     assert read.finished
-    assert read.summary() == {"requests": 2}
+    assert read.summary() == SUMMARY
     assert [row["i"] for row in read_requests(read.requests_path)] == [0, 1]
 
 
@@ -340,12 +352,12 @@ def test_the_newest_whole_run_that_suits_is_found_finished(tmp_path: Path, monke
         with RunFolder.create(tmp_path, "ar-gsm8k", digest, RUN) as folder:
             made.append(folder.path)
             if len(made) < 5:  # the last was broken off
-                folder.finish({"requests": len(made)})
+                folder.finish(SUMMARY.model_copy(update={"bootstrap_seed": len(made)}))
     (made[3] / "summary.json").write_text("{")
 
     found = RunFolder.find_finished(tmp_path, DIGEST)
     assert found is not None
-    assert (found.path, found.summary()) == (made[1], {"requests": 2})
+    assert (found.path, found.summary()) == (made[1], SUMMARY.model_copy(update={"bootstrap_seed": 2}))
     older = RunFolder.find_finished(tmp_path, DIGEST, lambda found: found.path != made[1])
     assert older is not None
     assert older.path == made[0]
@@ -391,7 +403,7 @@ def test_a_run_that_finished_while_it_was_looked_up_is_not_resumed(
     acquire = run_folder._acquire
 
     def finishes_first(path: Path) -> int:
-        folder.finish({})
+        folder.finish(SUMMARY)
         return acquire(path)
 
     monkeypatch.setattr(run_folder, "_acquire", finishes_first)
@@ -402,7 +414,7 @@ def test_a_summary_that_cannot_be_written_leaves_the_run_unfinished(tmp_path: Pa
     with RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN) as folder:
         (folder.path / "summary.json").mkdir()
         with pytest.raises(EnvironmentRefused, match=r"cannot write .*summary\.json"):
-            folder.finish({})
+            folder.finish(SUMMARY)
         assert not folder.finished
 
 
@@ -413,7 +425,7 @@ def test_a_folder_opened_for_reading_refuses_writes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="opened for reading"):
         folder.log.append({})
     with pytest.raises(ValueError, match="opened for reading"):
-        folder.finish({})
+        folder.finish(SUMMARY)
     assert names(path) == [".lock", "run.json"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,9 @@ def old_summary(content: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_a_committed_run_reads_and_shows(folder: Path) -> None:
     read = read_run(folder)
-    assert len(read.records) == sum(row["requests"] for row in read.summary["rows"]) > 0
+    assert len(read.records) == sum(row.requests for row in read.summary.rows) > 0
     text = shown(read)
-    assert all(row["method"] in text for row in read.summary["rows"])
+    assert all(row.method in text for row in read.summary.rows)
     assert LEGEND.split(".")[0] in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
 
@@ -114,23 +115,25 @@ def test_a_run_from_before_traces_and_figures_reads_and_shows(copy: Callable[...
 def test_an_unfinished_run_from_before_is_summed_up_anew(copy: Callable[..., Path]) -> None:
     read = read_run(copy(old_run, old_request, lambda summary: None))
     finished = read_run(COMMITTED[0])
-    figures = ("method", "tokens", "tpf", "tok_s", "accuracy")
-    assert [[row[name] for name in figures] for row in read.summary["rows"]] == [
-        [row[name] for name in figures] for row in finished.summary["rows"]
+    figures = ("method", "tokens", "tokens_per_forward", "decode_tok_s", "accuracy")
+    assert [[getattr(row, name) for name in figures] for row in read.summary.rows] == [
+        [getattr(row, name) for name in figures] for row in finished.summary.rows
     ]
     # The interval is made in another way by now, and both say how.
-    speedups = [row["speedup"] for row in (read.summary["rows"][1], finished.summary["rows"][1])]
-    assert speedups[0]["value"] == speedups[1]["value"]
-    assert (read.summary["interval"], finished.summary.get("interval")) == (INTERVAL, None)
+    ours, theirs = (row.speedup for row in (read.summary.rows[1], finished.summary.rows[1]))
+    assert ours is not None
+    assert theirs is not None
+    assert ours.value == theirs.value
+    assert (read.summary.interval, finished.summary.interval) == (INTERVAL, None)
     old = "percentile bootstrap, as an earlier version made them"
     assert [old in " ".join(shown(each).split()) for each in (read, finished)] == [False, True]
-    assert [(row["phases"], row["measures"]) for row in read.summary["rows"]] == [(None, {})] * 2
+    assert [(row.phases, row.measures) for row in read.summary.rows] == [(None, {})] * 2
 
 
 @pytest.mark.parametrize(
     ("where", "change"),
     [
-        ("accepts", lambda line: line.pop("accepts")),
+        ("accepted_lengths", lambda line: line.pop("accepts")),
         ("phases", lambda line: line.update(phases={})),
         ("measures.luck", lambda line: line.update(measures={"luck": "much"})),
         ("phases_s.draft", lambda line: line.update(phases_s={"draft": 3})),
@@ -173,8 +176,10 @@ def test_phases_are_a_table_below_the_headline(copy: Callable[..., Path]) -> Non
 
 def test_a_method_that_was_not_traced_is_left_out_of_the_phases(copy: Callable[..., Path]) -> None:
     read = read_run(copy(request=split, summary=lambda summary: None))
-    read.summary["rows"][0]["phases"] = None
-    below = shown(read).partition("ms a step")[2]
+    ar, *others = read.summary.rows
+    rows = [ar.model_copy(update={"phases": None}), *others]
+    untraced = replace(read, summary=read.summary.model_copy(update={"rows": rows}))
+    below = shown(untraced).partition("ms a step")[2]
     assert "jacobi" in below
     assert "\nar " not in below
 

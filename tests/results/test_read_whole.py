@@ -22,7 +22,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("folder", runs.COMMITTED, ids=lambda p: p.name)
 def test_committed_runs_are_whole(folder: Path) -> None:
-    assert read_whole(folder).summary["complete"]
+    assert read_whole(folder).summary.complete
 
 
 def test_a_derived_run_is_whole(sound: Path) -> None:
@@ -62,23 +62,26 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "summary cut off": (lambda f: (f / "summary.json").write_text("{"), "is damaged"),
     "summary of something else": (
         lambda f: (f / "summary.json").write_text('{"rows": 3}'),
-        "its summary is no summary",
+        "summary.json is damaged: field 'complete'",
     ),
-    "empty summary": (lambda f: (f / "summary.json").write_text("{}"), "no summary.json, or an empty one"),
-    "no summary": (lambda f: (f / "summary.json").unlink(), "no summary.json, or an empty one"),
+    "empty summary": (lambda f: (f / "summary.json").write_text("{}"), "summary.json is damaged: field 'complete'"),
+    "no summary": (lambda f: (f / "summary.json").unlink(), "has no summary.json; restore it"),
     "torn line": (lambda f: lines(f, lambda old: [*old[:-1], old[-1][:50]]), "11 requests of"),
     "line cut out": (lambda f: lines(f, lambda old: old[1:]), "11 requests of"),
     "no requests": (lambda f: (f / "requests.jsonl").unlink(), "0 requests of ar"),
     "line twice": (lambda f: lines(f, lambda old: [*old, old[0]]), "twice"),
     "garbage line": (lambda f: lines(f, lambda old: ["{x\n", *old]), "line 1 is damaged"),
-    "field missing": (request(lambda line: line.pop("accepts")), "field 'accepts'"),
+    "field missing": (request(lambda line: line.pop("accepted_lengths")), "field 'accepted_lengths'"),
     "stranger": (
-        request(lambda line: line.update(method="pld", key=f"pld|{line['prompt_id']}|0")),
+        request(lambda line: line.update(method="pld", request_id=f"pld|{line['prompt_id']}|0")),
         "pld|gsm8k/0|0 is of a method that the run has not",
     ),
-    "other key": (request(lambda line: line.update(key="ar|p|0")), "ar|p|0 is not what its fields say"),
-    "tokens lost": (request(lambda line: line["ids"].pop()), "has other tokens than its forwards emitted"),
-    "forwards lost": (request(lambda line: line["accepts"].pop()), "has other tokens than its forwards emitted"),
+    "other key": (request(lambda line: line.update(request_id="ar|p|0")), "ar|p|0 is not what its fields say"),
+    "tokens lost": (request(lambda line: line["output_ids"].pop()), "has other tokens than its forwards emitted"),
+    "forwards lost": (
+        request(lambda line: line["accepted_lengths"].pop()),
+        "has other tokens than its forwards emitted",
+    ),
     "no time": (request(lambda line: line.update(decode_s=float("nan"))), "has a time that is none"),
     "time runs back": (request(lambda line: line.update(decode_s=-1.0)), "has a time that is none"),
     "more were asked": (
@@ -86,7 +89,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "run.json says 13",
     ),
     "other prompt": (
-        request(lambda line: line.update(prompt_id="x", key=f"{line['method']}|x|0")),
+        request(lambda line: line.update(prompt_id="x", request_id=f"{line['method']}|x|0")),
         "verdicts.jsonl judges",
     ),
     "other methods": (
@@ -121,9 +124,9 @@ def test_it_is_refused_by_name_in_one_line(sound: Path, tmp_path: Path, kind: st
 def test_files_of_two_runs_in_one_folder_are_refused(sound: Path, tmp_path: Path) -> None:
     # The requests and verdicts of another run of the same methods on the same prompts: only the sums tell.
     def shorter(line: dict[str, Any]) -> None:
-        line["accepts"][-1] -= 1
-        line["ids"].pop()
-        line["n_out"] -= 1
+        line["accepted_lengths"][-1] -= 1
+        line["output_ids"].pop()
+        line["output_tokens"] -= 1
 
     other = runs.derived(tmp_path / "other", shorter)
     for name in ("run.json", "summary.json"):

@@ -18,15 +18,15 @@ from specbench.results.summary import summarise
 def record(method: str, number: int, accepts: Sequence[int], step_s: float, **changes: Any) -> RequestRecord:
     """One request: prefill 2 s, then a forward of ``step_s`` for each entry of ``accepts``."""
     prompt, again = f"p{number}", changes.pop("repeat", 0)
-    n_out, decode_s = 1 + sum(accepts), step_s * len(accepts)
+    output_tokens, decode_s = 1 + sum(accepts), step_s * len(accepts)
     values: dict[str, Any] = {
-        "key": request_key(method, prompt, again), "method": method, "prompt_id": prompt, "repeat": again,
-        "n_prompt": 5, "ids": list(range(n_out)), "text": "", "stop_reason": "stop",
-        "n_out": n_out, "n_overshoot": 0, "n_stop_tail": 0,
-        "accepts": list(accepts), "rows": 4 * len(accepts), "forwards": len(accepts), "draft_forwards": 0,
-        "start_s": 0.0, "segment": 0,
-        "ttft_s": 2.0, "decode_s": decode_s, "e2e_s": 2.0 + decode_s,
-        "busy_prefill_s": 2.0, "busy_decode_s": decode_s,
+        "request_id": request_key(method, prompt, again), "method": method, "prompt_id": prompt, "repeat": again,
+        "prompt_tokens": 5, "output_ids": list(range(output_tokens)), "text": "", "finish_reason": "stop",
+        "output_tokens": output_tokens, "overshoot_tokens": 0, "stop_tail_tokens": 0,
+        "accepted_lengths": list(accepts), "tree_rows": 4 * len(accepts), "target_forwards": len(accepts),
+        "draft_forwards": 0, "start_s": 0.0, "segment": 0,
+        "ttft_s": 2.0, "decode_s": decode_s, "latency_s": 2.0 + decode_s,
+        "prefill_share_s": 2.0, "decode_share_s": decode_s,
     }  # fmt: skip
     return RequestRecord.model_validate(values | changes)
 
@@ -34,7 +34,7 @@ def record(method: str, number: int, accepts: Sequence[int], step_s: float, **ch
 def summary(records: Sequence[RequestRecord], prompts: int, **more: Any) -> dict[str, Any]:
     config = {name: more.pop(name) for name in ("repeats", "concurrency") if name in more}
     labels = list(dict.fromkeys(r.method for r in records))
-    return summarise(toys.config(labels, prompts, **config), records, **more)
+    return summarise(toys.config(labels, prompts, **config), records, **more).model_dump(mode="json")
 
 
 def row(records: Sequence[RequestRecord], label: str, **more: Any) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def test_figures_are_ratios_of_sums() -> None:
     mine = [record("mine", 0, [3] * 10, 1.0), record("mine", 1, [1, 2], 4.0)]
     found = row(mine, "mine", prompts=2)
     assert found["tokens"] == 31 + 4
-    assert found["tpf"] == pytest.approx(33 / 12)
-    assert found["tpf_all"] == pytest.approx(35 / 14)
-    assert found["tok_s"] == pytest.approx(33 / 18)
+    assert found["tokens_per_forward"] == pytest.approx(33 / 12)
+    assert found["tokens_per_forward_with_prefill"] == pytest.approx(35 / 14)
+    assert found["decode_tok_s"] == pytest.approx(33 / 18)
     assert found["e2e_tok_s"] == pytest.approx(35 / 22)
     assert found["step_s"] == pytest.approx(18 / 12)
     assert found["rows_per_step"] == pytest.approx(4)
@@ -67,7 +67,17 @@ def test_figures_are_ratios_of_sums() -> None:
 
 def test_counts_are_summed_and_ttft_is_a_median() -> None:
     mine = [
-        record("mine", n, [2], 1.0, ttft_s=t, n_overshoot=n, n_stop_tail=2 * n, draft_forwards=3, stop_reason=reason)
+        record(
+            "mine",
+            n,
+            [2],
+            1.0,
+            ttft_s=t,
+            overshoot_tokens=n,
+            stop_tail_tokens=2 * n,
+            draft_forwards=3,
+            finish_reason=reason,
+        )
         for n, (t, reason) in enumerate([(1.0, "stop"), (9.0, "length"), (2.0, "stop-string")])
     ]
     found = row(mine, "mine", prompts=3)
@@ -80,7 +90,7 @@ def test_speedup_over_ar_and_its_decomposition() -> None:
     assert found["speedup"]["value"] == pytest.approx(8 / 4.5)
     assert found["e2e_speedup"]["value"] == pytest.approx(10 / 6.5)
     assert found["step_ratio"] == pytest.approx(1 / 1.5)
-    assert found["speedup"]["value"] == pytest.approx(found["tpf"] * found["step_ratio"])
+    assert found["speedup"]["value"] == pytest.approx(found["tokens_per_forward"] * found["step_ratio"])
     assert found["speedup"]["verdict"] == "faster"
     assert found["length_changed"] == 0
 
@@ -103,7 +113,7 @@ def test_only_requests_of_both_are_compared_and_the_summary_says_incomplete() ->
     slow = record("mine", 99, [1], 1000.0)  # no AR twin
     found = row([*both(), slow], "mine", prompts=9)
     assert found["speedup"]["value"] == pytest.approx(8 / 4.5)
-    assert found["tok_s"] == pytest.approx((8 * 8 + 1) / (8 * 4.5 + 1000))
+    assert found["decode_tok_s"] == pytest.approx((8 * 8 + 1) / (8 * 4.5 + 1000))
     assert summary([*both(), slow], 9)["complete"] is False
     assert summary(both(), 8)["complete"] is True
     assert summary(both(), 8, repeats=2)["complete"] is False
@@ -131,30 +141,30 @@ def test_repeats_of_a_prompt_are_one_cluster() -> None:
 def test_several_at_a_time_are_judged_by_their_share_of_the_engine() -> None:
     # On the wall each request also waits for the others; the shares are the throughput.
     records = [
-        r.model_copy(update={"decode_s": 100.0, "ttft_s": 50.0, "e2e_s": 150.0}) for r in both(busy_prefill_s=1.0)
+        r.model_copy(update={"decode_s": 100.0, "ttft_s": 50.0, "latency_s": 150.0}) for r in both(prefill_share_s=1.0)
     ]
     found = row(records, "mine", concurrency=4)
-    assert found["tok_s"] == pytest.approx(8 / 4.5)
+    assert found["decode_tok_s"] == pytest.approx(8 / 4.5)
     assert found["e2e_tok_s"] == pytest.approx(9 / 5.5)
     assert found["step_s"] == pytest.approx(1.5)
     assert found["speedup"]["value"] == pytest.approx(8 / 4.5)
     assert found["e2e_speedup"]["value"] == pytest.approx(10 / 5.5)
     assert found["step_ratio"] == pytest.approx(1 / 1.5)
-    assert row(records, "mine")["tok_s"] == pytest.approx(8 / 100)  # one at a time it is the wall
+    assert row(records, "mine")["decode_tok_s"] == pytest.approx(8 / 100)  # one at a time it is the wall
 
 
 def test_answers_of_one_token_have_no_speed_and_break_nothing() -> None:
     records = [record(method, n, [], 1.0) for method in ("ar", "mine") for n in range(8)]
     found = row(records, "mine")
-    for name in ("tpf", "tok_s", "step_s", "rows_per_step", "step_ratio", "speedup"):
+    for name in ("tokens_per_forward", "decode_tok_s", "step_s", "rows_per_step", "step_ratio", "speedup"):
         assert found[name] is None
     assert found["e2e_speedup"]["value"] == pytest.approx(1)
 
 
 def test_a_method_without_requests_has_a_row_of_nothing() -> None:
-    rows = summarise(toys.config(["ar", "mine"], 2), [record("ar", 0, [1], 1.0)])["rows"]
+    rows = summarise(toys.config(["ar", "mine"], 2), [record("ar", 0, [1], 1.0)]).model_dump()["rows"]
     assert [r["method"] for r in rows] == ["ar", "mine"]
-    assert (rows[1]["requests"], rows[1]["tok_s"], rows[1]["speedup"], rows[1]["ttft_median_s"]) == (
+    assert (rows[1]["requests"], rows[1]["decode_tok_s"], rows[1]["speedup"], rows[1]["ttft_median_s"]) == (
         0,
         None,
         None,
@@ -164,7 +174,7 @@ def test_a_method_without_requests_has_a_row_of_nothing() -> None:
 
 def test_accuracy_counts_what_was_scored() -> None:
     records = both()
-    verdicts = {r.key: r.prompt_id != "p0" for r in records if r.prompt_id != "p7"}
+    verdicts = {r.request_id: r.prompt_id != "p0" for r in records if r.prompt_id != "p7"}
     accuracy = row(records, "mine", verdicts=verdicts)["accuracy"]
     assert (accuracy["passed"], accuracy["scored"]) == (6, 7)
     assert accuracy["value"] == pytest.approx(6 / 7)
@@ -178,7 +188,7 @@ def test_right_answers_beyond_ars_are_counted_on_the_prompts_of_both() -> None:
     # AR has p0 to p3 right, the method p2 to p5; p6 of the method and p7 of AR are not scored.
     right = {"ar": range(0, 4), "mine": range(2, 6)}
     skipped = {request_key("mine", "p6", 0), request_key("ar", "p7", 0)}
-    verdicts = {r.key: int(r.prompt_id[1:]) in right[r.method] for r in records if r.key not in skipped}
+    verdicts = {r.request_id: int(r.prompt_id[1:]) in right[r.method] for r in records if r.request_id not in skipped}
     found = row(records, "mine", verdicts=verdicts)["accuracy_difference"]
     assert (found["gained"], found["lost"], found["value"], found["p_value"]) == (2, 2, 0, 1)
     assert found["low"] < 0 < found["high"]
@@ -206,13 +216,13 @@ def test_the_same_method_once_more_is_held_against_its_first_row() -> None:
     records = [*both(), *(record("mine#2", n, [3, 3, 2], 1.5 * (1 + 0.001 * n)) for n in range(8))]
     config = toys.config(["ar", "mine", "mine#2"], 8)
     methods = [spec.model_copy(update={"name": spec.label.partition("#")[0]}) for spec in config.methods]
-    rows = summarise(config.model_copy(update={"methods": methods}), records)["rows"]
+    rows = summarise(config.model_copy(update={"methods": methods}), records).model_dump()["rows"]
     assert [r["again"] and r["again"]["of"] for r in rows] == [None, None, "mine"]
     assert rows[2]["again"]["speedup"]["value"] == pytest.approx(1 / 1.0035)
     assert rows[2]["speedup"]["value"] == pytest.approx(8 / 4.5 / 1.0035)
     # With another option it is another thing.
     methods[2] = methods[2].model_copy(update={"options": {"n": 4}})
-    assert summarise(config.model_copy(update={"methods": methods}), records)["rows"][2]["again"] is None
+    assert summarise(config.model_copy(update={"methods": methods}), records).rows[2].again is None
 
 
 def test_losslessness_is_passed_on_with_the_rates_of_prompts() -> None:
@@ -244,7 +254,7 @@ def grouped() -> list[RequestRecord]:
 def test_groups_are_the_first_part_of_a_category_and_overall_is_everything() -> None:
     groups = row(grouped(), "mine", prompts=4)["groups"]
     assert {name: figures["prompts"] for name, figures in groups.items()} == {"talk": 2, "code": 1, "overall": 4}
-    assert groups["talk"]["tpf"] == pytest.approx(8 / 3)
+    assert groups["talk"]["tokens_per_forward"] == pytest.approx(8 / 3)
     assert groups["talk"]["speedup"]["value"] == pytest.approx(8 / 4.5)
     one = [r for r in grouped() if r.category.startswith("talk")]
     assert list(row(one, "mine", prompts=2)["groups"]) == ["talk"]
@@ -264,9 +274,9 @@ def test_spec_benchs_speedup_is_a_ratio_of_mean_speeds_where_only_ar_goes_withou
     # Prompt 0: AR 9 tokens, 8 without the stop, in 10 s; the method 9 in 6.5 s. Prompt 1 is cut: 5 in 6 s and in 4 s.
     records = [
         record("ar", 0, [1] * 8, 1.0, category="x"),
-        record("ar", 1, [1] * 4, 1.0, category="x", stop_reason="length"),
+        record("ar", 1, [1] * 4, 1.0, category="x", finish_reason="length"),
         record("mine", 0, [3, 3, 2], 1.5, category="x"),
-        record("mine", 1, [2, 2], 1.0, category="x", stop_reason="length"),
+        record("mine", 1, [2, 2], 1.0, category="x", finish_reason="length"),
     ]
     figures = row(records, "mine", prompts=2)["groups"]["x"]
     assert figures["specbench_speedup"] == pytest.approx((9 / 6.5 + 5 / 4) / (8 / 10 + 5 / 6))
@@ -276,7 +286,7 @@ def test_spec_benchs_speedup_is_a_ratio_of_mean_speeds_where_only_ar_goes_withou
 def test_the_turns_of_a_question_are_one_speed_and_repeats_one_ratio_each() -> None:
     def turn(method: str, number: int, accepts: Sequence[int], repeat: int = 0) -> RequestRecord:
         key = request_key(method, "p0", repeat, number)
-        changes = {"turn": number, "key": key, "category": "x", "stop_reason": "length", "repeat": repeat}
+        changes = {"turn": number, "request_id": key, "category": "x", "finish_reason": "length", "repeat": repeat}
         return record(method, 0, accepts, 1.0, **changes)
 
     turns = [turn("ar", 1, [1] * 3), turn("ar", 2, [1]), turn("mine", 1, [3]), turn("mine", 2, [1])]
@@ -288,7 +298,7 @@ def test_the_turns_of_a_question_are_one_speed_and_repeats_one_ratio_each() -> N
 
 def test_later_turns_that_followed_another_answer_are_counted() -> None:
     records = [record("ar", n, [1], 1.0) for n in range(2)]
-    records += [record("mine", 0, [1], 1.0), record("mine", 1, [1], 1.0, n_prompt=6)]
+    records += [record("mine", 0, [1], 1.0), record("mine", 1, [1], 1.0, prompt_tokens=6)]
     assert row(records, "mine", prompts=2)["prompt_changed"] == 1
 
 

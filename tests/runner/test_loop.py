@@ -28,7 +28,9 @@ S = 1_000_000_000  # one second, so that costs below read as seconds
 def rows(records: Sequence[RequestRecord], prompts: int, **config: Any) -> dict[str, dict[str, Any]]:
     """The summary's rows by method label."""
     labels = list(dict.fromkeys(record.method for record in records))
-    return {row["method"]: row for row in summarise(toys.config(labels, prompts, **config), records)["rows"]}
+    return {
+        row["method"]: row for row in summarise(toys.config(labels, prompts, **config), records).model_dump()["rows"]
+    }
 
 
 # ------------------------------------------------------------------ one sequence at a time
@@ -42,21 +44,26 @@ def test_every_figure_of_a_run_of_known_costs() -> None:
     segments = [runner(engine).segment(method, requests) for method in (toy(label="ar"), toy(5, (3,)))]
     records = list(chain.from_iterable(segments))
     for record in records:
-        assert record.ids == [answer([int(record.prompt_id[1:])], at) for at in range(25)]
-        assert (record.n_prompt, record.n_out, record.stop_reason, record.n_overshoot) == (3, 25, "length", 0)
-        assert record.ttft_s == record.busy_prefill_s == pytest.approx(7)
-        assert record.e2e_s == pytest.approx(record.ttft_s + record.decode_s)
-        assert record.busy_decode_s == pytest.approx(record.decode_s)
+        assert record.output_ids == [answer([int(record.prompt_id[1:])], at) for at in range(25)]
+        assert (record.prompt_tokens, record.output_tokens, record.finish_reason, record.overshoot_tokens) == (
+            3,
+            25,
+            "length",
+            0,
+        )
+        assert record.ttft_s == record.prefill_share_s == pytest.approx(7)
+        assert record.latency_s == pytest.approx(record.ttft_s + record.decode_s)
+        assert record.decode_share_s == pytest.approx(record.decode_s)
     ar, mine = records[0], records[8]
-    assert (ar.accepts, ar.forwards, ar.rows, ar.draft_forwards) == ([1] * 24, 24, 24, 48)
-    assert (mine.accepts, mine.forwards, mine.rows, mine.draft_forwards) == ([4] * 6, 6, 30, 12)
+    assert (ar.accepted_lengths, ar.target_forwards, ar.tree_rows, ar.draft_forwards) == ([1] * 24, 24, 24, 48)
+    assert (mine.accepted_lengths, mine.target_forwards, mine.tree_rows, mine.draft_forwards) == ([4] * 6, 6, 30, 12)
     assert (ar.decode_s, mine.decode_s) == (pytest.approx(120), pytest.approx(54))
     assert [record.start_s for record in records[:3]] == [0, pytest.approx(127), pytest.approx(254)]
 
     row = rows(records, 8)["toy"]
-    assert row["tpf"] == pytest.approx(4)
-    assert row["tpf_all"] == pytest.approx(25 / 7)
-    assert row["tok_s"] == pytest.approx(24 / 54)
+    assert row["tokens_per_forward"] == pytest.approx(4)
+    assert row["tokens_per_forward_with_prefill"] == pytest.approx(25 / 7)
+    assert row["decode_tok_s"] == pytest.approx(24 / 54)
     assert row["e2e_tok_s"] == pytest.approx(25 / 61)
     assert row["step_s"] == pytest.approx(9)
     assert row["rows_per_step"] == pytest.approx(5)
@@ -76,7 +83,7 @@ def test_speedup_is_tokens_per_forward_times_step_ratio_whatever_the_acceptance(
         for method in (toy(label="ar"), toy(5, (0, 3, 1, 4, 2))):
             records += runner(engine).segment(method, [one])
     row = rows(records, len(requests))["toy"]
-    assert row["speedup"]["value"] == pytest.approx(row["tpf"] * row["step_ratio"], rel=1e-12)
+    assert row["speedup"]["value"] == pytest.approx(row["tokens_per_forward"] * row["step_ratio"], rel=1e-12)
     assert row["overshoot_tokens"] > 0  # or the identity was not tried where it could break
 
 
@@ -96,38 +103,38 @@ OFFSETS = [
 @pytest.mark.parametrize(("stop", "behind"), OFFSETS)
 def test_stop_token_anywhere_in_a_block(stop: int, behind: int) -> None:
     (record,) = runner(Engine(Clock())).segment(toy(4, (3,)), [request(1, 100, stop)])
-    assert record.ids == [answer([1], at) for at in range(stop + 1)]
-    assert record.stop_reason == "stop"
-    assert (record.n_out, record.n_overshoot) == (stop + 1, behind)
-    assert record.n_out == 1 + sum(record.accepts)
-    assert record.forwards == -(-stop // 4)  # none after the one that brought the stop token
+    assert record.output_ids == [answer([1], at) for at in range(stop + 1)]
+    assert record.finish_reason == "stop"
+    assert (record.output_tokens, record.overshoot_tokens) == (stop + 1, behind)
+    assert record.output_tokens == 1 + sum(record.accepted_lengths)
+    assert record.target_forwards == -(-stop // 4)  # none after the one that brought the stop token
 
 
 @pytest.mark.parametrize(("last", "behind"), OFFSETS)
 def test_budget_that_ends_anywhere_in_a_block(last: int, behind: int) -> None:
     (record,) = runner(Engine(Clock())).segment(toy(4, (3,)), [request(1, last + 1)])
-    assert record.ids == [answer([1], at) for at in range(last + 1)]
-    assert record.stop_reason == "length"
-    assert (record.n_out, record.n_overshoot) == (last + 1, behind)
-    assert record.n_out == 1 + sum(record.accepts)
-    assert record.forwards == -(-last // 4)
+    assert record.output_ids == [answer([1], at) for at in range(last + 1)]
+    assert record.finish_reason == "length"
+    assert (record.output_tokens, record.overshoot_tokens) == (last + 1, behind)
+    assert record.output_tokens == 1 + sum(record.accepted_lengths)
+    assert record.target_forwards == -(-last // 4)
 
 
 @pytest.mark.parametrize("last", range(9))
 def test_stop_token_as_the_last_of_the_budget_is_a_stop(last: int) -> None:
     (record,) = runner(Engine(Clock())).segment(toy(4, (3,)), [request(1, last + 1, stop=last)])
-    assert (record.stop_reason, record.n_out) == ("stop", last + 1)
+    assert (record.finish_reason, record.output_tokens) == ("stop", last + 1)
 
 
 def test_a_stop_behind_the_budget_is_never_seen() -> None:
     (record,) = runner(Engine(Clock())).segment(toy(4, (3,)), [request(1, 6, stop=6)])
-    assert (record.stop_reason, record.n_out, record.n_overshoot) == ("length", 6, 3)
+    assert (record.finish_reason, record.output_tokens, record.overshoot_tokens) == ("length", 6, 3)
 
 
 def test_an_answer_of_one_token_has_no_decode_time() -> None:
     (record,) = runner(Engine(Clock(), fixed=S)).segment(toy(4, (3,)), [request(1, 1)])
-    assert (record.forwards, record.accepts, record.rows) == (0, [], 0)
-    assert (record.ttft_s, record.decode_s, record.e2e_s) == (1, 0, 1)
+    assert (record.target_forwards, record.accepted_lengths, record.tree_rows) == (0, [], 0)
+    assert (record.ttft_s, record.decode_s, record.latency_s) == (1, 0, 1)
 
 
 def test_the_prefill_emits_one_token_for_every_method() -> None:
@@ -157,8 +164,8 @@ def requests() -> list[toys.Request]:
 @pytest.mark.parametrize("concurrency", [1, 2, 3, 4, 20])
 def test_tokens_do_not_depend_on_concurrency(concurrency: int) -> None:
     engine = Engine(Clock(), slots=concurrency)
-    together = {r.key: r for r in runner(engine, concurrency).segment(toy(5, (0, 3, 1)), requests())}
-    alone = {r.key: r for r in runner(Engine(Clock())).segment(toy(5, (0, 3, 1)), requests())}
+    together = {r.request_id: r for r in runner(engine, concurrency).segment(toy(5, (0, 3, 1)), requests())}
+    alone = {r.request_id: r for r in runner(Engine(Clock())).segment(toy(5, (0, 3, 1)), requests())}
     assert together == alone  # on a clock that stands still, times included
     assert len(together) == len(BUDGETS)
     assert engine.occupied == 0
@@ -170,19 +177,19 @@ def test_busy_shares_add_up_to_the_time_the_engine_worked(concurrency: int) -> N
     engine = Engine(clock, slots=concurrency, fixed=4 * S, per_row=S)
     before = clock.now
     records = list(runner(engine, concurrency).segment(toy(5, (0, 3, 1)), requests()))
-    assert sum(r.busy_prefill_s + r.busy_decode_s for r in records) * S == pytest.approx(clock.now - before)
+    assert sum(r.prefill_share_s + r.decode_share_s for r in records) * S == pytest.approx(clock.now - before)
     for record in records:
-        assert record.busy_decode_s <= record.decode_s or record.decode_s == pytest.approx(record.busy_decode_s)
-        assert record.e2e_s == pytest.approx(record.ttft_s + record.decode_s)
-        assert record.start_s + record.e2e_s <= (clock.now - before) / S + 1e-9
+        assert record.decode_share_s <= record.decode_s or record.decode_s == pytest.approx(record.decode_share_s)
+        assert record.latency_s == pytest.approx(record.ttft_s + record.decode_s)
+        assert record.start_s + record.latency_s <= (clock.now - before) / S + 1e-9
 
 
 def test_a_step_is_shared_evenly_and_a_prefill_is_its_own() -> None:
     # Two slots, steps of 8 s. Both sequences step together once (4 s each); p02 then has a step of its own (8 s).
     engine = Engine(Clock(), slots=2, fixed=8 * S)
     first, second = runner(engine, 2).segment(toy(), [request(1, 2), request(2, 3)])
-    assert (first.busy_prefill_s, first.busy_decode_s) == (8, 4)
-    assert (second.busy_prefill_s, second.busy_decode_s) == (8, 12)
+    assert (first.prefill_share_s, first.decode_share_s) == (8, 4)
+    assert (second.prefill_share_s, second.decode_share_s) == (8, 12)
     # On the wall, p01 also waited for the prefill of p02.
     assert (first.ttft_s, first.decode_s) == (8, 16)
     assert (second.ttft_s, second.decode_s) == (8, 16)
@@ -316,7 +323,7 @@ def test_who_asks_for_no_best_tokens_gets_none() -> None:
             assert result.top is None
 
     (record,) = runner(Engine(Clock())).segment(toy(4, (1,), decoder=Blind), [request(1, 5)])
-    assert record.n_out == 5
+    assert record.output_tokens == 5
 
 
 def telling(clock: Clock, cost: int = 0) -> type[toys.Decoder]:
@@ -341,7 +348,7 @@ def test_a_decoder_is_told_what_was_kept_of_its_tokens(
     clock = Clock()
     (record,) = runner(Engine(clock)).segment(toy(4, (3,), decoder=telling(clock)), [request(1, budget, stop)])
     assert record.measures == {"kept": kept, "stopped": stopped, "emitted": emitted}
-    assert record.n_out == kept
+    assert record.output_tokens == kept
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -392,15 +399,15 @@ def test_a_simulated_method_emits_as_many_tokens_a_forward_as_asked(concurrency:
     engine = Engine(Clock(), slots=concurrency)
     method, asked = toy(5, (0,), decoder=Guessing), [request(number, 31) for number in range(1, 5)]
     records = list(runner(engine, concurrency, **simulating(mean)).segment(method, asked))
-    assert {record.n_out for record in records} == {31}
-    assert {tuple(record.accepts) for record in records} == {(tpf,) * (30 // tpf)}
+    assert {record.output_tokens for record in records} == {31}
+    assert {tuple(record.accepted_lengths) for record in records} == {(tpf,) * (30 // tpf)}
     assert [set(forced) for forced in engine.forced] == [set(trees) for trees in engine.trees]
 
 
 def test_nothing_is_forced_on_a_method_that_is_not_simulated() -> None:
     engine = Engine(Clock())
     (ar,) = runner(engine, **simulating(3)).segment(toy(label="ar"), [request(1, 5)])
-    assert ar.ids == [answer([1], at) for at in range(5)]
+    assert ar.output_ids == [answer([1], at) for at in range(5)]
     assert engine.forced == [{}] * 4
 
 
@@ -445,7 +452,7 @@ def test_energy_is_shared_out_as_the_time_is(concurrency: int) -> None:
     assert [trace.power_w for trace in traces] == pytest.approx([500] * len(records))
     assert {(trace.sm_clock_mhz, trace.temperature_c) for trace in traces} == {(1980, None)}
     if concurrency == 1:
-        assert [t.energy_j for t in traces] == pytest.approx([500 * record.e2e_s for record in records])
+        assert [t.energy_j for t in traces] == pytest.approx([500 * record.latency_s for record in records])
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -480,7 +487,7 @@ def test_a_segment_that_failed_leaves_nothing_that_shares_in_the_next() -> None:
         list(made.segment(toy(), [request(n, 3) for n in (1, 2, 3)]))
     (record,) = made.segment(toy(), [request(1, 3)])
     assert record.gpu is not None
-    assert record.gpu.energy_j == pytest.approx(500 * record.e2e_s)
+    assert record.gpu.energy_j == pytest.approx(500 * record.latency_s)
 
 
 def test_without_a_gpu_there_is_no_trace() -> None:
@@ -533,9 +540,9 @@ def test_a_real_model_against_itself_on_the_wall_clock() -> None:
     finally:
         engine.close()
     for ar, again in zip(records[::2], records[1::2], strict=True):
-        assert ar.ids == again.ids
+        assert ar.output_ids == again.output_ids
         assert min(ar.ttft_s, ar.decode_s, again.decode_s) > 0
-        assert ar.busy_decode_s <= ar.decode_s
+        assert ar.decode_share_s <= ar.decode_s
     speedup = rows(records, 6)["ar#2"]["speedup"]
     assert 0 < speedup["low"] <= speedup["value"] <= speedup["high"]
 
@@ -544,5 +551,5 @@ def test_the_toys_are_what_they_say() -> None:
     # The figures above rest on them: wrong guesses are wrong, and the acceptance is the one that was asked for.
     engine = Engine(Clock())
     (record,) = runner(engine).segment(toy(4, (2, 0)), [request(1, 9)])
-    assert record.accepts == [3, 1, 3, 1]
+    assert record.accepted_lengths == [3, 1, 3, 1]
     assert [trees[0].tokens[1:] for trees in engine.trees][1] == list(repeat(WRONG, 3))

@@ -107,7 +107,7 @@ def test_a_run_goes_on_at_any_request_of_a_conversation_where_it_was_stopped(con
     made = plan([AR, MINE], concurrency=concurrency)
     whole = walk(Order(made, prepared(PROMPTS), {}))
     records: list[RequestRecord] = [said(m.label, r) for m, rs in whole for r in rs][:done]
-    rest = walk(Order(made, prepared(PROMPTS), {record.key: record.text for record in records}))
+    rest = walk(Order(made, prepared(PROMPTS), {record.request_id: record.text for record in records}))
     assert asked(whole) == [(r.method, r.prompt_id, r.repeat, r.turn) for r in records] + asked(rest)
     first = {key: r.ids for key, r in zip(asked(whole), [r for _, rs in whole for r in rs], strict=True)}
     assert all(r.ids == first[key] for key, r in zip(asked(rest), [r for _, rs in rest for r in rs], strict=True))

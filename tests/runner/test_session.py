@@ -56,7 +56,7 @@ def test_it_decodes_what_plain_decoding_gives_at_the_temperature_of_the_request(
     with Session(model, plan_methods(["jacobi"], ["n=4"]), sampling, capacity=32, slots=2) as session:
         for temperature in (None, 0.9, None):
             ar, jacobi = (
-                {r.prompt_id: r.ids for r in session.decode(method, requests(3, temperature))}
+                {r.prompt_id: r.output_ids for r in session.decode(method, requests(3, temperature))}
                 for method in session.methods
             )
             assert ar == jacobi
@@ -70,7 +70,7 @@ def test_drafts_repeat_with_seed_prompt_and_repeat(model: Any) -> None:
     def drawn(seed: int) -> list[list[int]]:
         methods = plan_methods(["jacobi"], ["n=6", "init=uniform"])
         with Session(model, methods, Sampling(seed=seed), capacity=64) as made:
-            return [record.accepts for record in made.decode(made.methods[1], requests(4, budget=40))]
+            return [record.accepted_lengths for record in made.decode(made.methods[1], requests(4, budget=40))]
 
     assert drawn(1) == drawn(1)
     contexts = []

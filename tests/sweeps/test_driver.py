@@ -117,7 +117,7 @@ def test_a_sweep_and_its_files(tmp_path: Path) -> None:
     assert (found["tuning"], found["held_out"]) == ([f"p{at}" for at in range(8)], list(HELD))
 
     made = records(path)
-    assert worker.decoded == [record.key for record in made]
+    assert worker.decoded == [record.request_id for record in made]
     best = summary(path)["sweep"]["best"]
     assert counts(made).keys() == {
         *(request_key(label, prompt, 0) for label in ("ar", *CELLS) for prompt in found["tuning"]),
@@ -178,13 +178,13 @@ def test_plain_decoding_is_there_for_every_cell_wherever_it_broke_off(tmp_path: 
 
 def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(tmp_path: Path) -> None:
     narrow, _ = sweep(tmp_path, CELLS[:2])
-    before = {record.key: record for record in records(whole(narrow))}
+    before = {record.request_id: record for record in records(whole(narrow))}
     told = Told()
     path, worker = sweep(tmp_path, CELLS, progress=told)
     assert path == narrow
     prompts = [f"p{at}" for at in range(8)]
     assert Counter(worker.decoded) == Counter(request_key(c, p, 1) for c in ("ar", *CELLS[2:]) for p in prompts)
-    after = {record.key: record for record in records(whole(path))}
+    after = {record.request_id: record for record in records(whole(path))}
     assert {key: after[key] for key in before} == before
     run = json.loads((whole(path) / "c1" / "run.json").read_text())
     assert run["passes"] == {CELLS[0]: 0, CELLS[1]: 0, CELLS[2]: 1, CELLS[3]: 1}

@@ -89,8 +89,8 @@ def test_two_cells_are_compared_prompt_by_prompt_whatever_their_passes() -> None
 
 def test_shared_engines_count_a_requests_share_of_the_time() -> None:
     records = [
-        record("ar", "p0", decode_s=8.0, busy_decode_s=2.0),
-        record(A, "p0", decode_s=4.0, busy_decode_s=0.5),
+        record("ar", "p0", decode_s=8.0, decode_share_s=2.0),
+        record(A, "p0", decode_s=4.0, decode_share_s=0.5),
     ]
     alone, shared = measured(*records).speedup(A), measured(*records, shared=True).speedup(A)
     assert alone is not None

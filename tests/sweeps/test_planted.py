@@ -49,7 +49,7 @@ class World:
         # Not validated: there are a hundred thousand of them.
         return _EXAMPLE.model_copy(
             update={
-                "method": label, "prompt_id": f"{prompt:03d}", "n_out": self._tokens[prompt] + 1,
+                "method": label, "prompt_id": f"{prompt:03d}", "output_tokens": self._tokens[prompt] + 1,
                 "decode_s": self._seconds[label][prompt],
             }
         )  # fmt: skip

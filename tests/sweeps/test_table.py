@@ -14,10 +14,13 @@ from sweep_workers import ToyWorker, config, grid, record
 
 from specbench.common.errors import UsageError
 from specbench.results.read import ReadRun
-from specbench.results.schema import RequestRecord
+from specbench.results.schema import RequestRecord, RunConfig
+from specbench.results.summary import summarise
+from specbench.results.summary_schema import RunSummary, SweepFindings
+from specbench.results.sweep_folder import is_sweep
 from specbench.sweeps.driver import Silent, Sweep, drive
 from specbench.sweeps.executors import Here
-from specbench.sweeps.table import cells, is_sweep, read_sweep
+from specbench.sweeps.table import cells, read_sweep
 
 A, B = "toy n=2", "toy n=4"
 
@@ -28,10 +31,15 @@ def head(tuning: Sequence[str], too_large: Sequence[str] = ()) -> dict[str, Any]
     return {"cells": found, "too_large": lost, "tuning": list(tuning)}
 
 
+def summary_of(made: RunConfig, records: Sequence[RequestRecord], **found: Any) -> RunSummary:
+    summary = summarise(made, records)
+    return summary.model_copy(update={"sweep": SweepFindings(**found)}) if found else summary
+
+
 def read(records: Sequence[RequestRecord], concurrency: int = 1, verdicts: Any = None, **found: Any) -> ReadRun:
     made = config([A, B], 3).model_copy(update={"concurrency": concurrency})
     run = {**made.model_dump(mode="json"), "digest": "abc"}
-    return ReadRun(run, made, list(records), verdicts or {}, {"sweep": found} if found else {}, [])
+    return ReadRun(run, made, list(records), verdicts or {}, summary_of(made, records, **found), [])
 
 
 def row(table: pd.DataFrame, label: str, of: str = "tuning") -> dict[Any, Any]:
@@ -59,9 +67,10 @@ def test_the_figures_are_those_of_the_records() -> None:
     verdicts = {f"{A}|p0|0": True, f"{A}|p1|0": False, "ar|p0|0": True}
     table = cells(head(["p0", "p1"]), {1: read(RECORDS, verdicts=verdicts, best=B, within_noise=[A, B])})
     assert list(table.columns) == [
-        "cell", "label", "method", "n", "concurrency", "set", "prompts", "requests", "tokens", "target_forwards", "tpf",
-        "tok_s", "tok_s_low", "tok_s_high", "speedup", "speedup_low", "speedup_high", "rows_per_step", "step_ms",
-        "predicted_tok_s", "accuracy", "best", "within_noise", "stopped",
+        "cell", "label", "method", "n", "concurrency", "set", "prompts", "requests", "tokens", "target_forwards",
+        "tokens_per_forward", "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high", "speedup", "speedup_low",
+        "speedup_high", "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise",
+        "stopped",
     ]  # fmt: skip
     assert list(zip(table["label"], table["set"], strict=True)) == [
         ("ar", "tuning"), (A, "tuning"), (B, "tuning"), ("ar", "held-out"), (B, "held-out"),
@@ -69,14 +78,16 @@ def test_the_figures_are_those_of_the_records() -> None:
     a = row(table, A)
     assert (a["method"], a["n"], a["concurrency"]) == ("toy", 2, 1)
     assert (a["prompts"], a["requests"], a["tokens"], a["target_forwards"]) == (2, 2, 32, 15)
-    assert a["tpf"] == pytest.approx(30 / 15)
-    assert a["tok_s"] == pytest.approx(30 / 15)
+    assert a["tokens_per_forward"] == pytest.approx(30 / 15)
+    assert a["decode_tok_s"] == pytest.approx(30 / 15)
     assert a["speedup"] == pytest.approx((30 / 30) / (15 / 30))
     assert a["rows_per_step"] == pytest.approx(30 / 15)
     assert a["step_ms"] == pytest.approx(1000.0)
     assert a["accuracy"] == 0.5
     assert (a["best"], a["within_noise"], a["stopped"]) == (False, True, "")
-    assert all(math.isnan(a[name]) for name in ("speedup_low", "tok_s_high", "predicted_tok_s")), "too few for one"
+    assert all(math.isnan(a[name]) for name in ("speedup_low", "decode_tok_s_high", "predicted_decode_tok_s")), (
+        "too few for one"
+    )
     b = row(table, B)
     assert b["speedup"] == pytest.approx(60 / 24), "over the plain decoding of its own pass"
     assert b["best"] is True
@@ -85,7 +96,7 @@ def test_the_figures_are_those_of_the_records() -> None:
     assert (held["prompts"], held["speedup"]) == (1, pytest.approx(20 / 16))
     ar = row(table, "ar")
     assert (ar["method"], ar["prompts"], ar["requests"]) == ("ar", 2, 4)
-    assert ar["tok_s"] == pytest.approx(60 / 90)
+    assert ar["decode_tok_s"] == pytest.approx(60 / 90)
     assert math.isnan(ar["speedup"])
     assert math.isnan(ar["n"])
     assert ar["best"] is False
@@ -94,7 +105,7 @@ def test_the_figures_are_those_of_the_records() -> None:
 def test_an_interval_holds_its_value_and_shared_engines_share_their_time() -> None:
     prompts = [f"p{at}" for at in range(8)]
     records = [
-        record(label, prompt, decode_s=100.0, busy_decode_s=(1 + 0.1 * at) * (2 if label == "ar" else 1))
+        record(label, prompt, decode_s=100.0, decode_share_s=(1 + 0.1 * at) * (2 if label == "ar" else 1))
         for label in ("ar", A)
         for at, prompt in enumerate(prompts)
     ]
@@ -103,8 +114,8 @@ def test_an_interval_holds_its_value_and_shared_engines_share_their_time() -> No
     assert alone["speedup"] == pytest.approx(1.0)
     assert shared["speedup"] == pytest.approx(2.0)
     assert shared["speedup_low"] == pytest.approx(2.0)
-    assert shared["tok_s"] == pytest.approx(8 * 10 / sum(1 + 0.1 * at for at in range(8)))
-    assert shared["tok_s_low"] < shared["tok_s"] < shared["tok_s_high"]
+    assert shared["decode_tok_s"] == pytest.approx(8 * 10 / sum(1 + 0.1 * at for at in range(8)))
+    assert shared["decode_tok_s_low"] < shared["decode_tok_s"] < shared["decode_tok_s_high"]
     assert alone["cell"] != shared["cell"]
 
 
@@ -113,7 +124,7 @@ def test_a_cell_is_named_after_all_that_decides_it() -> None:
     assert first["cell"].nunique() == 3
     other = config([A, B], 3, window="sliding").model_dump(mode="json")
     again = read(RECORDS)
-    changed = ReadRun({**again.run, "methods": other["methods"]}, again.config, again.records, {}, {}, [])
+    changed = ReadRun({**again.run, "methods": other["methods"]}, again.config, again.records, {}, again.summary, [])
     second = cells(head(["p0", "p1"]), {1: changed})
     assert row(first, A)["cell"] != row(second, A)["cell"]
     assert row(first, "ar")["cell"] == row(second, "ar")["cell"]
@@ -123,7 +134,10 @@ def test_what_there_is_not_is_nan() -> None:
     ended = [record(label, "p0", tokens=1, forwards=0, decode_s=0.0) for label in ("ar", A)]
     table = cells(head(["p0"], ["toy n=999"]), {1: read(ended)})
     a, large = row(table, A), row(table, "toy n=999")
-    assert all(pd.isna(a[name]) for name in ("tpf", "tok_s", "speedup", "rows_per_step", "step_ms", "accuracy"))
+    assert all(
+        pd.isna(a[name])
+        for name in ("tokens_per_forward", "decode_tok_s", "speedup", "rows_per_step", "step_ms", "accuracy")
+    )
     assert (a["tokens"], a["target_forwards"]) == (1, 0)
     assert (large["stopped"], large["concurrency"], large["method"]) == ("too large", 1, "toy")
     assert all(pd.isna(large[name]) for name in ("cell", "prompts", "speedup", "best"))

@@ -82,9 +82,13 @@ def test_it_emits_what_ar_emits_in_fewer_forwards(sampling: Sampling) -> None:
         runner = Runner(engine, lambda label, request: Context(VOCAB, 0, random.Random(0)), 2)
         expected = {record.prompt_id: record for record in runner.segment(plain, requests)}
         records = list(runner.segment(echo, requests))
-    assert {record.prompt_id: record.ids for record in records} == {key: r.ids for key, r in expected.items()}
-    assert sum(record.forwards for record in records) < sum(record.forwards for record in expected.values())
-    assert all(record.measures["echoed"] >= record.n_out - 1 - record.forwards for record in records)
+    assert {record.prompt_id: record.output_ids for record in records} == {
+        key: r.output_ids for key, r in expected.items()
+    }
+    assert sum(record.target_forwards for record in records) < sum(
+        record.target_forwards for record in expected.values()
+    )
+    assert all(record.measures["echoed"] >= record.output_tokens - 1 - record.target_forwards for record in records)
 
 
 def test_a_name_that_is_taken_is_one_line(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

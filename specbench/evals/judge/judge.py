@@ -60,7 +60,7 @@ def answers(records: Sequence[RequestRecord], asked: Mapping[str, Question], pro
     Raises:
         UsageError: an answer to a prompt that the task does not have.
     """
-    texts = {record.key: record.text for record in records}
+    texts = {record.request_id: record.text for record in records}
     found = []
     for record in sorted(records, key=lambda record: record.method != BASELINE):
         question = asked.get(record.prompt_id)
@@ -71,7 +71,9 @@ def answers(records: Sequence[RequestRecord], asked: Mapping[str, Question], pro
         before = [request_key(speaker, record.prompt_id, record.repeat, turn) for turn in range(1, record.turn)]
         for key in before:
             if key not in texts:
-                raise UsageError(f"the run lacks the answer {key}, which {record.key} follows; repeat its command")
+                raise UsageError(
+                    f"the run lacks the answer {key}, which {record.request_id} follows; repeat its command"
+                )
         said = [texts[key] for key in before]
         found.append(Answer(record, prompts.render(question, [*said, record.text])))
     return found
@@ -103,7 +105,7 @@ def judgment(answer: Answer, spec: JudgeSpec, text: str, error: str | None = Non
     """The record of one judge's words on one answer."""
     record = answer.record
     return Judgment(
-        request=record.key,
+        request=record.request_id,
         method=record.method,
         prompt_id=record.prompt_id,
         repeat=record.repeat,
@@ -141,7 +143,7 @@ def judge_all(
     mine = [j for j in read_judgments(folder) if j.judge == judge.spec and j.error is None]
     rated = {(j.request, j.prompt_sha256) for j in mine}
     by_prompt = {j.prompt_sha256: j for j in reversed(mine)}
-    left = [answer for answer in answers if (answer.record.key, answer.prompt.sha256) not in rated]
+    left = [answer for answer in answers if (answer.record.request_id, answer.prompt.sha256) not in rated]
     progress(len(answers) - len(left), len(answers))
     refusals = 0
     log = RequestLog(folder / JUDGMENTS)

@@ -35,7 +35,7 @@ from specbench.results.schema import BASE
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Gathered, Run
-    from specbench.results import summary_rows
+    from specbench.results.summary_schema import MethodSummary
 
 
 def build(found: Gathered, *, claims: bool = False) -> Document:
@@ -101,7 +101,7 @@ def _run_facts(run: Run) -> dict[str, str]:
     return {
         "folder": run.folder,
         **_machine(run.run),
-        "engine": engine_line(run.engine) or f"attention: {config.attention}",
+        "engine": engine_line(run.summary.engine) or f"attention: {config.attention}",
         "graphs, compile, linears": f"{config.graphs}, {'on' if config.compile else 'off'}, {config.linears}",
         "weights": f"{model.source}{f' @ {model.revision}' if model.revision else ''}, {model.fingerprint[:12]}",
         "task": f"{config.task.name} v{config.task.version}, prompts {config.task.prompts_sha256[:12]}",
@@ -189,12 +189,12 @@ def overview(found: Gathered) -> Section:
     return Section("overview", "At a glance", blocks)
 
 
-def _table(found: Gathered, best: dict[str, summary_rows.Row | None]) -> Table:
+def _table(found: Gathered, best: dict[str, MethodSummary | None]) -> Table:
     columns = [
         Column("run", "run", words=True), Column("task", "task", words=True), Column("model", "model", words=True),
         Column("device", "device", words=True), Column("prompts", "prompts"),
-        Column("best", "highest speedup", words=True), Column("tpf", "TPF"), Column("speedup", "speedup"),
-        Column("verdict", "verdict", words=True),
+        Column("best", "highest speedup", words=True), Column("tokens_per_forward", "TPF"),
+        Column("speedup", "speedup"), Column("verdict", "verdict", words=True),
     ]  # fmt: skip
     body = []
     for run in found.runs:
@@ -211,18 +211,23 @@ def _table(found: Gathered, best: dict[str, summary_rows.Row | None]) -> Table:
             figures = [cells.NOTHING] * 4
         else:
             which = Cell(row.method, under=settings(config.methods)[row.method])
-            figures = [which, cells.figure(row.tpf, 2), cells.ratio(row.speedup), cells.verdict(row.speedup)]
+            figures = [
+                which,
+                cells.figure(row.tokens_per_forward, 2),
+                cells.ratio(row.speedup),
+                cells.verdict(row.speedup),
+            ]
         body.append(Row([*head, *figures], run.id, row.method if row else ""))
     return Table("overview", "", columns, body, Source([run.id for run in found.runs], _FORMULA))
 
 
-def candidates(run: Run) -> list[summary_rows.Row]:
+def candidates(run: Run) -> list[MethodSummary]:
     """Rows of methods whose speedup may be told; AR of a fine-tuned model's base is none."""
     told = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
     return [row for row in told if row.speedup and not withheld(run, row)]
 
 
-def _best(run: Run) -> summary_rows.Row | None:
+def _best(run: Run) -> MethodSummary | None:
     return max(candidates(run), key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
 
 

@@ -14,7 +14,7 @@ from specbench.report.terminal.run import number
 from specbench.report.terminal.run import speedup as with_interval
 
 if TYPE_CHECKING:
-    from specbench.results.summary_rows import Accuracy, Row, Speedup
+    from specbench.results.summary_schema import Accuracy, MethodSummary, Speedup
 
 
 _TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad"}
@@ -22,9 +22,9 @@ _TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad"}
 NOTHING = Cell(DASH, tone="faint")
 
 
-def method(row: Row) -> str:
+def method(row: MethodSummary) -> str:
     """A row's method, marked where its acceptance was simulated."""
-    return named(row.model_dump())
+    return named(row)
 
 
 def figure(value: float | None, digits: int) -> Cell:
@@ -46,7 +46,7 @@ def ratio(found: Speedup | None) -> Cell:
     """A speedup with its interval below it."""
     if found is None:
         return NOTHING
-    if not found.shown:
+    if found.interval is None:
         return Cell(number(found.value, 2), found.value, under="no interval")
     low, high = found.low, found.high
     return Cell(number(found.value, 2), found.value, low, high, under=f"[{number(low, 2)}, {number(high, 2)}]")
@@ -56,14 +56,14 @@ def one_line(found: Speedup | None) -> Cell:
     """A speedup with its interval beside it."""
     if found is None:
         return NOTHING
-    return Cell(with_interval(found.model_dump()), found.value, found.low, found.high)
+    return Cell(with_interval(found), found.value, found.low, found.high)
 
 
 def verdict(found: Speedup | None) -> Cell:
     """What may be said of a speedup: nothing without an interval."""
     if found is None:
         return NOTHING
-    if not found.shown:
+    if found.interval is None:
         return Cell("no verdict", under="too few prompts", tone="faint")
     return Cell(found.verdict, tone=_TONES.get(found.verdict, ""))
 
@@ -75,14 +75,14 @@ def accuracy(found: Accuracy | None) -> Cell:
     share = f"{found.value:.0%}"
     if found.low is not None and found.high is not None:
         share += f" [{100 * found.low:.0f}, {100 * found.high:.0f}]"
-    return Cell(right(found.model_dump()), found.value, found.low, found.high, under=share)
+    return Cell(right(found), found.value, found.low, found.high, under=share)
 
 
-def lossless(row: Row) -> Cell:
+def lossless(row: MethodSummary) -> Cell:
     """The graded verdict, or that the acceptance was no target's."""
     if row.simulated:
         return Cell(f"simulated {row.simulated}", tone="bad")
-    said = graded(row.lossless.model_dump() if row.lossless else None)
+    said = graded(row.lossless)
     return Cell(said, tone="faint" if row.lossless is None else "bad" if row.lossless.verdict == "lossy" else "")
 
 

@@ -24,7 +24,7 @@ class Factors:
     """A speedup and what it is made of."""
 
     label: str
-    tpf: float
+    tokens_per_forward: float
     step_ratio: float
     speedup: float
     low: float | None
@@ -37,7 +37,11 @@ def decomposition(rows: Sequence[Factors]) -> str:
     The upper bar goes from 1 to TPF: what more tokens a forward would gain if a forward cost no more. The lower one
     goes back from there by what its forwards cost more, and ends at the speedup.
     """
-    figures = [f for row in rows for f in (row.tpf, row.speedup, row.low or row.speedup, row.high or row.speedup)]
+    figures = [
+        f
+        for row in rows
+        for f in (row.tokens_per_forward, row.speedup, row.low or row.speedup, row.high or row.speedup)
+    ]
     low, high = min(0.95, *figures) / 1.04, max(1.05, *figures) * 1.04
     drawing = Drawing(WIDTH, 30 + 46 * len(rows) + 38, "Speedup as tokens per forward times step-time ratio, by method")
 
@@ -52,13 +56,13 @@ def decomposition(rows: Sequence[Factors]) -> str:
     drawing.text(WIDTH / 2, bottom + 31, "times AR, logarithmic", size=SMALL, colour=FAINT, anchor="middle")
     for at, row in enumerate(rows):
         top = 30.0 + 46 * at
-        words = f"{row.tpf:.2f} × {row.step_ratio:.2f} = {row.speedup:.2f}"
+        words = f"{row.tokens_per_forward:.2f} × {row.step_ratio:.2f} = {row.speedup:.2f}"
         drawing.text(_EDGE, top + 12, svg.cut(row.label, WIDTH - 2 * _EDGE - svg.width_of(words) - 8), bold=True)
         drawing.text(WIDTH - _EDGE, top + 12, words, anchor="end")
         for tick in ticks:
             drawing.line(x(tick), top + 16, x(tick), top + 41, FAINT if tick == 1 else GRID, 1.2 if tick == 1 else 1.0)
-        _between(drawing, x(1), x(row.tpf), top + 18, BLUE)
-        _between(drawing, x(row.tpf), x(row.speedup), top + 28, ORANGE)
+        _between(drawing, x(1), x(row.tokens_per_forward), top + 18, BLUE)
+        _between(drawing, x(row.tokens_per_forward), x(row.speedup), top + 28, ORANGE)
         _whisker(drawing, x, row, top + 28)
     return drawing.svg()
 

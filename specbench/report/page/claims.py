@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,13 @@ from specbench.report.claims_worth import Range, Setting, Worth, at_the_bound, d
 from specbench.report.page import cells, charts
 from specbench.report.page.document import Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.report.page.headline import known, settings, withheld
-from specbench.report.terminal.run import number
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:
     from specbench.report.claims import Catalog, Claim
     from specbench.report.gathering import Gathered, Run
-    from specbench.results import summary_rows
     from specbench.results.stats import Ratio
+    from specbench.results.summary_schema import MethodSummary, Speedup
 
 
 #: Published rows of a method that its picture shows, those most like the measured ones first.
@@ -46,7 +45,7 @@ class _Mine:
     """The first row of a method in a run: its default setting, or the one named first."""
 
     run: Run
-    row: summary_rows.Row
+    row: MethodSummary
     others: int
     apart: str
     setting: Setting
@@ -82,12 +81,12 @@ def _by_method(found: Gathered) -> dict[str, list[_Mine]]:
     return made
 
 
-def _mine(run: Run, row: summary_rows.Row, others: int) -> _Mine:
+def _mine(run: Run, row: MethodSummary, others: int) -> _Mine:
     device = known(run.run, "environment", "device", "name") or "unknown device"
     memory = known(run.run, "environment", "device", "memory_bytes")
     setting = Setting(run.config, device, int(memory) if memory and memory.isdecimal() else None)
     tally = run.tallies[row.method]
-    tpf = tally.tpf() if tally.requests and not row.simulated else None
+    tpf = tally.tokens_per_forward() if tally.requests and not row.simulated else None
     return _Mine(run, row, others, settings(run.config.methods)[row.method], setting, tpf)
 
 
@@ -144,10 +143,10 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
     group = mine.row.groups.get(part) if part else None
     figures = group or mine.row
     apart = differences(catalog, claim, mine.setting)
-    tpf = cells.figure(figures.tpf, 2)
+    tpf = cells.figure(figures.tokens_per_forward, 2)
     if group is None and mine.tpf is not None and mine.tpf.interval is not None:
         low, high = mine.tpf.interval.low, mine.tpf.interval.high
-        tpf = Cell(number(figures.tpf, 2), figures.tpf, low, high, under=f"[{low:.2f}, {high:.2f}]")
+        tpf = replace(tpf, low=low, high=high, under=f"[{low:.2f}, {high:.2f}]")
     return Row(
         [
             Cell(
@@ -191,7 +190,7 @@ def _same(claim: Claim, mine: _Mine, apart: dict[str, str]) -> str:
     return same_tpf(claim, mine.tpf.interval.low, mine.tpf.interval.high)
 
 
-def _speedup(found: summary_rows.Speedup | None, mine: _Mine, claim: Claim, catalog: Catalog) -> Cell:
+def _speedup(found: Speedup | None, mine: _Mine, claim: Claim, catalog: Catalog) -> Cell:
     """Ours, with its projection onto the claim's GPU below it where there is one."""
     cell = cells.one_line(found)
     for content in mine.run.projections:

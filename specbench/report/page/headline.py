@@ -13,8 +13,8 @@ from specbench.results import BASELINE
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
-    from specbench.results import summary_rows
     from specbench.results.schema import MethodSpec
+    from specbench.results.summary_schema import MethodSummary
 
 
 FORMULA = (
@@ -34,8 +34,8 @@ def headline(task: str, runs: Sequence[Run]) -> Table:
     metric = next((run.config.task.metric for run in runs if run.config.task.metric), "score")
     columns = [
         Column("method", "method", words=True),
-        Column("tpf", "TPF"),
-        Column("tok_s", "tok/s"),
+        Column("tokens_per_forward", "TPF"),
+        Column("decode_tok_s", "tok/s"),
         Column("speedup", "speedup"),
         Column("verdict", "verdict", words=True),
         Column("step_ratio", "step ratio"),
@@ -70,12 +70,12 @@ def known(content: Mapping[str, Any], *names: str) -> str | None:
     return None if found is None or isinstance(found, dict | list) else str(found).strip()
 
 
-def withheld(run: Run, row: summary_rows.Row) -> bool:
+def withheld(run: Run, row: MethodSummary) -> bool:
     """Whether a row's speed is not to be shown: other text than AR's, and nobody has said how good it is."""
     return _is_lossy(row) and row.accuracy is None and _rating(run, row.method) is None
 
 
-def _is_lossy(row: summary_rows.Row) -> bool:
+def _is_lossy(row: MethodSummary) -> bool:
     """Whether its text is another than AR's; of a lottery's text there is nothing to say."""
     return row.lossless is not None and row.lossless.verdict == "lossy" and not row.simulated
 
@@ -103,7 +103,7 @@ def _rows(run: Run) -> Iterator[Row]:
         yield Row(_cells(run, row, apart[row.method]), run.id, row.method, part, strong=row.baseline)
 
 
-def _cells(run: Run, row: summary_rows.Row, apart: str) -> list[Cell]:
+def _cells(run: Run, row: MethodSummary, apart: str) -> list[Cell]:
     name = cells.words(cells.method(row), apart)
     quality = cells.accuracy(row.accuracy) if not row.simulated else cells.NOTHING
     rating = _rating(run, row.method)
@@ -118,8 +118,8 @@ def _cells(run: Run, row: summary_rows.Row, apart: str) -> list[Cell]:
     one = Cell("1", 1.0)
     return [
         name,
-        cells.figure(row.tpf, 2),
-        cells.figure(row.tok_s, 1),
+        cells.figure(row.tokens_per_forward, 2),
+        cells.figure(row.decode_tok_s, 1),
         one if base else cells.ratio(row.speedup),
         _verdict(row),
         one if base else cells.figure(row.step_ratio, 2),
@@ -130,7 +130,7 @@ def _cells(run: Run, row: summary_rows.Row, apart: str) -> list[Cell]:
     ]
 
 
-def _verdict(row: summary_rows.Row) -> Cell:
+def _verdict(row: MethodSummary) -> Cell:
     if row.baseline:
         return Cell("baseline", tone="faint")
     if row.again:  # what it differs by from its twin is noise, whatever it says of AR

@@ -31,7 +31,7 @@ from specbench.results.schema import BONUS, PHASES, PREFILL
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
-    from specbench.results import summary_rows
+    from specbench.results.summary_schema import MethodSummary, PerPromptFigures, Rate
 
 
 _OPEN = 10  # rows; a longer table beside the headline's is folded
@@ -45,10 +45,8 @@ def run_section(run: Run) -> Section:
         blocks.append(Words([simulated_title(asked)], "warning"))
     blocks += [*_figures(run), *_tables(run)]
     blocks += traces(run)
-    summary = {"rows": [row.model_dump() for row in run.rows], "complete": run.complete}
-    summary |= {"interval": run.interval} if run.interval else {}
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
-    if said := notes(config, summary, alone=False):
+    if said := notes(config, run.summary, alone=False):
         blocks.append(Words(said, "notes"))
     return Section(f"run-{run.id}", f"Run {run.id}", blocks, under=conditions(run))
 
@@ -59,19 +57,25 @@ def _figures(run: Run) -> Iterator[Figure]:
         yield _decomposition(run, found)
     if traced := [row for row in shown if row.phases]:
         yield _phases(run, traced)
-    kept = {row.method: run.tallies[row.method].accepts for row in shown if not row.baseline}
+    kept = {row.method: run.tallies[row.method].accepted_lengths for row in shown if not row.baseline}
     if kept := {method: counts for method, counts in kept.items() if counts.total()}:
         yield _accepted(run, kept)
-    scored = [row for row in shown if row.accuracy and row.tok_s and not row.simulated]
+    scored = [row for row in shown if row.accuracy and row.decode_tok_s and not row.simulated]
     if len(scored) > 1:
         yield _against_accuracy(run, scored)
 
 
-def _factors(row: summary_rows.Row) -> charts.Factors | None:
-    if row.baseline or row.speedup is None or not row.tpf or not row.step_ratio or row.speedup.value <= 0:
+def _factors(row: MethodSummary) -> charts.Factors | None:
+    if (
+        row.baseline
+        or row.speedup is None
+        or not row.tokens_per_forward
+        or not row.step_ratio
+        or row.speedup.value <= 0
+    ):
         return None
-    low, high = (row.speedup.low, row.speedup.high) if row.speedup.shown else (None, None)
-    return charts.Factors(cells.method(row), row.tpf, row.step_ratio, row.speedup.value, low, high)
+    low, high = row.speedup.interval or (None, None)
+    return charts.Factors(cells.method(row), row.tokens_per_forward, row.step_ratio, row.speedup.value, low, high)
 
 
 def _decomposition(run: Run, found: list[charts.Factors]) -> Figure:
@@ -81,7 +85,7 @@ def _decomposition(run: Run, found: list[charts.Factors]) -> Figure:
         "forward over the method's. Black: the speedup with its 95% interval.",
     )
     columns = [
-        Column("method", "method", words=True), Column("tpf", "TPF"), Column("step_ratio", "step ratio"),
+        Column("method", "method", words=True), Column("tokens_per_forward", "TPF"), Column("step_ratio", "step ratio"),
         Column("speedup", "speedup"), Column("prompts_median_speedup", "median of prompts"),
         Column("prompts_geometric_mean_speedup", "geometric mean of prompts"),
     ]  # fmt: skip
@@ -89,17 +93,17 @@ def _decomposition(run: Run, found: list[charts.Factors]) -> Figure:
     body = [Row([Cell(f.label), *_factors_of(f, each.get(f.label))], run.id, f.label) for f in found]
     title = "What the speedup is made of"
     behind = Table("decomposition", title, columns, body, source)
-    says = "; ".join(f"{f.label}: {f.tpf:.2f} × {f.step_ratio:.2f} = {f.speedup:.2f}" for f in found)
+    says = "; ".join(f"{f.label}: {f.tokens_per_forward:.2f} × {f.step_ratio:.2f} = {f.speedup:.2f}" for f in found)
     return Figure(f"{run.id}-decomposition", title, charts.decomposition(found), says, source, behind)
 
 
-def _factors_of(found: charts.Factors, each: summary_rows.PerPrompt | None) -> list[Cell]:
-    figures = [found.tpf, found.step_ratio, found.speedup]
+def _factors_of(found: charts.Factors, each: PerPromptFigures | None) -> list[Cell]:
+    figures = [found.tokens_per_forward, found.step_ratio, found.speedup]
     of_prompts = [each.median, each.geometric_mean] if each else [None, None]
     return [cells.figure(figure, 2) for figure in (*figures, *of_prompts)]
 
 
-def _phases(run: Run, traced: list[summary_rows.Row]) -> Figure:
+def _phases(run: Run, traced: list[MethodSummary]) -> Figure:
     steps = {row.method: {name: (row.phases or {}).get(f"{name}_s", 0.0) for name in PHASES} for row in traced}
     source = Source(
         [run.id],
@@ -132,14 +136,14 @@ def _accepted(run: Run, kept: dict[str, Any]) -> Figure:
     return Figure(f"{run.id}-accepted", title, charts.accepted(kept), says, source, behind)
 
 
-def _against_accuracy(run: Run, scored: list[summary_rows.Row]) -> Figure:
+def _against_accuracy(run: Run, scored: list[MethodSummary]) -> Figure:
     metric = run.config.task.metric or "right answers"
     formula = f"tok/s: decode tokens over decode seconds. {metric}: right answers, with Wilson's 95% interval."
     source = Source([run.id], formula)
     points = [
         charts.Point(
             row.method,
-            row.tok_s or 0.0,
+            row.decode_tok_s or 0.0,
             row.accuracy.value,
             row.accuracy.low,
             row.accuracy.high,
@@ -182,7 +186,7 @@ def _grades(run: Run) -> Table:
     return Table("lossless", "How many prompts have AR's text", columns, body, source)
 
 
-def _rate(rate: summary_rows.Rate | None) -> Cell:
+def _rate(rate: Rate | None) -> Cell:
     if rate is None:
         return cells.NOTHING
     known = rate.low is not None and rate.high is not None
@@ -229,7 +233,7 @@ def _measures(run: Run) -> Table:
 def _groups(run: Run) -> Table:
     columns = [
         Column("group", "group", words=True), Column("method", "method", words=True), Column("prompts", "prompts"),
-        Column("tpf", "TPF"), Column("tok_s", "tok/s"), Column("speedup", "speedup"),
+        Column("tokens_per_forward", "TPF"), Column("decode_tok_s", "tok/s"), Column("speedup", "speedup"),
         Column("verdict", "verdict", words=True), Column("specbench_mat", "MAT*"),
         Column("specbench_speedup", "speedup*"),
     ]  # fmt: skip
@@ -240,7 +244,8 @@ def _groups(run: Run) -> Table:
             if found := row.groups.get(group):
                 base = row.baseline
                 figures = [
-                    cells.count(found.prompts), cells.figure(found.tpf, 2), cells.figure(found.tok_s, 1),
+                    cells.count(found.prompts), cells.figure(found.tokens_per_forward, 2),
+                    cells.figure(found.decode_tok_s, 1),
                     Cell("1", 1.0) if base else cells.one_line(found.speedup),
                     Cell("") if base else cells.verdict(found.speedup),
                     cells.figure(found.specbench_mat, 2), cells.figure(found.specbench_speedup, 2),
@@ -275,10 +280,10 @@ def _score(score: Any) -> Cell:
 
 
 def _projected(run: Run, content: Any) -> Table:
-    columns = [Column("method", "method", words=True), Column("tok_s", "tok/s"), Column("speedup", "speedup")]
+    columns = [Column("method", "method", words=True), Column("decode_tok_s", "tok/s"), Column("speedup", "speedup")]
     hidden = {row.method for row in run.rows if withheld(run, row)}
     body = [
-        Row([Cell(label), cells.banded(found["tok_s"], 0), cells.banded(found.get("speedup"), 2)], run.id, label)
+        Row([Cell(label), cells.banded(found["decode_tok_s"], 0), cells.banded(found.get("speedup"), 2)], run.id, label)
         for label, found in content["rows"].items()
         if label not in hidden
     ]

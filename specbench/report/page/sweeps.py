@@ -52,7 +52,8 @@ def sweep_section(name: str, sweep: ReadSweep) -> Section:
 def _table(name: str, at: pd.DataFrame, concurrency: int) -> Table:
     columns = [
         Column("cell", "cell", words=True), Column("set", "prompts of", words=True), Column("prompts", "prompts"),
-        Column("tpf", "TPF"), Column("tok_s", "tok/s"), Column("speedup", "speedup"), Column("rows_per_step", "rows"),
+        Column("tokens_per_forward", "TPF"), Column("decode_tok_s", "tok/s"),
+        Column("speedup", "speedup"), Column("rows_per_step", "rows"),
         Column("accuracy", "accuracy"), Column("found", "", words=True),
     ]  # fmt: skip
     plain, held_out = at[at["method"] == BASELINE], at[(at["set"] != "tuning") & (at["method"] != BASELINE)]
@@ -63,8 +64,8 @@ def _table(name: str, at: pd.DataFrame, concurrency: int) -> Table:
 def _row(name: str, row: Mapping[Any, Any]) -> Row:
     plain = row["method"] == BASELINE
     figures = [
-        _figure(row, "tpf", 2),
-        _figure(row, "tok_s", 1),
+        _figure(row, "tokens_per_forward", 2),
+        _figure(row, "decode_tok_s", 1),
         Cell("1", 1.0) if plain else _with_interval(row, "speedup"),
         _figure(row, "rows_per_step", 0),
         Cell(f"{row['accuracy']:.0%}", row["accuracy"]) if pd.notna(row["accuracy"]) else cells.NOTHING,

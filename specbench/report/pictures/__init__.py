@@ -67,7 +67,7 @@ def called_for(cells: pd.DataFrame, caption: str = "") -> list[Picture]:
         found.append(Picture("crossing", partial(crossing, cells, caption=caption)))
     busy = cells["concurrency"].nunique() > 1
     for concurrency, part in cells.groupby("concurrency"):
-        scored = np.isfinite(floats(part, "accuracy")) & np.isfinite(floats(part, "tok_s"))
+        scored = np.isfinite(floats(part, "accuracy")) & np.isfinite(floats(part, "decode_tok_s"))
         if (scored & part["method"].ne(BASELINE)).any():
             name = f"pareto-c{shown(concurrency)}" if busy else "pareto"
             found.append(Picture(name, partial(pareto, part, caption=caption)))
@@ -99,7 +99,7 @@ def _contours(cells: pd.DataFrame, method: str, caption: str) -> Iterator[Pictur
     sliced = [option for option in others if option != facet]
     busy = cells["concurrency"].nunique() > 1
     for values, part in mine.groupby([*sliced, "concurrency"], sort=False, dropna=False):
-        if not np.isfinite(floats(part.dropna(subset=[*axes]), "tok_s")).any():
+        if not np.isfinite(floats(part.dropna(subset=[*axes]), "decode_tok_s")).any():
             continue
         *settings, concurrency = values
         name = ["contour", method, *axes, *(f"{o}_{shown(v)}" for o, v in zip(sliced, settings, strict=True))]

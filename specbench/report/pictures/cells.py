@@ -20,9 +20,9 @@ Flags = npt.NDArray[np.bool_]
 
 #: Every column that is no option. ``speedup`` is over AR at the same concurrency.
 FIGURES = (
-    "cell", "label", "method", "concurrency", "prompts", "requests", "tokens", "target_forwards", "tpf",
-    "tok_s", "tok_s_low", "tok_s_high", "speedup", "speedup_low", "speedup_high", "rows_per_step", "step_ms",
-    "predicted_tok_s", "accuracy", "best", "within_noise", "stopped",
+    "cell", "label", "method", "concurrency", "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward",
+    "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high", "speedup", "speedup_low", "speedup_high",
+    "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
 )  # fmt: skip
 
 #: What ``stopped`` says of a cell that was given up before its prompts were through: it is less sure than the others.

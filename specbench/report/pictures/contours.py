@@ -43,7 +43,7 @@ Scale = Literal["log", "linear"]
 MEASURED, SMALL, MISSING = "measured", "stopped early, on fewer prompts", "not measured"
 BEST, ALIKE = "best tok/s", "not told apart from the best"
 
-_QUANTITIES = (("tpf", "tokens per forward"), ("tok_s", "tok/s"))
+_QUANTITIES = (("tokens_per_forward", "tokens per forward"), ("decode_tok_s", "tok/s"))
 _STEPS = 16  # of the interpolation, between two neighbouring cells
 _LEVELS = 12
 _MARGIN = 0.08  # of an axis, beyond its outermost cells
@@ -132,7 +132,7 @@ def contour(
         raise ValueError("a contour is of one method at one concurrency")
     if mine.duplicated(places).any():
         raise ValueError(f"several cells have the same {', '.join(places)}")
-    if not np.isfinite(floats(mine, "tok_s")).any():
+    if not np.isfinite(floats(mine, "decode_tok_s")).any():
         raise ValueError("no cell is measured")
     around = mine if grid is None else grid
     plane = _Plane(x, _values(around, x), y, _values(around, y))
@@ -290,10 +290,10 @@ def _best(panel: Axes, cells: pd.DataFrame, plane: _Plane, quantity: str) -> Non
         at = row[plane.across], row[up]
         panel.scatter([at[0]], [at[1]], s=230, marker="*", color="white", edgecolors=style.INK, zorder=6, label=BEST)
         text = f"{row[quantity]:.2f} TPF"
-        if quantity == "tok_s":
-            text = f"{row['tok_s']:.1f} tok/s"
-            if np.isfinite(row["tok_s_low"]):
-                text += f"\n[{row['tok_s_low']:.1f}, {row['tok_s_high']:.1f}]"
+        if quantity == "decode_tok_s":
+            text = f"{row['decode_tok_s']:.1f} tok/s"
+            if np.isfinite(row["decode_tok_s_low"]):
+                text += f"\n[{row['decode_tok_s_low']:.1f}, {row['decode_tok_s_high']:.1f}]"
         if not plane.flat:
             points = np.stack([floats(measured, plane.across), floats(measured, up)], axis=1)
             place(panel, [at], [text], avoid=points, lines=[points[np.argsort(points[:, 0])]])
@@ -348,8 +348,12 @@ def _title(cells: pd.DataFrame, x: str, y: str | None, facet: str | None, captio
 
 def _note(cells: pd.DataFrame, plane: _Plane) -> str:
     """What qualifies the picture, a sentence each."""
-    measured = cells[np.isfinite(floats(cells, "tok_s"))]
-    half = (floats(measured, "tok_s_high") - floats(measured, "tok_s_low")) / 2 / floats(measured, "tok_s")
+    measured = cells[np.isfinite(floats(cells, "decode_tok_s"))]
+    half = (
+        (floats(measured, "decode_tok_s_high") - floats(measured, "decode_tok_s_low"))
+        / 2
+        / floats(measured, "decode_tok_s")
+    )
     known = half[np.isfinite(half)]
     said = ["No cell has an interval."]
     if len(known):

@@ -81,8 +81,8 @@ def crossings(cells: pd.DataFrame) -> list[Crossing]:
 def foreseen(cells: pd.DataFrame) -> pd.DataFrame:
     """The cells that have a prediction, and for a speedup that of the prediction over AR's prediction."""
     check(cells)
-    ar = cells[cells["method"] == BASELINE].set_index("concurrency")["predicted_tok_s"]
-    speedup = floats(cells, "predicted_tok_s") / np.asarray(cells["concurrency"].map(ar), dtype=np.float64)
+    ar = cells[cells["method"] == BASELINE].set_index("concurrency")["predicted_decode_tok_s"]
+    speedup = floats(cells, "predicted_decode_tok_s") / np.asarray(cells["concurrency"].map(ar), dtype=np.float64)
     # A prediction has no interval of its own: it lies where it lies.
     return cells.assign(speedup=speedup, speedup_low=speedup, speedup_high=speedup)[np.isfinite(speedup)]
 

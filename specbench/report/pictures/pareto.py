@@ -47,13 +47,13 @@ def pareto(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     check(cells)
     if cells["concurrency"].nunique() != 1:
         raise ValueError("speeds of several concurrencies are no speeds of one thing")
-    scored = cells[np.isfinite(floats(cells, "accuracy")) & np.isfinite(floats(cells, "tok_s"))]
+    scored = cells[np.isfinite(floats(cells, "accuracy")) & np.isfinite(floats(cells, "decode_tok_s"))]
     if scored.empty:
         raise ValueError("no cell has both speed and accuracy")
     figure, ((panel,),) = style.panels(height=5.2)
-    speed, accuracy = floats(scored, "tok_s"), floats(scored, "accuracy")
+    speed, accuracy = floats(scored, "decode_tok_s"), floats(scored, "accuracy")
     small = np.asarray(scored["stopped"].eq(HALVED), dtype=np.bool_)
-    wide, high = bars(scored, "tok_s"), np.where(small, np.nan, _accuracy_bars(scored))
+    wide, high = bars(scored, "decode_tok_s"), np.where(small, np.nan, _accuracy_bars(scored))
     for index, method in enumerate([BASELINE, *methods(scored)]):
         look = style.series(index - 1) if index else {"color": style.BASELINE_COLOUR, "marker": "o"}
         mine = np.asarray(scored["method"].eq(method), dtype=np.bool_)
@@ -96,7 +96,7 @@ def _accuracy_bars(cells: pd.DataFrame) -> Floats:
 
 def _named(cells: pd.DataFrame, ahead: Sequence[int]) -> list[int]:
     """Rows that get their label written: the front, AR, the best, and the fastest of each method."""
-    speed = floats(cells, "tok_s")
+    speed = floats(cells, "decode_tok_s")
     found = [*reversed(ahead)]
     found += np.flatnonzero(cells["method"].eq(BASELINE) | flags(cells, "best")).tolist()
     for method in methods(cells):

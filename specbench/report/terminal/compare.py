@@ -10,6 +10,7 @@ from rich.text import Text
 
 from specbench.report.terminal.run import gained, number, plain, speedup, tells
 from specbench.results import BASELINE
+from specbench.results.summary_schema import AccuracyDifference, Speedup
 
 LEGEND = (
     "Arrows lead from A to the other run. speedup: A's decode seconds per token over the other run's on the same "
@@ -51,6 +52,10 @@ def row_name(row: Mapping[str, Any]) -> str:
     return f"{row['run']} {its}" if mine == its else f"{row['run']} {its} / A {mine}"
 
 
+def _ratio(found: Mapping[str, Any] | None) -> Speedup | None:
+    return None if found is None else Speedup.model_validate(found)
+
+
 def _table(found: Mapping[str, Any]) -> RenderableType:
     metric = found["task"]["metric"]
     columns = ["row", "tok/s", "speedup", "TPF", "step", *([metric] if metric else []), "differ"]
@@ -59,9 +64,9 @@ def _table(found: Mapping[str, Any]) -> RenderableType:
         right = ["→".join("–" if known is None else str(known["passed"]) for known in row["right"])] if metric else []
         table.add_row(
             row_name(row),
-            "→".join(number(value, 1) for value in row["tok_s"]),
-            speedup(row["speedup"]),
-            "→".join(number(value, 2) for value in row["tpf"]),
+            "→".join(number(value, 1) for value in row["decode_tok_s"]),
+            speedup(_ratio(row["speedup"])),
+            "→".join(number(value, 2) for value in row["tokens_per_forward"]),
             number(row["step_ratio"], 2),
             *right,
             f"{row['answers_differ']}/{row['requests']}",
@@ -81,18 +86,19 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
     """A sentence on each row, and one on its right answers where there is something to say."""
     notes = []
     for row in found["rows"]:
-        ratio, name = row["speedup"], row_name(row)
+        ratio, over_ar, name = _ratio(row["speedup"]), _ratio(row["over_ar"]), row_name(row)
         if ratio is None:
             notes.append(f"{name}: no answer is longer than a token, so there is no speed to compare.")
             continue
-        tpf = row["tpf"][1] / row["tpf"][0] if all(row["tpf"]) else None
-        said = f"{name}: {ratio['verdict']}; {number(ratio['value'], 3)} = {number(tpf, 2)} TPF × "
+        a, other = row["tokens_per_forward"]
+        said = f"{name}: {ratio.verdict}; {number(ratio.value, 3)} = "
+        said += f"{number(other / a if a and other else None, 2)} TPF × "
         said += f"{number(row['step_ratio'], 2)} step-time ratio"
-        if row["over_ar"]:
-            said += f"; over AR {speedup(row['over_ar'])}, {row['over_ar']['verdict']}"
+        if over_ar:
+            said += f"; over AR {speedup(over_ar)}, {over_ar.verdict}"
         notes.append(f"{said}.{tells(ratio)}")
         if row["accuracy_difference"] and row["answers_differ"]:
-            notes.append(f"{name}: {gained(row['accuracy_difference'])}.")
+            notes.append(f"{name}: {gained(AccuracyDifference.model_validate(row['accuracy_difference']))}.")
         if row["length_changed"]:
             notes.append(f"{name}: {row['length_changed']} answers have another length than A's.")
     if all(BASELINE in row["methods"] for row in found["rows"]):

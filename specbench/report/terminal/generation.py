@@ -67,8 +67,10 @@ class Generation:
         record = self._record
         name = record.prompt_id + (f"#{record.repeat}" if record.repeat else "")
         name += f" turn {record.turn}" if record.turn > 1 else ""
-        said = f"{record.method} on {name}: {record.n_out} tokens, {record.forwards} forwards after prefill"
-        return Text(escaped(said) + (f", {tpf(record):.2f} TPF" if record.forwards else ""), style="bold")
+        said = f"{record.method} on {name}: {record.output_tokens} tokens, "
+        said += f"{record.target_forwards} forwards after prefill"
+        mean = record.tokens_per_forward
+        return Text(escaped(said) + (f", {mean:.2f} TPF" if mean is not None else ""), style="bold")
 
     def _table(self, plain: bool) -> Table:
         table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -160,11 +162,6 @@ def letters(words: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def tpf(record: RequestRecord) -> float | None:
-    """Tokens per target forward after prefill; None where there was none."""
-    return (record.n_out - 1) / record.forwards if record.forwards else None
-
-
 def as_data(record: RequestRecord) -> dict[str, Any]:
     """The same as JSON-ready data, texts as they are.
 
@@ -172,10 +169,12 @@ def as_data(record: RequestRecord) -> dict[str, Any]:
         UsageError: as :func:`steps`.
     """
     found = steps(record)
-    names = ("key", "method", "prompt_id", "repeat", "turn", "n_out", "forwards", "stop_reason")
+    names = (
+        "request_id", "method", "prompt_id", "repeat", "turn", "output_tokens", "target_forwards", "tokens_per_forward",
+        "finish_reason",
+    )  # fmt: skip
     return {
         **{name: getattr(record, name) for name in names},
-        "tpf": tpf(record),
         "origins": Counter(token.origin for step in found for token in step.tokens),
         "steps": [asdict(step) for step in found],
     }
@@ -269,12 +268,12 @@ def steps(record: RequestRecord) -> list[Step]:
     """
     trace = record.tokens
     if trace is None:
-        raise UsageError(f"{record.key} was recorded before tokens were traced; repeat its run to see its steps")
+        raise UsageError(f"{record.request_id} was recorded before tokens were traced; repeat its run to see its steps")
     if said := _contradiction(record, trace):
-        raise UsageError(f"the trace of {record.key} is damaged: {said}; run it again")
+        raise UsageError(f"the trace of {record.request_id} is damaged: {said}; run it again")
     tokens = list(_tokens(record, trace))
-    ends = accumulate(record.accepts, initial=1)
-    drafts: Sequence[Draft | None] = trace.drafts or [None] * record.forwards
+    ends = accumulate(record.accepted_lengths, initial=1)
+    drafts: Sequence[Draft | None] = trace.drafts or [None] * record.target_forwards
     found = [Step(0, None, tokens[:1])]
     for number, ((start, end), rows, draft) in enumerate(zip(pairwise(ends), trace.rows, drafts, strict=True), 1):
         found.append(Step(number, rows, tokens[start:end], None if draft is None else list(_drafted(draft, trace))))
@@ -292,7 +291,7 @@ def _tokens(record: RequestRecord, trace: TokenTrace) -> Iterator[Token]:
     text = record.text + trace.tail
     answer = record.text_tokens
     places = pairwise(accumulate(trace.chars, initial=0))
-    for at, (token, letter, (start, end)) in enumerate(zip(record.ids, trace.origins, places, strict=True)):
+    for at, (token, letter, (start, end)) in enumerate(zip(record.output_ids, trace.origins, places, strict=True)):
         yield Token(token, text[start:end], _word(trace, letter), at >= answer)
 
 
@@ -311,10 +310,13 @@ def _word(trace: TokenTrace, letter: str) -> str:
 def _contradiction(record: RequestRecord, trace: TokenTrace) -> str:
     """What does not go together in a record; empty where all does."""
     letters = set(LETTERS[: len(trace.words)])
-    drafts = trace.drafts
+    drafts, lengths = trace.drafts, record.accepted_lengths
     checks = {
-        "its tokens": len(record.ids) == len(trace.origins) == len(trace.chars) == 1 + sum(record.accepts),
-        "its forwards": len(record.accepts) == len(trace.rows) == record.forwards,
+        "its tokens": len(record.output_ids)
+        == len(trace.origins)
+        == len(trace.chars)
+        == 1 + sum(record.accepted_lengths),
+        "its forwards": len(lengths) == len(trace.rows) == record.target_forwards,
         "its text": sum(trace.chars) == len(record.text + trace.tail) and min(trace.chars, default=0) >= 0,
         "its origins": letters >= set(trace.origins).union(*(draft.origins for draft in drafts or ())),
         "its drafts": drafts is None

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from specbench.report.terminal.run import plain, rate_table
 from specbench.results.grades import prompt_of
+from specbench.results.summary_schema import Rate
 
 #: Divergences that are listed; all of them are in the JSON.
 _LISTED = 12
@@ -24,7 +25,11 @@ def lossless_report(found: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = []
     if found["rows"]:
         parts += [_counts(found["rows"])]
-        parts += [Text(), rate_table(found["rates"]), Text("prompts by their worst answer, with 95% intervals", "dim")]
+        parts += [
+            Text(),
+            rate_table(_rates(found["rates"])),
+            Text("prompts by their worst answer, with 95% intervals", "dim"),
+        ]
     if diverged := [(row, each) for row in found["rows"] for each in row["divergences"]]:
         parts += [Text(), _divergences(diverged)]
         if more := len(diverged) - _LISTED:
@@ -35,6 +40,10 @@ def lossless_report(found: Mapping[str, Any]) -> RenderableType:
     said = _noises([row["noise"] for row in found["rows"] if row["noise"]])
     parts += [Text(), *(Text(line, "dim") for line in said)] if said else []
     return Group(*parts)
+
+
+def _rates(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Rate]]:
+    return {name: {grade: Rate(**rate) for grade, rate in grades.items()} for name, grades in found.items()}
 
 
 def _counts(rows: Sequence[Mapping[str, Any]]) -> RenderableType:

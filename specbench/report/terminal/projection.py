@@ -19,7 +19,7 @@ def projection_table(content: Mapping[str, Any]) -> RenderableType:
     table.add_column("speedup", no_wrap=True)
     for label, figures in content["rows"].items():
         ratio = band(figures["speedup"], 2) if "speedup" in figures else "1"
-        table.add_row(label, band(figures["tok_s"], 0), ratio)
+        table.add_row(label, band(figures["decode_tok_s"], 0), ratio)
     title = Text(f"Projected onto {content['gpu']}, not measured", style="bold")
     said = (
         f"From tokens per forward and step times measured on {content['device']} and the datasheet of "

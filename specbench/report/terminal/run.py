@@ -14,6 +14,16 @@ from specbench.results import BASELINE
 from specbench.results.grades import ORDER
 from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
 from specbench.results.stats.power import FILLINGS
+from specbench.results.summary_schema import (
+    Accuracy,
+    AccuracyDifference,
+    Again,
+    Lossless,
+    MethodSummary,
+    Rate,
+    RunSummary,
+    Speedup,
+)
 
 LEGEND = (
     "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
@@ -21,14 +31,12 @@ LEGEND = (
 )
 
 
-def headline(
-    run: Mapping[str, Any], summary: Mapping[str, Any], judged: Sequence[Mapping[str, Any]] = ()
-) -> RenderableType:
+def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> RenderableType:
     """The table of one run.
 
     Args:
         run: content of ``run.json``.
-        summary: content of ``summary.json``.
+        summary: its figures.
         judged: scores by judge, see :func:`specbench.results.judgments.scores`.
     """
     model, task, sampling = run["model"], run["task"], run["sampling"]
@@ -57,29 +65,30 @@ def headline(
     if metric:
         table.add_column(metric, justify="right", min_width=6, overflow="fold")
     table.add_column("acceptance" if simulated else "lossless", min_width=11, overflow="fold")
-    for row in summary["rows"]:
-        right = [accuracy(row["accuracy"])] if metric else []
+    for row in summary.rows:
+        right = [accuracy(row.accuracy)] if metric else []
         table.add_row(
-            row["method"],
-            str(row["tokens"]),
-            number(row["tpf"], 2),
-            number(row["tok_s"], 1),
-            speedup(row["speedup"]) if row["method"] != BASELINE else "1",
-            f"{row['truncated'] / row['requests']:.0%}" if row["requests"] else "–",
+            row.method,
+            str(row.tokens),
+            number(row.tokens_per_forward, 2),
+            number(row.decode_tok_s, 1),
+            speedup(row.speedup) if row.method != BASELINE else "1",
+            f"{row.truncated / row.requests:.0%}" if row.requests else "–",
             *right,
-            acceptance(row) if simulated else lossless(row["lossless"]),
+            acceptance(row) if simulated else lossless(row.lossless),
         )
     further: list[RenderableType] = [judgments(scores) for scores in judged]
-    if any(row.get("metrics") for row in summary["rows"]):
+    if any(row.metrics for row in summary.rows):
         further.append(metrics(summary, task["metric"]))
-    if any(row.get("groups") for row in summary["rows"]):
+    if any(row.groups for row in summary.rows):
         further.append(groups(summary))
-    parted = [row for row in summary["rows"] if (row["lossless"] or {}).get("verdict", "exact") != "exact"]
-    if any(row["lossless"].get("rates") for row in parted):
-        further.append(rate_table({row["method"]: row["lossless"]["rates"] for row in parted}))
-    if any(row.get("phases") for row in summary["rows"]):
+    parted = [row for row in summary.rows if row.lossless and row.lossless.verdict != "exact"]
+    graded = {row.method: row.lossless.rates for row in parted if row.lossless and row.lossless.rates}
+    if graded:
+        further.append(rate_table(graded))
+    if any(row.phases for row in summary.rows):
         further.append(phases(summary))
-    if any(row.get("gpu") for row in summary["rows"]):
+    if any(row.gpu for row in summary.rows):
         further.append(gpu(summary))
     parts: list[RenderableType] = [title, Text(), table]
     for part in further:
@@ -97,15 +106,14 @@ def simulated_title(simulated: Mapping[str, Mapping[str, float]]) -> str:
     return f"simulated acceptance {figures}: drafts are accepted by lot, the text means nothing"
 
 
-def acceptance(row: Mapping[str, Any]) -> str:
+def acceptance(row: MethodSummary) -> str:
     """Whether the target decided what a row accepted."""
-    asked = row.get("simulated")
-    return f"simulated {SimulatedAcceptance.model_validate(asked)}" if asked else "the target's"
+    return f"simulated {row.simulated}" if row.simulated else "the target's"
 
 
-def name(row: Mapping[str, Any]) -> str:
+def name(row: MethodSummary) -> str:
     """A row's method, marked where its acceptance was simulated: no figure of it may pass for a real one."""
-    return f"{row['method']} (simulated)" if row.get("simulated") else str(row["method"])
+    return f"{row.method} (simulated)" if row.simulated else row.method
 
 
 def _not_judged(task: Mapping[str, Any]) -> list[str]:
@@ -139,20 +147,20 @@ def _rating(score: Mapping[str, Any] | None) -> str:
     return f"{number(score['score'], 2)} ({rated if rated == asked else f'{rated}/{asked}'})"
 
 
-def metrics(summary: Mapping[str, Any], headline: str) -> RenderableType:
+def metrics(summary: RunSummary, headline: str) -> RenderableType:
     """Right answers by every metric of the task, the headline first."""
-    further = list(next(row["metrics"] for row in summary["rows"] if row.get("metrics")))
+    further = list(next(row.metrics for row in summary.rows if row.metrics))
     table = plain(["right answers", headline, *further])
-    for row in summary["rows"]:
-        others = [accuracy(row.get("metrics", {}).get(metric)) for metric in further]
-        table.add_row(row["method"], accuracy(row["accuracy"]), *others)
+    for row in summary.rows:
+        others = [accuracy(row.metrics.get(metric)) for metric in further]
+        table.add_row(row.method, accuracy(row.accuracy), *others)
     return table
 
 
-def groups(summary: Mapping[str, Any]) -> RenderableType:
+def groups(summary: RunSummary) -> RenderableType:
     """Figures of each group of categories, a line per method beside AR, with Spec-Bench's own figures in the end."""
-    rows = [row for row in summary["rows"] if row.get("groups") and row["method"] != BASELINE]
-    rows = rows or [row for row in summary["rows"] if row.get("groups")]
+    rows = [row for row in summary.rows if row.groups and row.method != BASELINE]
+    rows = rows or [row for row in summary.rows if row.groups]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("group", overflow="fold")
     table.add_column("method", overflow="fold")
@@ -161,35 +169,34 @@ def groups(summary: Mapping[str, Any]) -> RenderableType:
     table.add_column("speedup", no_wrap=True)
     table.add_column("MAT*", justify="right", no_wrap=True)
     table.add_column("speedup*", justify="right", no_wrap=True)
-    for group in dict.fromkeys(group for row in rows for group in row["groups"]):
+    for group in dict.fromkeys(group for row in rows for group in row.groups):
         shown = group
         for row in rows:
-            if figures := row["groups"].get(group):
-                ours = [str(figures["prompts"]), number(figures["tpf"], 2), speedup(figures["speedup"])]
-                theirs = [number(figures["specbench_mat"], 2), number(figures["specbench_speedup"], 2)]
+            if figures := row.groups.get(group):
+                ours = [str(figures.prompts), number(figures.tokens_per_forward, 2), speedup(figures.speedup)]
+                theirs = [number(figures.specbench_mat, 2), number(figures.specbench_speedup, 2)]
                 table.add_row(shown, name(row), *ours, *theirs)
                 shown = ""
     said = "* as Spec-Bench defines them: prefill included, means of prompts' speeds, AR without stop tokens."
     return Group(table, Text(said, style="dim"))
 
 
-def rate_table(rates: Mapping[str, Mapping[str, Any]]) -> RenderableType:
+def rate_table(rates: Mapping[str, Mapping[str, Rate]]) -> RenderableType:
     """Prompts of each grade and their share.
 
     Args:
-        rates: method -> :func:`specbench.results.grades.rates`.
+        rates: method -> grade -> how many prompts have it.
     """
     table = plain(["method", "prompts", *ORDER])
     for method, grades in rates.items():
-        table.add_row(method, str(grades["exact"]["of"]), *(_rate(grades[grade]) for grade in ORDER))
+        table.add_row(method, str(grades["exact"].of), *(_rate(grades[grade]) for grade in ORDER))
     return table
 
 
-def _rate(share: Mapping[str, Any]) -> str:
-    if not share["of"]:
+def _rate(share: Rate) -> str:
+    if not share.of or share.low is None or share.high is None:
         return "–"
-    low, high = round(100 * share["low"]), round(100 * share["high"])
-    return f"{share['count']} · {share['count'] / share['of']:.0%} [{low}, {high}]"
+    return f"{share.count} · {share.count / share.of:.0%} [{round(100 * share.low)}, {round(100 * share.high)}]"
 
 
 def plain(columns: Sequence[str], left: Sequence[str] = ()) -> Table:
@@ -201,90 +208,90 @@ def plain(columns: Sequence[str], left: Sequence[str] = ()) -> Table:
     return table
 
 
-def phases(summary: Mapping[str, Any]) -> RenderableType:
+def phases(summary: RunSummary) -> RenderableType:
     """Where a step's time goes: medians over steps, in milliseconds; host is everything but the forward."""
     table = Table(title="ms a step", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("method", min_width=6, overflow="fold")
     for phase in (*PHASES, "host"):
         table.add_column(phase, justify="right", no_wrap=True)
-    for row in summary["rows"]:
-        if row.get("phases"):
-            table.add_row(name(row), *(f"{1e3 * row['phases'][f'{phase}_s']:.2f}" for phase in (*PHASES, "host")))
+    for row in summary.rows:
+        if row.phases:
+            table.add_row(name(row), *(f"{1e3 * row.phases[f'{phase}_s']:.2f}" for phase in (*PHASES, "host")))
     return table
 
 
-def gpu(summary: Mapping[str, Any]) -> RenderableType:
+def gpu(summary: RunSummary) -> RenderableType:
     """What the GPU did under each method."""
     table = plain(["GPU", "SM MHz", "W", "max °C", "J/token", "throttled"])
-    for row in summary["rows"]:
-        if seen := row.get("gpu"):
-            figures = [number(seen["sm_clock_mhz"], 0), number(seen["power_w"], 0), number(seen["temperature_c"], 0)]
-            throttled = f"{seen['throttled']}/{row['requests']}"
-            table.add_row(name(row), *figures, number(seen["energy_per_token_j"], 3), throttled)
+    for row in summary.rows:
+        if seen := row.gpu:
+            figures = [number(seen.sm_clock_mhz, 0), number(seen.power_w, 0), number(seen.temperature_c, 0)]
+            throttled = f"{seen.throttled}/{row.requests}"
+            table.add_row(name(row), *figures, number(seen.energy_per_token_j, 3), throttled)
     return table
 
 
-def _throttled(summary: Mapping[str, Any]) -> list[str]:
+def _throttled(summary: RunSummary) -> list[str]:
     """The warning that some times are not those of the GPU at its clocks, in one line."""
-    seen = [row["gpu"] for row in summary["rows"] if row.get("gpu")]
-    count = sum(gpu["throttled"] for gpu in seen)
+    seen = [row.gpu for row in summary.rows if row.gpu]
+    count = sum(gpu.throttled for gpu in seen)
     if not count:
         return []
-    reasons = ", ".join(dict.fromkeys(reason for gpu in seen for reason in gpu["throttle_reasons"]))
-    total = sum(row["requests"] for row in summary["rows"])
+    reasons = ", ".join(dict.fromkeys(reason for gpu in seen for reason in gpu.throttle_reasons))
+    total = sum(row.requests for row in summary.rows)
     return [f"{count} of {total} requests ran on a throttled GPU ({reasons}); show --requests marks them."]
 
 
-def notes(run: Mapping[str, Any], summary: Mapping[str, Any], *, alone: bool = True) -> list[str]:
+def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) -> list[str]:
     """Sentences that qualify the table; where it stands alone, also figures that a page has tables for, and legend."""
     found = []
     described = {spec["label"]: spec.get("measures", {}) for spec in run["methods"]}
-    for row in summary["rows"]:
-        for figure, value in row.get("measures", {}).items() if alone else ():
-            found.append(f"{name(row)}: {value:.2f} {described[row['method']].get(figure, figure)}.")
-        if row.get("draft_forwards") and alone:
-            drafting = row["draft_forwards"] / max(1, row["target_forwards"])
+    for row in summary.rows:
+        for figure, value in row.measures.items() if alone else ():
+            found.append(f"{name(row)}: {value:.2f} {described[row.method].get(figure, figure)}.")
+        if row.draft_forwards and alone:
+            drafting = row.draft_forwards / max(1, row.target_forwards)
             found.append(f"{name(row)}: {drafting:.2f} forwards of its draft model for each of the target.")
-        ratio = row["speedup"]
-        if row["method"] == BASELINE or ratio is None:
+        ratio = row.speedup
+        if row.method == BASELINE or ratio is None:
             continue
-        if row.get("again"):
-            found.append(_again(row))
+        if row.again:
+            found.append(_again(row, row.again))
             continue
-        parts = f"{number(row['tpf'], 2)} TPF × {number(row['step_ratio'], 2)} step-time ratio"
+        parts = f"{number(row.tokens_per_forward, 2)} TPF × {number(row.step_ratio, 2)} step-time ratio"
         if alone:
             found.append(
-                f"{name(row)}: {ratio['verdict']}; {number(ratio['value'], 2)} = {parts}{_spread(ratio)}.{tells(ratio)}"
+                f"{name(row)}: {ratio.verdict}; {number(ratio.value, 2)} = {parts}{_spread(ratio)}.{tells(ratio)}"
             )
         elif said := tells(ratio):
             found.append(f"{name(row)}:{said}")
-        if asked := row.get("simulated"):
-            if row["tpf"] is not None and row["tpf"] < 0.9 * asked["mean"]:
+        if asked := row.simulated:
+            if row.tokens_per_forward is not None and row.tokens_per_forward < 0.9 * asked.mean:
                 found.append(
-                    f"{name(row)}: {row['tpf']:.2f} tokens a forward where {asked['mean']:g} were asked for; its trees "
-                    "offer no more here, or answers are too short."
+                    f"{name(row)}: {row.tokens_per_forward:.2f} tokens a forward where {asked.mean:g} were asked for; "
+                    "its trees offer no more here, or answers are too short."
                 )
             continue  # its answers end at the budget, and AR's where they end
-        if row["length_changed"]:
-            found.append(f"{row['method']}: {row['length_changed']} answers have another length than AR's.")
-        if row.get("prompt_changed"):
-            found.append(f"{row['method']}: {row['prompt_changed']} later turns follow other answers than AR's.")
-        if row.get("accuracy_difference") and (row["lossless"] or {}).get("verdict") != "exact":
-            found.append(f"{row['method']}: {gained(row['accuracy_difference'])}.")
+        if row.length_changed:
+            found.append(f"{row.method}: {row.length_changed} answers have another length than AR's.")
+        if row.prompt_changed:
+            found.append(f"{row.method}: {row.prompt_changed} later turns follow other answers than AR's.")
+        if row.accuracy_difference and not (row.lossless and row.lossless.verdict == "exact"):
+            found.append(f"{row.method}: {gained(row.accuracy_difference)}.")
     found += _over_base(run, summary)
-    real = [row for row in summary["rows"] if not row.get("simulated")]
-    truncated, total = sum(row["truncated"] for row in real), sum(row["requests"] for row in real)
+    real = [row for row in summary.rows if not row.simulated]
+    truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
     if total and truncated / total > 0.02:
         found.append(f"{truncated} of {total} answers were cut at the token budget (cut); raise --max-new-tokens.")
     if settings := {k: v for k, v in run["task"]["options"].items() if v not in ("", None)}:
         found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
-    if seldom := seldom_filled(max(row["prompts"] for row in summary["rows"]), run["concurrency"]):
+    if seldom := seldom_filled(max(row.prompts for row in summary.rows), run["concurrency"]):
         found.append(seldom)
     found += _throttled(summary)
     found += _of_losslessness(run, real)
-    if "interval" not in summary and any(row["speedup"] and row["speedup"]["low"] is not None for row in real):
+    if summary.interval is None and any(row.speedup and row.speedup.low is not None for row in real):
         found.append("Intervals: percentile bootstrap, as an earlier version made them; too narrow for few prompts.")
-    if not summary["complete"]:
+    if not summary.complete:
         found.append("This run is not complete; repeat its command to go on.")
     return [*found, LEGEND] if alone else found
 
@@ -304,45 +311,43 @@ def seldom_filled(prompts: int, concurrency: int) -> str:
     )
 
 
-def _over_base(run: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+def _over_base(run: Mapping[str, Any], summary: RunSummary) -> Iterator[str]:
     """What a fine-tuned model is worth beside the one that it was made from."""
-    for row in summary["rows"]:
-        over = row.get("over_base")
-        if over and over["speedup"]:
-            ratio = over["speedup"]
-            right = f"; {gained(over['accuracy_difference'])}" if over["accuracy_difference"] else ""
+    for row in summary.rows:
+        over = row.over_base
+        if over and over.speedup:
+            right = f"; {gained(over.accuracy_difference)}" if over.accuracy_difference else ""
             base = f"AR of {run['base']['name']}, which {run['model']['name']} was made from"
-            yield f"{name(row)} over {base}: {ratio['verdict']}, {speedup(ratio)}{right}."
+            yield f"{name(row)} over {base}: {over.speedup.verdict}, {speedup(over.speedup)}{right}."
 
 
-def _again(row: Mapping[str, Any]) -> str:
+def _again(row: MethodSummary, again: Again) -> str:
     """What a method's second row in a run says of the run itself: the A/A check."""
-    ratio, twice = row["again"]["speedup"], f"{name(row)} is {row['again']['of']} once more"
-    if ratio["low"] is None:
+    ratio, twice = again.speedup, f"{name(row)} is {again.of} once more"
+    if ratio.interval is None:
         return f"{twice}; too few prompts to say how noisy this run is."
-    if ratio["low"] <= 1 <= ratio["high"]:
+    low, high = ratio.interval
+    if low <= 1 <= high:
         return f"{twice}: {speedup(ratio)}, no difference, as it has to be.{tells(ratio)}"
-    off = max(abs(ratio["low"] - 1), abs(ratio["high"] - 1))
+    off = max(abs(low - 1), abs(high - 1))
     return f"{twice} and yet {speedup(ratio)}: something disturbed this run; trust no difference below {off:.0%}."
 
 
-def _spread(ratio: Mapping[str, Any]) -> str:
+def _spread(ratio: Speedup) -> str:
     """How single prompts fared, where the summary says so."""
-    each = ratio.get("per_prompt")
-    return (
-        f"; per prompt {each['median']:.2f} in the median, geometric mean {each['geometric_mean']:.2f}" if each else ""
-    )
+    each = ratio.per_prompt
+    return f"; per prompt {each.median:.2f} in the median, geometric mean {each.geometric_mean:.2f}" if each else ""
 
 
-def tells(ratio: Mapping[str, Any]) -> str:
+def tells(ratio: Speedup) -> str:
     """Where nothing was shown: which difference would have been, and how many prompts a small one takes."""
-    if ratio["verdict"] not in ("no difference shown", "too few prompts"):
+    if ratio.verdict not in ("no difference shown", "too few prompts"):
         return ""
     parts = []
-    if seen := ratio.get("detectable"):
+    if seen := ratio.detectable:
         parts.append(f"these prompts tell differences of {percent(seen)} or more")
-    if (needed := ratio.get("to_tell")) and needed["prompts"]:
-        parts.append(f"it takes about {_rounded(needed['prompts'])} to tell {percent(needed['difference'])}")
+    if (needed := ratio.to_tell) and needed.prompts:
+        parts.append(f"it takes about {_rounded(needed.prompts)} to tell {percent(needed.difference)}")
     return f" {'; '.join(parts).capitalize()}." if parts else ""
 
 
@@ -357,23 +362,24 @@ def _rounded(count: int) -> int:
     return -(-count // unit) * unit
 
 
-def gained(difference: Mapping[str, Any]) -> str:
+def gained(difference: AccuracyDifference) -> str:
     """How many more answers are right than AR's, on the same prompts."""
-    points = f"{100 * difference['value']:+.1f} points"
-    if difference["low"] is not None:
-        points += f" [{100 * difference['low']:+.1f}, {100 * difference['high']:+.1f}]"
-    split = f"{difference['gained']} prompts gained, {difference['lost']} lost, McNemar p = {difference['p_value']:.2g}"
-    return f"{difference['verdict']}: {points} of right answers; {split}"
+    points = f"{100 * difference.value:+.1f} points"
+    if difference.interval is not None:
+        low, high = difference.interval
+        points += f" [{100 * low:+.1f}, {100 * high:+.1f}]"
+    split = f"{difference.gained} prompts gained, {difference.lost} lost, McNemar p = {difference.p_value:.2g}"
+    return f"{difference.verdict}: {points} of right answers; {split}"
 
 
-def _of_losslessness(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _of_losslessness(run: Mapping[str, Any], rows: Sequence[MethodSummary]) -> list[str]:
     """Of how many prompts the verdict stands, and of which rows it cannot be said from one run."""
     found = []
-    graded = [row for row in rows if row["method"] != BASELINE and (row["lossless"] or {}).get("rates")]
-    exact = [row["lossless"]["rates"]["exact"] for row in graded]
-    if exact and all(share["count"] == share["of"] for share in exact):
-        fewest = min(exact, key=lambda share: share["of"])
-        found.append(f"Exact on all {fewest['of']} prompts: 95% interval of such prompts {fewest['low']:.0%} to 100%.")
+    graded = [row.lossless.rates for row in rows if row.method != BASELINE and row.lossless and row.lossless.rates]
+    exact = [rates["exact"] for rates in graded]
+    if exact and all(share.count == share.of for share in exact):
+        fewest = min(exact, key=lambda share: share.of)
+        found.append(f"Exact on all {fewest.of} prompts: 95% interval of such prompts {fewest.low:.0%} to 100%.")
     if run["sampling"]["temperature"] > 0:
         own = [spec["label"] for spec in run["methods"] if spec.get("own_noise")]
         found += [
@@ -393,25 +399,26 @@ def number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def speedup(ratio: Mapping[str, Any] | None) -> str:
+def speedup(ratio: Speedup | None) -> str:
     """Value and interval."""
     if ratio is None:
         return "–"
-    if ratio["low"] is None:
-        return f"{ratio['value']:.2f} (too few)"
-    return f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+    if ratio.interval is None:
+        return f"{ratio.value:.2f} (too few)"
+    low, high = ratio.interval
+    return f"{ratio.value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def accuracy(score: Mapping[str, Any] | None) -> str:
+def accuracy(score: Accuracy | None) -> str:
     """Share of right answers with its count."""
-    return "not scored" if score is None else f"{score['passed']}/{score['scored']}"
+    return "not scored" if score is None else f"{score.passed}/{score.scored}"
 
 
-def lossless(verdict: Mapping[str, Any] | None) -> str:
+def lossless(verdict: Lossless | None) -> str:
     """The graded verdict; counts where it is not exact throughout."""
     if verdict is None:
         return "not checked"
-    if verdict["verdict"] == "exact":
+    if verdict.verdict == "exact":
         return "exact"
-    differing = verdict["numeric_tie"] + verdict["lossy"]
-    return f"{verdict['verdict']} {differing}/{differing + verdict['exact']}"
+    differing = verdict.numeric_tie + verdict.lossy
+    return f"{verdict.verdict} {differing}/{differing + verdict.exact}"

@@ -70,8 +70,8 @@ def _table(rows: pd.DataFrame, title: str) -> Table:
         made.add_row(
             Text(row["label"], overflow="fold"),  # a text, because its values may look like markup
             str(int(row["prompts"])),
-            _number(row["tpf"], 2),
-            _number(row["tok_s"], 1),
+            _number(row["tokens_per_forward"], 2),
+            _number(row["decode_tok_s"], 1),
             ratio,
             _number(row["rows_per_step"], 0),
             found(row),
@@ -161,8 +161,8 @@ def advice(
         f"{where}:",
         f"{' '.join([method, *options])}: speedup {interval(judged, 'speedup')} over ar on {int(judged['prompts'])} "
         f"prompts {'that it was not chosen by' if len(held) else 'that it was chosen by'}.",
-        f"Why: {judged['tpf']:.2f} tokens a forward of {judged['rows_per_step']:.0f} rows; here a step of up to {free} "
-        f"rows costs at most {_TOLERANCE:.0%} more than one row.",
+        f"Why: {judged['tokens_per_forward']:.2f} tokens a forward of {judged['rows_per_step']:.0f} rows; here a step "
+        f"of up to {free} rows costs at most {_TOLERANCE:.0%} more than one row.",
     ]
     if len(others):
         said.append(f"{len(others)} of {len(tuning) - 1} other settings are within noise of it.")

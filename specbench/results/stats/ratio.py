@@ -94,8 +94,8 @@ def paired_ratio(
     ============================================================  =====  =====  =====  =====  =====
 
     Args:
-        numerator: (seconds [n], tokens [n]) of the baseline, one entry per request. ``decode_s`` and ``n_out − 1`` for
-            the decode speedup, ``e2e_s`` and ``n_out`` for end to end.
+        numerator: (seconds [n], tokens [n]) of the baseline, one entry per request. ``decode_s`` and
+            ``output_tokens − 1`` for the decode speedup, ``latency_s`` and ``output_tokens`` for end to end.
         denominator: the same of the method, rows in the same order.
         seed: of the resampling; numpy's PCG64, so equal input and seed give an equal interval.
         draws: bootstrap resamples; of more than 3,000 prompts fewer are drawn, see ``Ratio.draws``.

@@ -72,7 +72,7 @@ def test_answers_equal_to_ars_take_its_judgment_and_the_record_says_so(tmp_path:
 
 
 def test_the_judge_reads_both_turns_and_the_reference_where_there_is_one(answers: list[Answer]) -> None:
-    by_key = {answer.record.key: answer.prompt for answer in answers}
+    by_key = {answer.record.request_id: answer.prompt for answer in answers}
     assert by_key["ar|81|0"].name == "single-v1"
     assert by_key["other|111|0"].name == "single-math-v1"
     second = by_key["other|111|0|2"]
@@ -83,13 +83,13 @@ def test_the_judge_reads_both_turns_and_the_reference_where_there_is_one(answers
 
 def test_under_forced_history_the_judge_reads_the_conversation_that_took_place(data: Path) -> None:
     forced = questions(judged_runs.config(TEXTS, history="ar").task, data)
-    by_key = {answer.record.key: answer.prompt.user for answer in judged_runs.rated(TEXTS, forced, data)}
+    by_key = {answer.record.request_id: answer.prompt.user for answer in judged_runs.rated(TEXTS, forced, data)}
     assert "A travel blog." in by_key["other|81|0|2"]
     assert "A travel blog." not in by_key["other|81|0"]
 
 
 def test_a_second_turn_whose_first_is_not_there_is_one_line(asked: Mapping[str, Question], data: Path) -> None:
-    left = [record for record in judged_runs.records(TEXTS) if record.key != "other|81|0"]
+    left = [record for record in judged_runs.records(TEXTS) if record.request_id != "other|81|0"]
     with pytest.raises(UsageError, match=r"lacks the answer other\|81\|0, which other\|81\|0\|2 follows"):
         rated(left, asked, JudgePrompts(data))
 

@@ -84,7 +84,7 @@ def test_repeats_are_choices_and_unfinished_questions_are_left_out(
     tmp_path: Path, asked: Mapping[str, Question]
 ) -> None:
     config = judged_runs.config(TEXTS).model_copy(update={"repeats": 2})
-    records = [r for r in judged_runs.records(TEXTS) if r.method == "ar" and r.key != "ar|111|0|2"]
+    records = [r for r in judged_runs.records(TEXTS) if r.method == "ar" and r.request_id != "ar|111|0|2"]
     records += [judged_runs.record("ar", "81", turn, f"again {turn}", repeat=1) for turn in (1, 2)]
     (path,) = export(tmp_path, config, records, asked, CREATED)
     (row,) = [json.loads(line) for line in path.read_text().splitlines()]

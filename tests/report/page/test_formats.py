@@ -38,7 +38,7 @@ README = Path(__file__).parents[3] / "README.md"
 def document(words: str = HOSTILE) -> Document:
     """A document in which every text is ``words``."""
     source = Source([words], words)
-    columns = [Column("method", words, words=True), Column("tok_s", words)]
+    columns = [Column("method", words, words=True), Column("decode_tok_s", words)]
     row = Row([Cell(words), Cell("2.50", 2.5, 2.0, 3.0, under=words)], "r", part=words)
     table = Table("t", words, columns, [row], source)
     drawing = svg.Drawing(10, 10, words)
@@ -72,7 +72,7 @@ def test_csv_has_a_line_for_each_figure() -> None:
     first, *rest = csv.DictReader(io.StringIO(to_csv(document("words"))))
     assert (first["figure"], first["text"]) == ("method", "words")
     (figure,) = rest
-    assert (figure["table"], figure["run"], figure["row"], figure["figure"]) == ("t", "r", "words", "tok_s")
+    assert (figure["table"], figure["run"], figure["row"], figure["figure"]) == ("t", "r", "words", "decode_tok_s")
     assert [float(figure[end]) for end in ("value", "low", "high")] == [2.5, 2.0, 3.0]
 
 

@@ -20,13 +20,24 @@ from specbench.results.schema import Taken
 def run(tmp_path: Path, *, prompts: int = 8, labels: tuple[str, ...] = ("fast", "other"), **more: Any) -> Run:
     records = [*answers("ar", prompts, decode_s=1.0)]
     for label in labels:
-        records += answers(label, prompts, decode_s=0.25, forwards=4)
+        records += answers(label, prompts, decode_s=0.25, target_forwards=4)
     return read_whole_run(folder(tmp_path, config(labels, prompts), records, **more))
 
 
 def cells(rows: list[Row], label: str) -> dict[str, str]:
     (row,) = [row for row in rows if row.method == label]
-    keys = ("method", "tpf", "tok_s", "speedup", "verdict", "step_ratio", "e2e", "accuracy", "lossless", "cut")
+    keys = (
+        "method",
+        "tokens_per_forward",
+        "decode_tok_s",
+        "speedup",
+        "verdict",
+        "step_ratio",
+        "e2e",
+        "accuracy",
+        "lossless",
+        "cut",
+    )
     return dict(zip(keys, [cell.text for cell in row.cells], strict=True))
 
 
@@ -48,12 +59,17 @@ def test_a_row_stands_beside_its_ar_twin(tmp_path: Path) -> None:
     made = run(tmp_path, right=lambda one: one.method == "ar", lossless={"ar": EXACT, "fast": EXACT})
     rows = table(made)
     assert [row.method for row in rows] == ["ar", "fast", "other"]
-    assert cells(rows, "ar") | {"tok_s": ""} == {
-        "method": "ar", "tpf": "1.00", "tok_s": "", "speedup": "1", "verdict": "baseline", "step_ratio": "1",
-        "e2e": "1", "accuracy": "8/8", "lossless": "exact", "cut": "100%",
+    assert cells(rows, "ar") | {"decode_tok_s": ""} == {
+        "method": "ar", "tokens_per_forward": "1.00", "decode_tok_s": "", "speedup": "1",
+        "verdict": "baseline", "step_ratio": "1", "e2e": "1", "accuracy": "8/8", "lossless": "exact", "cut": "100%",
     }  # fmt: skip
     found = cells(rows, "fast")
-    assert (found["tpf"], found["speedup"], found["verdict"], found["step_ratio"]) == ("6.00", "4.00", "faster", "0.67")
+    assert (found["tokens_per_forward"], found["speedup"], found["verdict"], found["step_ratio"]) == (
+        "6.00",
+        "4.00",
+        "faster",
+        "0.67",
+    )
     assert found["accuracy"] == "0/8"
     assert cells(rows, "other")["lossless"] == "not checked"
 
@@ -71,7 +87,7 @@ def test_a_lossy_row_without_quality_keeps_its_speed_to_itself(tmp_path: Path) -
     made = run(tmp_path, lossless={"fast": LOSSY, "other": EXACT})
     found = cells(table(made), "fast")
     assert found["verdict"] == "withheld"
-    assert {found[key] for key in ("tpf", "tok_s", "speedup", "step_ratio", "e2e")} == {DASH}
+    assert {found[key] for key in ("tokens_per_forward", "decode_tok_s", "speedup", "step_ratio", "e2e")} == {DASH}
     assert [row.method for row in candidates(made)] == ["other"]
     shown = [row.method for block in run_section(made).tables() if block.name != "lossless" for row in block.rows]
     assert "other" in shown
@@ -102,7 +118,7 @@ def test_settings_are_what_tells_rows_of_a_method_apart() -> None:
 
 
 def test_a_simulated_row_says_so_wherever_it_stands(tmp_path: Path) -> None:
-    records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.25, forwards=4)]
+    records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.25, target_forwards=4)]
     made = read_whole_run(folder(tmp_path, config(["jf"], 8, lot=["jf"]), records))
     found = cells(table(made), "jf")
     assert found["method"] == "jf (simulated)"
@@ -125,4 +141,4 @@ def test_the_identity_holds_in_the_table_and_in_the_figure(tmp_path: Path, finis
     for label in ("fast", "other"):
         assert f"{label}: 6.00 × 0.67 = 4.00" in drawn.says
         shown = cells(table(made), label)
-        assert (shown["tpf"], shown["step_ratio"], shown["speedup"]) == ("6.00", "0.67", "4.00")
+        assert (shown["tokens_per_forward"], shown["step_ratio"], shown["speedup"]) == ("6.00", "0.67", "4.00")

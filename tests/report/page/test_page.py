@@ -17,6 +17,7 @@ from specbench.report.gathering import Gathered, gather
 from specbench.report.page.build import build
 from specbench.report.page.write import write_report
 from specbench.results.read import ReadRun
+from specbench.results.summary import summarise
 from specbench.sweeps.table import ReadSweep
 
 # Elements that reach beyond the page and are in no box that scrolls; text with little contrast to its ground; drawings
@@ -59,7 +60,8 @@ def swept() -> ReadSweep:
     """A sweep of two options."""
     cells = sweeps.grid(speedup=1.5, set="tuning")
     plain = sweeps.cells([{"method": "ar", "set": "tuning"}])
-    read = ReadRun({"environment": {"device": {"name": "a GPU"}}}, config(["jf"], 50), [], {}, {}, [])
+    made = config(["jf"], 50)
+    read = ReadRun({"environment": {"device": {"name": "a GPU"}}}, made, [], {}, summarise(made, []), [])
     return ReadSweep(Path("a-sweep"), {"concurrency": [1]}, {1: read}, pd.concat([cells, plain], ignore_index=True))
 
 

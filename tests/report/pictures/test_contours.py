@@ -132,7 +132,7 @@ def test_a_hole_is_not_rounded_off_where_two_of_its_sides_meet() -> None:
 
 def test_cells_are_drawn_where_they_are_and_in_the_colour_of_their_value() -> None:
     frame = grid(without={(16, 2)})
-    panel = speed(contour(set_at(frame, 64, 4, tok_s=NOTHING), "n", "pool"))
+    panel = speed(contour(set_at(frame, 64, 4, decode_tok_s=NOTHING), "n", "pool"))
     assert marks(panel, MEASURED) == {(n, p) for n in (8, 16, 32, 64) for p in (1, 2, 4)} - {(16, 2), (64, 4)}
     assert marks(panel, MISSING) == {(16, 2), (64, 4)}
     drawn = next(c for c in panel.collections if c.get_label() == MEASURED)
@@ -155,7 +155,7 @@ def test_axes_are_logarithmic_where_the_options_are() -> None:
 
 
 def test_the_best_has_a_star_its_interval_and_rings_around_its_equals() -> None:
-    frame = set_at(grid(tok_s_half=3.0), 64, 4, best=True, within_noise=True)
+    frame = set_at(grid(decode_tok_s_half=3.0), 64, 4, best=True, within_noise=True)
     frame = set_at(set_at(frame, 64, 2, within_noise=True), 32, 4, within_noise=True)
     figure = contour(frame, "n", "pool")
     for panel in panels(figure):
@@ -183,8 +183,8 @@ def test_cells_that_were_stopped_early_are_smaller() -> None:
 
 def test_the_note_says_how_wide_intervals_are_and_how_many_there_are() -> None:
     frame = cells(
-        [{"n": n, "pool": p, "tok_s": 100.0, "tok_s_half": half, "prompts": prompts} for n, p, half, prompts in (
-            (8, 1, 1.0, 10), (8, 2, 2.0, 20), (16, 1, 6.0, 30), (16, 2, None, 40))]
+        [{"n": n, "pool": p, "decode_tok_s": 100.0, "decode_tok_s_half": half, "prompts": prompts}
+         for n, p, half, prompts in ((8, 1, 1.0, 10), (8, 2, 2.0, 20), (16, 1, 6.0, 30), (16, 2, None, 40))]
     )  # fmt: skip
     said = note(contour(frame, "n", "pool"))
     assert "median ±2.0%, widest ±6.0%; 1 of 4 cells have none." in said
@@ -200,7 +200,7 @@ def test_the_title_says_what_is_held_fixed_and_what_was_asked() -> None:
 
 def test_facets_have_common_colours_and_their_own_cells() -> None:
     slow, fast = grid(K=1), grid(K=2)
-    fast["tok_s"] += 40
+    fast["decode_tok_s"] += 40
     figure = contour(pd.concat([fast, slow], ignore_index=True), "n", "pool", facet="K")
     shown = panels(figure)
     titles = ["K 1: tokens per forward", "K 1: tok/s", "K 2: tokens per forward", "K 2: tok/s"]
@@ -222,37 +222,37 @@ def test_facets_have_common_colours_and_their_own_cells() -> None:
 def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
     ns: tuple[int, ...], pools: tuple[int, ...], over: str
 ) -> None:
-    frame = set_at(grid(ns, pools, tok_s_half=2.0), ns[-1], pools[-1], best=True)
+    frame = set_at(grid(ns, pools, decode_tok_s_half=2.0), ns[-1], pools[-1], best=True)
     panel = speed(contour(frame, "n", "pool"))
     assert panel.get_xlabel() == over
     assert panel.get_xscale() == "log"
-    assert marks(panel, MEASURED) == set(zip(frame[over], frame["tok_s"], strict=True))
-    assert marks(panel, BEST) == {(frame[over].iloc[-1], frame["tok_s"].iloc[-1])}
+    assert marks(panel, MEASURED) == set(zip(frame[over], frame["decode_tok_s"], strict=True))
+    assert marks(panel, BEST) == {(frame[over].iloc[-1], frame["decode_tok_s"].iloc[-1])}
     (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
     ends = [[float(y) for _, y in segment] for segment in drawn.get_segments()]
-    assert ends == [[pytest.approx(value - 2), pytest.approx(value + 2)] for value in frame["tok_s"]]
+    assert ends == [[pytest.approx(value - 2), pytest.approx(value + 2)] for value in frame["decode_tok_s"]]
 
 
 def test_an_interval_beside_its_value_is_a_bar_on_one_side() -> None:
-    frame = grid((8, 16), (4,), tok_s_low=70.0, tok_s_high=75.0)
+    frame = grid((8, 16), (4,), decode_tok_s_low=70.0, decode_tok_s_high=75.0)
     panel = speed(contour(frame, "n"))
     (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
     assert [[float(y) for _, y in segment] for segment in drawn.get_segments()] == [[58, 75], [68, 75]]
 
 
 def test_what_is_written_at_the_best_of_a_line_hides_no_cell() -> None:
-    frame = grid((8, 16, 32, 64, 128), (4,)).assign(tok_s=[60.0, 73.0, 85.0, 95.0, 78.0])
+    frame = grid((8, 16, 32, 64, 128), (4,)).assign(decode_tok_s=[60.0, 73.0, 85.0, 95.0, 78.0])
     panel = speed(contour(set_at(frame, 64, 4, best=True), "n"))
     panel.figure.canvas.draw()
     (text,) = panel.texts
     box = Text.get_window_extent(text)
     assert text.get_text().startswith("95.0 tok/s")
-    assert not any(box.contains(x, y) for x, y in panel.transData.transform(frame[["n", "tok_s"]].to_numpy()))
+    assert not any(box.contains(x, y) for x, y in panel.transData.transform(frame[["n", "decode_tok_s"]].to_numpy()))
 
 
 def test_a_line_is_not_drawn_across_a_missing_cell() -> None:
     frame = grid((8, 16, 32, 64), (4,))
-    panel = speed(contour(set_at(frame, 16, 4, tok_s=NOTHING), "n"))
+    panel = speed(contour(set_at(frame, 16, 4, decode_tok_s=NOTHING), "n"))
     assert [float(x) for x, _ in marks(panel, MISSING)] == [16]
     line = next(line for line in panel.lines if len(np.asarray(line.get_xdata())) == 4)
     assert np.isnan(np.asarray(line.get_ydata(), dtype=float)).tolist() == [False, True, False, False]
@@ -274,14 +274,14 @@ def test_cells_on_a_diagonal_are_points_with_nothing_between() -> None:
 
 def test_equal_cells_are_all_of_one_colour() -> None:
     frame = grid()
-    frame["tok_s"] = 70.0
+    frame["decode_tok_s"] = 70.0
     between = band(speed(contour(frame, "n", "pool")), 20, 1.5)
     assert between is not None
     assert between[0] <= 70 <= between[1]
 
 
 def test_baseline_rows_and_rows_without_the_options_are_no_cells() -> None:
-    further = cells([{"method": "ar"}, {"pool": 2, "tok_s": 1000.0}])
+    further = cells([{"method": "ar"}, {"pool": 2, "decode_tok_s": 1000.0}])
     panel = speed(contour(pd.concat([grid(), further], ignore_index=True), "n", "pool"))
     assert len(marks(panel, MEASURED)) == 12
     assert marks(panel, MISSING) == set()
@@ -293,8 +293,8 @@ def test_baseline_rows_and_rows_without_the_options_are_no_cells() -> None:
         (pd.concat([grid(K=1), grid(K=2)]), "several cells have the same n, pool"),
         (pd.concat([grid(), grid(concurrency=4)]), "one method at one concurrency"),
         (pd.concat([grid(), grid(method="lookahead")]), "one method at one concurrency"),
-        (grid().assign(tok_s=NOTHING), "no cell is measured"),
-        (grid().drop(columns=["tpf", "best"]), "lacks tpf, best"),
+        (grid().assign(decode_tok_s=NOTHING), "no cell is measured"),
+        (grid().drop(columns=["tokens_per_forward", "best"]), "lacks tokens_per_forward, best"),
     ],
 )
 def test_what_is_no_grid_of_one_method_is_refused(frame: pd.DataFrame, said: str) -> None:
@@ -303,7 +303,7 @@ def test_what_is_no_grid_of_one_method_is_refused(frame: pd.DataFrame, said: str
 
 
 def test_the_same_cells_are_the_same_bytes(tmp_path: Path) -> None:
-    frame = set_at(grid(without={(16, 2)}, tok_s_half=2.0), 64, 4, best=True)
+    frame = set_at(grid(without={(16, 2)}, decode_tok_s_half=2.0), 64, 4, best=True)
     first = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "first.png")
     again = style.save(contour(frame, "n", "pool", caption="a model"), tmp_path / "again.png")
     assert again.read_bytes() == first.read_bytes()

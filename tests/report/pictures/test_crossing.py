@@ -122,8 +122,8 @@ def test_the_note_names_what_crosses_and_what_does_not() -> None:
 
 
 def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
-    mine = busy("jf", {1: 2.0, 4: 1.5}).assign(predicted_tok_s=[90.0, 200.0])
-    ar = cells([{"method": "ar", "concurrency": c, "predicted_tok_s": p} for c, p in ((4, 160.0), (1, 40.0))])
+    mine = busy("jf", {1: 2.0, 4: 1.5}).assign(predicted_decode_tok_s=[90.0, 200.0])
+    ar = cells([{"method": "ar", "concurrency": c, "predicted_decode_tok_s": p} for c, p in ((4, 160.0), (1, 40.0))])
     axes = panel(crossing(pd.concat([mine, ar], ignore_index=True)))
     (drawn,) = (line for line in axes.lines if line.get_linestyle() == "--" and len(points(line)))
     assert points(drawn) == [(1, 2.25), (4, 1.25)]
@@ -133,9 +133,12 @@ def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
 
 
 def test_the_note_says_where_a_predicted_line_crosses_and_what_is_not_in_it() -> None:
-    mine = busy("jf", {1: 2.0, 4: 1.5, 16: 0.5}).assign(predicted_tok_s=[80.0, 200.0, 100.0])
+    mine = busy("jf", {1: 2.0, 4: 1.5, 16: 0.5}).assign(predicted_decode_tok_s=[80.0, 200.0, 100.0])
     ar = cells(
-        [{"method": "ar", "concurrency": c, "predicted_tok_s": p} for c, p in ((1, 40.0), (4, 100.0), (16, 200.0))]
+        [
+            {"method": "ar", "concurrency": c, "predicted_decode_tok_s": p}
+            for c, p in ((1, 40.0), (4, 100.0), (16, 200.0))
+        ]
     )
     said = " ".join(crossing(pd.concat([ar, mine])).get_supxlabel().split())  # the index repeats
     # predicted 2, 2 and 0.5: it meets 1 two thirds of the way from 4 to 16

@@ -15,11 +15,11 @@ from specbench.report.pictures.pareto import FRONT, SMALL, front, pareto
 from specbench.results.stats import proportion_interval
 
 CELLS: list[dict[str, Any]] = [
-    {"method": "ar", "tok_s": 40.0, "accuracy": 0.8},
-    {"method": "jf", "label": "jf n=8", "tok_s": 60.0, "accuracy": 0.8, "tok_s_half": 5.0},
-    {"method": "jf", "label": "jf n=16", "tok_s": 90.0, "accuracy": 0.7},
-    {"method": "jf", "label": "jf n=32", "tok_s": 80.0, "accuracy": 0.6},
-    {"method": "msn", "tok_s": 120.0, "accuracy": 0.5},
+    {"method": "ar", "decode_tok_s": 40.0, "accuracy": 0.8},
+    {"method": "jf", "label": "jf n=8", "decode_tok_s": 60.0, "accuracy": 0.8, "decode_tok_s_half": 5.0},
+    {"method": "jf", "label": "jf n=16", "decode_tok_s": 90.0, "accuracy": 0.7},
+    {"method": "jf", "label": "jf n=32", "decode_tok_s": 80.0, "accuracy": 0.6},
+    {"method": "msn", "decode_tok_s": 120.0, "accuracy": 0.5},
 ]
 
 
@@ -71,14 +71,14 @@ def test_bars_are_the_interval_of_speed_and_wilsons_of_the_answers() -> None:
 
 
 def test_cells_without_accuracy_are_left_out_and_counted() -> None:
-    figure = pareto(cells([*CELLS, {"tok_s": 999.0}, {"tok_s": NOTHING, "accuracy": 0.9}]))
+    figure = pareto(cells([*CELLS, {"decode_tok_s": 999.0}, {"decode_tok_s": NOTHING, "accuracy": 0.9}]))
     assert all(x < 900 for x, _ in points(figure.axes[0], "jf"))
     assert "2 cells are not shown" in " ".join(figure.get_supxlabel().split())
     assert "not shown" not in pareto(cells(CELLS)).get_supxlabel()
 
 
 def test_a_cell_that_was_stopped_early_is_small_and_beats_nobody() -> None:
-    axes = drawn([*CELLS, {"tok_s": 130.0, "accuracy": 1.0, "stopped": "halved", "prompts": 4}])
+    axes = drawn([*CELLS, {"decode_tok_s": 130.0, "accuracy": 1.0, "stopped": "halved", "prompts": 4}])
     assert points(axes, f"jf: {SMALL}") == [(130.0, 1.0)]
     line = next(line for line in axes.lines if line.get_label() == FRONT)
     assert np.asarray(line.get_xdata()).max() == 120
@@ -90,12 +90,12 @@ def test_labels_name_the_front_the_baseline_and_each_methods_fastest() -> None:
 
 
 def test_labels_of_crowded_points_hide_neither_each_other_nor_the_points() -> None:
-    rows = [{"label": f"jf number {i}", "tok_s": 100.0 + i / 4, "accuracy": 0.8 - i / 2000} for i in range(8)]
-    axes = drawn([{"method": "ar", "tok_s": 40.0, "accuracy": 0.2}, *rows])
+    rows = [{"label": f"jf number {i}", "decode_tok_s": 100.0 + i / 4, "accuracy": 0.8 - i / 2000} for i in range(8)]
+    axes = drawn([{"method": "ar", "decode_tok_s": 40.0, "accuracy": 0.2}, *rows])
     axes.figure.canvas.draw()
     boxes = {text.get_text(): Text.get_window_extent(text) for text in axes.texts}  # an annotation's has its line too
     assert len(boxes) == 9
-    marks = axes.transData.transform(np.array([(row["tok_s"], row["accuracy"]) for row in rows], dtype=float))
+    marks = axes.transData.transform(np.array([(row["decode_tok_s"], row["accuracy"]) for row in rows], dtype=float))
     names = sorted(boxes)
     for i, name in enumerate(names):
         box = boxes[name]
@@ -108,4 +108,4 @@ def test_speeds_of_several_concurrencies_are_refused() -> None:
     with pytest.raises(ValueError, match="several concurrencies"):
         pareto(cells([*CELLS, {"concurrency": 4, "accuracy": 0.5}]))
     with pytest.raises(ValueError, match="no cell has both"):
-        pareto(cells([{"tok_s": 1.0}]))
+        pareto(cells([{"decode_tok_s": 1.0}]))

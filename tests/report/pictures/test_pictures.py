@@ -75,11 +75,11 @@ def test_accuracy_makes_a_front_for_each_concurrency_that_has_it() -> None:
     assert names(cells([ar, {"accuracy": 0.7}, {"concurrency": 4, "accuracy": 0.7}, {"concurrency": 8}])) == [
         "pareto-c1", "pareto-c4",
     ]  # fmt: skip
-    assert names(cells([ar, {"tok_s": 50.0}])) == []  # AR alone is no comparison
+    assert names(cells([ar, {"decode_tok_s": 50.0}])) == []  # AR alone is no comparison
 
 
 def test_what_was_not_measured_has_no_picture() -> None:
-    assert names(grid(), grid(concurrency=2).assign(tok_s=NOTHING)) == ["contour-jf-n-pool-c1"]
+    assert names(grid(), grid(concurrency=2).assign(decode_tok_s=NOTHING)) == ["contour-jf-n-pool-c1"]
     assert names(cells([{"method": "ar"}])) == []
     assert called_for(grid().iloc[:0]) == []
 
@@ -107,5 +107,5 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_without_its_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match="lacks tok_s, stopped"):
-        called_for(grid().drop(columns=["tok_s", "stopped"]))
+    with pytest.raises(ValueError, match="lacks decode_tok_s, stopped"):
+        called_for(grid().drop(columns=["decode_tok_s", "stopped"]))

@@ -167,6 +167,6 @@ def test_every_origin_has_a_letter_of_its_own() -> None:
 
 def test_data() -> None:
     data = as_data(record())
-    assert (data["key"], data["tpf"], data["origins"]["lookup"]) == ("jf|HumanEval/0|0", 4.0, 10)
+    assert (data["request_id"], data["tokens_per_forward"], data["origins"]["lookup"]) == ("jf|HumanEval/0|0", 4.0, 10)
     assert "".join(token["text"] for step in data["steps"] for token in step["tokens"]) == record().text
     assert [len(step["drafts"] or []) for step in data["steps"]] == [0, 6, 10, 9, 0]

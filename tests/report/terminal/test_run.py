@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,27 @@ from rich.console import Console
 
 from specbench.report.terminal.run import headline, notes
 from specbench.results.read import ReadRun, read_run
+from specbench.results.summary_schema import RunSummary
 
 
 @pytest.fixture
 def read(tmp_path: Path) -> ReadRun:
     """Twelve real prompts, AR and one method, lossless as far as it was checked."""
     made = read_run(runs.derived(tmp_path / "run"))
-    made.summary["rows"][1]["lossless"] = {"verdict": "exact", "exact": 12, "numeric_tie": 0, "lossy": 0}
-    return made
+    exact = {"verdict": "exact", "exact": 12, "numeric_tie": 0, "lossy": 0}
+    return replace(made, summary=saying(made, lossless=exact))
+
+
+def saying(read: ReadRun, **row: Any) -> RunSummary:
+    """The summary where the method's row says so."""
+    content = read.summary.model_dump()
+    content["rows"][1].update(row)
+    return RunSummary.model_validate(content)
 
 
 def told(read: ReadRun, **row: Any) -> list[str]:
     """The sentences where the method's row says so."""
-    read.summary["rows"][1].update(row)
-    return notes(read.run, read.summary)
+    return notes(read.run, saying(read, **row))
 
 
 def ratio(value: float, low: float | None, high: float | None, said: str, **more: Any) -> dict[str, Any]:
@@ -32,11 +40,13 @@ def ratio(value: float, low: float | None, high: float | None, said: str, **more
 
 
 def test_a_speedup_is_taken_apart_and_spread_over_prompts(read: ReadRun) -> None:
-    speedup = read.summary["rows"][1]["speedup"]
-    each = speedup["per_prompt"]
+    speedup = read.summary.rows[1].speedup
+    assert speedup is not None
+    each = speedup.per_prompt
+    assert each is not None
     (said,) = [line for line in told(read) if line.startswith("jetspec: ")][-1:]
-    assert said.startswith(f"jetspec: {speedup['verdict']}; {speedup['value']:.2f} = ")
-    assert f"per prompt {each['median']:.2f} in the median, geometric mean {each['geometric_mean']:.2f}." in said
+    assert said.startswith(f"jetspec: {speedup.verdict}; {speedup.value:.2f} = ")
+    assert f"per prompt {each.median:.2f} in the median, geometric mean {each.geometric_mean:.2f}." in said
 
 
 @pytest.mark.parametrize(
@@ -115,9 +125,8 @@ def test_exactness_is_said_of_so_many_prompts_and_no_more(read: ReadRun) -> None
 @pytest.mark.parametrize("columns", [80, 140])
 def test_rates_are_a_table_where_answers_part(read: ReadRun, columns: int) -> None:
     console = Console(width=columns, color_system=None)
-    read.summary["rows"][1]["lossless"] = rated(9, 1, 2)
     with console.capture() as captured:
-        console.print(headline(read.run, read.summary))
+        console.print(headline(read.run, saying(read, lossless=rated(9, 1, 2))))
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= columns
     at = next(number for number, line in enumerate(lines) if line.split()[:2] == ["method", "prompts"])

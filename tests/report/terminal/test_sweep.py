@@ -25,9 +25,9 @@ LONG = "lookahead window_size=15 ngram_size=5 guess_set_size=15 pool_from_prompt
 def cell(label: str, speedup: float = NAN, **more: Any) -> dict[str, Any]:
     low, high = (speedup - 0.05, speedup + 0.05) if speedup == speedup else (NAN, NAN)
     return {
-        "label": label, "method": label.split()[0], "concurrency": 1, "set": "tuning", "prompts": 164, "tpf": 12.345,
-        "tok_s": 12345.67, "speedup": speedup, "speedup_low": low, "speedup_high": high, "rows_per_step": 128.4,
-        "best": False, "within_noise": False, "stopped": "", **more,
+        "label": label, "method": label.split()[0], "concurrency": 1, "set": "tuning", "prompts": 164,
+        "tokens_per_forward": 12.345, "decode_tok_s": 12345.67, "speedup": speedup, "speedup_low": low,
+        "speedup_high": high, "rows_per_step": 128.4, "best": False, "within_noise": False, "stopped": "", **more,
     }  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def large(label: str) -> dict[str, Any]:
     return {**nothing, "label": label, "concurrency": 1, "set": "tuning", "stopped": "too large"}
 
 
-PLAIN = cell("ar", tpf=1.0, tok_s=101.5, rows_per_step=1.0)
+PLAIN = cell("ar", tokens_per_forward=1.0, decode_tok_s=101.5, rows_per_step=1.0)
 FEW = [
     PLAIN,
     cell("jf n=16", 1.5, stopped="halved"),
@@ -106,7 +106,11 @@ def test_a_label_is_no_markup() -> None:
 
 
 def test_what_there_is_not_is_a_dash() -> None:
-    rows = [PLAIN, cell("jf n=16", tpf=None, tok_s=NAN, rows_per_step=NAN), cell("jf n=32", tpf=NAN)]
+    rows = [
+        PLAIN,
+        cell("jf n=16", tokens_per_forward=None, decode_tok_s=NAN, rows_per_step=NAN),
+        cell("jf n=32", tokens_per_forward=NAN),
+    ]
     text = shown(rows, 80)
     assert re.search(r"^jf n=16 +164 +– +– +– +–", text, re.MULTILINE), text
     assert "nan" not in text

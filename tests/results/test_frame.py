@@ -18,7 +18,7 @@ from runs import COMMITTED
 
 import specbench
 from specbench.common.errors import UsageError
-from specbench.report.frame import METHOD, REQUEST, load_methods, table
+from specbench.results.frame import METHOD, REQUEST, load_methods, table
 from specbench.results.read import read_run
 
 RUN = COMMITTED[1]
@@ -33,26 +33,35 @@ def test_a_row_is_a_request() -> None:
     frame = specbench.load(RUN)
     read = read_run(RUN)
     assert frame["method"].tolist() == [record.method for record in read.records]
-    for name in ("n_out", "forwards", "decode_s", "ttft_s", "stop_reason"):
+    for name in ("output_tokens", "target_forwards", "decode_s", "ttft_s", "tpot_s", "finish_reason", "request_id"):
         assert frame[name].tolist() == [getattr(record, name) for record in read.records], name
-    assert frame["correct"].tolist() == [read.verdicts[record.key] for record in read.records]
+    assert frame["correct"].tolist() == [read.verdicts[record.request_id] for record in read.records]
     assert "text" not in frame
     assert specbench.load(RUN, text=True)["text"].tolist() == [record.text for record in read.records]
 
 
 def test_pooled_figures_are_those_of_the_summary() -> None:
     frame = specbench.load(RUN)
-    for row in read_run(RUN).summary["rows"]:
-        mine = frame[frame["method"] == row["method"]]
-        assert (mine["n_out"] - 1).sum() / mine["forwards"].sum() == pytest.approx(row["tpf"])
-        assert (mine["n_out"] - 1).sum() / mine["decode_s"].sum() == pytest.approx(row["tok_s"])
-        assert (mine["tok_s"] * mine["decode_s"]).sum() == pytest.approx((mine["n_out"] - 1).sum())
+    for row in read_run(RUN).summary.rows:
+        mine = frame[frame["method"] == row.method]
+        assert (mine["output_tokens"] - 1).sum() / mine["target_forwards"].sum() == pytest.approx(
+            row.tokens_per_forward
+        )
+        assert (mine["output_tokens"] - 1).sum() / mine["decode_s"].sum() == pytest.approx(row.decode_tok_s)
+        assert (mine["decode_tok_s"] * mine["decode_s"]).sum() == pytest.approx((mine["output_tokens"] - 1).sum())
 
 
 def test_columns_are_typed() -> None:
     frame = specbench.load(RUN)
     assert {name: str(frame[name].dtype) for name in REQUEST} == REQUEST
-    said = {"prompt": "string", "n_out": "int64", "tok_s": "float64", "correct": "boolean", "simulated": "bool"}
+    said = {
+        "prompt_id": "string",
+        "peak_memory_bytes": "Int64",
+        "output_tokens": "int64",
+        "decode_tok_s": "float64",
+        "correct": "boolean",
+        "simulated": "bool",
+    }
     assert said.items() <= REQUEST.items()
     assert list(frame.columns)[: len(REQUEST)] == list(REQUEST)
     assert str(frame["option_block_size"].dtype) == "Int64"
@@ -70,12 +79,15 @@ def test_several_runs_are_one_table() -> None:
 def test_a_row_per_method() -> None:
     frame = load_methods(RUN).set_index("method")
     assert {name: str(load_methods(RUN)[name].dtype) for name in METHOD} == METHOD
-    for row in read_run(RUN).summary["rows"]:
-        mine = frame.loc[row["method"]]
-        assert mine["tpf"] == row["tpf"]
-        assert (mine["speedup"], mine["speedup_low"]) == (row["speedup"]["value"], row["speedup"]["low"])
-        assert mine["lossless"] == "exact" if row["lossless"] else pd.isna(mine["lossless"])
-        assert (mine["accuracy"], mine["scored"]) == (row["accuracy"]["value"], row["accuracy"]["scored"])
+    for row in read_run(RUN).summary.rows:
+        assert row.speedup is not None
+        assert row.accuracy is not None
+        mine = frame.loc[row.method]
+        assert mine["tokens_per_forward"] == row.tokens_per_forward
+        assert (mine["speedup"], mine["speedup_low"]) == (row.speedup.value, row.speedup.low)
+        assert mine["lossless"] == "exact" if row.lossless else pd.isna(mine["lossless"])
+        assert (mine["accuracy"], mine["accuracy_scored"]) == (row.accuracy.value, row.accuracy.scored)
+        assert mine["speedup_verdict"] == row.speedup.verdict if not row.baseline else pd.isna(mine["speedup_verdict"])
 
 
 def test_columns_that_only_some_rows_have() -> None:
@@ -143,9 +155,12 @@ def of_another(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (line(lambda record: record.pop("accepts")), "requests.jsonl line 2 is damaged: field 'accepts'"),
+        (line(lambda record: record.pop("accepts")), "requests.jsonl line 2 is damaged: field 'accepted_lengths'"),
         (line(lambda record: record.update(luck=1)), "line 2 is damaged: field 'luck'"),
-        (line(lambda record: record.update(n_out=record["n_out"] + 1)), "other tokens than its forwards emitted"),
+        (
+            line(lambda record: record.update(n_out=record["n_out"] + 1)),
+            "other tokens than its forwards emitted",
+        ),
         (line(lambda record: record.update(prompt_id="HumanEval/163")), "is not what its fields say"),
         (lambda folder: (folder / "requests.jsonl").write_text("{\n"), "line 1 is damaged"),
         (lambda folder: (folder / "requests.jsonl").unlink(), "cut off or mixed"),
@@ -155,7 +170,7 @@ def of_another(folder: Path) -> None:
         (mixed, "cut off or mixed"),
         (of_another, "a method that the run has not"),
         (lambda folder: (folder / "summary.json").unlink(), "finished and has no summary"),
-        (lambda folder: (folder / "summary.json").write_text("{}"), "its summary is no summary"),
+        (lambda folder: (folder / "summary.json").write_text("{}"), "summary.json is damaged: field 'complete'"),
         (lambda folder: (folder / "verdicts.jsonl").write_text("}"), "verdicts.jsonl is damaged"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -214,7 +229,7 @@ def test_a_hundred_thousand_requests(copy: Path) -> None:
     code = textwrap.dedent(
         f"""
         import resource, time, specbench
-        import specbench.report.frame
+        import specbench.results.frame
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         start = time.process_time()
         frame = specbench.load({str(copy)!r})

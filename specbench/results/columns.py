@@ -1,0 +1,102 @@
+"""Columns: which columns of the long tables a model's fields make, by their annotations and marks. No torch.
+
+A field of a plain type is a column of its name. The fields of a model inside of it are columns that begin with its
+name: ``speedup`` makes ``speedup``, ``speedup_low``, ``speedup_high``, … Whatever is no column says so where it is
+declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.config import JsonDict
+from pydantic.fields import FieldInfo
+
+# Marks: ``json_schema_extra`` of a field.
+
+#: The field is no column.
+NO_COLUMN: JsonDict = {"column": "none"}
+
+#: The field has the name of the model that it is in: ``Speedup.value`` is the column ``speedup``.
+FIGURE: JsonDict = {"column": "figure"}
+
+#: The field's columns are there only where a row has a value.
+SPARSE: JsonDict = {"column": "sparse"}
+
+
+def named_columns(prefix: str) -> JsonDict:
+    """The mark of figures by name: a column ``PREFIX_NAME`` for each name that a row has a value for."""
+    return {"column": "named", "prefix": prefix}
+
+
+_DTYPES = {str: ("string", "string"), bool: ("bool", "boolean"), int: ("int64", "Int64"), float: ("float64", "float64")}
+
+
+def columns_of(model: type[BaseModel]) -> dict[str, str]:
+    """The columns that a table of these models has in any case, with their dtypes, in the order of the fields."""
+    return dict(_columns(model, "", False))
+
+
+def cells_of(part: BaseModel) -> dict[str, Any]:
+    """The values of one model by column, those of sparse columns and of figures by name too."""
+    return dict(_cells(part, ""))
+
+
+def _columns(model: type[BaseModel], within: str, optional: bool) -> Iterator[tuple[str, str]]:
+    for name, field in model.model_fields.items():
+        if (mark := _mark(field)) not in ("", "figure"):
+            continue
+        column = _column(within, name, mark)
+        kind, missing = _kind(field.annotation)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _columns(kind, column, True)
+        elif kind in _DTYPES:
+            yield column, _DTYPES[kind][optional or missing]
+        else:
+            raise TypeError(f"{model.__name__}.{name}: {field.annotation} makes no column; mark the field")
+
+
+def _cells(part: BaseModel, within: str) -> Iterator[tuple[str, Any]]:
+    for name, field in type(part).model_fields.items():
+        mark, value = _mark(field), getattr(part, name)
+        if mark == "none" or value is None:
+            continue
+        if mark == "named":
+            prefix = _extra(field)["prefix"]
+            for each, figure in value.items():
+                yield from _cell(f"{prefix}_{each}", figure)
+        else:
+            yield from _cell(_column(within, name, mark), value)
+
+
+def _cell(column: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, BaseModel):
+        yield from _cells(value, column)
+    else:
+        yield column, value
+
+
+def _column(within: str, name: str, mark: str) -> str:
+    if not within:
+        return name
+    return within if mark == "figure" else f"{within}_{name}"
+
+
+def _extra(field: FieldInfo) -> JsonDict:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def _mark(field: FieldInfo) -> str:
+    return str(_extra(field).get("column", ""))
+
+
+def _kind(annotation: Any) -> tuple[Any, bool]:
+    """The type of a field without its None, words for a literal; and whether None is allowed."""
+    optional = False
+    if get_origin(annotation) in (Union, UnionType):
+        (annotation,) = [each for each in get_args(annotation) if each is not NoneType]
+        optional = True
+    return (str, optional) if get_origin(annotation) is Literal else (annotation, optional)

@@ -1,0 +1,194 @@
+"""Over AR: a method's requests held against AR's, one by one, as ratios and differences with intervals. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from specbench.results.figures import counts, ratio
+from specbench.results.schema import RequestRecord
+from specbench.results.stats import (
+    Difference,
+    Interval,
+    PerPrompt,
+    Ratio,
+    detectable,
+    difference_verdict,
+    paired_difference,
+    paired_ratio,
+    per_prompt,
+    prompts_needed,
+    verdict,
+)
+from specbench.results.summary_schema import (
+    AccuracyDifference,
+    Group,
+    OverAr,
+    OverBase,
+    PerPromptFigures,
+    Speedup,
+    ToTell,
+)
+
+BOOTSTRAP_SEED = 0
+
+#: The difference that a run with too few prompts is told how to tell: 3 %, where published speedups differ by less.
+TELLING = 0.03
+
+Key = tuple[str, int, int]  # prompt, repeat, turn
+
+
+def over_ar(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], shared: bool) -> OverAr:
+    """Speedups over AR on the requests that both have; pairs of unlike length are kept and flagged, never dropped.
+
+    Args:
+        baseline: AR's requests, or those of another row that takes its place.
+        mine: the method's.
+        shared: they shared the engine (concurrency above 1), so their share of its time counts.
+    """
+    keys = sorted(baseline.keys() & mine.keys())
+    ar, method = [baseline[k] for k in keys], [mine[k] for k in keys]
+    prompts = [prompt for prompt, *_ in keys]  # repeats and turns of one prompt are no independent samples
+    decode = _paired(
+        [(r.decoding_s(shared), r.output_tokens - 1) for r in ar],
+        [(r.decoding_s(shared), r.output_tokens - 1) for r in method],
+        prompts,
+    )
+    whole = _paired(
+        [(r.whole_s(shared), r.output_tokens) for r in ar],
+        [(r.whole_s(shared), r.output_tokens) for r in method],
+        prompts,
+    )
+    steps = [ratio(sum(r.decoding_s(shared) for r in arm), sum(r.target_forwards for r in arm)) for arm in (ar, method)]
+    return OverAr(
+        speedup=decode,
+        e2e_speedup=whole,
+        step_ratio=ratio(steps[0], steps[1]),
+        length_changed=sum(a.output_tokens != m.output_tokens for a, m in zip(ar, method, strict=True)),
+        # Later turns that certainly followed other answers than AR's: the histories differ in length.
+        prompt_changed=sum(a.prompt_tokens != m.prompt_tokens for a, m in zip(ar, method, strict=True)),
+    )
+
+
+def groups(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], shared: bool) -> dict[str, Group]:
+    """The figures of each group of categories, for tasks that have them, and of all prompts as "overall".
+
+    Beside our definitions, Spec-Bench's (Xia et al. 2024, ``evaluation/speed.py``): ``specbench_speedup`` is a ratio of
+    mean tokens per second, and ``specbench_mat`` the mean of tokens per forward over all forwards, the prefill's one
+    included, as it is for its AR, prompt lookup and lookahead rows.
+    """
+    grouped: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
+    for key, record in mine.items():
+        if record.category:
+            grouped[record.category.partition("/")[0]][key] = record
+    if len(grouped) > 1:
+        grouped.setdefault("overall", dict(mine))
+    found = {}
+    for name, members in grouped.items():
+        records = list(members.values())
+        twins = {key: baseline[key] for key in members if key in baseline}
+        found[name] = Group(
+            **counts(records, shared),
+            **dict(over_ar(twins, members, shared)),
+            specbench_mat=mean([1] * len(records) + [kept for r in records for kept in r.accepted_lengths]),
+            specbench_speedup=_specbench_speedup(twins, {key: members[key] for key in twins}, shared),
+        )
+    return found
+
+
+def _specbench_speedup(
+    baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], shared: bool
+) -> float | None:
+    """Mean over repeats of the ratio of mean speeds.
+
+    The two sides are not counted alike: a method's tokens are those it generated, AR's are those of its answer's text,
+    which has no stop token. On answers of twenty tokens that favours the method by 5%.
+    """
+    ratios = []
+    for repeat in sorted({repeat for _, repeat, _ in mine}):
+        ar, method = ([r for (_, n, _), r in arm.items() if n == repeat] for arm in (baseline, mine))
+        speeds = _mean_speed(method, shared), _mean_speed(ar, shared, of_text=True)
+        ratios.append(ratio(*speeds))
+    known = [each for each in ratios if each is not None]
+    return mean(known) if known else None
+
+
+def _mean_speed(records: Sequence[RequestRecord], shared: bool, of_text: bool = False) -> float | None:
+    """Mean over questions of tokens per second, all turns of a question together, prefill included."""
+    questions: dict[str, list[RequestRecord]] = defaultdict(list)
+    for record in records:
+        questions[record.prompt_id].append(record)
+    speeds = [
+        sum(r.text_tokens if of_text else r.output_tokens for r in turns) / sum(r.whole_s(shared) for r in turns)
+        for turns in questions.values()
+    ]
+    return mean(speeds) if speeds else None
+
+
+def over_base(
+    base: Mapping[Key, RequestRecord],
+    mine: Mapping[Key, RequestRecord],
+    verdicts: Mapping[str, bool] | None,
+    shared: bool,
+) -> OverBase | None:
+    """Held against plain decoding of what the model was made from: other weights, so other answers; None without it."""
+    if not base:
+        return None
+    return OverBase(speedup=over_ar(base, mine, shared).speedup, accuracy_difference=gained(base, mine, verdicts))
+
+
+def _paired(
+    numerator: Sequence[tuple[float, float]], denominator: Sequence[tuple[float, float]], prompts: Sequence[str]
+) -> Speedup | None:
+    if not prompts:
+        return None
+    ar, method = (tuple(map(list, zip(*arm, strict=True))) for arm in (numerator, denominator))
+    found = paired_ratio(ar, method, seed=BOOTSTRAP_SEED, clusters=prompts)  # type: ignore[arg-type]
+    return speedup_of(found, per_prompt(ar, method, prompts))  # type: ignore[arg-type]
+
+
+def speedup_of(found: Ratio, each: PerPrompt | None) -> Speedup | None:
+    """A ratio as it is recorded; None where an arm decoded nothing after its first token, so that there is none."""
+    if math.isnan(found.value):
+        return None
+    return Speedup(
+        value=found.value,
+        **ends(found.interval),
+        verdict=verdict(found),
+        per_prompt=PerPromptFigures(median=each.median, geometric_mean=each.geometric_mean) if each else None,
+        detectable=detectable(found),
+        to_tell=ToTell(difference=TELLING, prompts=prompts_needed(found, TELLING)),
+    )
+
+
+def difference_of(found: Difference) -> AccuracyDifference:
+    """A difference of shares of right answers as it is recorded."""
+    return AccuracyDifference(
+        value=found.value,
+        **ends(found.interval),
+        verdict=difference_verdict(found),
+        gained=found.gained,
+        lost=found.lost,
+        p_value=found.p_value,
+    )
+
+
+def gained(
+    baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], verdicts: Mapping[str, bool] | None
+) -> AccuracyDifference | None:
+    """Right answers beyond AR's, on the requests of which both are scored."""
+    pairs = [(mine[key], baseline[key]) for key in sorted(mine.keys() & baseline.keys())]
+    scored = [(m, ar) for m, ar in pairs if verdicts and m.request_id in verdicts and ar.request_id in verdicts]
+    if not scored or verdicts is None:
+        return None
+    right = [[verdicts[record.request_id] for record in arm] for arm in zip(*scored, strict=True)]
+    prompts = [record.prompt_id for record, _ in scored]
+    return difference_of(paired_difference(right[0], right[1], seed=BOOTSTRAP_SEED, clusters=prompts))
+
+
+def ends(interval: Interval | None) -> dict[str, Any]:
+    """``low`` and ``high`` of an interval; None without one."""
+    return {"low": interval and interval.low, "high": interval and interval.high}

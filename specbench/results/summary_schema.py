@@ -1,0 +1,263 @@
+"""Summary schema: what ``summary.json`` holds, and what the figures of a method are. No torch.
+
+Figures that came later have defaults here, and what a newer writer of the same schema adds is left alone. A row that
+does not fit is damaged, and nothing of its run is shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specbench.results.columns import FIGURE, NO_COLUMN, SPARSE, named_columns
+from specbench.results.schema import BASELINE, SimulatedAcceptance
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    def written(self) -> dict[str, Any]:
+        """JSON-ready: what was set or read, and no defaults, so that an older file is written again as it was."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class PerPromptFigures(_Part):
+    """How single prompts fared."""
+
+    median: float
+    geometric_mean: float
+
+
+class ToTell(_Part):
+    """How many prompts it takes to tell a difference; None where no number does."""
+
+    difference: float
+    prompts: int | None = None
+
+
+class Speedup(_Part):
+    """A ratio of speeds with its interval; without one there is no verdict on it.
+
+    Attributes:
+        detectable: the relative difference that these prompts tell with a chance of 80 %.
+    """
+
+    value: float = Field(json_schema_extra=FIGURE)
+    low: float | None = None
+    high: float | None = None
+    verdict: str
+    per_prompt: PerPromptFigures | None = None
+    detectable: float | None = None
+    to_tell: ToTell | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Its ends; None without."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+
+class Accuracy(_Part):
+    """A share of right answers, with Wilson's interval."""
+
+    value: float = Field(json_schema_extra=FIGURE)
+    passed: int
+    scored: int
+    low: float | None = None
+    high: float | None = None
+
+
+class Again(_Part):
+    """A method's second row held against its first: the A/A check."""
+
+    of: str
+    speedup: Speedup
+
+
+class AccuracyDifference(_Part):
+    """Right answers less AR's, on the same prompts, with McNemar's p-value."""
+
+    value: float = Field(json_schema_extra=FIGURE)
+    low: float | None = None
+    high: float | None = None
+    verdict: str
+    gained: int
+    lost: int
+    p_value: float
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Its ends; None without."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+
+class OverBase(_Part):
+    """A row held against plain decoding of the model that the run's model was made from: other weights and answers."""
+
+    speedup: Speedup | None = None
+    accuracy_difference: AccuracyDifference | None = None
+
+
+class Rate(_Part):
+    """How many prompts have a grade, with Wilson's interval of their share."""
+
+    count: int
+    of: int
+    low: float | None = None
+    high: float | None = None
+
+
+class NoiseFloor(_Part):
+    """Where ties end: see :class:`specbench.runner.lossless.Noise`."""
+
+    floor: float
+    largest: float
+    positions: int
+    flips: int
+    rows: int
+    device: str
+    dtype: str
+    attention: str
+
+
+class LeftAr(_Part):
+    """Where an answer left AR's: token index, AR's top-2 gap there (None: one token was possible), and the grade."""
+
+    prompt: str
+    at: int
+    gap: float | None
+    grade: Literal["numeric-tie", "lossy"]
+
+
+class Lossless(_Part):
+    """The worst grade of a method's answers, how many have which, and the same over prompts."""
+
+    verdict: Literal["exact", "numeric-tie", "lossy"] = Field(json_schema_extra=FIGURE)
+    exact: int = 0
+    numeric_tie: int = 0
+    lossy: int = 0
+    noise_floor: float | None = None
+    noise: NoiseFloor | None = Field(default=None, json_schema_extra=NO_COLUMN)
+    divergences: list[LeftAr] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+    rates: dict[str, Rate] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
+
+
+class Gpu(_Part):
+    """What the GPU did over a method's requests: medians of clock and power, the highest temperature."""
+
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    energy_per_token_j: float | None = Field(default=None, description="over all output tokens, prefills included")
+    throttled: int = Field(default=0, description="requests on a GPU that was held down")
+    throttle_reasons: list[str] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+
+
+class Counts(_Part):
+    """What requests say by themselves, of a method or of one group of categories."""
+
+    prompts: int
+    requests: int = 0
+    tokens: int = 0
+    tokens_per_forward: float | None = Field(description="output tokens after the first over target forwards")
+    decode_tok_s: float | None = Field(description="output tokens after the first over decode seconds")
+    ttft_median_s: float | None = None
+    truncated: int = Field(default=0, description="requests that ended at the token budget")
+
+
+class OverAr(_Part):
+    """Requests held against AR's on the same prompts."""
+
+    speedup: Speedup | None = None
+    e2e_speedup: Speedup | None = Field(default=None, description="with the prefill")
+    step_ratio: float | None = Field(default=None, description="AR's seconds a forward over the method's")
+    length_changed: int = Field(default=0, description="answers of another length than AR's")
+    prompt_changed: int = Field(default=0, description="later turns that follow other answers than AR's")
+
+
+class Group(OverAr, Counts):
+    """The figures of one group of categories, ours and Spec-Bench's."""
+
+    specbench_mat: float | None = None
+    specbench_speedup: float | None = None
+
+
+class MethodFigures(Counts):
+    """What a method's records say by themselves, without its AR twin."""
+
+    requests: int
+    tokens: int
+    target_forwards: int
+    draft_forwards: int = 0
+    tokens_per_forward_with_prefill: float | None = Field(description="the same, the prefill and its token included")
+    e2e_tok_s: float | None = Field(default=None, description="output tokens over all seconds, prefill included")
+    step_s: float | None = None
+    rows_per_step: float | None = None
+    tpot_median_s: float | None = Field(
+        default=None, description="seconds per output token after the first: median over requests, see RequestRecord"
+    )
+    peak_memory_bytes: int | None = Field(default=None, description="the largest of its requests'; None on a CPU")
+    overshoot_tokens: int = 0
+    stop_tail_tokens: int = 0
+    phases: dict[str, float] | None = Field(
+        default=None,
+        description="with --trace: median seconds of a step by phase, and of all but the forward (host_s)",
+        json_schema_extra=named_columns("phase"),
+    )
+    measures: dict[str, float] = Field(
+        default_factory=dict,
+        description="the method's own figures, each the mean over the requests that have it",
+        json_schema_extra=named_columns("measure"),
+    )
+    gpu: Gpu | None = Field(default=None, json_schema_extra=SPARSE)
+
+
+class _Named(_Part):
+    method: str
+    options: dict[str, Any] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
+    lossless_claimed: bool | None = None
+    simulated: SimulatedAcceptance | None = Field(default=None, json_schema_extra=SPARSE)
+
+
+class MethodSummary(OverAr, MethodFigures, _Named):
+    """One method of a run: a row of ``summary.json``. Figures that do not exist are None."""
+
+    again: Again | None = Field(default=None, json_schema_extra=SPARSE)
+    over_base: OverBase | None = Field(default=None, json_schema_extra=SPARSE)
+    accuracy: Accuracy | None = None
+    accuracy_difference: AccuracyDifference | None = None
+    metrics: dict[str, Accuracy | None] = Field(default_factory=dict, json_schema_extra=named_columns("accuracy"))
+    groups: dict[str, Group] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
+    lossless: Lossless | None = None
+
+    @property
+    def baseline(self) -> bool:
+        """Whether it is the AR twin of the others."""
+        return self.method == BASELINE
+
+
+class SweepFindings(_Part):
+    """What the search of a sweep found: its fastest cell, those as fast within noise, and why others stopped."""
+
+    stopped: dict[str, str] = Field(default_factory=dict)
+    best: str | None = None
+    within_noise: list[str] = Field(default_factory=list)
+
+
+class RunSummary(_Part):
+    """The content of ``summary.json``.
+
+    Attributes:
+        complete: every request of the configuration is there.
+        interval: how intervals were made; None of a version that did not say it.
+        rows: one per method, AR first.
+        engine: what the engine reported of its kernels, as it is.
+        sweep: of a sweep's run only.
+    """
+
+    complete: bool
+    interval: str | None = None
+    bootstrap_seed: int | None = None
+    rows: list[MethodSummary] = Field(min_length=1)
+    engine: dict[str, Any] = Field(default_factory=dict)
+    sweep: SweepFindings | None = None

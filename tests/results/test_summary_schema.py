@@ -1,0 +1,80 @@
+"""Summaries, whichever version wrote them: what is read, what is written again, and what does not fit."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from reported import answers, config
+from runs import COMMITTED
+
+from specbench.common.errors import UsageError
+from specbench.results.folder import RunFolder
+from specbench.results.summary import summarise
+from specbench.results.summary_schema import RunSummary
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name[:16])
+def test_rows_of_older_versions_are_rows(folder: Path) -> None:
+    content = json.loads((folder / "summary.json").read_text())
+    found = RunFolder.load(folder).summary()
+    assert found is not None
+    assert [row.method for row in found.rows] == [row["method"] for row in content["rows"]]
+    assert found.rows[0].baseline
+    assert not found.rows[1].baseline
+
+
+def summary() -> RunSummary:
+    records = [*answers("ar", 8, decode_s=1.0), *answers("jf", 8, decode_s=0.5, target_forwards=8)]
+    return summarise(config(["jf"], 8), records, engine={"attention": "flash"})
+
+
+def test_what_is_written_is_read_and_written_alike() -> None:
+    made = summary()
+    content = json.loads(json.dumps(made.written()))
+    assert RunSummary.model_validate(content) == made
+    assert RunSummary.model_validate(content).written() == content
+    # Every figure is said, also that there is none: what is missing is of an older version.
+    assert content["rows"][1].keys() == type(made.rows[1]).model_fields.keys()
+
+
+def test_what_comes_later_is_left_alone_and_what_was_not_there_yet_is_not_written() -> None:
+    content = json.loads(json.dumps(summary().written()))
+    del content["rows"][1]["tpot_median_s"], content["interval"]
+    found = RunSummary.model_validate({**content, "of the future": 1})
+    assert (found.rows[1].tpot_median_s, found.interval) == (None, None)
+    assert found.written() == content
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("tokens_per_forward", "fast", "tokens_per_forward"), ("speedup", {"value": 1.0}, "speedup.verdict"),
+        ("tokens", None, "tokens"), ("lossless", {"verdict": "fine"}, "lossless.verdict"),
+        ("decode_tok_s", float("nan"), "decode_tok_s"),
+    ],
+)  # fmt: skip
+def test_a_field_that_does_not_fit_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
+    content = json.loads(json.dumps(summary().written()))
+    content["rows"][1][field] = value
+    with pytest.raises(UsageError, match=f"summary.json is damaged: field '{re.escape(f'rows.1.{said}')}'"):
+        read(tmp_path, content)
+
+
+@pytest.mark.parametrize("rows", [None, [], {}])
+def test_a_summary_without_rows_is_none(tmp_path: Path, rows: object) -> None:
+    with pytest.raises(UsageError, match=r"summary.json is damaged: field 'rows'"):
+        read(tmp_path, {"complete": True, "rows": rows})
+    with pytest.raises(ValidationError):
+        RunSummary.model_validate({"complete": True})
+
+
+def read(folder: Path, content: Any) -> RunSummary | None:
+    """The summary with that content."""
+    with RunFolder.create(folder, "ar-gsm8k", "abcdef0123456789", {}) as made:
+        (made.path / "summary.json").write_text(json.dumps(content))
+        return made.summary()
