@@ -11,6 +11,12 @@ from specbench.common.doors import door
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from specbench.common import SpecbenchError as SpecbenchError
+    from specbench.results import Run as Run
     from specbench.results.frame import load as load
+    from specbench.runner import run as run
+    from specbench.sweeps import Sweep as Sweep
+    from specbench.sweeps import sweep as sweep
+    from specbench.training import train as train
 else:
     __getattr__, __dir__ = door(__name__)

@@ -33,7 +33,7 @@ class CheckPlan(Concurrent):
 )
 def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
     """Compare every method with AR, token for token; exits 4 when one that says it is lossless is not."""
-    from specbench.runner.progress import noting
+    from specbench.runner.progress import notes_of, noting
     from specbench.runner.ready import check_device, check_ready
     from specbench.runner.resolving import resolve
 
@@ -44,7 +44,7 @@ def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
         for seed in (_seeds(plan.seeds) if temperature else [0])
     ]
     check_ready(runs[0])
-    say = noting(output.stderr())
+    say = noting(notes_of(plan))
     for line in runs[0].notes:
         say(line)
     from specbench.runner.check import check_lossless as check

@@ -14,10 +14,10 @@ def run(plan: Plan, as_json: bool = options.JSON) -> None:
     """
     from specbench.report import headline
     from specbench.report.terminal.projection import projection_table
-    from specbench.runner import measure
+    from specbench.runner.measuring import measure
 
     finished = []
-    for done in measure(plan, output.stderr()):
+    for done in measure(plan):
         folder, summary = done.folder, done.folder.summary()
         assert summary is not None
         extra = {"projection": done.projection} if done.projection else {}

@@ -18,7 +18,7 @@ def sweep(plan: SweepPlan, as_json: bool = options.JSON) -> None:
     """
     from specbench.sweeps import read_sweep, run_sweep
 
-    read = read_sweep(run_sweep(plan, output.stderr()))
+    read = read_sweep(run_sweep(plan))
     show_sweep(read, as_json, write=True)
 
 

@@ -17,17 +17,17 @@ def train(plan: TrainPlan, as_json: bool = options.JSON) -> None:
 
     First the answers are made, then the recipe runs. Repeating an interrupted command goes on with both.
     """
-    from specbench.runner.progress import noting
+    from specbench.runner.progress import notes_of, noting
     from specbench.training.running import run_training
 
-    notes = output.stderr()
-    made = run_training(plan, noting(notes))
+    say = noting(notes_of(plan))
+    made = run_training(plan, say)
     if as_json:
         output.emit_json({"folder": str(plan.into), **made})
         return
     rows = [[name.replace("_", " "), _shown(value)] for name, value in made.items() if name not in _HIDDEN]
     output.stdout().print(output.table(["", "trained"], rows))
-    notes.print(f"trained: {made.get('weights', plan.into)}", soft_wrap=True, markup=False)
+    say(f"trained: {made.get('weights', plan.into)}")
 
 
 def _shown(value: Any) -> str:

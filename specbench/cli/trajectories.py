@@ -15,17 +15,17 @@ def trajectories(plan: TrajectoriesPlan, as_json: bool = options.JSON) -> None:
     First the answers are made, then the states of all their blocks, many in one forward. Repeating an interrupted
     command goes on with both.
     """
-    from specbench.runner.progress import noting
+    from specbench.runner.progress import notes_of, noting
     from specbench.training.running import run_collection
 
-    notes = output.stderr()
-    found = run_collection(plan, noting(notes))
+    say = noting(notes_of(plan))
+    found = run_collection(plan, say)
     if as_json:
         output.emit_json({"folder": str(plan.into), **found})
         return
     listed = [[name.replace("_", " "), _shown(value)] for name, value in found.items() if name != "fingerprint"]
     output.stdout().print(output.table(["", "trajectories"], listed))
-    notes.print(f"trajectories: {plan.into}", soft_wrap=True, markup=False)
+    say(f"trajectories: {plan.into}")
 
 
 def _shown(value: Any) -> str:

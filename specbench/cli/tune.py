@@ -20,7 +20,7 @@ def tune(plan: TunePlan, as_json: bool = options.JSON) -> None:
     from specbench.report.terminal.sweep import advice
     from specbench.sweeps import read_sweep, run_tuning
 
-    path, curve = run_tuning(plan, output.stderr())
+    path, curve = run_tuning(plan)
     read = read_sweep(path)
     write_cells(read)
     found = advice(next(iter(read.runs.values())).run, read.cells, curve, plan.method)

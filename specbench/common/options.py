@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
@@ -160,6 +161,42 @@ def given(owner: type[F], values: Mapping[str, Any]) -> F:
     for name in paths:
         _check_path(flag_of(owner, name), getattr(made, name))
     return made
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def keywords(owner: Callable[P, F]) -> Callable[[Callable[[F], R]], Callable[P, R]]:
+    """Makes of a function of some options one that takes them as keyword arguments, typed as the fields are.
+
+    Args:
+        owner: a class derived from :class:`Flags`.
+    """
+    fields = cast("type[Flags]", owner).model_fields
+
+    def taking(function: Callable[[F], R]) -> Callable[P, R]:
+        def call(*args: P.args, **values: P.kwargs) -> R:
+            return function(given(cast("type[F]", owner), values))
+
+        parameters = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if info.is_required() else info.default,
+                annotation=info.annotation,
+            )
+            for name, info in fields.items()
+        ]
+        listed = "\n".join(f"    {name}: {info.description}" for name, info in fields.items())
+        call.__name__ = call.__qualname__ = function.__name__
+        call.__module__ = function.__module__
+        call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nArgs:\n{listed}\n"
+        returns = inspect.signature(function).return_annotation
+        call.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
+        return call
+
+    return taking
 
 
 def _check_path(written: Flag, path: Path | None) -> None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from specbench.results.comparison import compare as compare
     from specbench.results.folder import RunFolder as RunFolder
     from specbench.results.read import read_run as read_run
-    from specbench.results.request_log import RequestLog as RequestLog
+    from specbench.results.run import Run as Run
     from specbench.results.schema import BASELINE as BASELINE
     from specbench.results.schema import RequestRecord as RequestRecord
     from specbench.results.schema import RunConfig as RunConfig

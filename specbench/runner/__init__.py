@@ -6,7 +6,7 @@ from specbench.common.doors import door
 
 if TYPE_CHECKING:
     from specbench.runner.loop import Request as Request
-    from specbench.runner.measuring import measure as measure
+    from specbench.runner.measuring import run as run
     from specbench.runner.plan import Plan as Plan
     from specbench.runner.prompts import prepare as prepare
     from specbench.runner.resolving import resolve as resolve

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from specbench.results import RunFolder
+from specbench.common import UsageError
+from specbench.common.options import keywords
+from specbench.results import Run, RunFolder
 from specbench.runner.plan import Plan
-from specbench.runner.progress import RunProgress, noting
+from specbench.runner.progress import RunProgress, notes_of, noting
 from specbench.runner.ready import check_device, check_ready, other_gpu
 from specbench.runner.resolving import resolve
 
@@ -33,18 +33,18 @@ class Measured:
     projection: dict[str, Any] | None
 
 
-def measure(plan: Plan, notes: Console) -> Iterator[Measured]:
+def measure(plan: Plan) -> Iterator[Measured]:
     """Runs the tasks of a plan, one after the other; each is yielded when it is finished.
 
     All prompts of all tasks are read and checked before the first is run.
 
     Args:
         plan: as the user gave it.
-        notes: progress and notes are written to it.
 
     Raises:
         SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
     """
+    notes = notes_of(plan)
     say = noting(notes)
     onto = other_gpu(plan.project, plan.profile)
     check_device(plan)
@@ -68,3 +68,22 @@ def measure(plan: Plan, notes: Console) -> Iterator[Measured]:
             steps = steps or profile_for(resolved, model, say)
             projection = add(folder.path, onto, steps)
         yield Measured(prepared.spec.name, folder, projection)
+
+
+@keywords(Plan)
+def run(plan: Plan) -> Run:
+    """Runs methods on one task: same weights, cache, clock and stop rule; AR always runs beside them.
+
+    It is ``specbench run`` with its options as keyword arguments: what is interrupted is gone on with by the same call,
+    and what is finished is not decoded again.
+
+    Returns:
+        The run: ``.summary``, ``.frame()``, ``.methods()`` and ``.folder``.
+
+    Raises:
+        SpecbenchError: what went wrong, in one line. Finished requests are kept.
+    """
+    if plan.task is not None and "," in plan.task:
+        raise UsageError(f"specbench.run takes one task, not {plan.task}; call it once for each")
+    (done,) = measure(plan)
+    return Run(done.folder.path)

@@ -62,6 +62,12 @@ class Loading(Flags):
         return device
 
 
+class Noting(Flags):
+    """Noting: whether a command says what it does."""
+
+    quiet: bool = flag(False, "--quiet", help="No progress and no notes.", recorded=False)
+
+
 class Stepping(Flags):
     """Stepping: on which GPU and by which kernels a model steps."""
 
@@ -127,7 +133,7 @@ class _Asking(Flags):
     data_file: Path | None = flag(None, "--data-file", help="Your prompts, for --task prompts.", exists="file")
 
 
-class Decoding(Loading, Stepping, Drawing, _Asking):
+class Decoding(Noting, Loading, Stepping, Drawing, _Asking):
     """Decoding: the options of every command that decodes prompts with methods."""
 
     threads: int | None = flag(

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from specbench.results import RequestRecord, RunFolder
 from specbench.results.engine_line import engine_line
+from specbench.runner.plan import Noting
 
 
 class RunProgress:
@@ -91,6 +92,11 @@ def bar(console: Console) -> Progress:
         console=console,
         transient=True,
     )
+
+
+def notes_of(plan: Noting) -> Console:
+    """Where the progress and the notes of a plan go: to stderr, or nowhere."""
+    return Console(stderr=True, highlight=False, quiet=plan.quiet)
 
 
 def noting(console: Console) -> Callable[[str], None]:

@@ -48,7 +48,7 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Asked:
     """What was asked for.
 
     Attributes:
@@ -69,7 +69,7 @@ class Sweep:
     profile: Profile | None = None
 
 
-def drive(sweep: Sweep, executor: Executor, progress: Progress) -> Path:
+def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
     """Runs a sweep to its end, going on where one of the same model, prompts, machine and software has stopped.
 
     Cells that are done already are not decoded again, whichever command decoded them. Cells that are new are decoded
@@ -117,7 +117,7 @@ def _assert_one_schema(path: Path, wanted: Sequence[int]) -> None:
 class _Part:
     """A sweep at one concurrency: a run folder whose methods are the cells."""
 
-    def __init__(self, path: Path, sweep: Sweep, described: Described, concurrency: int, digest: str) -> None:
+    def __init__(self, path: Path, sweep: Asked, described: Described, concurrency: int, digest: str) -> None:
         self._sweep, self._described, self.concurrency = sweep, described, concurrency
         config = described.config.model_copy(update={"concurrency": concurrency})
         run = {
@@ -252,7 +252,7 @@ def _digest(described: Described) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def _write_head(path: Path, sweep: Sweep, described: Described, digest: str) -> None:
+def _write_head(path: Path, sweep: Asked, described: Described, digest: str) -> None:
     """``sweep.json``; of a sweep that goes on, the cells of earlier commands stay in it."""
     before = read_head(path) if (path / SWEEP).exists() else {}
     if sweep.profile is not None:

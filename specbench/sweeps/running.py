@@ -8,18 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from specbench.common import UsageError
+from specbench.common.options import keywords
 from specbench.decoding import Method
 from specbench.hardware import read_profile
 from specbench.runner.methods import settings_of_all
-from specbench.runner.progress import noting
+from specbench.runner.progress import notes_of, noting
 from specbench.runner.ready import check_device, check_ready
 from specbench.runner.resolving import Resolved, resolve
 from specbench.sweeps import grid
-from specbench.sweeps.driver import Sweep, drive
+from specbench.sweeps.driver import Asked, drive
 from specbench.sweeps.grid import Grid
+from specbench.sweeps.outcome import Sweep
 from specbench.sweeps.plan import SweepPlan, TunePlan
 from specbench.sweeps.progress import SweepProgress
 
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from specbench.sweeps.worker import Worker
 
 
-def run_sweep(plan: SweepPlan, notes: Console) -> Path:
+def run_sweep(plan: SweepPlan) -> Path:
     """Runs a sweep to its end, going on where one of the same model, prompts, machine and software has stopped.
 
     Args:
         plan: as the user gave it.
-        notes: progress and notes are written to it.
 
     Returns:
         The sweep's folder.
@@ -41,17 +40,18 @@ def run_sweep(plan: SweepPlan, notes: Console) -> Path:
     Raises:
         SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
     """
+    notes = notes_of(plan)
     say = noting(notes)
-    sweep = _asked(plan, say)
+    asked = _asked(plan, say)
     running = workers(plan, say)
     try:
         with SweepProgress(notes) as progress:
-            return drive(sweep, running, progress)
+            return drive(asked, running, progress)
     finally:
         running.close()
 
 
-def run_tuning(plan: TunePlan, notes: Console) -> tuple[Path, list[tuple[int, float]]]:
+def run_tuning(plan: TunePlan) -> tuple[Path, list[tuple[int, float]]]:
     """The same for the options of one method, on this machine's first device.
 
     Returns:
@@ -59,20 +59,37 @@ def run_tuning(plan: TunePlan, notes: Console) -> tuple[Path, list[tuple[int, fl
     """
     from specbench.sweeps.executors import Here
 
+    notes = notes_of(plan)
     say = noting(notes)
-    sweep = _asked(plan, say)
-    say(f"{len(sweep.grid.cells)} settings; loading …")
+    asked = _asked(plan, say)
+    say(f"{len(asked.grid.cells)} settings; loading …")
     made = worker(plan)
     running = Here(lambda: made)
     try:
         curve = made.step_seconds()
         with SweepProgress(notes) as progress:
-            return drive(sweep, running, progress), curve
+            return drive(asked, running, progress), curve
     finally:
         running.close()
 
 
-def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Sweep:
+@keywords(SweepPlan)
+def sweep(plan: SweepPlan) -> Sweep:
+    """Measures settings of methods beside each other, and AR beside all of them.
+
+    It is ``specbench sweep`` with its options as keyword arguments: what is interrupted is gone on with by the same
+    call, and a wider grid decodes only its new cells.
+
+    Returns:
+        The sweep: ``.summary``, ``.frame()`` and ``.folder``.
+
+    Raises:
+        SpecbenchError: what went wrong, in one line. Finished requests are kept.
+    """
+    return Sweep(run_sweep(plan))
+
+
+def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Asked:
     """The sweep of a plan; every mistake in it is found here, and what an alias sets is said.
 
     Raises:
@@ -85,7 +102,7 @@ def _asked(plan: SweepPlan, say: Callable[[str], None]) -> Sweep:
     steps = read_profile(plan.profile) if plan.profile else None
     for line in resolved.notes:
         say(line)
-    return Sweep(cells, plan.out, plan.search, until, plan.data_dir, not plan.no_score, steps)
+    return Asked(cells, plan.out, plan.search, until, plan.data_dir, not plan.no_score, steps)
 
 
 def expanded(plan: SweepPlan, insist: bool = True) -> tuple[Resolved, Grid]:

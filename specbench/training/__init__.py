@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.training.collection import collect as collect
     from specbench.training.finetuning import Teaching as Teaching
     from specbench.training.finetuning import finetune as finetune
     from specbench.training.loop import fit as fit
     from specbench.training.packing import ConsistencyCollator as ConsistencyCollator
     from specbench.training.recipe import Job as Job
     from specbench.training.recipe import WeightOptions as WeightOptions
+    from specbench.training.running import train as train
     from specbench.training.student import ConsistencyLesson as ConsistencyLesson
 else:
     __getattr__, __dir__ = door(__name__)

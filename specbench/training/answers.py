@@ -17,8 +17,8 @@ from specbench.common import Prompt, UsageError
 from specbench.common.files import check_writable, read_json_object, write_json_atomic
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
-from specbench.results import BASELINE, RequestLog, RequestRecord
-from specbench.results.request_log import read_requests
+from specbench.results import BASELINE, RequestRecord
+from specbench.results.request_log import RequestLog, read_requests
 from specbench.runner import Request, Session, StopRule
 from specbench.runner.methods import plan_methods
 from specbench.training.recipe import Text

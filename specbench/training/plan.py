@@ -10,13 +10,13 @@ from pydantic import field_validator
 
 from specbench.common import UsageError
 from specbench.common.options import flag
-from specbench.runner.plan import Drawing, Loading, split
+from specbench.runner.plan import Drawing, Loading, Noting, split
 
 #: Tokens of an answer of the target, where the user does not say.
 BUDGET = 512
 
 
-class _Answering(Loading, Drawing):
+class _Answering(Noting, Loading, Drawing):
     """What answers of the target are learnt from, and how they are made."""
 
     prompts: str | None = flag(

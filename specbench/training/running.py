@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError, guests, registry
 from specbench.common.files import check_writable, write_json_atomic
+from specbench.common.options import keywords
+from specbench.runner.progress import notes_of, noting
 from specbench.training.choose import choose
+from specbench.training.outcome import Trained
 from specbench.training.plan import BUDGET, TrainPlan, TrajectoriesPlan
 from specbench.training.prompts import check_sets
 
@@ -83,6 +86,22 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     return made
 
 
+@keywords(TrainPlan)
+def train(plan: TrainPlan) -> Trained:
+    """Trains what a method drafts with, on the model's own answers to training prompts.
+
+    It is ``specbench train`` with its options as keyword arguments: what is interrupted is gone on with by the same
+    call.
+
+    Returns:
+        The training: ``.summary``, ``.frame()`` and ``.folder``.
+
+    Raises:
+        SpecbenchError: what went wrong, in one line. Finished answers and checkpoints are kept.
+    """
+    return Trained(plan.into, run_training(plan, noting(notes_of(plan))))
+
+
 def _check_source(plan: TrainPlan, module: Any) -> None:
     """One source of texts, and the one that the recipe learns from."""
     if getattr(module, "TRAJECTORIES", False):
@@ -124,8 +143,7 @@ def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[s
     say(f"loading {plan.model} …")
     from specbench.evals.draw import said
     from specbench.models import load
-    from specbench.training import collect
-    from specbench.training.collection import Collecting
+    from specbench.training.collection import Collecting, collect
     from specbench.training.counting import counting
 
     loaded = load(

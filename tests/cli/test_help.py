@@ -19,7 +19,7 @@ _OPTIONS = ["--set", "--task-set"]
 _SAMPLING = ["--top-k", "--top-p"]
 _DRAW = ["--prompt-seed", "--first"]
 _KERNELS = ["--attention", "--graphs", "--compile"]
-_DECODING = ["--threads"]
+_DECODING = ["--threads", "--quiet"]
 
 # Every name a script may have written down: renaming or dropping one breaks somebody, so it has to be done here too.
 FLAGS = {
@@ -67,14 +67,14 @@ FLAGS = {
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),
         *_DRAW,
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
-        *("--trajectories", "--recipe"),
+        *("--trajectories", "--recipe", "--quiet"),
     ],
     "report": ["RUNS", "--out", "--claims", "--json"],
     "trajectories": [
         *("--prompts", "--model", "--out", "--answers", "--block-size", "--states", "--init", "--augment"),
         *("--keep-circles", "--max-run", "--limit", "--max-new-tokens", "--temperature", "--concurrency", "--seed"),
         *_DRAW,
-        *("--shard", "--rows", *_MODEL, "--data-dir", "--json"),
+        *("--shard", "--rows", *_MODEL, "--data-dir", "--json", "--quiet"),
     ],
     "new-method": ["NAME", "--into", "--json"],
 }

@@ -26,7 +26,7 @@ def parsed(line: str, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """The plan of a command line, as ``run`` gets it."""
     found: list[Plan] = []
 
-    def stop(plan: Plan, notes: Any) -> Any:
+    def stop(plan: Plan) -> Any:
         found.append(plan)
         return iter(())
 

@@ -16,7 +16,7 @@ from sweep_workers import ToyWorker, counts, grid
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord, request_key
-from specbench.sweeps.driver import Silent, Sweep, drive
+from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.executors import Here
 from specbench.sweeps.search import Kind
 from specbench.sweeps.table import read_sweep
@@ -78,7 +78,7 @@ def sweep(
 ) -> tuple[Path | None, ToyWorker]:
     """One command; its folder is None where it broke off."""
     made = worker or ToyWorker(labels, **of_worker)
-    asked = Sweep(grid(labels, concurrency, too_large), out, kind, until)
+    asked = Asked(grid(labels, concurrency, too_large), out, kind, until)
     try:
         return drive(asked, Breaking(made, after), progress or Silent()), made
     except Broken:
@@ -216,7 +216,7 @@ def test_cells_added_before_anything_was_decoded_share_the_first_pass(tmp_path: 
             raise Broken
 
     with pytest.raises(Broken):
-        drive(Sweep(grid(CELLS[:2]), tmp_path), Refusing(ToyWorker(CELLS[:2])), Silent())
+        drive(Asked(grid(CELLS[:2]), tmp_path), Refusing(ToyWorker(CELLS[:2])), Silent())
     path, worker = sweep(tmp_path, CELLS)
     assert len(worker.decoded) == 5 * 8
     assert {record.repeat for record in records(whole(path))} == {0}
@@ -304,7 +304,7 @@ def test_each_concurrency_has_a_folder(tmp_path: Path) -> None:
 
 def test_blocks_of_many_prompts_go_to_one_worker(tmp_path: Path) -> None:
     made = Breaking(ToyWorker(CELLS, tuning=tuple(f"p{at:02d}" for at in range(20))))
-    drive(Sweep(grid(CELLS, (1, 2)), tmp_path), made, Silent())
+    drive(Asked(grid(CELLS, (1, 2)), tmp_path), made, Silent())
     assert [len(task.prompts) for task in made.tasks if task.concurrency == 1] == [1] * 20
     assert [len(task.prompts) for task in made.tasks if task.concurrency == 2] == [8, 8, 4]
     assert all(task.labels == ("ar", *CELLS) for task in made.tasks)

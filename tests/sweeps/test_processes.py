@@ -16,7 +16,7 @@ from sweep_workers import Death, ToyWorker, counts, crash, grid, make, refuse
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
-from specbench.sweeps.driver import Silent, Sweep, drive
+from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.executors import RETRIES, Here, left
 from specbench.sweeps.processes import Place, Processes, places
 from specbench.sweeps.task import Task
@@ -113,7 +113,7 @@ def test_a_task_that_no_worker_survives_ends_in_one_line(tmp_path: Path) -> None
 def test_a_sweep_whose_workers_die_keeps_what_is_finished_and_goes_on(tmp_path: Path) -> None:
     flags, out = tmp_path / "flags", tmp_path / "out"
     flags.mkdir()
-    asked, turns = Sweep(grid(CELLS), out), dict.fromkeys(PROMPTS, 3)  # a task is nine requests, three lives are six
+    asked, turns = Asked(grid(CELLS), out), dict.fromkeys(PROMPTS, 3)  # a task is nine requests, three lives are six
     with (
         processes(2, partial(make, CELLS, of_turns=turns, death=Death(flags, times=1000, after=2))) as executor,
         pytest.raises(SpecbenchError, match="workers were lost"),

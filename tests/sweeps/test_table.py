@@ -18,7 +18,7 @@ from specbench.results.schema import RequestRecord, RunConfig
 from specbench.results.summary import summarise
 from specbench.results.summary_schema import RunSummary, SweepFindings
 from specbench.results.sweep_folder import is_sweep
-from specbench.sweeps.driver import Silent, Sweep, drive
+from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.executors import Here
 from specbench.sweeps.table import cells, read_sweep
 
@@ -150,7 +150,7 @@ def test_a_cell_that_the_head_does_not_know_keeps_its_method() -> None:
 
 
 def swept(out: Path, labels: Sequence[str]) -> Path:
-    return drive(Sweep(grid(labels), out), Here(lambda: ToyWorker(labels)), Silent())
+    return drive(Asked(grid(labels), out), Here(lambda: ToyWorker(labels)), Silent())
 
 
 def test_a_sweep_is_read_from_its_files(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_an_unfinished_sweep_has_figures_and_no_best_cell(tmp_path: Path) -> Non
     path = swept(tmp_path, [A])
     # All is decoded, but what it comes to is not: the best cell is still that of the narrower grid.
     with pytest.raises(KeyboardInterrupt):
-        drive(Sweep(grid([A, B]), tmp_path), Here(lambda: ToyWorker([A, B])), Gone())
+        drive(Asked(grid([A, B]), tmp_path), Here(lambda: ToyWorker([A, B])), Gone())
     found = read_sweep(path)
     assert not found.finished
     assert list(found.cells["label"]) == ["ar", A, B]

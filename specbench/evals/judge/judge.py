@@ -14,8 +14,9 @@ from typing import Protocol
 from specbench.common import UsageError, guests, options, registry
 from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
 from specbench.evals.task import JudgedTask, Question
-from specbench.results import BASELINE, RequestLog, RequestRecord
+from specbench.results import BASELINE, RequestRecord
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_judgments
+from specbench.results.request_log import RequestLog
 from specbench.results.schema import TaskSpec, request_key
 
 

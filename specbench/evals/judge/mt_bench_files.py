@@ -17,8 +17,9 @@ from specbench.common import EnvironmentRefused, UsageError
 from specbench.evals.data import read_rows
 from specbench.evals.judge.judge import Answer, judgment
 from specbench.evals.task import Question
-from specbench.results import RequestLog, RequestRecord, RunConfig
+from specbench.results import RequestRecord, RunConfig
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_judgments
+from specbench.results.request_log import RequestLog
 
 
 def model_id(config: RunConfig, label: str) -> str:

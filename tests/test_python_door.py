@@ -1,0 +1,148 @@
+"""``specbench.run``, ``sweep``, ``train`` and ``load``: typed, documented, and what a notebook shows of them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+import specbench
+from specbench.cli.app import main
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.results.run import Run
+from specbench.runner.plan import Plan
+from specbench.sweeps.plan import SweepPlan
+from specbench.training.plan import TrainPlan
+
+ROOT = Path(__file__).parents[1]
+TINY: dict[str, Any] = {"model": "config:tiny", "max_new_tokens": 6, "limit": 2, "quiet": True}
+
+
+@pytest.mark.parametrize(("name", "plan"), [("run", Plan), ("sweep", SweepPlan), ("train", TrainPlan)])
+def test_the_door_has_the_options_of_the_command_as_keywords(name: str, plan: Any) -> None:
+    function = getattr(specbench, name)
+    assert name in dir(specbench)
+    signature = inspect.signature(function)
+    assert list(signature.parameters) == list(plan.model_fields)
+    assert {p.kind for p in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    defaults = {n: p.default for n, p in signature.parameters.items() if p.default is not inspect.Parameter.empty}
+    assert defaults == {n: info.default for n, info in plan.model_fields.items() if not info.is_required()}
+    assert all(f"    {n}: {info.description}" in function.__doc__ for n, info in plan.model_fields.items())
+    assert function.__name__ == name
+
+
+def test_the_door_costs_nothing_until_it_is_used() -> None:
+    code = "import sys, specbench; specbench.run, specbench.sweep, specbench.train; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False"]
+
+
+def test_a_run_from_python_is_the_run_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = specbench.run(**TINY, method="jacobi", out=tmp_path)
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", ""), "quiet"
+    assert made.folder.parent == tmp_path
+    assert [row.method for row in made.summary.rows] == ["ar", "jacobi"]
+    frame = made.frame()
+    assert len(frame) == 4
+    assert "text" in made.frame(text=True)
+    assert list(made.methods().method) == ["ar", "jacobi"]
+    assert specbench.load(made.folder).equals(frame)
+    command = ["run", "--model", "config:tiny", "--max-new-tokens", "6", "--limit", "2", "--method", "jacobi"]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    digests = {json.loads((folder / "run.json").read_text())["digest"] for folder in tmp_path.iterdir()}
+    assert len(digests) == 1, "the same run, found again where sources are committed"
+
+
+def test_paths_may_be_texts_and_progress_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = specbench.run(**{**TINY, "quiet": False}, method="ar", out=str(tmp_path), no_score=True)  # type: ignore[arg-type]
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "loading config:tiny" in told.err
+    assert made.summary.rows[0].accuracy is None
+
+
+def test_a_notebook_shows_a_table_whose_texts_are_escaped(tmp_path: Path) -> None:
+    made = specbench.run(**TINY, method="jacobi", out=tmp_path / "<b>runs<b>")
+    shown = Run(made.folder)._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "<b>" not in shown
+    assert "&lt;b&gt;" in shown
+    assert "tokens per forward" in shown
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "sentence"),
+    [
+        ({"task": "humaneval,gsm8k"}, UsageError, "takes one task"),
+        ({"metod": "ar"}, UsageError, "unknown option 'metod'; did you mean method"),
+        ({"method": "jacoby"}, UsageError, "unknown method 'jacoby'; did you mean jacobi?"),
+        ({"graphs": "on", "device": "cpu"}, EnvironmentRefused, "CUDA graphs need a CUDA device"),
+    ],
+)
+def test_mistakes_are_sentences(values: dict[str, Any], error: type[Exception], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=sentence):
+        specbench.run(**{**TINY, **values}, out=tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_sweep_from_python(tmp_path: Path) -> None:
+    made = specbench.sweep(
+        method="jacobi", grid=["n=2,4"], model="config:tiny", limit=2, max_new_tokens=6, no_score=True, quiet=True,
+        out=tmp_path,
+    )  # fmt: skip
+    assert made.folder.parent == tmp_path
+    assert set(made.frame().label) == {"ar", "jacobi n=2", "jacobi n=4"}
+    assert set(made.summary) == {1}
+    shown = made._repr_html_()
+    assert "jacobi n=2" in shown
+    assert shown.startswith("<table")
+
+
+def test_a_training_from_python_refuses_as_the_command_does(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing to learn from"):
+        specbench.train(method="jetspec", model="config:tiny", out=tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "docs").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
+    """Two decoders compared and drawn in ten lines."""
+    read = nbformat.read(notebook, as_version=4)
+    lines = [line for cell in read.cells if cell.cell_type == "code" for line in cell.source.splitlines() if line]
+    assert len(lines) <= 10
+    assert all(cell.outputs == [] for cell in read.cells if cell.cell_type == "code"), "committed without outputs"
+    ran = nbclient.NotebookClient(read, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in ran.cells if cell.cell_type == "code" for output in cell.outputs]
+    shown = json.dumps(outputs)
+    assert "speedup over AR" in shown, "the table of the run"
+    assert any("image/png" in output.get("data", {}) for output in outputs), "the picture"
+    assert "requests" in shown, "progress"
+    assert "tok/s" in shown, "progress"
+    assert [*(tmp_path / "results").iterdir()]
+
+
+@pytest.mark.slow
+def test_keywords_are_typed(tmp_path: Path) -> None:
+    file = tmp_path / "use.py"
+    file.write_text(
+        "import specbench\n"
+        "run = specbench.run(limit=8, method='pld', settings=['pld.k=2'])\n"
+        "reveal_type(run.summary.rows[0].tokens_per_forward)\n"
+        "specbench.run(limt=8)\n"
+        "specbench.sweep(graphs='maybe')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(file)],
+        capture_output=True, text=True, check=False, timeout=600, cwd=ROOT,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith(str(file)) or "use.py" in line]
+    assert [line.split(":")[1] for line in lines if "error" in line] == ["4", "5"], done.stdout
+    assert any("float | None" in line or "Union[builtins.float, None]" in line for line in lines), done.stdout
