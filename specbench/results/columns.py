@@ -75,7 +75,7 @@ def _cells(part: BaseModel, within: str) -> Iterator[tuple[str, Any]]:
 def _cell(column: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, BaseModel):
         yield from _cells(value, column)
-    else:
+    elif value is not None:
         yield column, value
 
 

@@ -85,6 +85,21 @@ def test_counts_are_summed_and_ttft_is_a_median() -> None:
     assert (found["truncated"], found["ttft_median_s"]) == (1, 2.0)
 
 
+def test_the_wait_for_a_token_is_a_median_over_requests_and_the_wall_at_any_concurrency() -> None:
+    # 4 tokens in 8 s, 2 in 1 s, 9 in 6 s; the last has no second token, so nothing to wait for.
+    mine = [
+        record("mine", n, [1] * count, seconds / count) for n, (count, seconds) in enumerate([(4, 8), (2, 1), (9, 6)])
+    ]
+    mine.append(record("mine", 3, [], 1.0))
+    assert [one.tpot_s for one in mine] == [2.0, 0.5, pytest.approx(6 / 9), None]
+    assert row(mine, "mine", prompts=4)["tpot_median_s"] == pytest.approx(6 / 9)
+    shared = [one.model_copy(update={"decode_share_s": one.decode_s / 4}) for one in mine]
+    found = row(shared, "mine", prompts=4, concurrency=4)
+    assert found["tpot_median_s"] == pytest.approx(6 / 9)
+    assert found["decode_tok_s"] == pytest.approx(4 * 15 / 15)
+    assert row(mine[3:], "mine", prompts=1)["tpot_median_s"] is None
+
+
 def test_speedup_over_ar_and_its_decomposition() -> None:
     found = row(both(), "mine")
     assert found["speedup"]["value"] == pytest.approx(8 / 4.5)

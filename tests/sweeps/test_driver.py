@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import older_runs
 import pytest
 from sweep_workers import ToyWorker, counts, grid
 
@@ -407,3 +408,38 @@ def test_a_full_disk_is_one_line_and_the_sweep_goes_on_behind_it(
     path, worker = sweep(tmp_path)
     assert len(worker.decoded) == 40 - 7
     assert len(counts(records(whole(path)))) == 40
+
+
+# ------------------------------------------------------------------ sweeps of schema 1
+
+
+def test_a_sweep_of_schema_1_is_shown_and_not_extended(tmp_path: Path) -> None:
+    made = whole(sweep(tmp_path, CELLS[:2])[0])
+    part = older_runs.make_schema_1(made / "c1")
+    before = {file: file.read_bytes() for file in made.rglob("*") if file.is_file()}
+    again, worker = sweep(tmp_path, CELLS[:2])
+    assert (again, worker.decoded) == (made, [])
+    for labels, concurrency in ((CELLS, (1,)), (CELLS[:2], (1, 2))):
+        worker = ToyWorker(labels)
+        with pytest.raises(UsageError, match=f"{part} is of schema 1, written by .* choose another --out"):
+            sweep(tmp_path, labels, worker=worker, concurrency=concurrency)
+        assert worker.decoded == []
+    assert {file: file.read_bytes() for file in made.rglob("*") if file.is_file()} == before
+    assert read_sweep(made).cells["decode_tok_s"].notna().all()
+
+
+def test_a_sweep_of_schema_1_that_was_broken_off_is_not_gone_on_with(tmp_path: Path) -> None:
+    assert sweep(tmp_path, after=20)[0] is None
+    (made,) = tmp_path.iterdir()
+    older_runs.make_schema_1(made / "c1")
+    with pytest.raises(UsageError, match="is of schema 1"):
+        sweep(tmp_path)
+    assert not (made / "c1" / "DONE").exists()
+
+
+@pytest.mark.parametrize("version", [True, "1", 1.0, 0, -1])
+def test_a_version_of_a_head_is_a_whole_number(tmp_path: Path, version: object) -> None:
+    made = whole(sweep(tmp_path, CELLS[:1])[0])
+    (made / "sweep.json").write_text(json.dumps({**head(made), "schema_version": version}))
+    with pytest.raises(UsageError, match=r"sweep.json has no schema_version that there is"):
+        read_sweep(made)
