@@ -54,13 +54,14 @@ def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
     strict = loaded.spec.dtype == "float32" and loaded.spec.device == "cpu"
     rows: list[dict[str, Any]] = []
     asked: dict[str, Sequence[str]] = {}
+    drawn: dict[str, str] = {}
     sampled: Sampled = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for run in runs:
         for task in run.tasks:
             name, sampling = task.card.name, run.sampling
             say(f"{name} T={sampling.temperature:g} seed {sampling.seed} …")
             checked = check(run, task, loaded)
-            asked[name] = checked.prompts
+            asked[name], drawn[name] = checked.prompts, checked.drawn
             for label, counts in checked.tallies.items():
                 rows.append({"task": name, **sampling.model_dump(), "method": label, **counts})
             for label, answers in checked.sampled.items():
@@ -74,6 +75,7 @@ def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
     found = {
         "ok": not broken and not other,
         "strict": strict,
+        "drawn": drawn,
         "rows": rows,
         "rates": _rates(rows, asked),
         "distributions": distributions,

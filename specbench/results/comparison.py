@@ -100,7 +100,13 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
         rows += [_row(reference, other, *pair) for pair in pairs]
     task = reference.read.config.task
     return {
-        "task": {"name": task.name, "version": task.version, "metric": task.metric, "prompts": task.prompts},
+        "task": {
+            "name": task.name,
+            "version": task.version,
+            "metric": task.metric,
+            "prompts": task.prompts,
+            "drawn": task.said,
+        },  # fmt: skip
         "runs": [{"letter": side.letter, "folder": str(side.path), **_described(side)} for side in sides],
         "rows": rows,
         "differs": differs,

@@ -22,6 +22,7 @@ class Checked:
 
     Attributes:
         prompts: ids of the prompts that were answered.
+        drawn: how many they are of how many, and how they were chosen, in words.
         tallies: method label -> :func:`specbench.runner.lossless.tally`; of methods that draw noise of their own only
             where nothing was sampled.
         sampled: prompt -> token ids of AR's answer to its first turn, and the same of each method with its own noise,
@@ -29,6 +30,7 @@ class Checked:
     """
 
     prompts: Sequence[str]
+    drawn: str
     tallies: Mapping[str, dict[str, Any]]
     sampled: Mapping[str, Mapping[str, Sequence[int]]]
 
@@ -53,4 +55,9 @@ def check_lossless(resolved: Resolved, task: TaskPlan, model: LoadedModel) -> Ch
             sampled[record.method][record.prompt_id] = record.output_ids
     # In the order of the plan: that of the records is drawn by lot.
     others = [method.label for method in resolved.methods if method.label != BASELINE]
-    return Checked(list(prepared.prompts), {label: graded[label] for label in others if label in graded}, sampled)
+    return Checked(
+        list(prepared.prompts),
+        prepared.spec.said,
+        {label: graded[label] for label in others if label in graded},
+        sampled,
+    )

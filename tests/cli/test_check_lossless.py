@@ -39,6 +39,7 @@ def test_a_liar_with_noise_of_its_own_is_found_by_the_distribution_of_its_texts(
     assert found["rows"] == []  # token by token nothing can be said
     (tested,) = found["distributions"]
     assert (tested["method"], tested["temperature"], tested["verdict"]) == ("liar", 0.02, "different")
+    assert found["drawn"] == {"humaneval": "prompts: 1 of 164, drawn by seed 0"}
     assert tested["answers"] == 2 * 6
     assert (said.code, found["ok"]) == (4, False)
     assert "liar says it is lossless, but at T=0.02 its texts on humaneval are distributed otherwise" in said.error
@@ -48,6 +49,7 @@ def test_honest_noise_of_its_own_passes_and_its_power_is_said(cli: Any, honest: 
     said = cli(*TINY, *SAMPLED)
     assert said.code == 0
     told = " ".join(said.out.split())
+    assert "humaneval: prompts: 1 of 164, drawn by seed 0" in told
     assert "liar on humaneval at T=0.02, noise of its own: no difference shown (p = 1; 12 answers," in told
     assert "in each would be seen" in told
 

@@ -29,7 +29,7 @@ def comparison_report(found: Mapping[str, Any], prompts: bool = False) -> Render
     task = found["task"]
     title = Text()
     title.append(f"{task['name']} v{task['version']}", style="bold")
-    title.append(f" · {task['prompts']} prompts")
+    title.append(f" · {task['drawn']}")
     for run in found["runs"]:
         title.append(f"\n{run['letter']}  ", style="bold")
         title.append(f"{run['folder']}\n")

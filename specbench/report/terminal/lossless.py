@@ -22,7 +22,7 @@ def lossless_report(found: Mapping[str, Any]) -> RenderableType:
     Args:
         found: what ``check-lossless --json`` prints.
     """
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [Text(f"{task}: {drawn}", "dim") for task, drawn in found["drawn"].items()]
     if found["rows"]:
         parts += [_counts(found["rows"])]
         parts += [
