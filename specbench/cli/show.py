@@ -30,7 +30,6 @@ def show(
     from specbench.hardware import is_profile
     from specbench.results import read_run
     from specbench.results.sweep_folder import is_sweep
-    from specbench.sweeps import read_sweep
 
     if method is not None and request is None:
         raise UsageError("--method goes with --request ID; add it, or leave --method out")
@@ -40,6 +39,8 @@ def show(
         show_request(read_run(run), request, method, as_json)
         return
     if is_sweep(run):  # first: a sweep may hold the profile that it was predicted with
+        from specbench.sweeps import read_sweep
+
         show_sweep(read_sweep(run), as_json)
         return
     if is_profile(run):

@@ -8,6 +8,7 @@ declared.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -42,7 +43,9 @@ def columns_of(model: type[BaseModel]) -> dict[str, str]:
 
 def cells_of(part: BaseModel) -> dict[str, Any]:
     """The values of one model by column, those of sparse columns and of figures by name too."""
-    return dict(_cells(part, ""))
+    found: dict[str, Any] = {}
+    _fill(found, part, "")
+    return found
 
 
 def _columns(model: type[BaseModel], within: str, optional: bool) -> Iterator[tuple[str, str]]:
@@ -59,24 +62,35 @@ def _columns(model: type[BaseModel], within: str, optional: bool) -> Iterator[tu
             raise TypeError(f"{model.__name__}.{name}: {field.annotation} makes no column; mark the field")
 
 
-def _cells(part: BaseModel, within: str) -> Iterator[tuple[str, Any]]:
-    for name, field in type(part).model_fields.items():
-        mark, value = _mark(field), getattr(part, name)
-        if mark == "none" or value is None:
-            continue
-        if mark == "named":
-            prefix = _extra(field)["prefix"]
-            for each, figure in value.items():
-                yield from _cell(f"{prefix}_{each}", figure)
+def _fill(found: dict[str, Any], part: BaseModel, within: str) -> None:
+    values = vars(part)
+    for name, column, by_name in _fields(type(part), within):
+        value = values[name]
+        if by_name:
+            for key, figure in (value or {}).items():
+                _put(found, f"{column}_{key}", figure)
         else:
-            yield from _cell(_column(within, name, mark), value)
+            _put(found, column, value)
 
 
-def _cell(column: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _put(found: dict[str, Any], column: str, value: Any) -> None:
     if isinstance(value, BaseModel):
-        yield from _cells(value, column)
+        _fill(found, value, column)
     elif value is not None:
-        yield column, value
+        found[column] = value
+
+
+@cache  # a table asks it of every row
+def _fields(model: type[BaseModel], within: str) -> list[tuple[str, str, bool]]:
+    """The fields that make columns: name, column, and whether the column is the beginning of several by name."""
+    found = []
+    for name, field in model.model_fields.items():
+        mark = _mark(field)
+        if mark == "named":
+            found.append((name, str(_extra(field)["prefix"]), True))
+        elif mark != "none":
+            found.append((name, _column(within, name, mark), False))
+    return found
 
 
 def _column(within: str, name: str, mark: str) -> str:

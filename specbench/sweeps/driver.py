@@ -20,7 +20,7 @@ from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, sum
 from specbench.results.schema import request_key
 from specbench.results.stats.power import FILLINGS
 from specbench.results.summary_schema import Lossless, SweepFindings
-from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, is_sweep, part_folder, part_folders, read_head
+from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, is_sweep, part_folder, read_head
 from specbench.results.verdicts import read_metrics
 from specbench.sweeps.executors import Executor
 from specbench.sweeps.grid import Cell, Grid
@@ -110,8 +110,9 @@ def _assert_one_schema(path: Path, wanted: Sequence[int]) -> None:
     """
     if not is_sweep(path) or all(part_folder(path, count).is_dir() for count in wanted):
         return
-    for _, part in part_folders(path):
-        RunFolder.load(part).assert_of_today()
+    for part in (part_folder(path, count) for count in read_head(path)["concurrency"]):
+        if part.is_dir():  # what is lost is decoded anew
+            RunFolder.load(part).assert_of_today()
 
 
 class _Part:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -426,6 +427,15 @@ def test_a_sweep_of_schema_1_is_shown_and_not_extended(tmp_path: Path) -> None:
         assert worker.decoded == []
     assert {file: file.read_bytes() for file in made.rglob("*") if file.is_file()} == before
     assert read_sweep(made).cells["decode_tok_s"].notna().all()
+
+
+def test_a_sweep_that_has_lost_its_runs_decodes_them_anew(tmp_path: Path) -> None:
+    made = whole(sweep(tmp_path, CELLS[:2])[0])
+    shutil.rmtree(made / "c1")
+    again, worker = sweep(tmp_path, CELLS[:2])
+    assert again == made
+    assert worker.decoded
+    assert (made / "c1" / "DONE").exists()
 
 
 def test_a_sweep_of_schema_1_that_was_broken_off_is_not_gone_on_with(tmp_path: Path) -> None:
