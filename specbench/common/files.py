@@ -17,7 +17,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import EnvironmentRefused
+from specbench.common.reading import read_json_object as read_json_object  # results looks for it here
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, no quota, file size limit: the same to the user
 
@@ -56,26 +57,6 @@ def write_json_atomic(path: Path, obj: Any) -> None:
 def write_text_atomic(path: Path, text: str) -> None:
     """Writes ``text`` in UTF-8 as :func:`write_json_atomic` writes JSON."""
     write_atomic(path, text.encode())
-
-
-def read_json_object(path: Path, todo: str = "restore it or repeat the run") -> dict[str, Any]:
-    """A JSON object.
-
-    Args:
-        path: the file.
-        todo: what the user may do where it is damaged.
-
-    Raises:
-        UsageError: it is no such thing.
-        OSError: it cannot be read.
-    """
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UsageError(f"{path} is damaged ({error}); {todo}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} is damaged (not a JSON object); {todo}")
-    return content
 
 
 def check_writable(out: Path) -> None:

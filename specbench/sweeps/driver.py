@@ -11,13 +11,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
+from pydantic import Field, PositiveInt
+
 from specbench.common import UsageError
 from specbench.common.files import safe_name, write_json_atomic, write_lock
+from specbench.common.reading import fitted, read_json_object, schema_version
 from specbench.evals import Tenths, score_in_child
 from specbench.hardware import Profile
 from specbench.hardware.profile import PROFILE
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
-from specbench.results.schema import request_key
+from specbench.results.schema import Record, request_key
 from specbench.results.stats.power import FILLINGS
 from specbench.results.verdicts import read_metrics
 from specbench.sweeps.executors import Executor
@@ -26,6 +29,7 @@ from specbench.sweeps.search import Kind, Measured, Round, Search
 from specbench.sweeps.task import Described, Task
 
 SWEEP = "sweep.json"
+_VERSION = 1  # of it
 
 #: Of a method's record: what decides its measurements.
 _DECIDE = ("name", "options", "weights")
@@ -238,25 +242,39 @@ def _digest(described: Described) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
+class _Cell(Record):
+    """A cell of the head."""
+
+    method: str
+    values: dict[str, str | int | float | bool | None]
+
+
+class _Head(Record):
+    """``sweep.json``."""
+
+    schema_version: int
+    digest: str
+    cells: dict[str, _Cell]
+    too_large: dict[str, _Cell]
+    concurrency: list[PositiveInt] = Field(min_length=1)
+    tuning: list[str]
+    held_out: list[str]
+    search: str
+    until_interval: float | None
+
+
 def read_head(path: Path) -> dict[str, Any]:
     """The content of a sweep folder's ``sweep.json``.
 
     Raises:
         UsageError: there is none, it is damaged, or it is of a newer version.
     """
-    try:
-        head = json.loads((path / SWEEP).read_bytes())
-        version = int(head["schema_version"])
-        for name, kind in {"cells": dict, "too_large": dict, "concurrency": list, "tuning": list}.items():
-            if not isinstance(head[name], kind):
-                raise TypeError(f"'{name}' is not a {kind.__name__}")
-    except OSError as error:
-        raise UsageError(f"{path} is no sweep ({error.strerror}); name a folder that specbench sweep wrote") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path / SWEEP} is damaged ({error}); delete it and repeat the sweep's command") from error
-    if version > 1:
-        raise UsageError(f"{path} was written by a newer specbench; upgrade specbench-llm")
-    return dict(head)
+    file, todo = path / SWEEP, "delete it and repeat the sweep's command"
+    if not path.is_dir() or not file.exists():
+        raise UsageError(f"{path} is no sweep (it has no {SWEEP}); name a folder that specbench sweep wrote")
+    content = read_json_object(file, todo)
+    schema_version(content, file, _VERSION, todo)
+    return fitted(_Head, content, file, todo).model_dump(mode="json")
 
 
 def _write_head(path: Path, sweep: Sweep, described: Described, digest: str) -> None:
@@ -267,7 +285,7 @@ def _write_head(path: Path, sweep: Sweep, described: Described, digest: str) -> 
     write_json_atomic(
         path / SWEEP,
         {
-            "schema_version": 1,
+            "schema_version": _VERSION,
             "digest": digest,
             "cells": {**before.get("cells", {}), **_told(sweep.grid.cells)},
             "too_large": {**before.get("too_large", {}), **_told(sweep.grid.too_large)},
