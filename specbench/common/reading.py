@@ -29,6 +29,9 @@ LARGEST = 64 << 20
 #: Lines of a file: a compressed one of a megabyte can hold a thousand million empty ones.
 MOST_LINES = 2_000_000
 
+# Bytes that a compressed file may unpack to; the largest one that is published here has eight million.
+_UNPACKED = 1 << 30
+
 _BLOCK = 1 << 20
 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
@@ -179,12 +182,16 @@ def read_lines(
     Raises:
         UsageError: it cannot be read, a compressed one is truncated, or it is beyond these limits.
     """
-    number = 0
+    number = size = 0
     with open_file(path, todo) as file:
-        lines = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
+        packed = path.suffix == ".gz"
+        lines = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
         try:
             while line := lines.readline(longest + 1):
                 number += 1
+                size += len(line)
+                if packed and size > _UNPACKED:
+                    raise unreadable(path, f"it unpacks to more than {_size(_UNPACKED)}", todo)
                 if len(line) > longest:
                     raise unreadable(f"{path} line {number}", f"longer than {_size(longest)}", todo)
                 if finished and not line.endswith(b"\n"):
