@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,16 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specbench.common import EnvironmentRefused, UsageError
+from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common.errors import one_line
+from specbench.common.reading import open_file, read_json_object
 
 _BLOCK = 1 << 22
+_IDS = "d2t"  # the one of whole numbers
+_TODO = "take a whole copy of the head"
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,12 @@ class Checkpoint:
         found: dict[str, Tensor] = {}
         try:
             for file in self.files:
+                open_file(file, _TODO).close()  # the library would wait for a pipe
                 found.update(load_file(file, device=str(device)))
-        except (OSError, SafetensorError) as error:
-            raise UsageError(f"head {self.name} cannot be read: {_first_line(error)}") from error
+        except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
+            raise
+        except Exception as error:  # whatever the library makes of a file's header
+            raise UsageError(f"head {self.name} cannot be read: {file}: {_first_line(error)}") from error
         return {
             name: tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
             for name, tensor in found.items()
@@ -59,7 +65,7 @@ class Checkpoint:
         """Of its files' content, one after the other; of a single file it is the sum that the hub shows."""
         digest = hashlib.sha256()
         for file in self.files:
-            with file.open("rb") as content:
+            with open_file(file, _TODO) as content:
                 while block := content.read(_BLOCK):
                     digest.update(block)
         return digest.hexdigest()
@@ -73,21 +79,18 @@ def find(name: str) -> Checkpoint:
         EnvironmentRefused: it cannot be had from the hub.
     """
     base, _, inner = name.partition("::")
-    folder = Path(base).expanduser()
+    folder = Path(os.path.expanduser(base))
     revision = None
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         if base.count("/") != 1 or base.startswith((".", "/", "~")):
             raise UsageError(f"head folder {base} does not exist; give a folder or a hub id such as OWNER/NAME")
         folder = _download(base, inner)
         revision = folder.name
     folder = folder / inner
     config, files = folder / "config.json", tuple(sorted(folder.glob("*.safetensors")))
-    if not config.is_file() or not files:
+    if not os.path.lexists(config) or not files:
         raise UsageError(f"head {name} has no config.json with a .safetensors file beside it")
-    try:
-        values = json.loads(config.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"head {name} has no readable config.json: {error}") from error
+    values = read_json_object(config, _TODO)
     return Checkpoint(name, name if revision else folder.name, values, files, revision)
 
 
@@ -111,6 +114,8 @@ def check_names(name: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor
         if found[parameter].shape != shape:
             own = [*found[parameter].shape]
             raise UsageError(f"head {name}: {parameter} is {own}, its config.json makes it {[*shape]}")
+        if found[parameter].is_floating_point() == (parameter == _IDS):
+            raise UsageError(f"head {name}: {parameter} is of {found[parameter].dtype}, which it cannot be")
 
 
 def _download(repository: str, inner: str) -> Path:
@@ -134,5 +139,4 @@ def _download(repository: str, inner: str) -> Path:
 
 
 def _first_line(error: Exception | None) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:160] if text else type(error).__name__
+    return one_line(str(error), 160) or type(error).__name__

@@ -11,13 +11,52 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from specbench.common import UsageError
+from specbench.common.reading import fitted
 
 _NESTED = ("jetspec_config", "dflash_config")
 _CAUSAL = ("causal_head", "causal", "is_causal")
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 # Types whose frequencies do not depend on the length of the text: a captured pass could not follow it.
 _ROPES = ("default", "linear", "yarn", "llama3")
+_LARGEST = 1 << 24  # of a size: beyond it products of two no longer fit where they are counted
+
+
+def _size(most: int = _LARGEST) -> Any:
+    return Field(None, ge=1, le=most)
+
+
+class _Published(BaseModel):
+    """Types of what a published ``config.json`` may say, under all names; there is more in it."""
+
+    model_config = ConfigDict(strict=True)
+
+    hidden_size: int | None = _size()
+    intermediate_size: int | None = _size()
+    num_hidden_layers: int | None = _size(1024)
+    num_attention_heads: int | None = _size()
+    num_key_value_heads: int | None = _size()
+    head_dim: int | None = _size()
+    num_target_layers: int | None = _size(1 << 16)
+    block_size: int | None = Field(None, ge=0, le=1 << 16)
+    mask_token_id: int | None = Field(None, ge=0)
+    target_layer_ids: list[int] | None = None
+    causal_head: bool | None = None
+    causal: bool | None = None
+    is_causal: bool | None = None
+    rms_norm_eps: float | None = Field(None, gt=0)
+    hidden_act: str | None = None
+    attention_bias: bool | None = None
+    layer_types: list[str] | None = None
+    sliding_window: int | None = None
+    max_position_embeddings: int | None = None
+    vocab_size: int | None = Field(None, ge=0)
+    draft_vocab_size: int | None = Field(None, ge=0, le=_LARGEST)
+    rope_theta: float | None = Field(None, gt=0)
+    rope_parameters: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +146,8 @@ class HeadConfig:
             inner = values.get(nested)
             if isinstance(inner, Mapping):
                 found.update(inner)
+        known = fitted(_Published, found, "the head's config.json", "take a whole copy of the head")
+        found = {name: value for name, value in known.model_dump().items() if value is not None}
         layers = int(found.get("num_target_layers") or num_target_layers or 0)
         missing = [name for name in (*_SIZES, "block_size", "mask_token_id") if found.get(name) is None]
         missing += [] if layers else ["num_target_layers"]
@@ -246,7 +287,7 @@ def _draft_vocab(values: Mapping[str, Any]) -> int:
 
 def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
     """``rope_parameters`` of transformers 5, or ``rope_theta`` and ``rope_scaling`` of the versions before."""
-    given = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    given: Mapping[str, Any] = values.get("rope_parameters") or values.get("rope_scaling") or {}
     rope = {"rope_theta": values.get("rope_theta") or 10000.0, **given}
     rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
     return rope

@@ -23,7 +23,8 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
-from specbench.common import UsageError
+from specbench.common import SpecbenchError, UsageError
+from specbench.common.errors import one_line
 from specbench.methods.jetspec import checkpoint
 from specbench.methods.jetspec.config import HeadConfig
 
@@ -201,13 +202,26 @@ class DraftHead(nn.Module):
         config = HeadConfig.from_json(files.config, None if text is None else text.num_hidden_layers)
         if text is not None:
             check_target(config, text, files.name)
-        with torch.device("meta"):
-            head = cls(config)
+        try:
+            with torch.device("meta"):
+                head = cls(config)
+            rotary = _Rotary(_qwen3(config)).to(device)  # its buffers are in no file
+        except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
+            raise
+        except Exception as error:  # sizes that do not divide, a rope without its numbers: transformers' own checks
+            raise UsageError(
+                f"head {files.name}: no head can be made of its config.json: {one_line(str(error))}"
+            ) from error
         tensors = files.tensors(device, dtype)
         tensors.pop("t2d", None)  # the same as d2t, asked the other way round
         checkpoint.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
         head.load_state_dict(tensors, assign=True)
-        head.rotary_emb = _Rotary(_qwen3(config)).to(device)  # its buffers are in no file
+        head.rotary_emb = rotary
+        ids = head.draft_ids
+        if ids is not None and text is not None and not bool(((ids >= 0) & (ids < text.vocab_size)).all()):
+            raise UsageError(
+                f"head {files.name}: its d2t names tokens that the target has not; take a whole copy of it"
+            )
         return head
 
     def save(self, folder: str | Path, *, dtype: torch.dtype | None = None, largest: str = "5GB") -> None:

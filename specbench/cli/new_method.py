@@ -121,10 +121,10 @@ def _checkout(start: Path) -> Path | None:
     for folder in (start, *start.parents):
         if (folder / "methods").is_dir() and (folder / "tests" / "methods").is_dir():
             try:
-                project = toml.loads((folder / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
-            except (OSError, ValueError):  # somebody else's folders of these names
+                project = toml.read(folder / "pyproject.toml", "mend it").get("project", {})
+            except UsageError:  # somebody else's folders of these names
                 continue
-            if project.get("name") == _DISTRIBUTION:
+            if isinstance(project, dict) and project.get("name") == _DISTRIBUTION:
                 return folder
     return None
 

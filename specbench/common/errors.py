@@ -11,9 +11,15 @@ INTERRUPTED = 130
 
 
 class SpecbenchError(Exception):
-    """Base of all expected failures; the CLI prints its text and exits with ``exit_code``."""
+    """Base of all expected failures; the CLI prints its text and exits with ``exit_code``.
+
+    The text is one line whatever it quotes: a name in a file may have line breaks and terminal escapes in it.
+    """
 
     exit_code = 1
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(_printable(text))
 
 
 class UsageError(SpecbenchError):
@@ -53,8 +59,19 @@ class _Faulty(Protocol):
 def first_fault(error: _Faulty) -> str:
     """The first thing that a pydantic ``ValidationError`` complains of, and the field where it is."""
     first = error.errors()[0]
-    where, said = ".".join(map(str, first["loc"])), str(first["msg"]).removeprefix("Value error, ")
-    return f"field '{where}': {said}" if where else said
+    where = one_line(".".join(map(str, first["loc"])), 80)  # an unknown field's name is the file's, of any length
+    reason = one_line(str(first["msg"]).removeprefix("Value error, "))
+    return f"field '{where}': {reason}" if where else reason
+
+
+def one_line(text: str, most: int = 200) -> str:
+    """A text as part of a sentence: without line breaks and what no terminal should get, and not too long."""
+    line = " ".join(_printable(text[: 4 * most]).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
@@ -66,6 +83,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
         known: every valid name.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name[:200], names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names) or 'none'}"
-    return UsageError(f"unknown {kind} '{name}'; {hint}")
+    return UsageError(f"unknown {kind} '{one_line(name, 80)}'; {hint}")

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import EnvironmentRefused
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, no quota, file size limit: the same to the user
 
@@ -56,48 +56,6 @@ def write_json_atomic(path: Path, obj: Any) -> None:
 def write_text_atomic(path: Path, text: str) -> None:
     """Writes ``text`` in UTF-8 as :func:`write_json_atomic` writes JSON."""
     write_atomic(path, text.encode())
-
-
-def read_json_object(path: Path, todo: str = "restore it or repeat the run") -> dict[str, Any]:
-    """A JSON object.
-
-    Args:
-        path: the file.
-        todo: what the user may do where it is damaged.
-
-    Raises:
-        UsageError: it is no such thing.
-        OSError: it cannot be read.
-    """
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UsageError(f"{path} is damaged ({error}); {todo}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} is damaged (not a JSON object); {todo}")
-    return content
-
-
-def readable_schema(found: Any, newest: int, where: object) -> int:
-    """The schema version that a file names.
-
-    Args:
-        found: what stands there; only a whole number from 1 on is one.
-        newest: that this version reads.
-        where: the file or folder, for the sentence.
-
-    Raises:
-        UsageError: it is none, or newer.
-    """
-    if type(found) is not int or found < 1:  # True is an int too
-        said = "has no schema_version" if found is None else f"has no schema_version that there is ({found!r})"
-        raise UsageError(f"{where} {said}; name what specbench wrote, or restore it")
-    if found > newest:
-        raise UsageError(
-            f"{where} was written by a newer specbench (schema {found}, this one reads up to {newest});"
-            " upgrade specbench-llm"
-        )
-    return found
 
 
 def check_writable(out: Path) -> None:

@@ -16,8 +16,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from specbench.common import guests, moved, toml
 from specbench.common.errors import UsageError, unknown
+from specbench.common.reading import fitted
 
 # Through the links that make the top-level methods/ and tasks/ importable and put them in the wheel.
 _PACKAGE = Path(__file__).parents[1]
@@ -26,6 +29,41 @@ OWN = "specbench"
 
 _MODULES = {"method": "decoder", "task": "task"}
 _CLASSES = {"method": "Decoder", "task": "Task"}
+
+
+class _Method(BaseModel):
+    """What of a ``method.toml`` is looked at; there may be more in it."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str = ""
+    title: str = ""
+    summary: str = ""
+    lossless: bool = False
+    trained: bool = False
+    recipe: bool = False
+    noise: str = "shared"
+    measures: dict[str, str] = {}
+    presets: dict[str, dict[str, Any]] = {}
+    tune: dict[str, list[Any]] = {}
+
+
+class _Task(BaseModel):
+    """The same of a ``task.toml``; its data files are read by :mod:`specbench.evals.data`."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str = ""
+    title: str
+    version: int = Field(ge=1)
+    metric: str
+    max_new_tokens: int = Field(ge=1)
+    training: bool = False
+    judge: bool = False
+    data_file: bool = False
+
+
+_SAYS: dict[str, type[BaseModel]] = {"method": _Method, "task": _Task}
 
 
 @dataclass(frozen=True)
@@ -96,11 +134,12 @@ def _who(kind: str, name: str, origin: str) -> str:
 
 
 def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card:
-    path = folder / f"{kind}.toml"
+    path, todo = folder / f"{kind}.toml", f"mend it or uninstall {origin}"
     try:
-        info = toml.loads(path.read_text(encoding="utf-8"))
-    except (OSError, toml.TOMLDecodeError) as error:
-        raise UsageError(f"{kind} '{name}' (from {origin}) has no readable {kind}.toml: {error}") from error
+        info = toml.read(path, todo)
+        fitted(_SAYS[kind], info, path, todo)
+    except UsageError as error:
+        raise UsageError(f"{kind} '{name}' (from {origin}) has no readable {kind}.toml: {error}") from None
     # A package cannot have every name: "mt-bench" lives in mt_bench and says so.
     card = Card(kind, str(info.get("name", name)), package, folder, origin, info)
     guests.expect(package, card.who)

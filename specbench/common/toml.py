@@ -1,10 +1,62 @@
-"""Reading TOML, on Pythons that have it in their library and on the one that has not."""
+"""TOML reader: settings of methods, tasks and catalogs, within limits, or one sentence on what is wrong. No torch."""
 
+from __future__ import annotations
+
+import re
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from specbench.common.reading import read_text, unreadable
 
 if sys.version_info >= (3, 11):
-    from tomllib import TOMLDecodeError, loads
+    from tomllib import loads
 else:
-    from tomli import TOMLDecodeError, loads
+    from tomli import loads
 
-__all__ = ["TOMLDecodeError", "loads"]
+_LARGEST = 4 << 20
+# Parsing a dotted key takes the square of its parts, and arrays within arrays a Python call each.
+_MOST_DOTS, _DEEPEST = 1000, 64
+_OTHER = re.compile(r"[^][{}]+")
+
+
+def read(path: Path, todo: str, *, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Args:
+        path: the file.
+        todo: what helps where it cannot be read, as an order.
+        parse_float: makes a number with a point of its text.
+
+    Raises:
+        UsageError: it cannot be read, is too large, or is no TOML; names the line.
+    """
+    return parse(read_text(path, todo, _LARGEST), path, todo, parse_float=parse_float)
+
+
+def parse(text: str, where: object, todo: str, *, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
+    """The content of a TOML text; ``where`` is how the error names it, the rest as of :func:`read`."""
+    if max(map(_dots, text.split("\n"))) > _MOST_DOTS or _depth(text) > _DEEPEST:
+        raise unreadable(where, "nested too deeply", todo)
+    try:
+        return loads(text, parse_float=parse_float)
+    # Its own errors are ValueErrors, as are dates that there are not and numbers of too many digits. Strings can hide
+    # brackets from the look above: RecursionError.
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise unreadable(where, f"not TOML: {error}", todo) from None
+
+
+def _dots(line: str) -> int:
+    return line.count(".")
+
+
+def _depth(text: str) -> int:
+    """Levels of brackets, looked for no deeper than matters; those that nothing closes are a level each."""
+    brackets = _OTHER.sub("", text)
+    for level in range(_DEEPEST + 1):
+        inner = brackets.replace("[]", "").replace("{}", "")
+        if inner == brackets:
+            return level + brackets.count("[") + brackets.count("{")
+        brackets = inner
+    return _DEEPEST + 1

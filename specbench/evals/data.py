@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import importlib.metadata
-import json
 import os
 import tempfile
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.common import EnvironmentRefused, UsageError, toml
-from specbench.common.errors import first_fault
+from specbench.common.reading import damaged, fitted, open_file, read_json_lines, unreadable
 
 Row = TypeVar("Row", bound=BaseModel)
+
+_TODO = "mend it, or fetch it again"
+_CARD = "mend it or install its package again"
 
 DATA_DIR = "SPECBENCH_DATA"
 """Environment variable that names a folder of data files."""
@@ -85,13 +85,10 @@ def manifest(card: Path) -> list[DataFile]:
     Raises:
         UsageError: the file is not TOML, or a ``[[data]]`` table has a missing or unknown field.
     """
-    try:
-        tables = toml.loads(card.read_text(encoding="utf-8")).get("data", [])
-        return [DataFile.model_validate(table) for table in tables]
-    except toml.TOMLDecodeError as error:
-        raise UsageError(f"{card}: not valid TOML: {error}") from None
-    except ValidationError as error:
-        raise UsageError(f"{card}: [[data]] {first_fault(error)}") from None
+    tables = toml.read(card, _CARD).get("data", [])
+    if not isinstance(tables, list):
+        raise damaged(card, "its data are no list of [[data]] tables", _CARD)
+    return [fitted(DataFile, table, f"{card} [[data]] {number}", _CARD) for number, table in enumerate(tables, 1)]
 
 
 def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
@@ -195,14 +192,14 @@ def _from_hub(file: DataFile) -> Path:
 
 
 def _checked(path: Path, file: DataFile) -> Path:
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            digest = hashlib.sha256()
+    size, digest = 0, hashlib.sha256()
+    with open_file(path, _TODO) as stream:
+        try:
             while block := stream.read(1 << 20):
                 digest.update(block)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+                size += len(block)
+        except OSError as error:
+            raise unreadable(path, str(error.strerror), _TODO) from None
     found = digest.hexdigest()
     if (size, found) != (file.size, file.sha256):
         raise UsageError(
@@ -218,7 +215,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: unreadable, truncated, or a line that is no JSON object; names the file and the line.
     """
-    return [row for _, row in _numbered(path)]
+    return [row for _, row in read_json_lines(path, _TODO, nan=True)]
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[tuple[int, Row]]:
@@ -227,13 +224,8 @@ def read_rows(path: Path, kind: type[Row]) -> list[tuple[int, Row]]:
     Raises:
         UsageError: as :func:`read_jsonl`, or a field that is missing, unknown or of a wrong type; names line and field.
     """
-    rows = []
-    for number, row in _numbered(path):
-        try:
-            rows.append((number, kind.model_validate(row)))
-        except ValidationError as error:
-            raise UsageError(f"{path}: line {number}: {first_fault(error)}") from None
-    return rows
+    lines = read_json_lines(path, _TODO, nan=True)  # EvalPlus's data have Infinity
+    return [(number, fitted(kind, row, f"{path} line {number}", _TODO)) for number, row in lines]
 
 
 def by_field(path: Path, rows: Iterable[tuple[int, Row]], field: str) -> dict[Any, Row]:
@@ -246,28 +238,6 @@ def by_field(path: Path, rows: Iterable[tuple[int, Row]], field: str) -> dict[An
     for number, row in rows:
         value = getattr(row, field)
         if value in found:
-            raise UsageError(f"{path}: line {number}: field '{field}': {value} is there twice")
+            raise damaged(f"{path} line {number}", f"field '{field}': {value} is there twice", _TODO)
         found[value] = row
     return found
-
-
-def _numbered(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    rows: list[tuple[int, dict[str, Any]]] = []
-    number = 0
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    row = json.loads(line)
-                    if not isinstance(row, dict):
-                        raise UsageError(f"{path}: line {number} is not a JSON object")
-                    rows.append((number, row))
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}: line {number} is not JSON: {error.msg}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not UTF-8 after line {number}") from None
-    except EOFError:
-        raise UsageError(f"{path}: the compressed file is truncated after line {number}; fetch it again") from None
-    except (OSError, zlib.error) as error:
-        raise UsageError(f"{path}: cannot be read after line {number}: {error}") from None
-    return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.errors import PluginFault
+from specbench.common.reading import parse_json
 from specbench.results.verdicts import read_verdicts
 
 _END_S = 10.0  # for the scorer to end in order; it needs a tenth of a second, on a busy machine a few
@@ -61,15 +61,17 @@ def score_in_child(
     if workers is not None:
         command += ["--workers", str(workers)]
     said = ""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+    ) as process:
         try:
             assert process.stderr is not None
             for line in process.stderr:
-                try:
-                    state = json.loads(line)
-                    progress(state["done"], state["total"])
-                except (ValueError, KeyError, TypeError):
+                state = _state(line)
+                if state is None:
                     said = line.strip().removeprefix("error: ") or said
+                else:
+                    progress(*state)
         except BaseException:
             _end(process)
             raise
@@ -78,6 +80,16 @@ def score_in_child(
         kind = kinds.get(process.returncode, SpecbenchError)
         raise kind(said or f"the scoring process ended with code {process.returncode}; repeat the command")
     return read_verdicts(folder)
+
+
+def _state(line: str) -> tuple[int, int] | None:
+    """(answers scored, answers) in a line of progress; None of any other line."""
+    try:
+        state = parse_json(line, "progress", "")
+        done, total = state["done"], state["total"]
+    except (UsageError, KeyError, TypeError):
+        return None
+    return (done, total) if isinstance(done, int) and isinstance(total, int) else None
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.common import EnvironmentRefused, UsageError, guests, options, registry
+from specbench.common.reading import damaged, json_object, read_json_object
 from specbench.evals.interrupts import Interrupts
 from specbench.evals.sandbox.sandbox import stop_all
 from specbench.evals.task import Task, Verdict
@@ -110,18 +111,14 @@ def _verdicts(
 
 def _task_of(folder: Path) -> tuple[str, dict[str, Any]]:
     """(name, options) of the run's task."""
-    path = folder / "run.json"
-    try:
-        task = json.loads(path.read_bytes())["task"]
-        return str(task["name"]), dict(task["options"])
-    except OSError:
-        raise UsageError(
-            f"{folder} is not a run folder (it has no readable run.json); name one that a run wrote"
-        ) from None
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(
-            f"{path} does not say which task it ran; it is damaged or was not written by specbench"
-        ) from None
+    path, todo = folder / "run.json", "name a folder that specbench run wrote"
+    if not path.exists():
+        raise UsageError(f"{folder} is not a run folder (it has no run.json); {todo}")
+    task = json_object(read_json_object(path, todo).get("task"), f"{path} field 'task'", todo)
+    name, raw = task.get("name"), task.get("options")
+    if not isinstance(name, str) or not isinstance(raw, dict):
+        raise damaged(path, "it does not say which task it ran", todo)
+    return name, raw
 
 
 def _fields(row: dict[str, Any], folder: Path, number: int) -> tuple[str, str, str]:

@@ -23,6 +23,7 @@ from specbench.common import EnvironmentRefused
 from specbench.evals.sandbox.sandbox import live
 
 _START_S = 120.0  # imports, on a busy machine with a cold disk
+_LONGEST = 64 << 20  # bytes of an answer
 _MEMORY = 4 << 30  # bytes of address space of a child
 
 Job = dict[str, Any]
@@ -108,17 +109,25 @@ class _Worker:
     def _line(self, wall_s: float) -> Job:
         assert self.process.stdout is not None
         end = time.monotonic() + wall_s
+        blocks, size = [self._unread], len(self._unread)
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
+            while b"\n" not in blocks[-1]:
                 if not selector.select(max(0.0, end - time.monotonic())):
                     raise TimedOutError(f"more than {wall_s:g} s of wall time")
                 if not (block := os.read(self.process.stdout.fileno(), 1 << 16)):
                     raise DiedError("the worker process ended")
-                self._unread += block
-        line, _, self._unread = self._unread.partition(b"\n")
-        answer = json.loads(line)
-        assert isinstance(answer, dict)
+                blocks.append(block)
+                size += len(block)
+                if size > _LONGEST:
+                    raise DiedError("the worker process writes without end")
+        line, _, self._unread = b"".join(blocks).partition(b"\n")
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):  # a library found the descriptor and wrote to it
+            raise DiedError("the worker process wrote something else than its answer")
         return answer
 
     def kill(self) -> None:

@@ -17,11 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from specbench.common import UsageError
-from specbench.common.errors import first_fault
-from specbench.common.files import readable_schema
+from specbench.common.reading import fitted, read_json_object, schema_version
 from specbench.hardware.gpus import Gpu
 from specbench.hardware.roofline import Ceilings, Knee, ModelShape, StepPoint, bound_s, step_cost
 from specbench.results.schema import ModelSpec, Record
@@ -219,14 +218,7 @@ def read_profile(path: Path) -> Profile:
     Raises:
         UsageError: damaged, or written by a newer version.
     """
-    file = path / PROFILE
-    try:
-        content = json.loads(file.read_bytes())
-        schema = content["schema_version"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{file} is damaged ({error}); restore it or profile again") from error
-    readable_schema(schema, SCHEMA, file)
-    try:
-        return Profile.model_validate(content)
-    except ValidationError as error:
-        raise UsageError(f"{file} is damaged: {first_fault(error)}; profile again") from error
+    file, todo = path / PROFILE, "restore it or profile again"
+    content = read_json_object(file, todo)
+    schema_version(content, file, SCHEMA, todo)
+    return fitted(Profile, content, file, todo)

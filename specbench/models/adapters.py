@@ -7,21 +7,21 @@ wheel holds the same model with quantised weights), and an adapter on other weig
 from __future__ import annotations
 
 import hashlib
-import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from specbench.common import EnvironmentRefused, UsageError
+from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common.errors import one_line
+from specbench.common.reading import damaged, read_json_object
+from specbench.models import checkpoint
 
 CARD = "card.json"
 
 _MISSING = "Found missing adapter keys"  # how PEFT's warning begins; it would go on with noise in their place
-_UNFIT = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError, UserWarning)
 
 
 def merged(model: Any, folder: Path, name: str) -> Any:
@@ -41,6 +41,7 @@ def merged(model: Any, folder: Path, name: str) -> Any:
         from peft import PeftModel  # here: it takes a second, which only adapters are worth
     except ImportError as error:
         raise EnvironmentRefused(f"{name} is an adapter and PEFT is not installed; pip install peft") from error
+    checkpoint.check_files(folder)
     _check(model, folder, name)
     if not any(folder.glob("adapter_model.*")):  # PEFT would look for the folder's name on the hub
         raise UsageError(f"adapter {name} has no weights (no adapter_model.safetensors in it); take a whole copy of it")
@@ -49,20 +50,21 @@ def merged(model: Any, folder: Path, name: str) -> Any:
             warnings.simplefilter("ignore")  # deprecations between PEFT and transformers
             warnings.filterwarnings("error", _MISSING, UserWarning)
             return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
-    except _UNFIT as error:
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
+    except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
+        raise
+    except Exception as error:  # PEFT lets through whatever a file makes of it
+        reason = one_line(str(error), 160) or type(error).__name__
         raise UsageError(f"adapter {name} does not go onto its base: {reason}") from error
 
 
 def _check(model: Any, folder: Path, name: str) -> None:
     """Compares the base with the one it was trained on, where a card says which that was."""
-    try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    file, todo = folder / CARD, f"take a whole copy of adapter {name}"
+    if not file.exists():
         return
-    except ValueError as error:
-        raise UsageError(f"{CARD} of adapter {name} is damaged; take a whole copy of it") from error
-    trained = card.get("base_fingerprints", {})
+    trained = read_json_object(file, todo).get("base_fingerprints", {})
+    if not isinstance(trained, dict) or not all(isinstance(sums, str) for sums in trained.values()):
+        raise damaged(file, "its base_fingerprints are no sums by precision", todo)
     here = fingerprints(model)
     other = [dtype for dtype in here if dtype in trained and here[dtype] != trained[dtype]]
     if other:

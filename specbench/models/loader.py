@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,22 +13,18 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import torch
-from jinja2 import TemplateError
-from safetensors import SafetensorError
 from tqdm.std import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging as transformers_logging
 
-from specbench.common import EnvironmentRefused, Prompt, UsageError
-from specbench.common.errors import unknown
-from specbench.models import adapters, gguf
+from specbench.common import EnvironmentRefused, Prompt, SpecbenchError, UsageError
+from specbench.common.errors import one_line, unknown
+from specbench.common.reading import read_text
+from specbench.models import adapters, checkpoint, gguf
 from specbench.models.adapters import fingerprint
 from specbench.models.names import DTYPES, Source, aliases, resolve, templates
 from specbench.results.schema import ModelSpec
-
-# What transformers lets through of missing, truncated or foreign files, beside its own errors.
-_UNREADABLE = (OSError, ValueError, KeyError, IndexError, struct.error, SafetensorError)
 
 
 @dataclass(frozen=True)
@@ -66,19 +60,31 @@ class LoadedModel:
         """Token ids of a prompt; a chat prompt goes through the model's own template and ends with its prefill.
 
         Raises:
-            UsageError: the template refuses the turns.
+            UsageError: the template refuses the turns, or the tokenizer the text.
         """
         if not prompt.chat:
-            return list(self.tokenizer(prompt.text)["input_ids"])
+            return self._ids(prompt, prompt.text)
         turns = [{"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))]
         try:
             rendered = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-        except TemplateError as error:  # no system prompts, or strict alternation: the template's own rules
+        # No system prompts, or strict alternation: the template's own rules. Beside its own errors a template that is
+        # a stranger's raises whatever Python makes of its expressions.
+        except Exception as error:
             raise UsageError(
-                f"prompt {prompt.id} does not go through the chat template of {self.spec.name}: {error}; "
+                f"prompt {prompt.id} does not go through the chat template of {self.spec.name}: "
+                f"{one_line(str(error)) or type(error).__name__}; "
                 "change its turns or choose another model"
             ) from error
-        return list(self.tokenizer(rendered + prompt.prefill, add_special_tokens=False)["input_ids"])
+        return self._ids(prompt, rendered + prompt.prefill, add_special_tokens=False)
+
+    def _ids(self, prompt: Prompt, text: str, **how: bool) -> list[int]:
+        try:
+            return list(self.tokenizer(text, **how)["input_ids"])
+        except Exception as error:  # settings that nobody looked at when it was loaded
+            raise UsageError(
+                f"prompt {prompt.id} does not go through the tokenizer of {self.spec.name}: "
+                f"{one_line(str(error)) or type(error).__name__}; take a whole copy of the model"
+            ) from error
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens dropped."""
@@ -131,13 +137,30 @@ def load(
     try:
         with _no_bars():
             model, tokenizer = _read(source, precision, where, revision, trust_remote_code)
+            return _described(source, model, tokenizer, precision, where, revision, trust_remote_code)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
-    except _UNREADABLE as error:
+    except SpecbenchError:
+        raise
+    except Exception as error:  # missing, truncated, foreign: transformers lets through whatever files make of it
+        if "DefaultCPUAllocator" in str(error):
+            raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model") from error
         raise _explain(source.base or source, error, revision, trust_remote_code) from error
+
+
+def _described(
+    source: Source,
+    model: Any,
+    tokenizer: Any,
+    precision: torch.dtype,
+    where: torch.device,
+    revision: str | None,
+    trust_remote_code: bool,
+) -> LoadedModel:
+    """What was read, ready for the engine and with its record; raises whatever its configuration makes of it."""
     template = (source.base or source).template
     if template:
-        tokenizer.chat_template = templates()[template].read_text(encoding="utf-8")
+        tokenizer.chat_template = read_text(templates()[template], "install specbench-llm again")
     model.eval().requires_grad_(False)
     stop_ids = _stop_ids(model, tokenizer)
     parameters = list(model.parameters())
@@ -146,7 +169,7 @@ def load(
         tokenizer=tokenizer,
         stop_ids=stop_ids,
         pad_id=_pad_id(model, tokenizer, stop_ids),
-        context=getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        context=_context(model.config.get_text_config()),
         spec=ModelSpec(
             name=source.name,
             source=source.shown,
@@ -205,6 +228,8 @@ def _read(
         return _dummy(source, dtype, device, trust), ByteTokenizer()
     if source.kind == "gguf":
         return _read_gguf(Path(source.location), dtype, device, trust)
+    if source.kind == "folder":
+        checkpoint.check(Path(source.location))
     # Without a network the hub client retries for most of a minute before it looks into its own cache.
     where = {"local_files_only": source.kind == "folder" or not _hub_in_reach(), "trust_remote_code": trust}
     if source.tokenizer:  # another repository, where the model's revision means nothing
@@ -246,8 +271,11 @@ def _hub_in_reach() -> bool:
 
 
 def _dummy(source: Source, dtype: torch.dtype, device: torch.device, trust: bool) -> Any:
-    values = json.loads(Path(source.location).read_text(encoding="utf-8"))
+    values = checkpoint.read_config(Path(source.location))
     config = AutoConfig.for_model(**values)
+    with torch.device("meta"):
+        sizes = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust)
+    checkpoint.check_memory(sum(p.nbytes for p in sizes.parameters()), device, source.shown)
     # Made on the device: weights of any size need no file and no copy. A fixed seed makes two runs alike.
     with torch.device(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(0)
@@ -261,7 +289,7 @@ def _explain(source: Source, error: Exception, revision: str | None, trust: bool
             f"{source.shown} does not load without code of its own; --trust-remote-code runs that folder's code here, "
             "with all that you may do: read it first, or give another model"
         )
-    reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+    reason = one_line(str(error), 160) or type(error).__name__
     if not trust and _brings_code(source, revision):
         reason += "; it brings code of its own, which --trust-remote-code would run"
     if source.kind != "hub":
@@ -282,22 +310,30 @@ def _brings_code(source: Source, revision: str | None) -> bool:
         configured, _ = PreTrainedConfig.get_config_dict(source.location, revision=revision, local_files_only=True)
         where = {} if source.tokenizer else {"revision": revision}
         tokenized = get_tokenizer_config(source.tokenizer or source.location, local_files_only=True, **where)
-    except _UNREADABLE:
+    except Exception:  # it could not be loaded, so its files may be anything
         return False
-    return "auto_map" in configured or "auto_map" in tokenized
+    return any(isinstance(each, dict) and "auto_map" in each for each in (configured, tokenized))
 
 
 def _stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     found: set[int] = set()
     for holder in (getattr(model, "generation_config", None), model.config, tokenizer):
         ids = getattr(holder, "eos_token_id", None)
-        found.update([ids] if isinstance(ids, int) else ids or [])
+        found.update(
+            each for each in (ids if isinstance(ids, (list, tuple)) else [ids]) if type(each) is int and each >= 0
+        )
     return frozenset(found)
+
+
+def _context(config: Any) -> int | None:
+    """Positions that a configuration names; a number that is none counts as not said."""
+    found = getattr(config, "max_position_embeddings", None)
+    return found if type(found) is int and found > 0 else None
 
 
 def _pad_id(model: Any, tokenizer: Any, stop_ids: frozenset[int]) -> int:
     for holder in (tokenizer, model.config):
         pad = getattr(holder, "pad_token_id", None)
-        if isinstance(pad, int) and pad >= 0:
+        if type(pad) is int and pad >= 0:
             return pad
     return min(stop_ids, default=0)

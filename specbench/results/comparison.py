@@ -106,7 +106,7 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
             "metric": task.metric,
             "prompts": task.prompts,
             "drawn": task.said,
-        },  # fmt: skip
+        },
         "runs": [{"letter": side.letter, "folder": str(side.path), **_described(side)} for side in sides],
         "rows": rows,
         "differs": differs,

@@ -17,19 +17,19 @@ from typing import Any
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.files import (
     folder_name,
-    read_json_object,
-    readable_schema,
     refused,
     rename_to_free_name,
     sync_folder,
     write_atomic,
     write_json_atomic,
 )
+from specbench.common.reading import read_json_object, schema_version
 from specbench.results.request_log import RequestLog, read_requests, whole_lines
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
 from specbench.results.summary_schema import RunSummary
 from specbench.results.versions import assert_of_today, fault, line_of, record_of, summary_json, summary_of
 
+_TODO = "restore it or repeat the run"
 _LOCK, _RUN, _REQUESTS, _SUMMARY, _DONE = ".lock", "run.json", "requests.jsonl", "summary.json", "DONE"
 
 
@@ -180,7 +180,7 @@ class RunFolder:
         if not (path / _RUN).is_file():
             raise UsageError(f"{path} is not a run folder (it has no {_RUN}); name a folder that specbench run wrote")
         run = read_json_object(path / _RUN)
-        readable_schema(run.get("schema_version"), SCHEMA_VERSION, path / _RUN)
+        schema_version(run, path / _RUN, SCHEMA_VERSION, _TODO)
         return cls(path, run)
 
     @classmethod
@@ -198,7 +198,7 @@ class RunFolder:
     def schema(self) -> int:
         """Version of its files. One of an older schema is read, scored and judged as it is, and gets no new requests:
         these would have other names than those that it has."""
-        return readable_schema(self.run.get("schema_version"), SCHEMA_VERSION, self.path / _RUN)
+        return schema_version(self.run, self.path / _RUN, SCHEMA_VERSION, _TODO)
 
     def assert_of_today(self) -> None:
         """Refuses what would put requests of today's schema beside those of an older one.

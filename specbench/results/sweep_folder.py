@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, PositiveInt
+
 from specbench.common import UsageError
-from specbench.common.files import readable_schema
+from specbench.common.reading import fitted, read_json_object, schema_version
+from specbench.results.schema import Record
 
 SWEEP = "sweep.json"
 
@@ -21,24 +23,39 @@ def is_sweep(path: Path) -> bool:
     return (path / SWEEP).is_file()
 
 
+class _Cell(Record):
+    """A cell of the head."""
+
+    method: str
+    values: dict[str, str | int | float | bool | None]
+
+
+class _Head(Record):
+    """``sweep.json``."""
+
+    schema_version: int
+    digest: str
+    cells: dict[str, _Cell]
+    too_large: dict[str, _Cell]
+    concurrency: list[PositiveInt] = Field(min_length=1)
+    tuning: list[str]
+    held_out: list[str]
+    search: str
+    until_interval: float | None
+
+
 def read_head(path: Path) -> dict[str, Any]:
     """The content of a sweep folder's ``sweep.json``.
 
     Raises:
         UsageError: there is none, it is damaged, or it is of a newer version.
     """
-    try:
-        head = json.loads((path / SWEEP).read_bytes())
-        version = head["schema_version"]
-        for name, kind in {"cells": dict, "too_large": dict, "concurrency": list, "tuning": list}.items():
-            if not isinstance(head[name], kind):
-                raise TypeError(f"'{name}' is not a {kind.__name__}")
-    except OSError as error:
-        raise UsageError(f"{path} is no sweep ({error.strerror}); name a folder that specbench sweep wrote") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path / SWEEP} is damaged ({error}); delete it and repeat the sweep's command") from error
-    readable_schema(version, SWEEP_SCHEMA, path / SWEEP)
-    return dict(head)
+    file, todo = path / SWEEP, "delete it and repeat the sweep's command"
+    if not path.is_dir() or not file.exists():
+        raise UsageError(f"{path} is no sweep (it has no {SWEEP}); name a folder that specbench sweep wrote")
+    content = read_json_object(file, todo)
+    schema_version(content, file, SWEEP_SCHEMA, todo)
+    return fitted(_Head, content, file, todo).model_dump(mode="json")
 
 
 def part_folder(path: Path, concurrency: int) -> Path:

@@ -41,8 +41,8 @@ class Preset(BaseModel):
 @cache
 def presets() -> dict[str, Preset]:
     """All presets by name."""
-    text = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
-    return {name: Preset.model_validate(table) for name, table in toml.loads(text).items()}
+    found = toml.read(Path(__file__).with_name("presets.toml"), "install specbench-llm again")
+    return {name: Preset.model_validate(table) for name, table in found.items()}
 
 
 def preset(name: str) -> Preset:

@@ -10,10 +10,8 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from specbench.common import UsageError, registry
-from specbench.common.errors import unknown
+from specbench.common import UsageError, registry, yaml
+from specbench.common.errors import one_line, unknown
 from specbench.common.options import names as option_names
 from specbench.decoding import Method
 from specbench.results import BASELINE
@@ -99,7 +97,11 @@ def read_axes(written: Sequence[str], file: Path | None = None) -> tuple[Axis, .
             raise UsageError(f"--grid {text}: write OPTION=V,V,… or OPTION=LOW:HIGH:STEP, as in --grid n=16,32,64")
         axes.append(_axis(name.strip(), _values(name, values)))
     if file is not None:
-        axes += [_axis(name, _listed(name, values)) for name, values in _mapping(file).items()]
+        mapping = _mapping(file)
+        try:
+            axes += [_axis(name, _listed(name, values)) for name, values in mapping.items()]
+        except UsageError as error:
+            raise UsageError(f"{file}: {one_line(str(error), 300)}") from None
     seen = set[str]()
     for axis in axes:
         if axis.written in seen:
@@ -262,11 +264,7 @@ def _range(name: str, text: str) -> tuple[str, ...]:
 
 
 def _mapping(file: Path) -> dict[str, Any]:
-    try:
-        # Texts as they are written: YAML would take 4:32:4 for a number of base 60, and turn "no" and 0.50 around.
-        content = yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} cannot be read as YAML: {' '.join(str(error).split())}") from error
+    content = yaml.read(file, "mend it, or write --grid OPTION=V,V,…", texts=True)
     grid = content.get("grid") if isinstance(content, dict) else None
     if not isinstance(grid, dict) or set(content) != {"grid"}:
         raise UsageError(f"{file} must hold one mapping, grid, of options to lists of values")

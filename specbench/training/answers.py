@@ -7,23 +7,48 @@ from once.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from specbench.common import Prompt, UsageError
-from specbench.common.files import check_writable, read_json_object, write_json_atomic
+from specbench.common.files import check_writable, write_json_atomic
+from specbench.common.reading import fitted, read_json_lines, read_json_object
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
 from specbench.results import BASELINE, RequestRecord
-from specbench.results.request_log import RequestLog, read_requests
+from specbench.results.request_log import RequestLog
 from specbench.runner import Request, Session, StopRule
 from specbench.runner.methods import plan_methods
-from specbench.training.recipe import Text
+from specbench.training.recipe import Text, Token
 
 ANSWERS, HEADER = "answers.jsonl", "answers.json"
+_TODO = "restore it or name another folder"
+
+
+class _Row(BaseModel):
+    """A line of ``answers.jsonl``, as far as it is used."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str
+    prompt: list[Token]
+    answer: list[Token] = Field(min_length=1)
+
+
+class _Header(BaseModel):
+    """``answers.json``."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str
+    dtype: str
+    max_new_tokens: int
+    temperature: float
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -74,7 +99,7 @@ def ask(
     _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype, **how})
     log = RequestLog(folder / ANSWERS)
     try:
-        texts = {text.id: text for text in map(_text, log.read())}
+        texts = {text.id: text for text in _texts(folder)}
         waiting = [name for name in asked if name not in texts]
         told(len(asked) - len(waiting), len(asked))
         for record in _answered(model, asking, {name: asked[name] for name in waiting}) if waiting else ():
@@ -93,7 +118,7 @@ def read(folder: Path) -> list[Text]:
     Raises:
         UsageError: there are none, or a line is damaged.
     """
-    texts = [_text(row) for row in read_requests(folder / ANSWERS)]
+    texts = list(_texts(folder))
     if not texts:
         raise UsageError(f"{folder} holds no {ANSWERS}; name a folder that specbench train wrote")
     return texts
@@ -109,8 +134,7 @@ def made(folder: Path, model: LoadedModel) -> dict[str, Any]:
     if not path.exists():
         raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench train or trajectories wrote")
     _check(folder, {"model": model.spec.fingerprint, "dtype": model.spec.dtype})
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return fitted(_Header, read_json_object(path, _TODO), path, _TODO).model_dump()
 
 
 def sampling_of(folder: Path, model: LoadedModel) -> Sampling:
@@ -119,8 +143,12 @@ def sampling_of(folder: Path, model: LoadedModel) -> Sampling:
     return Sampling(temperature=found["temperature"], seed=found["seed"])
 
 
-def _text(row: dict[str, Any]) -> Text:
-    return Text(row["id"], row["prompt"], row["answer"])
+def _texts(folder: Path) -> Iterator[Text]:
+    """The finished lines of a folder's ``answers.jsonl``; raises a UsageError that names the line and the field."""
+    file, todo = folder / ANSWERS, "delete that line to go on without its answer"
+    for number, row in read_json_lines(file, todo, finished=True) if file.exists() else ():
+        found = fitted(_Row, row, f"{file} line {number}", todo)
+        yield Text(found.id, found.prompt, found.answer)
 
 
 def _answered(
@@ -152,7 +180,7 @@ def _check(folder: Path, header: dict[str, Any]) -> None:
     if not path.exists():
         write_json_atomic(path, header)
         return
-    found = read_json_object(path, "name another folder")
+    found = read_json_object(path, _TODO)
     other = [name for name, value in header.items() if found.get(name) != value]
     if other:
         raise UsageError(

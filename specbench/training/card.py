@@ -70,7 +70,7 @@ def _table(made: Mapping[str, Any]) -> list[str]:
     if not before or not after:
         return ["No prompts were held out, so nothing was measured."]
     rows = [("tokens per forward", "tpf", "{:.3f}")]
-    rows += [("right answers", "pass_rate", "{:.1%}")] if "pass_rate" in after else []
+    rows += [("right answers", "pass_rate", "{:.1%}")] if "pass_rate" in after and "pass_rate" in before else []
     rows += [("tokens as the target's own", "agrees", "{:.1%}")]
     settings = ", ".join(f"{name} {value}" for name, value in made.get("decoding", {}).items())
     some = after.get("scored", 0) not in (0, after["prompts"])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from specbench.common import UsageError
-from specbench.common.files import check_writable, read_json_object, write_json_atomic
+from specbench.common import SpecbenchError, UsageError
+from specbench.common.errors import one_line
+from specbench.common.files import check_writable, write_json_atomic
+from specbench.common.reading import read_json_object
 
 _WHOLE = "whole.json"  # written last
 _OPTIONS = "options.json"
@@ -25,11 +29,30 @@ def last_whole(folder: Path) -> Path | None:
     """The last whole checkpoint in a folder; what a kill or a full disk has left of others is removed."""
     found = {}
     for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        step = path.name.rpartition("-")[2]
+        if not step.isdecimal():  # somebody else's
+            continue
         if (path / _WHOLE).exists():
-            found[int(path.name.rpartition("-")[2])] = path
+            found[int(step)] = path
         else:
             shutil.rmtree(path, ignore_errors=True)
     return found[max(found)] if found else None
+
+
+@contextmanager
+def going_on(folder: Path) -> Iterator[None]:
+    """Turns whatever a damaged file of a checkpoint makes a library raise into one sentence.
+
+    Raises:
+        UsageError: names the checkpoint.
+    """
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
+        raise
+    except Exception as error:
+        reason = one_line(str(error), 120) or type(error).__name__
+        raise UsageError(f"{folder} is damaged ({reason}); delete it to go on from the checkpoint before it") from error
 
 
 def claim(folder: Path, settings: Mapping[str, Any], what: str) -> None:

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from specbench.common import UsageError
+from specbench.common import UsageError, yaml
 from specbench.common.errors import unknown
 from specbench.common.options import names, parse
 from specbench.common.registry import Card
@@ -59,12 +57,7 @@ def _read(card: Card, recipe: str) -> Mapping[str, Any]:
     path = published(card).get(recipe, Path(recipe))
     if path.suffix not in (".yaml", ".yml"):
         raise unknown(f"recipe of {card.name}", recipe, published(card))
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"recipe file {recipe} cannot be read; give a .yaml file of options") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"recipe file {recipe} is not YAML: {' '.join(str(error).split())[:120]}") from error
+    found = yaml.read(path, "give a .yaml file of options, as in 'lr: 0.0001'")
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise UsageError(f"recipe file {recipe} does not map options to values, as 'lr: 0.0001' does")
     return found

@@ -18,11 +18,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from specbench.common import EnvironmentRefused, UsageError
-from specbench.common.files import read_json_object, write_json_atomic
+from specbench.common.files import write_json_atomic
+from specbench.common.reading import fitted, read_json_object
 from specbench.models import fingerprints
 from specbench.training import checkpoints
 from specbench.training.card import write_card
-from specbench.training.held_out import Held, held_out, method_of
+from specbench.training.held_out import Figures, Held, held_out, method_of
 from specbench.training.loop import Course, Look, fit, in_bf16
 from specbench.training.recipe import FREE, Job, WeightOptions, digest
 
@@ -159,7 +160,8 @@ def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
         return None
     path: Path = job.out / _BEFORE
     if path.exists():
-        return read_json_object(path, "delete it to measure anew")
+        todo = "delete it to measure anew"
+        return fitted(Figures, read_json_object(path, todo), path, todo).model_dump(exclude_none=True)
     held = _held(teaching, job, job.target.model, job.held_out)
     job.say(f"held out before training, all {held.prompts}: {held.line()}")
     write_json_atomic(path, held.figures())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.decoding import Method
 from specbench.engine import Sampling
@@ -17,6 +18,18 @@ from specbench.training.recipe import Text
 #: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
 Score = Callable[[str, str], bool | None]
 _TOGETHER = 8  # sequences stepped together
+
+
+class Figures(BaseModel):
+    """Figures as a record has them; None is what is not in it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    prompts: int = Field(ge=1)
+    tpf: float
+    scored: int | None = None
+    pass_rate: float | None = None
+    agrees: float
 
 
 @dataclass(frozen=True)

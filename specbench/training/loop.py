@@ -19,7 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
@@ -97,6 +98,11 @@ def fit(course: Course, options: LoopOptions, job: Job) -> Done:
     last = checkpoints.last_whole(folder)
     if last:
         job.say(f"going on from {last}")
+        with checkpoints.going_on(last):
+            state = TrainerState.load_from_json(str(last / TRAINER_STATE_NAME))
+            counts = (state.global_step, state.train_batch_size)
+            if not all(type(count) is int for count in counts) or not last.name.endswith(f"-{state.global_step}"):
+                raise ValueError(f"{TRAINER_STATE_NAME} is of another step")
     try:
         done = trainer.train(resume_from_checkpoint=str(last) if last else None)
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -203,8 +209,17 @@ class _Trainer(Trainer):
         save_file(kept, into / _WEIGHTS, metadata={"format": "pt"})
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        found = load_file(Path(resume_from_checkpoint, _WEIGHTS))
-        self._course.lesson.load_state_dict(found, strict=False)
+        with checkpoints.going_on(Path(resume_from_checkpoint)):
+            found = load_file(Path(resume_from_checkpoint, _WEIGHTS))
+            self._course.lesson.load_state_dict(found, strict=False)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with checkpoints.going_on(Path(checkpoint or "")):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with checkpoints.going_on(Path(checkpoint or "")):
+            super()._load_rng_state(checkpoint)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         folder = self._folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"

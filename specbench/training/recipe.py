@@ -8,12 +8,17 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from pydantic import Field
 
 from specbench.common import Options, option
 
 if TYPE_CHECKING:
     from specbench.models import LoadedModel
+
+#: A token id as files have it: int32 holds every vocabulary, and torch takes no more in an index than int64.
+Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.common import EnvironmentRefused, UsageError
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.files import write_atomic, write_json_atomic
+from specbench.common.reading import damaged, fitted, open_file, parse_json, read_json_object, schema_version
+from specbench.training.recipe import Token
 
 if TYPE_CHECKING:
     from pyarrow import Schema
 
-
 HEADER = "trajectories.json"
 FORMAT = 1  # of the folder; raised when an older reader would misunderstand it
+_AGAIN = "delete it and repeat its specbench trajectories command"
 _STATISTICS = b"statistics"  # key of a shard's metadata
 
 
@@ -74,6 +78,23 @@ class Header:
     format: int = FORMAT
 
 
+class _Statistics(RootModel[dict[str, float]]):
+    """What a shard says of how its trajectories were made: counts and sums."""
+
+
+class _Head(BaseModel):
+    """A header's file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    block_size: int = Field(gt=0)
+    pad: Token
+    shards: int = Field(ge=0, lt=10**5)  # what a shard's name has digits for
+    settings: dict[str, Any]
+    format: int
+
+
 def read(
     folder: Path, *, model: str | None = None, block_size: int | None = None, partial: bool = False
 ) -> Iterator[Trajectory]:
@@ -118,13 +139,10 @@ def read_header(folder: Path) -> Header:
     path = folder / HEADER
     if not path.is_file():
         raise UsageError(f"{folder} has no {HEADER}; name a folder that specbench trajectories wrote")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] > FORMAT:
-            raise UsageError(f"{folder} was written by a newer specbench; upgrade specbench-llm")
-        return Header(**found)
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path} is damaged; remove the folder and collect it again") from error
+    todo = "remove the folder and collect it again"
+    found = read_json_object(path, todo)
+    schema_version(found, path, FORMAT, todo, field="format")
+    return Header(**fitted(_Head, found, path, todo).model_dump())
 
 
 def write_header(folder: Path, header: Header) -> None:
@@ -168,19 +186,39 @@ def read_statistics(path: Path) -> dict[str, Any]:
         UsageError: it is damaged.
     """
     try:
-        found: dict[str, Any] = json.loads(_parquet().read_schema(path).metadata[_STATISTICS])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path) from error
-    return found
+        with open_file(path, _AGAIN) as file:
+            content = (_parquet().read_schema(file).metadata or {}).get(_STATISTICS, b"")
+    except SpecbenchError:
+        raise
+    except Exception as error:  # pyarrow's own are of many kinds
+        raise damaged(path, str(error), _AGAIN) from error
+    return fitted(_Statistics, parse_json(content, f"{path}, its statistics", _AGAIN), path, _AGAIN).root
 
 
 def _rows(path: Path, header: Header) -> Iterator[Trajectory]:
     try:
-        rows = _parquet().read_table(path, schema=_schema()).to_pylist()
-    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-        raise _damaged(path) from error
-    for row in rows:
+        with open_file(path, _AGAIN) as file:
+            rows = _parquet().read_table(file, schema=_schema()).to_pylist()
+    except SpecbenchError:
+        raise
+    except Exception as error:
+        raise damaged(path, str(error), _AGAIN) from error
+    for number, row in enumerate(rows, 1):
+        if _broken(row, header.block_size):
+            raise damaged(path, f"row {number} is no trajectory in blocks of {header.block_size}", _AGAIN)
         yield Trajectory(**row, block_size=header.block_size, pad=header.pad)
+
+
+def _broken(row: Mapping[str, Any], size: int) -> bool:
+    """Whether a row lacks what its column may lack for parquet, or has states of another length."""
+    ids = [row["prompt"], row["answer"]]
+    if not isinstance(row["id"], str) or not row["answer"] or not isinstance(row["blocks"], list):
+        return True
+    for block in row["blocks"]:
+        if not block or any(state is None or len(state) != size for state in block):
+            return True
+        ids += block
+    return any(some is None or any(token is None or token < 0 for token in some) for some in ids)
 
 
 def _schema() -> Schema:
@@ -199,7 +237,3 @@ def _parquet() -> Any:
             "trajectories are kept in parquet files; pip install 'specbench-llm[train]' brings pyarrow"
         ) from error
     return parquet
-
-
-def _damaged(path: Path) -> UsageError:
-    return UsageError(f"{path} is damaged; delete it and repeat its specbench trajectories command")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from specbench.common import UsageError
+from specbench.common.reading import damaged, fitted, read_json
 from specbench.evals.data import read_rows
 
+_TODO = "fetch it again"
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
@@ -164,22 +164,13 @@ def load_sanitized(path: Path) -> dict[str, Asserted]:
     Raises:
         UsageError: no such list, or a field of an entry that is missing or of a wrong type.
     """
-    try:
-        entries = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise UsageError(f"{path}: not JSON, or truncated; fetch it again") from None
+    entries = read_json(path, _TODO)
     if not isinstance(entries, list):
-        raise UsageError(f"{path}: not a JSON list")
-    rows: list[tuple[int, SanitizedProblem]] = []
-    for number, entry in enumerate(entries, 1):
-        try:
-            rows.append((number, SanitizedProblem.model_validate(entry)))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UsageError(f"{path}: entry {number}: field '{where}': {first['msg']}") from None
+        raise damaged(path, "not a JSON list", _TODO)
+    rows = [
+        (number, fitted(SanitizedProblem, entry, f"{path} entry {number}", _TODO))
+        for number, entry in enumerate(entries, 1)
+    ]
     return dict(_by_id(path, rows))
 
 
@@ -187,6 +178,6 @@ def _by_id(path: Path, rows: Iterable[tuple[int, Kind]]) -> dict[str, Kind]:
     found: dict[str, Kind] = {}
     for number, row in rows:
         if row.id in found:
-            raise UsageError(f"{path}: line {number}: field 'task_id': {row.id} is there twice")
+            raise damaged(f"{path} line {number}", f"field 'task_id': {row.id} is there twice", _TODO)
         found[row.id] = row
     return found

@@ -11,10 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specbench.common import Prompt, Turn, UsageError
 from specbench.common import options as opt
+from specbench.common.reading import read_bytes
 from specbench.evals import Unscored
 from specbench.evals.data import read_rows
 from specbench.evals.dialogue import STYLE_HELP, Style, choose_style, dialogue
 
+_LARGEST = 1 << 30  # bytes: half a million long prompts
 _FORMS = ("prompt", "messages", "turns")
 
 
@@ -92,10 +94,7 @@ class Task(Unscored):
         if not options.file:
             raise UsageError("task 'prompts' needs a file: --data-file my.jsonl")
         path = Path(options.file)
-        try:
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read ({error.strerror}); give the file with --data-file") from None
+        digest = hashlib.sha256(read_bytes(path, "give a .jsonl file with --data-file", _LARGEST)).hexdigest()
         if options.sha256 not in ("", digest):
             raise UsageError(f"{path} has sha256 {digest}, not {options.sha256}; give that file or leave sha256 out")
         self.options = options.model_copy(update={"sha256": digest})
@@ -132,7 +131,7 @@ def load(path: Path) -> dict[str, Row]:
     for number, row in read_rows(path, Row):
         name = str(number if row.id is None else row.id)
         if name in rows:
-            raise UsageError(f"{path}: line {number}: its id '{name}' is that of line {lines[name]}; give it another")
+            raise UsageError(f"{path} line {number}: its id '{name}' is that of line {lines[name]}; give it another")
         rows[name], lines[name] = row, number
     if not rows:
         raise UsageError(f'{path} has no prompts; write lines such as {{"prompt": "Once upon a time"}}')

@@ -213,7 +213,7 @@ def test_a_data_file_that_cannot_be_read(cli: Any, tmp_path: Path) -> None:
         "/proc/self/mem"
     )  # a regular file whose first byte nobody can read, root neither
     error = refused(cli, tmp_path / "out", USAGE, "--data-dir", tmp_path)
-    assert f"{tmp_path / HUMAN_EVAL} cannot be read: Input/output error" in error
+    assert f"{tmp_path / HUMAN_EVAL} cannot be read (Input/output error)" in error
 
 
 def test_a_data_folder_without_the_file(cli: Any, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_check_lossless_takes_the_file_too_and_names_the_turn(cli: Any, mine: Pa
         ("--task prompts --task-set prompts.file=nowhere.jsonl", "nowhere.jsonl cannot be read (No such file"),
         ("--task prompts --data-file {mine} --task-set prompts.sha256=12", "option 'sha256' of prompts"),
         ("--task prompts --data-file {mine} --task-set prompts.sha256=" + "0" * 64, f"not {'0' * 64}"),
-        ("--task prompts --data-file {bad}", "bad.jsonl: line 2: has none of prompt, messages, turns"),
+        ("--task prompts --data-file {bad}", "bad.jsonl line 2 is damaged (has none of prompt, messages, turns"),
         ("--task mt-bench --data-dir {empty}", "has no file mt_bench_question.jsonl"),
         ("--task spec-bench --data-dir {empty}", "has no file spec_bench_question.jsonl"),
         ("--task mt-bench --task-set mt-bench.style=chat", "use --task-set mt-bench.style=plain"),

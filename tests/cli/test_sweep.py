@@ -207,7 +207,7 @@ def test_refusals_of_files_and_prompts(cli: Any, tmp_path: Path, prompts: tuple[
     file = tmp_path / "grid.yaml"
     file.write_text("grid: {n: [4, 8}")
     said = cli("sweep", *TINY, *prompts, "--method", "jf", "--grid-file", file, "--out", out)
-    assert (said.code, "cannot be read as YAML" in said.error) == (2, True)
+    assert (said.code, "cannot be read (not YAML: line" in said.error) == (2, True)
     said = cli("sweep", *TINY, *prompts, *GRID, "--held-out", 10, "--out", out)
     assert said.code == 2
     assert "1 prompts to choose by and 10 held out are more than the 10 that there are" in said.error

@@ -117,7 +117,7 @@ def test_a_branch_is_no_revision() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[[data]\n", "not valid TOML"),
+        ("[[data]\n", "not TOML: "),
         ('[[data]]\nname = "x"\n', "field 'size'"),
         ('[[data]]\nname="x"\nsize=1\nsha256="00"\nlicence="MIT"\nsource="u"\n', "field 'sha256'"),
         (f'[[data]]\nname="x"\nsize=1\nsha256="{"0" * 64}"\nlicence="MIT"\nsource="u"\nhubb=1\n', "field 'hubb'"),
@@ -160,12 +160,12 @@ PACKED = gzip.compress(ROWS)
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.jsonl", b'{"a": 1}\n{"a": \n', "line 2 is not JSON"),
-        ("x.jsonl", b'{"a": 1}\n[1]\n', "line 2 is not a JSON object"),
-        ("x.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', "not UTF-8"),
+        ("x.jsonl", b'{"a": 1}\n{"a": \n', r"line 2 is damaged \(not JSON: "),
+        ("x.jsonl", b'{"a": 1}\n[1]\n', r"line 2 is damaged \(not a JSON object\)"),
+        ("x.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', r"line 2 is damaged \(not JSON: invalid unicode"),
         ("x.jsonl.gz", PACKED[: len(PACKED) // 2], r"truncated after line \d+"),
         ("x.jsonl.gz", ROWS, "cannot be read"),
-        ("x.jsonl.gz", PACKED[:200] + bytes(200) + PACKED[400:], "cannot be read|not UTF-8|not JSON"),
+        ("x.jsonl.gz", PACKED[:200] + bytes(200) + PACKED[400:], "cannot be read|not JSON"),
         ("x.jsonl.gz", b"", None),
     ],
 )

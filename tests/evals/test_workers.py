@@ -68,6 +68,18 @@ def test_an_exception_is_an_answer(workers: Workers) -> None:
     assert workers.ask({"do": "b"}, 10)["echo"] == "b"
 
 
+@pytest.mark.parametrize("text", ["noise", "[1]", "[" * 100_000, "1" * 5000, "\xff"])
+def test_what_is_no_answer_ends_the_worker(workers: Workers, text: str) -> None:
+    with pytest.raises(DiedError, match="wrote something else than its answer"):
+        workers.ask({"do": f"write {text}"}, 10)
+    assert workers.ask({"do": "b"}, 10)["echo"] == "b"
+
+
+def test_an_answer_without_end_ends_the_worker(workers: Workers) -> None:
+    with pytest.raises(DiedError, match="writes without end"):
+        workers.ask({"do": "flood"}, 60)
+
+
 def test_memory_has_a_limit(workers: Workers) -> None:
     assert workers.ask({"do": "fill"}, 30) == {"error": "MemoryError"}
 

@@ -67,7 +67,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ("[]", "is damaged"),
         ("{}", "is damaged"),
         (f'{{"schema_version": {SCHEMA + 1}}}', f"newer specbench .schema {SCHEMA + 1}, .*; upgrade"),
-        (f'{{"schema_version": {SCHEMA}}}', "is damaged: field 'model': .*; profile again"),
+        (f'{{"schema_version": {SCHEMA}}}', "is damaged .field 'model': .*; restore it or profile again"),
     ],
 )
 def test_what_cannot_be_read_says_why(tmp_path: Path, text: str, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 import transformers
 from heads import HIDDEN, TINY, head, plain, together
+from mutants import mutant
 from safetensors.torch import load_file, save_file
 
 from specbench.common.errors import UsageError
@@ -218,6 +220,21 @@ def test_files_that_are_no_head_are_refused(tmp_path: Path) -> None:
     refused("cannot be read")
     file.unlink()
     refused("no config.json with a .safetensors file beside it")
+
+
+@pytest.mark.parametrize(("file", "form"), [("config.json", "json"), ("model.safetensors", "binary")])
+def test_a_damaged_head_is_a_head_or_a_sentence(tmp_path: Path, file: str, form: str) -> None:
+    head().save(tmp_path)
+    good = (tmp_path / file).read_bytes()
+    for at in range(60):
+        (tmp_path / file).write_bytes(mutant(random.Random(at), good, form))
+        said = "a head"
+        try:
+            DraftHead.load(tmp_path, target())
+        except UsageError as error:
+            said = str(error)
+        assert said.isprintable(), at
+        assert len(said) < 1000, at
 
 
 def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:

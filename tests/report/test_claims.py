@@ -63,7 +63,7 @@ def test_a_row_has_its_tables_words_and_figures_keep_their_digits() -> None:
         ('"a100-40gb", "a100-80gb"', '"a100-80gb", "a100-40gb"', "slowest memory first"),
         ('"a100-40gb", "a100-80gb"', '"a1000"', "unknown GPU 'a1000'"),
         ("8000000000", "0", "greater than 0"),
-        ("claim = [", "claim = [[", "claims: "),
+        ("claim = [", "claim = [[", "claims cannot be read (not TOML: "),
     ],
 )
 def test_bad_entries_are_refused_by_name(before: str, after: str, says: str) -> None:

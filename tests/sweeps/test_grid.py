@@ -112,7 +112,7 @@ def test_yaml_makes_no_number_of_a_range(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("grid: {n: [4, 8}", "cannot be read as YAML"),
+        ("grid: {n: [4, 8}", "cannot be read (not YAML: line"),
         ("- n", "must hold one mapping, grid"),
         ("grid: [4]", "must hold one mapping, grid"),
         ("grid: {n: [4]}\nmethod: jf", "must hold one mapping, grid"),

@@ -312,7 +312,7 @@ def test_a_bad_row_is_named(tmp_path: Path, field: str, bad: Any) -> None:
         row[field] = bad
     path = tmp_path / "x.jsonl"
     path.write_text(f"{json.dumps(ROW)}\n{json.dumps(row)}\n")
-    with pytest.raises(UsageError, match=f"line 2: field '{field}'") as error:
+    with pytest.raises(UsageError, match=f"line 2 is damaged .field '{field}'") as error:
         read_rows(path, task.Problem)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)

@@ -400,7 +400,7 @@ def test_a_bad_row_is_named(tmp_path: Path, field: str, bad: Any) -> None:
         row[field] = bad
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(gzip.compress(f"{json.dumps(good)}\n{json.dumps(row)}\n".encode()))
-    with pytest.raises(UsageError, match=f"line 2: field '{field}'") as error:
+    with pytest.raises(UsageError, match=f"line 2 is damaged .field '{field}'") as error:
         rows.load(path, kind)
     assert str(path) in str(error.value)
 

@@ -279,7 +279,7 @@ def written(path: Path, variant: str, *entries: Any) -> Path:
 def test_a_row_without_its_field_is_named(tmp_path: Path, variant: str, field: str) -> None:
     bad = {name: value for name, value in GOOD[variant].items() if name != field}
     path = written(tmp_path, variant, GOOD[variant], bad)
-    with pytest.raises(UsageError, match=rf"(line|entry) 2: field '{field}'") as error:
+    with pytest.raises(UsageError, match=rf"(line|entry) 2 is damaged .field '{field}'") as error:
         LOAD[variant](path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
@@ -295,7 +295,7 @@ def test_a_problem_given_twice_is_an_error(tmp_path: Path, variant: str) -> None
 def test_a_truncated_file_is_named(tmp_path: Path, variant: str) -> None:
     path = written(tmp_path, variant, *[GOOD[variant]] * 9)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(UsageError, match=r"truncated|is not JSON") as error:
+    with pytest.raises(UsageError, match=r"truncated|not JSON") as error:
         LOAD[variant](path)
     assert "\n" not in str(error.value)
 

@@ -124,14 +124,14 @@ ROW = {"question_id": 81, "category": "writing", "turns": ["a", "b"]}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"turns": None}, "line 3: field 'turns'"),
-        ({"turns": ["a"]}, "line 3: field 'turns'"),
-        ({"turns": ["a", 3]}, r"line 3: field 'turns\.1'"),
-        ({"category": "cooking"}, "line 3: field 'category'"),
-        ({"category": None}, "line 3: field 'category'"),
-        ({"question_id": "82"}, "line 3: field 'question_id'"),
-        ({"question_id": 81}, "line 3: field 'question_id': 81 is there twice"),
-        ({"tuns": []}, "line 3: field 'tuns'"),
+        ({"turns": None}, "line 3 is damaged .field 'turns'"),
+        ({"turns": ["a"]}, "line 3 is damaged .field 'turns'"),
+        ({"turns": ["a", 3]}, r"line 3 is damaged .field 'turns\.1'"),
+        ({"category": "cooking"}, "line 3 is damaged .field 'category'"),
+        ({"category": None}, "line 3 is damaged .field 'category'"),
+        ({"question_id": "82"}, "line 3 is damaged .field 'question_id'"),
+        ({"question_id": 81}, "line 3 is damaged .field 'question_id': 81 is there twice"),
+        ({"tuns": []}, "line 3 is damaged .field 'tuns'"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:

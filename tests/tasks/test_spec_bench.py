@@ -79,10 +79,10 @@ ROW = {"question_id": 321, "category": "qa", "turns": ["a"]}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"turns": None}, "line 2: field 'turns'"),
-        ({"turns": []}, "line 2: field 'turns'"),
-        ({"category": "poems"}, "line 2: field 'category'"),
-        ({"question_id": 321}, "line 2: field 'question_id': 321 is there twice"),
+        ({"turns": None}, "line 2 is damaged .field 'turns'"),
+        ({"turns": []}, "line 2 is damaged .field 'turns'"),
+        ({"category": "poems"}, "line 2 is damaged .field 'category'"),
+        ({"question_id": 321}, "line 2 is damaged .field 'question_id': 321 is there twice"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:

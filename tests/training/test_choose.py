@@ -52,10 +52,10 @@ def test_what_is_set_wins_by_whatever_name(tmp_path: Path) -> None:
     ("content", "says"),
     [
         ("- lr", "does not map options to values"),
-        ("lr: [", "is not YAML"),
+        ("lr: [", "not YAML: line 1"),
         ("lern: 1", "unknown option of the recipe of jf 'lern'; did you mean"),
         ("lr: fast", "option 'lr' of the recipe of jf"),
-        (None, "cannot be read; give a .yaml file"),
+        (None, r"cannot be read \(No such file or directory\); give a .yaml file"),
     ],
 )
 def test_a_file_that_is_no_recipe(content: str | None, says: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import copy
 import importlib
 import json
 import resource
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,6 +107,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training that has ended after its sixth step."""
+
+    def cut(line: str) -> None:
+        if line.startswith("step 7/"):
+            raise Cut
+
+    out = tmp_path_factory.mktemp("stopped")
+    with pytest.raises(Cut):
+        train("jf", PARTS, job(out, cut))
+    return out
+
+
 class Cut(Exception):
     """The process ends here."""
 
@@ -134,6 +149,21 @@ def test_an_interrupted_training_ends_where_a_whole_one_does(method: str, own: d
     files = [next((tmp_path / name).glob("*/*model.safetensors")) for name in ("whole", "parts")]
     one, other = map(load_file, files)
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    "file", ["trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"]
+)
+def test_a_damaged_checkpoint_is_named(stopped: Path, tmp_path: Path, file: str) -> None:
+    shutil.copytree(stopped, tmp_path / "parts")
+    (last,) = tmp_path.glob("parts/checkpoints/checkpoint-6")
+    (last / file).write_bytes(b"[" * 10**5)
+    with pytest.raises(
+        UsageError, match=r"checkpoint-6 is damaged \(.*\); delete it to go on from the checkpoint before it"
+    ):
+        train("jf", PARTS, job(tmp_path / "parts"))
+    shutil.rmtree(last)  # as the error says
+    train("jf", PARTS, job(tmp_path / "parts"))
 
 
 def test_how_often_it_is_looked_at_does_not_matter(whole: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.reading import parse_json
 from specbench.evals.judge.judge import Unanswered
 from specbench.evals.judge.posting import post
 from specbench.evals.judge.prompts import JudgePrompt
@@ -134,9 +135,9 @@ class Endpoint:
     def _said(self, body: bytes) -> str:
         """The endpoint's own reason; what it sends is data, and may be anything."""
         try:
-            text = json.loads(body)["error"]
+            text = parse_json(body, "the refusal", "")["error"]
             text = text["message"] if isinstance(text, dict) else text
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (UsageError, KeyError, TypeError):
             return ""
         return f": {self._shown(str(text))}"
 
@@ -147,8 +148,8 @@ class Endpoint:
             _Transient: it is none.
         """
         try:
-            content = json.loads(answer)["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            content = parse_json(answer, "the answer", "")["choices"][0]["message"]["content"]
+        except (UsageError, KeyError, IndexError, TypeError):
             start = self._shown(answer.decode(errors="replace"), 60)
             raise _Transient(f"an answer that is no chat completion: '{start}'") from None
         if content is not None and not isinstance(content, str):

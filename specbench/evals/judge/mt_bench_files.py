@@ -106,7 +106,7 @@ class Line(BaseModel):
     judge: list[str] = Field(min_length=2, max_length=2)
     user_prompt: str
     judgment: str
-    score: float
+    score: float = Field(allow_inf_nan=False)
     turn: int = Field(ge=1)
 
 

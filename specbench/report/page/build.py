@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.common import toml
@@ -234,7 +234,7 @@ def _best(run: Run) -> MethodSummary | None:
 @cache
 def vocabulary() -> dict[str, Any]:
     """``clock`` and the ``term`` list of ``words.toml``."""
-    return toml.loads(resources.files("specbench.report.page").joinpath("words.toml").read_text(encoding="utf-8"))
+    return toml.read(Path(__file__).with_name("words.toml"), "install specbench-llm again")
 
 
 def words_section() -> Section:

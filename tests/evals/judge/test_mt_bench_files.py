@@ -142,10 +142,10 @@ def test_a_judgment_of_another_text_is_none_of_this_run(
     ("change", "message"),
     [
         ({"model": "vicuna"}, "judges no model of this run; its models are called m-ar, m-jacobi-2"),
-        ({"score": None}, "line 1: field 'score'"),
-        ({"judge": "gpt-4"}, "line 1: field 'judge'"),
-        ({"user_prompt": None}, "line 1: field 'user_prompt'"),
-        ({"turn": "one"}, "line 1: field 'turn'"),
+        ({"score": None}, "line 1 is damaged .field 'score'"),
+        ({"judge": "gpt-4"}, "line 1 is damaged .field 'judge'"),
+        ({"user_prompt": None}, "line 1 is damaged .field 'user_prompt'"),
+        ({"turn": "one"}, "line 1 is damaged .field 'turn'"),
     ],
 )
 def test_a_file_that_is_not_about_this_run_or_damaged_is_one_line(

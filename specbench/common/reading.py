@@ -1,0 +1,282 @@
+"""Reader: files and replies in, within limits of size and depth, or one sentence on what is wrong with them. No torch.
+
+Nothing that is read is trusted: a folder, a pipe or a device may stand where a file should, and it may say anything.
+Whatever it is, there is a value or a UsageError that names the file, the line and the field, and says what helps.
+Settings files are read by :mod:`specbench.common.toml` and :mod:`specbench.common.yaml`, which stand on this module.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import os
+import stat
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from specbench.common.errors import UsageError, first_fault, one_line
+
+Model = TypeVar("Model", bound=BaseModel)
+
+#: Bytes of a file that is read at once, and of a line of one that is read by lines.
+LARGEST = 64 << 20
+
+#: Lines of a file: a compressed one of a megabyte can hold a thousand million empty ones.
+MOST_LINES = 2_000_000
+
+# Bytes that a compressed file may unpack to; the largest one that is published here has eight million.
+_UNPACKED = 1 << 30
+
+_BLOCK = 1 << 20
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+def damaged(where: object, why: str, todo: str) -> UsageError:
+    """The error for content that is not what it should be.
+
+    Args:
+        where: the file, with line or entry.
+        why: what is wrong.
+        todo: what helps, as an order.
+    """
+    return UsageError(f"{one_line(str(where), 400)} is damaged ({one_line(why)}); {todo}")
+
+
+def unreadable(where: object, why: str, todo: str) -> UsageError:
+    """The error for what gives no content at all, or content of another format; arguments as of :func:`damaged`."""
+    return UsageError(f"{one_line(str(where), 400)} cannot be read ({one_line(why)}); {todo}")
+
+
+# -------------------------------------------------------------------------------------------------------------- bytes
+
+
+def open_file(path: Path, todo: str) -> BinaryIO:
+    """An ordinary file, open to read.
+
+    Raises:
+        UsageError: it is missing, not allowed, or something else: a pipe that nobody writes to would never open.
+    """
+    try:
+        # Without O_NONBLOCK a pipe waits for a writer; with it, a file is as ever.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise unreadable(path, _reason(error), todo) from None
+    kind = stat.S_IFMT(os.fstat(handle).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(handle)
+        raise unreadable(path, f"{_KINDS.get(kind, 'a device')}, where a file is needed", todo)
+    return cast(BinaryIO, os.fdopen(handle, "rb"))
+
+
+def read_bytes(path: Path, todo: str, limit: int = LARGEST) -> bytes:
+    """The content of a file.
+
+    Args:
+        path: the file.
+        todo: what helps where it cannot be read, as an order.
+        limit: bytes that it may have.
+
+    Raises:
+        UsageError: it cannot be read, or is larger.
+    """
+    blocks, size = [], 0
+    with open_file(path, todo) as file:
+        try:
+            while size <= limit and (block := file.read(_BLOCK)):
+                blocks.append(block)
+                size += len(block)
+        except OSError as error:
+            raise unreadable(path, _reason(error), todo) from None
+    if size > limit:
+        raise unreadable(path, f"larger than the {_size(limit)} that such a file may have", todo)
+    return b"".join(blocks)
+
+
+def read_text(path: Path, todo: str, limit: int = LARGEST) -> str:
+    """The content of a file in UTF-8, without a byte order mark; arguments and errors as of :func:`read_bytes`."""
+    content = read_bytes(path, todo, limit)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = 1 + content.count(b"\n", 0, error.start)
+        raise unreadable(path, f"line {line} is not UTF-8", todo) from None
+
+
+# --------------------------------------------------------------------------------------------------------------- JSON
+
+
+def parse_json(content: bytes | str, where: object, todo: str, *, nan: bool = False) -> Any:
+    """The value of a JSON text.
+
+    The parser is pydantic's: as fast as the standard library's, and it refuses what would end in a traceback there or
+    further on: over 200 levels of brackets, numbers of over 4,300 digits, and halves of surrogate pairs, which no
+    tokenizer, terminal or file takes.
+
+    Args:
+        content: the text, in UTF-8.
+        where: how the error names it.
+        todo: what helps, as an order.
+        nan: take NaN and Infinity, which are not JSON but stand in published data.
+
+    Raises:
+        UsageError: it is no JSON, or beyond these limits.
+    """
+    if isinstance(content, bytes):
+        content = content.removeprefix(codecs.BOM_UTF8)
+    try:
+        return from_json(content, allow_inf_nan=nan)
+    except ValueError as error:  # one of str, with half a pair in it, fails as UnicodeEncodeError
+        reason = str(error).replace("recursion limit exceeded", "nested too deeply")
+        raise damaged(where, f"not JSON: {reason}", todo) from None
+
+
+def read_json(path: Path, todo: str, limit: int = LARGEST) -> Any:
+    """The value in a JSON file; arguments and errors as of :func:`read_bytes` and :func:`parse_json`."""
+    return parse_json(read_bytes(path, todo, limit), path, todo)
+
+
+def read_json_object(path: Path, todo: str = "restore it or repeat the run") -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Args:
+        path: the file.
+        todo: what helps where it is missing or damaged, as an order.
+
+    Raises:
+        UsageError: it is no such thing.
+    """
+    return json_object(read_json(path, todo), path, todo)
+
+
+def json_object(content: Any, where: object, todo: str) -> dict[str, Any]:
+    """A value that has to be a JSON object; arguments and errors as of :func:`parse_json`."""
+    if not isinstance(content, dict):
+        raise damaged(where, "not a JSON object", todo)
+    return content
+
+
+# -------------------------------------------------------------------------------------------------------------- lines
+
+
+def read_lines(
+    path: Path, todo: str, *, finished: bool = False, longest: int = LARGEST, most: int = MOST_LINES
+) -> Iterator[bytes]:
+    """The lines of a file one after the other, each with its line break; of a ``.gz`` file those it was made of.
+
+    Args:
+        path: the file.
+        todo: what helps where it cannot be read, as an order.
+        finished: leave out a last line without a line break, which a kill has cut off; else it is given as it is.
+        longest: bytes that a line may have.
+        most: lines that there may be.
+
+    Raises:
+        UsageError: it cannot be read, a compressed one is truncated, or it is beyond these limits.
+    """
+    number = size = 0
+    with open_file(path, todo) as file:
+        packed = path.suffix == ".gz"
+        lines = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+        try:
+            while line := lines.readline(longest + 1):
+                number += 1
+                size += len(line)
+                if packed and size > _UNPACKED:
+                    raise unreadable(path, f"it unpacks to more than {_size(_UNPACKED)}", todo)
+                if len(line) > longest:
+                    raise unreadable(f"{path} line {number}", f"longer than {_size(longest)}", todo)
+                if finished and not line.endswith(b"\n"):
+                    return
+                if number > most:
+                    raise unreadable(path, f"more than {most:,} lines", todo)
+                yield line
+        except EOFError:
+            raise unreadable(path, f"the compressed file is truncated after line {number}", todo) from None
+        except (OSError, zlib.error) as error:
+            raise unreadable(path, f"after line {number}: {_reason(error)}", todo) from None
+
+
+def read_json_lines(
+    path: Path, todo: str, *, nan: bool = False, finished: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file, each with the number of its line; blank lines are skipped.
+
+    Args:
+        path: the file, ``.gz`` or not.
+        todo: what helps where it cannot be read or a line is damaged, as an order.
+        nan: as of :func:`parse_json`.
+        finished: as of :func:`read_lines`.
+
+    Raises:
+        UsageError: as of :func:`read_lines` and :func:`parse_json`; names the line.
+    """
+    for number, line in enumerate(read_lines(path, todo, finished=finished), 1):
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if line.strip():
+            where = f"{path} line {number}"
+            yield number, json_object(parse_json(line, where, todo, nan=nan), where, todo)
+
+
+# -------------------------------------------------------------------------------------------------- what content says
+
+
+def fitted(model: type[Model], content: Any, where: object, todo: str) -> Model:
+    """Content as a model.
+
+    Args:
+        model: its class.
+        content: plain values, as a reader gives them.
+        where: how the error names it.
+        todo: what helps, as an order.
+
+    Raises:
+        UsageError: a field is missing, unknown, or of a wrong type or value; names the first.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise damaged(where, first_fault(error), todo) from None
+
+
+def schema_version(
+    content: Mapping[str, Any], where: object, newest: int, todo: str, *, field: str = "schema_version"
+) -> int:
+    """The version of what wrote a file: a whole number from 1 on, and not ``true``, "1" or 1.0.
+
+    Args:
+        content: of the file.
+        where: how the error names it.
+        newest: the last version that this specbench reads.
+        todo: what helps where there is no version, as an order.
+        field: where the version stands.
+
+    Raises:
+        UsageError: there is none, or a newer one.
+    """
+    found = content.get(field)
+    if type(found) is not int or found < 1:
+        had = f"its {field} is {one_line(repr(found), 40)}" if field in content else f"it has no {field}"
+        raise damaged(where, f"{had}, which would be a whole number from 1 on", todo)
+    if found > newest:
+        raise UsageError(
+            f"{one_line(str(where), 400)} was written by a newer specbench (schema {one_line(str(found), 40)}, this one"
+            f" reads up to {newest}); upgrade specbench-llm"
+        )
+    return found
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _size(limit: int) -> str:
+    return f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit >> 10} KiB"

@@ -1,0 +1,335 @@
+"""Kinds of files and replies that are read, each with a good one as the code itself writes it, and what reads it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import heads
+import profiled
+import sweep_workers
+import torch
+import yaml
+from trajectories_made_up import made_up
+
+from specbench.cli import new_method
+from specbench.common import Options, UsageError, option, registry
+from specbench.common.reading import fitted, read_json_object
+from specbench.evals import data, scoring
+from specbench.evals.judge import endpoint, judge, mt_bench_files
+from specbench.evals.judge import prompts as judge_prompts
+from specbench.evals.judge.posting import Reply
+from specbench.hardware.profile import read_profile
+from specbench.methods.jetspec import checkpoint as head_files
+from specbench.methods.jetspec.config import HeadConfig
+from specbench.models import adapters, names
+from specbench.models.checkpoint import read_config
+from specbench.report import claims
+from specbench.sweeps import driver
+from specbench.sweeps.executors import Here
+from specbench.sweeps.grid import expand, read_axes
+from specbench.tasks.gsm8k.task import Problem as Gsm8kProblem
+from specbench.tasks.humaneval import rows as humaneval
+from specbench.tasks.math500.task import Problem as Math500Problem
+from specbench.tasks.mbpp import rows as mbpp
+from specbench.tasks.mt_bench import task as mt_bench
+from specbench.tasks.prompts import task as prompts
+from specbench.tasks.spec_bench import task as spec_bench
+from specbench.training import answers, checkpoints, trajectory
+from specbench.training.choose import choose
+from specbench.training.held_out import Figures, Held
+from specbench.training.trajectory import Header
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file.
+
+    Attributes:
+        file: its name.
+        form: as :func:`mutants.mutant` takes it.
+        make: the content of a good one.
+        read: reads one.
+        names_it: whether an error has to name the file; of a reply it names who sent it.
+    """
+
+    file: str
+    form: str
+    make: Callable[[], bytes]
+    read: Callable[[Path], Any]
+    names_it: bool = True
+
+
+def as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def as_lines(*rows: Any) -> bytes:
+    return b"".join(as_json(row) + b"\n" for row in rows)
+
+
+# --------------------------------------------------------------------------------------------------------- made by code
+
+
+def profile() -> bytes:
+    made = profiled.made_up(contexts=(512,), slots=())
+    return as_json(made.model_copy(update={"points": made.points[:4]}).model_dump(mode="json"))
+
+
+def sweep_head() -> bytes:
+    with TemporaryDirectory() as out:
+        worker = sweep_workers.ToyWorker(["toy n=2"], held_out=("h",))
+        sweep = driver.Asked(sweep_workers.grid(["toy n=2"], too_large=["toy n=600"]), Path(out))
+        return (driver.drive(sweep, Here(lambda: worker), driver.Silent()) / driver.SWEEP).read_bytes()
+
+
+def run_file() -> bytes:
+    return as_json(sweep_workers.config(["toy n=2"], 3).model_dump(mode="json"))
+
+
+def written(write: Callable[[Path], Any], file: str) -> bytes:
+    """What a function leaves in a folder under a name."""
+    with TemporaryDirectory() as folder:
+        write(Path(folder))
+        return (Path(folder) / file).read_bytes()
+
+
+HEADER = Header(model="f" * 64, block_size=4, pad=0, shards=1, settings={"states": "jacobi", "seed": 0})
+
+
+def shard() -> bytes:
+    texts = [made_up(f"made/{at}") for at in range(2)]
+    return written(lambda folder: trajectory.write_shard(folder / "x", texts, {"blocks": 6, "answers": 2.5}), "x")
+
+
+def read_shard(path: Path) -> None:
+    trajectory.read_statistics(path)
+    trajectory.write_header(path.parent, HEADER)
+    assert trajectory.shard_path(path.parent, 0) == path
+    list(trajectory.read(path.parent))
+
+
+def head_config() -> bytes:
+    return as_json(heads.TINY)
+
+
+@cache
+def head_weights() -> bytes:
+    return written(lambda folder: heads.head().save(folder), "model.safetensors")
+
+
+@cache
+def head_shapes() -> dict[str, Any]:
+    return {name: value.shape for name, value in heads.head().state_dict().items()}
+
+
+def read_head_config(path: Path) -> None:
+    (path.parent / "model.safetensors").touch()
+    HeadConfig.from_json(head_files.find(str(path.parent)).config, 12)
+
+
+def read_head_weights(path: Path) -> None:
+    (path.parent / "config.json").write_bytes(head_config())
+    found = head_files.find(str(path.parent))
+    head_files.check_names(found.name, head_shapes(), found.tensors("cpu", None))
+
+
+class Base(torch.nn.Linear):
+    """What an adapter's card is compared with."""
+
+    dtype = torch.float32
+
+
+BASE = Base(2, 3)
+
+
+def project() -> bytes:
+    return (ROOT / "pyproject.toml").read_bytes().partition(b"[tool.")[0]
+
+
+def checkout(path: Path) -> None:
+    for folder in ("methods", "tests/methods"):
+        (path.parent / folder).mkdir(parents=True, exist_ok=True)
+    assert new_method._checkout(path.parent) in (path.parent, None)
+
+
+def grid(path: Path) -> None:
+    axes = read_axes([], path)
+    with suppress(UsageError):  # about the options themselves, wherever they were written
+        expand(["jf"], [], axes)
+
+
+class Learning(Options):
+    lr: float = option(0.1, "l", help="", gt=0)
+    steps: int = option(1, help="")
+    name: str = option("", help="")
+    full: bool = option(False, help="")
+
+
+def recipe(path: Path) -> None:
+    try:
+        choose(registry.method("jf"), Learning, str(path), [])
+    except UsageError as error:
+        if "of the recipe of jf" not in str(error):  # an option's name or value
+            raise
+
+
+def published_claims() -> bytes:
+    return b"""
+[parameters]
+"Llama 3 8B" = 8_030_261_248
+[gpus]
+A100 = ["a100-40gb", "a100-80gb"]
+[[table]]
+name = "t"
+paper = "P"
+source = "Table 1"
+claim = [
+  { method = "jf", model = "Llama 3 8B", gpu = "A100", task = "gsm8k", speedup = 2.50, tok_s = 100.0, baseline_tok_s = 40.0 },
+  { method = "x", setting = "a", tpf = 3.1, accuracy = 91.4, metric = "pass@1", caveat = "as printed" },
+]
+"""  # noqa: E501
+
+
+def reply(path: Path) -> None:
+    """Asks an endpoint whose body is the file; some are refusals."""
+    body = path.read_bytes()
+    status = (200, 200, 200, 400, 401, 302, 500)[len(body) % 7 if body != as_json(COMPLETION) else 0]
+    asked = endpoint.Endpoint("m", "http://x.invalid/v1", "k" * 20, max_tokens=1, timeout_s=1, sleep=lambda s: None)
+    with patch.object(endpoint, "post", lambda *some, **more: Reply(status, body)), patch.object(endpoint, "_TRIES", 1):
+        try:
+            asked.ask(judge_prompts.JudgePrompt("single-v1", "", ""))
+        except judge.Unanswered as error:
+            raise UsageError(f"{path.name}: {error}") from None
+
+
+COMPLETION = {"id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "[[7]]"}}], "usage": {}}
+JUDGMENT = {
+    "question_id": 81, "model": "m", "judge": ["gpt-4", "single-v1"], "user_prompt": "?", "judgment": "[[7]]",
+    "score": 7, "turn": 1, "tstamp": 1.5,
+}  # fmt: skip
+CONVERSATIONS = [
+    {"prompt": "Once upon a time"},
+    {"turns": ["Name a colour.", "And another."], "id": "a", "category": "x/y", "system": "Be brief."},
+    {"messages": [{"role": "user", "content": "Hi"}], "id": 7},
+]
+HUMANEVAL = {
+    "task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "", "test": "pass",
+    "contract": "", "atol": 0, "base_input": [[1]], "plus_input": [[2, [3.5, "x"]], []],
+}  # fmt: skip
+PLUS = {
+    "task_id": "Mbpp/2", "prompt": "", "entry_point": "f", "canonical_solution": "", "base_input": [[1]],
+    "plus_input": [], "atol": 0, "contract": "", "assertion": "",
+}  # fmt: skip
+FULL = {
+    "task_id": 2, "text": "", "code": "", "test_setup_code": "", "test_list": ["assert f()"], "challenge_test_list": []
+}  # fmt: skip
+SANITIZED = {"task_id": 2, "prompt": "", "code": "", "test_imports": [], "test_list": [], "source_file": ""}
+MATH = {
+    "problem": "?", "solution": "$\\boxed{2}$", "answer": "2", "subject": "Algebra", "level": 1, "unique_id": "a"
+}  # fmt: skip
+ASKED: dict[str, Any] = {"question_id": 81, "category": "math", "turns": ["a", "b"]}
+ANSWER = {"question_id": 81, "choices": [{"index": 0, "turns": ["c", "d"]}]}
+TEXT = {"id": "set/a", "prompt": [1, 2], "answer": [3, 4, 5], "stop": "length"}
+MADE = {"model": "f" * 64, "dtype": "float32", "max_new_tokens": 8, "temperature": 0.0, "seed": 0}
+GRID = {"grid": {"n": ["16", "32"], "K": "1,2", "concurrency": ["1"]}}
+
+
+def asked_again(path: Path) -> None:
+    rows = mt_bench.load(path)
+    for row in rows:
+        assert row.turns
+
+
+def conversations(path: Path) -> None:
+    task = prompts.Task(prompts.Options(file=str(path)))
+    task.prompts(chat=True)
+
+
+def same_settings(path: Path) -> None:
+    checkpoints.claim(path.parent, {"lr": 0.1, "seed": 0}, "a jf")
+
+
+def rows_of(kind: Any) -> Callable[[Path], Any]:
+    return lambda path: data.read_rows(path, kind)
+
+
+def file_of(*parts: str) -> Callable[[], bytes]:
+    return lambda: ROOT.joinpath(*parts).read_bytes()
+
+
+def card_of(kind: str) -> Callable[[Path], Any]:
+    return lambda path: registry._read(kind, "mutated", "mutated_package", path.parent, "mutants")
+
+
+KINDS: dict[str, Kind] = {
+    "method.toml": Kind("method.toml", "text", file_of("methods", "jf", "method.toml"), card_of("method")),
+    "task.toml": Kind("task.toml", "text", file_of("tasks", "mt_bench", "task.toml"), card_of("task")),
+    "data of a task.toml": Kind("task.toml", "text", file_of("tasks", "mt_bench", "task.toml"), data.manifest),
+    "pyproject.toml": Kind("pyproject.toml", "text", project, checkout),
+    "claims.toml": Kind("claims", "text", published_claims, lambda p: claims.read(p.read_text("utf-8", "replace"))),
+    "profile": Kind("profile.json", "json", profile, lambda path: read_profile(path.parent)),
+    "sweep": Kind("sweep.json", "json", sweep_head, lambda path: driver.read_head(path.parent)),
+    "grid": Kind("grid.yaml", "text", lambda: yaml.safe_dump(GRID).encode(), grid),
+    "recipe": Kind("mine.yaml", "text", lambda: b"lr: 0.5\nsteps: 4\nfull: yes\nname: 'a b'\n", recipe),
+    "task of a run": Kind("run.json", "json", run_file, lambda path: scoring._task_of(path.parent)),
+    "conversations": Kind("mine.jsonl", "lines", lambda: as_lines(*CONVERSATIONS), conversations),
+    "humaneval": Kind(
+        "x.jsonl", "lines", lambda: as_lines(HUMANEVAL), lambda path: humaneval.load(path, humaneval.PlusProblem)
+    ),
+    "compressed": Kind("x.jsonl.gz", "binary", lambda: gzip.compress(as_lines(HUMANEVAL, HUMANEVAL)), data.read_jsonl),
+    "mbpp plus": Kind("x.jsonl", "lines", lambda: as_lines(PLUS), mbpp.load_plus),
+    "mbpp": Kind("x.jsonl", "lines", lambda: as_lines(FULL), mbpp.load_full),
+    "sanitized mbpp": Kind("x.json", "json", lambda: as_json([SANITIZED]), mbpp.load_sanitized),
+    "gsm8k": Kind("x.jsonl", "lines", lambda: as_lines({"question": "?", "answer": "#### 2"}), rows_of(Gsm8kProblem)),
+    "math500": Kind("x.jsonl", "lines", lambda: as_lines(MATH), rows_of(Math500Problem)),
+    "mt-bench": Kind("x.jsonl", "lines", lambda: as_lines(ASKED), asked_again),
+    "references": Kind(
+        "x.jsonl", "lines", lambda: as_lines(ANSWER), lambda p: mt_bench.load_references(p, [mt_bench.Row(**ASKED)])
+    ),
+    "spec-bench": Kind("x.jsonl", "lines", lambda: as_lines({**ASKED, "category": "qa"}), spec_bench.load),
+    "judgments of FastChat": Kind("x.jsonl", "lines", lambda: as_lines(JUDGMENT), rows_of(mt_bench_files.Line)),
+    "reply of a judge": Kind("x.invalid", "json", lambda: as_json(COMPLETION), reply),
+    "adapter": Kind(
+        "adapter_config.json", "json",
+        lambda: as_json({"base_model_name_or_path": "config:tiny", "peft_type": "LORA", "r": 4}),
+        lambda path: names.resolve(str(path.parent)),
+    ),
+    "card of an adapter": Kind(
+        "card.json", "json", lambda: as_json({"base_fingerprints": adapters.fingerprints(BASE)}),
+        lambda path: adapters._check(BASE, path.parent, "x"), names_it=False,
+    ),
+    "config of a model": Kind(
+        "config.json", "json", file_of("specbench", "models", "configs", "tiny.json"), read_config
+    ),
+    "config of a head": Kind("config.json", "json", head_config, read_head_config, names_it=False),
+    "weights of a head": Kind(
+        "model.safetensors", "binary", head_weights, read_head_weights, names_it=False
+    ),
+    "answers": Kind("answers.jsonl", "lines", lambda: as_lines(TEXT, TEXT), lambda path: answers.read(path.parent)),
+    "how answers were made": Kind(
+        "answers.json", "json", lambda: as_json(MADE),
+        lambda path: fitted(answers._Header, read_json_object(path, "x"), path, "x"),
+    ),
+    "settings of a training": Kind(
+        "options.json", "json", lambda: as_json({"lr": 0.1, "seed": 0}), same_settings
+    ),
+    "figures of a training": Kind(
+        "before.json", "json", lambda: as_json(Held(8, 64, 32, 8, 5, 0.9).figures()),
+        lambda path: fitted(Figures, read_json_object(path, "x"), path, "x"),
+    ),
+    "trajectories": Kind(
+        trajectory.HEADER, "json", lambda: as_json(asdict(HEADER)), lambda path: trajectory.read_header(path.parent)
+    ),
+    "shard": Kind("trajectories-00000.parquet", "binary", shard, read_shard),
+}  # fmt: skip

@@ -1,0 +1,129 @@
+"""Damaged model folders, adapters and heads through the whole load: a model, or one sentence that names it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import save
+from mutants import mutant
+from peft import LoraConfig, get_peft_model
+
+from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common.prompt import Prompt
+from specbench.models.loader import load
+
+FILES = {
+    "config.json": "json",
+    "generation_config.json": "json",
+    "tokenizer.json": "json",
+    "tokenizer_config.json": "json",
+    "model.safetensors": "binary",
+}
+OF_AN_ADAPTER = {"adapter_config.json": "json", "adapter_model.safetensors": "binary"}
+FEW, MANY = 8, 300
+TURN = Prompt("p", "Hi", chat=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("models") / "good")
+
+
+@pytest.fixture(scope="module")
+def adapter(folder: Path) -> Path:
+    model: Any = get_peft_model(load(str(folder)).model, LoraConfig(r=4, target_modules="all-linear"))
+    model.peft_config["default"].base_model_name_or_path = str(folder)
+    model.save_pretrained(folder.parent / "adapter")
+    return folder.parent / "adapter"
+
+
+def fuzz(good: Path, file: str, form: str, into: Path, count: int) -> None:
+    content = (good / file).read_bytes()
+    shutil.copytree(good, into)
+    for at in range(count):
+        (into / file).write_bytes(mutant(random.Random(f"{file}/{at}"), content, form))
+        began, said = time.process_time(), ""
+        try:
+            loaded = load(str(into))
+            loaded.decode(loaded.encode(Prompt("p", "Hi", chat=False)))
+        except SpecbenchError as error:
+            said = str(error)
+        except BaseException as error:
+            raise AssertionError(f"mutant {at} of {file}: {(into / file).read_bytes()[:1000]!r}") from error
+        assert said.isprintable()
+        assert len(said) < 1000
+        assert not said or any(words in said for words in (into.name, "prompt p", "no memory")), said
+        assert time.process_time() - began < 30
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_model_is_a_model_or_a_sentence(folder: Path, file: str, tmp_path: Path) -> None:
+    fuzz(folder, file, FILES[file], tmp_path / "damaged", FEW)
+
+
+@pytest.mark.parametrize("file", OF_AN_ADAPTER)
+def test_a_damaged_adapter_is_one_too(adapter: Path, file: str, tmp_path: Path) -> None:
+    fuzz(adapter, file, OF_AN_ADAPTER[file], tmp_path / "damaged", FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [*FILES, *OF_AN_ADAPTER])
+def test_three_hundred_of_each(folder: Path, adapter: Path, file: str, tmp_path: Path) -> None:
+    good = folder if file in FILES else adapter
+    fuzz(good, file, {**FILES, **OF_AN_ADAPTER}[file], tmp_path / "damaged", MANY)
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "model.safetensors", "generation_config.json"])
+def test_a_pipe_in_a_model_folder_is_not_waited_for(folder: Path, file: str, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "damaged")
+    (tmp_path / "damaged" / file).unlink()
+    os.mkfifo(tmp_path / "damaged" / file)
+    with pytest.raises(UsageError, match=f"{file} cannot be read .not an ordinary file"):
+        load(str(tmp_path / "damaged"))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "says"),
+    [
+        ({"num_hidden_layers": 10**9}, UsageError, "field 'num_hidden_layers': 1e.09 is more than 10,000"),
+        ({"vocab_size": 10**12}, EnvironmentRefused, "no memory for config:mine.json: its weights have"),
+        ({"intermediate_size": 10**10}, EnvironmentRefused, "no memory for config:mine.json: its weights have"),
+        ({"hidden_size": "wide"}, UsageError, "config:mine.json cannot be loaded as a causal LM"),
+        ({"model_type": ["llama"]}, UsageError, "config:mine.json cannot be loaded as a causal LM"),
+        ({"model_type": None}, UsageError, "config:mine.json cannot be loaded as a causal LM"),
+    ],
+)
+def test_absurd_sizes_are_refused_before_memory_is_taken(
+    change: dict[str, Any], kind: type[SpecbenchError], says: str, tmp_path: Path
+) -> None:
+    tiny = Path(__file__).parents[2] / "specbench" / "models" / "configs" / "tiny.json"
+    (tmp_path / "mine.json").write_text(json.dumps({**json.loads(tiny.read_text()), **change}))
+    with pytest.raises(kind, match=says):
+        load(f"config:{tmp_path / 'mine.json'}")
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ 1 / 0 }}", "{{ messages[9].x.y }}", "{{ messages.nothing() }}", "{{ 'a' + 1 }}"]
+)
+def test_what_goes_wrong_within_a_chat_template_is_a_sentence(folder: Path, template: str) -> None:
+    loaded = load(str(folder))
+    loaded.tokenizer.chat_template = template
+    with pytest.raises(UsageError, match=r"prompt p does not go through the chat template of good: \S"):
+        loaded.encode(TURN)
+
+
+def test_dummy_weights_are_what_they_were(folder: Path) -> None:
+    """Measuring a configuration before its weights are made draws nothing of theirs."""
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    first = load("config:tiny")
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert first.spec.fingerprint == load("config:tiny").spec.fingerprint
