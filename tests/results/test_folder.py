@@ -435,7 +435,7 @@ def test_a_folder_opened_for_reading_refuses_writes(tmp_path: Path) -> None:
         (None, r"is not a run folder \(it has no run\.json\); name a folder"),
         ('{"schema_version": 1, "meth', r"run\.json is damaged \(.*\); restore it"),
         ("[1]", r"run\.json is damaged \(not a JSON object\)"),
-        ("{}", r"run\.json has no schema_version"),
+        ("{}", r"run\.json is damaged \(it has no schema_version"),
         (
             f'{{"schema_version": {SCHEMA_VERSION + 2}}}',
             rf"newer specbench \(schema {SCHEMA_VERSION + 2}, this one reads up to {SCHEMA_VERSION}\); upgrade",

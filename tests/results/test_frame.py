@@ -207,7 +207,10 @@ def test_no_run_twice(copy: Path, tmp_path: Path) -> None:
 def test_the_runs_of_a_sweep(copy: Path, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     shutil.copytree(copy, sweep / "c1")
-    head = {"schema_version": 1, "cells": {}, "too_large": {}, "concurrency": [1, 4], "tuning": []}
+    head = {
+        "schema_version": 1, "digest": "", "cells": {}, "too_large": {}, "concurrency": [1, 4], "tuning": [],
+        "held_out": [], "search": "grid", "until_interval": None,
+    }  # fmt: skip
     (sweep / "sweep.json").write_text(json.dumps(head))
     frame = specbench.load(sweep)
     assert set(frame["run"]) == {"sweep/c1"}

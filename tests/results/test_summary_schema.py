@@ -55,13 +55,19 @@ def test_what_comes_later_is_left_alone_and_what_was_not_there_yet_is_not_writte
     [
         ("tokens_per_forward", "fast", "tokens_per_forward"), ("speedup", {"value": 1.0}, "speedup.verdict"),
         ("tokens", None, "tokens"), ("lossless", {"verdict": "fine"}, "lossless.verdict"),
-        ("decode_tok_s", float("nan"), "decode_tok_s"),
     ],
 )  # fmt: skip
 def test_a_field_that_does_not_fit_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
     content = json.loads(json.dumps(summary().written()))
     content["rows"][1][field] = value
     with pytest.raises(UsageError, match=f"summary.json is damaged: field '{re.escape(f'rows.1.{said}')}'"):
+        read(tmp_path, content)
+
+
+def test_a_figure_that_is_no_number_is_damage(tmp_path: Path) -> None:
+    content = json.loads(json.dumps(summary().written()))
+    content["rows"][1]["decode_tok_s"] = float("nan")
+    with pytest.raises(UsageError, match=r"summary.json is damaged"):
         read(tmp_path, content)
 
 

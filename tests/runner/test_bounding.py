@@ -13,11 +13,14 @@ from specbench.common.files import write_json_atomic
 from specbench.common.options import given
 from specbench.hardware import environment
 from specbench.hardware.profile import PROFILE, Profile
+from specbench.models import names
+from specbench.results import Run
 from specbench.runner import bounding
 from specbench.runner.methods import make_method
 from specbench.runner.plan import PROFILES, Plan
 from specbench.runner.resolving import Resolved, resolve
 
+ROOT = Path(__file__).parents[2]
 ROWS = (1, 8, 16, 32, 64)
 
 
@@ -159,6 +162,18 @@ def test_a_methods_own_table_shrinks(name: str) -> None:
     assert rows == sorted(rows, reverse=True)
     assert len({frozenset(settings) for settings in table}) == 1, "each sets the same options"
     assert make_method(name, name, {}).max_rows >= rows[0]
+
+
+@pytest.mark.parametrize("name", [name for name, card in registry.methods().items() if "untrained" in card.info])
+def test_what_it_gave_untrained_is_in_the_run_that_is_named(name: str) -> None:
+    expected = registry.method(name).info["untrained"]
+    run = Run(ROOT / expected["run"])
+    (row,) = (row for row in run.summary.rows if row.method == name)
+    (baseline,) = (row for row in run.summary.rows if row.baseline)
+    assert expected["gave"].startswith(f"{row.tokens_per_forward:.2f} tokens per forward on ")
+    model = str(run.frame().model[0])
+    assert expected["gave"].endswith(f"on {model}, {baseline.prompts} prompts of {run.frame().task[0]}")
+    assert names.aliases()[model].get("method") != name, "it was not trained for it"
 
 
 def test_what_an_untrained_model_gives_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -451,5 +451,5 @@ def test_a_sweep_of_schema_1_that_was_broken_off_is_not_gone_on_with(tmp_path: P
 def test_a_version_of_a_head_is_a_whole_number(tmp_path: Path, version: object) -> None:
     made = whole(sweep(tmp_path, CELLS[:1])[0])
     (made / "sweep.json").write_text(json.dumps({**head(made), "schema_version": version}))
-    with pytest.raises(UsageError, match=r"sweep.json has no schema_version that there is"):
+    with pytest.raises(UsageError, match=r"sweep.json is damaged \(its schema_version is"):
         read_sweep(made)
