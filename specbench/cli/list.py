@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
+import annotated_types
 import typer
 
 from specbench.cli import output
 from specbench.common import registry
+from specbench.common.errors import unknown
+from specbench.common.options import names
+from specbench.evals.data import manifest, present
 
 # What would make a table wider than a terminal.
 _ONLY_JSON = {"options", "suits", "hub id", "base", "tokenizer", "template", "paper"}
 
-Kind = Literal["methods", "tasks", "presets", "models", "gpus"]
+_KINDS = ("methods", "tasks", "presets", "models", "gpus")
 
 
 def list_(
-    kind: Kind = typer.Argument(help="methods, tasks, presets, models or gpus"),
+    kind: str = typer.Argument(help="methods, tasks, presets, models or gpus; or the name of a method or a task"),
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout, with every option of every method and task."),
 ) -> None:
-    """List methods, tasks, presets, models or GPUs."""
+    """List methods, tasks, presets, models or GPUs; or the options of one method or task, as in list jf."""
     listings = {"methods": _methods, "tasks": _tasks, "presets": _presets, "models": _models, "gpus": _gpus}
-    rows = listings[kind](as_json)
+    rows = listings[kind](as_json) if kind in listings else _options_of(kind)
     if as_json:
         output.emit_json(rows)
         return
     columns = [name for name in rows[0] if name not in _ONLY_JSON] if rows else []
     cells = [[_cell(row[name]) for name in columns] for row in rows]
     output.stdout().print(output.table(columns, cells))
+
+
+def _options_of(name: str) -> list[dict[str, Any]]:
+    """The options of a method or a task, a row each."""
+    methods, tasks = registry.methods(), registry.tasks()
+    if name not in methods and name not in tasks:
+        raise unknown("listing", name, [*_KINDS, *methods, *tasks])
+    owner = (methods[name] if name in methods else tasks[name]).load().Options
+    spellings = names(owner)
+    return [
+        {
+            "option": field,
+            "short": ", ".join(short for short, of in spellings.items() if of == field != short),
+            "default": info.default,
+            "what it is": f"{info.description or ''}{_range(info)}",
+        }
+        for field, info in owner.model_fields.items()
+    ]
+
+
+def _range(info: Any) -> str:
+    """Its limits or its words, in brackets."""
+    if get_origin(info.annotation) is Literal:
+        return f" ({', '.join(map(str, get_args(info.annotation)))})"
+    low = next((limit.ge for limit in info.metadata if isinstance(limit, annotated_types.Ge)), None)
+    high = next((limit.le for limit in info.metadata if isinstance(limit, annotated_types.Le)), None)
+    return "" if low is None or high is None else f" ({low} to {high})"
 
 
 def _cell(value: Any) -> str:
@@ -56,12 +87,19 @@ def _tasks(full: bool) -> list[dict[str, Any]]:
             "task": card.name,
             "version": card.info["version"],
             "metric": card.info.get("metric", ""),
+            "here": _data_here(card),
             "from": card.origin,
             "what it is": card.info.get("title", ""),
             "options": _options(card) if full else None,
         }
         for card in registry.tasks().values()
     ]
+
+
+def _data_here(card: registry.Card) -> str:
+    """Whether the task's files are on this machine: all, some (a variant or metric needs the others), or none."""
+    here = [present(file) for file in manifest(card.folder / "task.toml")]
+    return "" if not here else "yes" if all(here) else "some" if any(here) else "no"
 
 
 def _presets(full: bool) -> list[dict[str, Any]]:
@@ -87,14 +125,14 @@ def _options(card: registry.Card) -> dict[str, Any]:
 
 
 def _models(full: bool) -> list[dict[str, Any]]:
-    from specbench.models import names
+    from specbench.models import names as models
 
-    known = names.aliases()
+    known = models.aliases()
 
     def here(entry: dict[str, Any]) -> bool:
-        return names.wheel_file(known.get(entry.get("base", ""), entry) if "adapter" in entry else entry) is not None
+        return models.wheel_file(known.get(entry.get("base", ""), entry) if "adapter" in entry else entry) is not None
 
-    dummies: dict[str, Any] = {f"config:{name}": {"title": "dummy weights of this shape"} for name in names.configs()}
+    dummies: dict[str, Any] = {f"config:{name}": {"title": "dummy weights of this shape"} for name in models.configs()}
     return [
         {
             "model": name,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
-import annotated_types
 import typer
 
 from specbench.common import UsageError
@@ -23,13 +22,13 @@ P = TypeVar("P", bound=Flags)
 
 
 def takes(
-    plan: type[P], *, first: Sequence[str] = (), without: Sequence[str] = ()
+    plan: type[P], *, shown: Sequence[str], without: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a command of a function: it takes the fields of ``plan`` as options, and gets the plan they make.
 
     Args:
         plan: its fields, see :class:`specbench.common.options.Flags`.
-        first: fields that the help begins with.
+        shown: fields that ``--help`` shows, in this order; ``--help-all`` shows the others too.
         without: fields that this command has not.
 
     Returns:
@@ -38,19 +37,20 @@ def takes(
 
     def command(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        names = [*first, *(name for name in plan.model_fields if name not in (*first, *without))]
+        names = [*shown, *(name for name in plan.model_fields if name not in (*shown, *without))]
         parameters = [
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=of(name, plan),
+                default=of(name, plan) if name in shown else of(name, plan, hidden=True),
                 annotation=_typed(plan.model_fields[name].annotation),
             )
             for name in names
         ]
         parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        parameters += [inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=_ALL, annotation=bool)]
 
-        def called(**values: Any) -> None:
+        def called(help_all: bool, **values: Any) -> None:
             mine = {name: values.pop(name) for name in names}
             function(given(plan, mine), **values)
 
@@ -62,6 +62,24 @@ def takes(
     return command
 
 
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    """Prints the help with the options that are hidden in it otherwise."""
+    if not wanted:
+        return
+    hidden = [option for option in context.command.params if getattr(option, "hidden", False)]
+    for option in hidden:
+        option.hidden = False  # type: ignore[attr-defined]
+    try:
+        typer.echo(context.get_help(), color=context.color)
+    finally:
+        for option in hidden:
+            option.hidden = True  # type: ignore[attr-defined]
+    raise typer.Exit
+
+
+_ALL = typer.Option(False, "--help-all", help="Show every option and exit.", is_eager=True, callback=_show_all)
+
+
 def of(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any:
     """Typer's option of one field of a plan, for a command that takes no whole one.
 
@@ -70,7 +88,8 @@ def of(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any:
     """
     info, written = plan.model_fields[field], flag_of(plan, field)
     default = list(info.default) if isinstance(info.default, tuple) else ... if info.is_required() else info.default
-    arguments: dict[str, Any] = {"help": info.description, "metavar": written.metavar, **dict(_limits(info.metadata))}
+    metavar = written.metavar or _stands_for(info.annotation)
+    arguments: dict[str, Any] = {"help": info.description, "metavar": metavar}
     if written.shown is not None:
         arguments["show_default"] = written.shown
     elif info.is_required():
@@ -84,13 +103,12 @@ def of(field: str, plan: type[Flags] = Decoding, **changes: Any) -> Any:
     return typer.Option(default, *filter(None, (written.name, written.short)), **arguments)
 
 
-def _limits(metadata: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """The limits that typer says by itself, both ends included."""
-    for limit in metadata:
-        if isinstance(limit, annotated_types.Ge):
-            yield "min", limit.ge
-        elif isinstance(limit, annotated_types.Le):
-            yield "max", limit.le
+def _stands_for(annotation: Any) -> str | None:
+    """What stands for a value in the help: one letter leaves the width to the words; None for a switch."""
+    kinds = {annotation, *get_args(annotation)}
+    return (
+        None if bool in kinds else "N" if int in kinds else "X" if float in kinds else "PATH" if Path in kinds else "S"
+    )
 
 
 def _typed(annotation: Any) -> Any:

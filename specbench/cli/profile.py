@@ -32,7 +32,11 @@ class ProfilePlan(Loading, Stepping):
     out: Path = flag(options.PROFILES, "--out", help="Folder that receives the profile's folder.")
 
 
-@options.takes(ProfilePlan, first=("model", "gpu", "rows", "contexts", "slots", "seconds"), without=("data_dir",))
+@options.takes(
+    ProfilePlan,
+    shown=("model", "gpu", "rows", "contexts", "slots", "seconds", "dtype", "device", "out"),
+    without=("data_dir",),
+)
 def profile(plan: ProfilePlan, as_json: bool = options.JSON) -> None:
     """Measure a step's time over rows, context and sequences, against the device's roofline.
 

@@ -6,11 +6,18 @@ from specbench.cli import options, output
 from specbench.runner import Plan
 
 
-@options.takes(Plan, first=("method", "task", "model", "base", "gpu", "limit", "prompt_seed", "first"))
+@options.takes(
+    Plan,
+    shown=(
+        "method", "task", "model", "limit", "max_new_tokens", "temperature", "settings", "preset", "gpu", "concurrency",
+        "repeats", "project", "out",
+    ),
+)  # fmt: skip
 def run(plan: Plan, as_json: bool = options.JSON) -> None:
     """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
 
     Repeating an interrupted command goes on where it stopped; repeating a finished one shows its run.
+    specbench list METHOD has the options of a method.
     """
     from specbench.report import headline
     from specbench.report.terminal.projection import projection_table

@@ -9,7 +9,13 @@ from specbench.cli import options, output
 from specbench.sweeps import SweepPlan
 
 
-@options.takes(SweepPlan, first=("method", "grid", "grid_file", "task", "model", "limit", "held_out"))
+@options.takes(
+    SweepPlan,
+    shown=(
+        "method", "grid", "grid_file", "task", "model", "limit", "held_out", "search", "until_ci", "max_new_tokens",
+        "settings", "no_score", "profile", "executor", "workers", "out",
+    ),
+)  # fmt: skip
 def sweep(plan: SweepPlan, as_json: bool = options.JSON) -> None:
     """Measure settings of methods beside each other: which is best, and which are as good.
 

@@ -11,7 +11,10 @@ from specbench.training.plan import TrainPlan
 _HIDDEN = ("options", "base_fingerprints")
 
 
-@options.takes(TrainPlan, first=("method", "prompts", "answers", "trajectories", "model", "out", "recipe", "settings"))
+@options.takes(
+    TrainPlan,
+    shown=("method", "prompts", "answers", "trajectories", "model", "out", "recipe", "settings", "limit", "held_out"),
+)
 def train(plan: TrainPlan, as_json: bool = options.JSON) -> None:
     """Train what a method drafts with, on the model's own answers to training prompts.
 

@@ -8,7 +8,9 @@ from specbench.cli import options, output
 from specbench.training.plan import TrajectoriesPlan
 
 
-@options.takes(TrajectoriesPlan, first=("prompts", "model", "out", "answers", "block_size", "states", "init"))
+@options.takes(
+    TrajectoriesPlan, shown=("prompts", "model", "out", "answers", "block_size", "states", "init", "augment", "limit")
+)
 def trajectories(plan: TrajectoriesPlan, as_json: bool = options.JSON) -> None:
     """Collect Jacobi states of the model's own answers to training prompts.
 

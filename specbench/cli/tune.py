@@ -9,7 +9,7 @@ from specbench.sweeps import TunePlan
 
 @options.takes(
     TunePlan,
-    first=("method", "task", "model", "grid", "grid_file", "limit", "held_out"),
+    shown=("method", "task", "model", "grid", "limit", "held_out", "max_new_tokens", "settings", "out"),
     without=("search", "until_ci", "profile", "executor", "workers", "yes", "no_score", "simulate"),
 )
 def tune(plan: TunePlan, as_json: bool = options.JSON) -> None:

@@ -124,12 +124,12 @@ class _Asking(Flags):
     top_p: float = flag(1.0, "--top-p", help="Keep the most probable mass; 1 is off.", gt=0, le=1)
     seed: int = flag(0, "--seed", help="Of sampling, drafts and order.", ge=0, lt=1 << 63)
     settings: Sequence[str] = flag(
-        (), "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="METHOD.OPT=VALUE"
+        (), "--set", help="A method's option, as jacobi.n=16; repeatable.", metavar="M.OPT=V"
     )
     head: str | None = flag(
         None, "--head", help="Draft head: folder or hub id; stands for --set METHOD.head=.", metavar="HEAD"
     )
-    task_settings: Sequence[str] = flag((), "--task-set", help="A task's option; repeatable.", metavar="TASK.OPT=VALUE")
+    task_settings: Sequence[str] = flag((), "--task-set", help="A task's option; repeatable.", metavar="T.OPT=V")
     data_file: Path | None = flag(None, "--data-file", help="Your prompts, for --task prompts.", exists="file")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +22,8 @@ class OnDevice(Protocol):
     def device(self) -> str: ...
     @property
     def graphs(self) -> str: ...
+    @property
+    def compile(self) -> bool: ...
 
 
 def check_device(plan: OnDevice) -> None:
@@ -33,6 +37,8 @@ def check_device(plan: OnDevice) -> None:
     if plan.device.startswith("cuda") and gpus.seen() == []:
         raise EnvironmentRefused(f"device '{plan.device}' is not available here; use --device auto")
     assert_graphs(plan.graphs, plan.device)
+    if plan.compile and (plan.device == "cpu" or (plan.device == "auto" and gpus.seen() == [])):
+        assert_compiler()
 
 
 def check_ready(resolved: Resolved) -> None:
@@ -70,6 +76,24 @@ def assert_gpu(wanted: str) -> None:
         gpus.require(wanted, torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory)
     else:
         gpus.require(wanted, None, None)
+
+
+#: Compilers of C++ that torch.compile looks for on a CPU, after ``CXX``.
+COMPILERS = ("g++", "clang++")
+
+
+def assert_compiler() -> None:
+    """``--compile`` on a CPU is refused where nothing can compile what it writes.
+
+    Raises:
+        EnvironmentRefused: no C++ compiler.
+    """
+    wanted = [own] if (own := os.environ.get("CXX")) else COMPILERS
+    if not any(shutil.which(each) for each in wanted):
+        raise EnvironmentRefused(
+            f"--compile writes C++ on a CPU, and no compiler is here ({' or '.join(wanted)}); install g++, set CXX to "
+            "another, or leave --compile out"
+        )
 
 
 def assert_graphs(graphs: str, device: str) -> None:

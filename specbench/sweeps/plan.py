@@ -21,7 +21,7 @@ class SweepPlan(Decoding):
         (),
         "--grid",
         help="Values of an option, or of concurrency: n=8,16 or r=0.5:0.9:0.1; repeatable.",
-        metavar="OPT=VALUES",
+        metavar="OPT=V,V",
     )
     grid_file: Path | None = flag(None, "--grid-file", help="The same as YAML: a mapping, grid.", exists="file")
     limit: int | None = flag(
@@ -82,7 +82,7 @@ class TunePlan(SweepPlan):
 
     method: str = flag(..., "--method", help="The method.")
     grid: Sequence[str] = flag(
-        (), "--grid", help="What to try, as for sweep; instead of the method's own list.", metavar="OPT=VALUES"
+        (), "--grid", help="What to try, as for sweep; instead of the method's own list.", metavar="OPT=V,V"
     )
     limit: int = flag(16, "--limit", help="Prompts to choose by, drawn by lot.", ge=1)
     held_out: int = flag(16, "--held-out", help="Other prompts, to judge the choice by.", ge=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 import sys
@@ -78,6 +79,8 @@ FLAGS = {
     ],
     "new-method": ["NAME", "--into", "--json"],
 }
+#: Their options are the fields of a plan: --help shows the usual ones, --help-all every one.
+PLANNED = {"run", "sweep", "tune", "check-lossless", "profile", "train", "trajectories"}
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
 QUICK = 0.5  # seconds
 
@@ -90,7 +93,10 @@ def test_no_flag_was_renamed() -> None:
     def name(parameter: Any) -> str:
         return parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar or parameter.name
 
-    found = {command: {name(p) for p in made.params} for command, made in commands().items()}
+    found = {
+        command: {name(p) for p in made.params} - ({"--help-all"} if command in PLANNED else set())
+        for command, made in commands().items()
+    }
     assert found == {command: set(flags) for command, flags in FLAGS.items()}
 
 
@@ -107,12 +113,33 @@ def test_where_things_go_unless_it_is_said() -> None:
 
 @pytest.mark.parametrize("command", [[], *([name] for name in FLAGS)], ids=lambda words: " ".join(words) or "(none)")
 def test_help_fits_80_columns_and_shows_every_flag_whole(cli: Any, command: list[str]) -> None:
-    said = cli(*command, "--help")
+    whole = "--help-all" if {*command} & PLANNED else "--help"
+    said = cli(*command, whole)
     assert said.code == 0
     assert max(map(len, said.out.splitlines())) <= 80
     for word in FLAGS[command[0]] if command else FLAGS:
         assert word in said.out.replace("│", " ").split() or f"{{{word}}}" in said.out, word
     assert said.err == ""
+
+
+@pytest.mark.parametrize("command", sorted(PLANNED))
+def test_the_help_of_a_command_with_many_options_fits_a_screen(cli: Any, command: str) -> None:
+    said = cli(command, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert len(said.out.splitlines()) <= 50
+    assert "--help-all" in said.out
+    assert cli(command, "--help").out == said.out != cli(command, "--help-all").out, "nothing stays shown"
+
+
+def test_the_help_of_run_names_what_lists_the_options_of_a_method(cli: Any) -> None:
+    assert "specbench list METHOD" in " ".join(cli("run", "--help").out.split())
+    said = cli("list", "jf")
+    assert (said.code, said.err) == (0, "")
+    assert "num_blocks        K, k   2" in said.out
+    assert "(1 to 512)" in " ".join(said.out.split())
+    assert json.loads(cli("list", "humaneval", "--json").out)[0]["option"] == "style"
+    assert cli("list", "jff").error == "error: unknown listing 'jff'; did you mean jf?"
 
 
 def test_without_arguments_comes_the_help_and_the_exit_code_of_bad_usage(cli: Any) -> None:

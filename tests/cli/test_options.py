@@ -46,7 +46,7 @@ class Wider(Plan):
 def test_a_further_field_is_a_further_option(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Wider] = []
 
-    @options.takes(Wider, first=("stride",), without=("task",))
+    @options.takes(Wider, shown=("stride", "method", "settings"), without=("task",))
     def it(plan: Wider, as_json: bool = options.JSON) -> None:
         """Does it."""
         seen.append(plan)
@@ -58,10 +58,13 @@ def test_a_further_field_is_a_further_option(capsys: pytest.CaptureFixture[str])
     assert (seen[0].stride, seen[0].method, list(seen[0].settings)) == (5, "pld", ["pld.k=2", "pld.order=3"])
     run.main([], standalone_mode=False)
     assert seen[1] == Wider()
-    with pytest.raises(typer.TyperException, match="greater than or equal to 1"):
+    with pytest.raises(UsageError, match="--stride 0: input should be greater than or equal to 1"):
         run.main(["--stride", "0"], standalone_mode=False)
     run.main(["--help"], standalone_mode=False)
+    assert "--model" not in capsys.readouterr().out
+    run.main(["--help-all"], standalone_mode=False)
     shown = capsys.readouterr().out
+    assert "--model" in shown
     assert shown.index("--stride") < shown.index("--method")
     assert "│ --task " not in shown
     assert Wider(stride=4).recorded() == {"stride": 4}
@@ -193,13 +196,13 @@ def test_every_option_says_what_it_is_and_has_one_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["--concurrency", "1000000000"], 2, "'--concurrency': Input should be less than or equal to 4096"),
-        (["--repeats", "1000000000000"], 2, "'--repeats': Input should be less than or equal to 1000"),
+        (["--concurrency", "1000000000"], 2, "--concurrency 1000000000: input should be less than or equal to 4096"),
+        (["--repeats", "1000000000000"], 2, "--repeats 1000000000000: input should be less than or equal to 1000"),
         (["--dtype", "float31"], 2, "unknown dtype"),
         (["--device", "gpu"], 2, "unknown device 'gpu'"),
         (["--out", "file"], 3, "cannot write file (Not a directory)"),
         (["--data-dir", "."], 2, "has no file"),
-        (["--task", "prompts", "--data-file", "file"], 2, "file: line 1 is not JSON"),
+        (["--task", "prompts", "--data-file", "file"], 2, "file line 1 is damaged (not JSON"),
         (["--project", "b200", "--profile", "."], 2, "profile.json"),
         (["--task", ""], 2, "--task names nothing; see specbench list tasks"),
         (["--graphs", "on", "--device", "cpu"], 3, "CUDA graphs need a CUDA device; use --graphs auto"),
@@ -229,3 +232,17 @@ def test_a_field_made_otherwise_is_found_at_once() -> None:
 
     with pytest.raises(AssertionError, match="made by flag"):
         flag_of(Wrong, "stride")
+
+
+def test_compile_without_a_compiler_says_so_before_torch(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specbench.runner.ready.gpus.seen", list)
+    monkeypatch.setattr("specbench.runner.ready.shutil.which", lambda name: None)
+    monkeypatch.setattr("specbench.runner.loading.load_models", lambda *given: pytest.fail("a model was loaded"))
+    said = cli("run", "--model", "config:tiny", "--compile", "--out", tmp_path / "out")
+    assert said.code == 3
+    assert "no compiler is here" in said.error
+    monkeypatch.setenv("CXX", "my-c++")
+    assert "(my-c++)" in cli("run", "--model", "config:tiny", "--compile", "--out", tmp_path / "out").error
+    assert not (tmp_path / "out").exists()
