@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import mean
 from typing import Any
 
@@ -158,7 +159,7 @@ def speedup_of(found: Ratio, each: PerPrompt | None) -> Speedup | None:
         value=found.value,
         **ends(found.interval),
         verdict=verdict(found),
-        per_prompt=PerPromptFigures(median=each.median, geometric_mean=each.geometric_mean) if each else None,
+        per_prompt=PerPromptFigures(**asdict(each)) if each else None,
         detectable=detectable(found),
         to_tell=ToTell(difference=TELLING, prompts=prompts_needed(found, TELLING)),
     )

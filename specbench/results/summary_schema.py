@@ -27,6 +27,8 @@ class PerPromptFigures(_Part):
 
     median: float
     geometric_mean: float
+    prompts: int | None = Field(default=None, description="that have a ratio")
+    faster: int | None = Field(default=None, description="of them those faster than the other row")
 
 
 class ToTell(_Part):

@@ -53,7 +53,7 @@ def refused(cli: Any, out: Path, code: int, *argv: object) -> str:
         ("--task-set humaneval.style=auto --task-set humaneval.style=chat", "option 'style' of humaneval is set twice"),
         ("--task-set humaneval.style=chat", "style=chat needs a model with a chat template"),
         ("--max-new-tokens 0", "--max-new-tokens "),
-        ("--max-new-tokens many", "--max-new-tokens "),
+        ("--max-new-tokens many", "'--max-new-tokens'"),
         (
             "--max-new-tokens 9000",
             "has 217 tokens and --max-new-tokens is 9000, but config:tiny takes 8192 in all",

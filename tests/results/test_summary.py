@@ -219,6 +219,7 @@ def test_a_speedup_says_how_it_is_spread_and_what_its_prompts_tell() -> None:
     ratios = [1 / (0.9 + 0.05 * n) for n in range(8)]
     assert found["per_prompt"] == {
         "median": pytest.approx(median(ratios)), "geometric_mean": pytest.approx(geometric_mean(ratios)),
+        "prompts": 8, "faster": 2,
     }  # fmt: skip
     assert found["verdict"] == "no difference shown"
     assert 0.05 < found["detectable"] < 0.5

@@ -336,7 +336,10 @@ def _again(row: MethodSummary, again: Again) -> str:
 def _spread(ratio: Speedup) -> str:
     """How single prompts fared, where the summary says so."""
     each = ratio.per_prompt
-    return f"; per prompt {each.median:.2f} in the median, geometric mean {each.geometric_mean:.2f}" if each else ""
+    if each is None:
+        return ""
+    won = "" if each.faster is None else f", faster on {each.faster} of {each.prompts} prompts"
+    return f"; per prompt {each.median:.2f} in the median, geometric mean {each.geometric_mean:.2f}{won}"
 
 
 def tells(ratio: Speedup) -> str:

@@ -57,6 +57,7 @@ class PerPrompt:
     median: float
     geometric_mean: float
     prompts: int
+    faster: int  # those with a ratio above 1
 
 
 def paired_ratio(
@@ -149,7 +150,8 @@ def per_prompt(numerator: Arm, denominator: Arm, clusters: Clusters | None = Non
     if not a_time.size:
         return None
     ratios = (a_time * b_tokens) / (a_tokens * b_time)
-    return PerPrompt(float(np.median(ratios)), float(np.exp(np.log(ratios).mean())), ratios.size)
+    middle, mean = float(np.median(ratios)), float(np.exp(np.log(ratios).mean()))
+    return PerPrompt(middle, mean, ratios.size, int((ratios > 1).sum()))
 
 
 def verdict(ratio: Ratio) -> Verdict:
