@@ -21,6 +21,7 @@ def run(plan: Plan, as_json: bool = options.JSON) -> None:
     """
     from specbench.report import headline
     from specbench.report.terminal.projection import projection_table
+    from specbench.report.terminal.run import finding
     from specbench.runner.measuring import measure
 
     finished = []
@@ -37,5 +38,7 @@ def run(plan: Plan, as_json: bool = options.JSON) -> None:
                 console.print()
                 console.print(projection_table(done.projection))
             console.print(f"\nrun: {folder.path}", soft_wrap=True)
+            if said := finding(summary):
+                console.print(said, markup=False)
     if as_json:
         output.emit_json(finished)

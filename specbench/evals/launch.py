@@ -6,6 +6,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,20 +19,23 @@ _END_S = 10.0  # for the scorer to end in order; it needs a tenth of a second, o
 
 
 class Tenths:
-    """Tells how far scoring is, at every tenth.
+    """Tells how far scoring is, at the start and at a tenth from time to time.
 
     Args:
         say: takes the sentence.
+        seconds: between two sentences at least; what is done in a moment needs no ten of them.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], seconds: float = 3.0) -> None:
         self._say = say
+        self._seconds = seconds
         self._told = -1
+        self._next = 0.0
 
     def __call__(self, done: int, total: int) -> None:
         tenth = 10 * done // total if total else 10
-        if tenth > self._told:
-            self._told = tenth
+        if tenth > self._told and time.monotonic() >= self._next:
+            self._told, self._next = tenth, time.monotonic() + self._seconds
             self._say(f"scoring answers, {done} of {total}")
 
 

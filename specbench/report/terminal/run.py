@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
             acceptance(row) if simulated else lossless(row.lossless),
         )
     further: list[RenderableType] = [judgments(scores) for scores in judged]
-    if any(row.metrics for row in summary.rows):
+    if any(score and score.passed for row in summary.rows for score in row.metrics.values()):  # no table of zeros
         further.append(metrics(summary, task["metric"]))
     if any(row.groups for row in summary.rows):
         further.append(groups(summary))
@@ -96,6 +97,39 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     parts += [Text()] if further else []
     said = notes(run, summary) if judged or simulated else [*_not_judged(run["task"]), *notes(run, summary)]
     return Group(*parts, *(Text(note, style="dim") for note in said))
+
+
+def finding(summary: RunSummary) -> str:
+    """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
+
+    Only intervals that exclude 1 are called faster or slower. Empty where there is nothing but AR.
+    """
+    rows = [
+        row for row in summary.rows if row.method != BASELINE and row.speedup and not row.simulated and not row.again
+    ]
+    if not rows:
+        return ""
+    by_verdict: dict[str, list[MethodSummary]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: -(row.speedup.value if row.speedup else 0.0)):
+        assert row.speedup is not None
+        by_verdict[row.speedup.verdict].append(row)
+    parts = [
+        f"{_WORDS[verdict]}: {', '.join(f'{row.method} {speedup(row.speedup)}' for row in by_verdict[verdict])}"
+        for verdict in _WORDS
+        if by_verdict[verdict]
+    ]
+    graded = [row for row in rows if row.lossless]
+    other = [row.method for row in graded if row.lossless and row.lossless.verdict != "exact"]
+    texts = f"; not every text of {', '.join(other)} is {BASELINE}'s" if other else f"; all texts are {BASELINE}'s"
+    return f"Found: {'; '.join(parts)}{texts if graded else ''}."
+
+
+_WORDS = {
+    "faster": f"faster than {BASELINE}",
+    "slower": f"slower than {BASELINE}",
+    "no difference shown": "no difference shown",
+    "too few prompts": "too few prompts to say",
+}
 
 
 def simulated_title(simulated: Mapping[str, Mapping[str, float]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import runs
 from rich.console import Console
 
-from specbench.report.terminal.run import headline, notes
+from specbench.report.terminal.run import finding, headline, notes
 from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import RunSummary
 
@@ -133,3 +134,50 @@ def test_rates_are_a_table_where_answers_part(read: ReadRun, columns: int) -> No
     assert lines[at + 2].split("  ")[0] == "jetspec"
     assert "9 · 75% [25, 75]" in lines[at + 2]
     assert "1 · 8% [25, 75]" in lines[at + 2]
+
+
+FOUND = [
+    (ratio(1.5, 1.2, 1.8, "faster"), "exact", "faster than ar: jetspec 1.50 [1.20, 1.80]; all texts are ar's."),
+    (
+        ratio(0.5, 0.4, 0.6, "slower"),
+        "numeric-tie",
+        "slower than ar: jetspec 0.50 [0.40, 0.60]; not every text of jetspec is ar's.",
+    ),
+    (
+        ratio(1.0, 0.9, 1.1, "no difference shown"),
+        None,
+        "no difference shown: jetspec 1.00 [0.90, 1.10].",
+    ),
+    (
+        ratio(2.0, None, None, "too few prompts"),
+        "exact",
+        "too few prompts to say: jetspec 2.00 (too few); all texts are ar's.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("speedup", "graded", "sentence"), FOUND, ids=lambda value: None)
+def test_what_was_found_is_one_sentence(read: ReadRun, speedup: Any, graded: str | None, sentence: str) -> None:
+    lossless = graded and {"verdict": graded, "exact": 1, "numeric_tie": 0, "lossy": 0}
+    assert finding(saying(read, speedup=speedup, lossless=lossless)) == f"Found: {sentence}"
+
+
+def test_ar_alone_found_nothing(read: ReadRun) -> None:
+    assert finding(read.summary.model_copy(update={"rows": read.summary.rows[:1]})) == ""
+    assert finding(saying(read, simulated={"mean": 4.0, "spread": 1.0})) == ""
+
+
+def test_the_fastest_comes_first(read: ReadRun) -> None:
+    ar = read.summary.rows[0]
+    faster = saying(read, speedup=ratio(1.5, 1.2, 1.8, "faster")).rows[1]
+    fastest = saying(read, speedup=ratio(2.5, 2.2, 2.8, "faster"), method="pld").rows[1]
+    found = finding(read.summary.model_copy(update={"rows": [ar, faster, fastest]}))
+    assert found.startswith("Found: faster than ar: pld 2.50 [2.20, 2.80], jetspec 1.50 [1.20, 1.80]")
+
+
+@pytest.mark.parametrize(("passed", "shown"), [(0, False), (3, True)])
+def test_a_table_of_zeros_is_left_out(read: ReadRun, passed: int, shown: bool) -> None:
+    score = {"value": passed / 12, "passed": passed, "scored": 12, "low": 0.0, "high": 0.5}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(headline(read.run, saying(read, metrics={"strict": score})))
+    assert ("right answers" in console.export_text()) is shown
