@@ -54,17 +54,10 @@ def profile(plan: ProfilePlan, as_json: bool = options.JSON) -> None:
     check_writable(plan.out)
     notes = output.stderr()
     say = noting(notes)
-    say(f"loading {plan.model} …")
-    from specbench.models import load
     from specbench.profiling import measure_profile
+    from specbench.runner.loading import load_model
 
-    loaded = load(
-        plan.model,
-        dtype=plan.dtype,
-        device=plan.device,
-        revision=plan.revision,
-        trust_remote_code=plan.trust_remote_code,
-    )
+    loaded = load_model(plan, say)
     found = measure_profile(loaded, settings, lambda line: say(f"{line} …"))
     folder = _write(found, plan.out)
     if as_json:

@@ -8,10 +8,23 @@ import torch
 
 from specbench.common import UsageError
 from specbench.models import LoadedModel, load
+from specbench.runner.plan import Loading
 from specbench.runner.resolving import Resolved
 
 # Told apart by: code, digits, letters beyond ASCII, blanks.
 _SAMPLE = "def f(x):  # 3 quick brown foxes, naïve\n\treturn x ** 2\n"
+
+
+def load_model(plan: Loading, say: Callable[[str], None]) -> LoadedModel:
+    """Loads the model that a plan names, in the precision and on the device that it names, and says so before."""
+    say(f"loading {plan.model} …")
+    return load(
+        plan.model,
+        dtype=plan.dtype,
+        device=plan.device,
+        revision=plan.revision,
+        trust_remote_code=plan.trust_remote_code,
+    )
 
 
 def load_models(
@@ -33,14 +46,7 @@ def load_models(
     plan = resolved.plan
     if plan.threads is not None:
         torch.set_num_threads(plan.threads)
-    say(f"loading {plan.model} …")
-    model = load(
-        plan.model,
-        dtype=plan.dtype,
-        device=plan.device,
-        revision=plan.revision,
-        trust_remote_code=plan.trust_remote_code,
-    )
+    model = load_model(plan, say)
     if resolved.base is None:
         return model, None
     say(f"loading {resolved.base}, which {plan.model} was made from …")

@@ -45,20 +45,14 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
         chosen = choose(card, module.Options, plan.recipe, plan.settings)
     _check_source(plan, module)
     check_writable(plan.into)
-    say(f"loading {plan.model} …")
-    from specbench.models import CARD, load
+    from specbench.models import CARD
+    from specbench.runner.loading import load_model
     from specbench.training.answers import Asking
     from specbench.training.counting import counting
     from specbench.training.recipe import Job, apart
     from specbench.training.sources import Wanted, find
 
-    loaded = load(
-        plan.model,
-        dtype=plan.dtype,
-        device=plan.device,
-        revision=plan.revision,
-        trust_remote_code=plan.trust_remote_code,
-    )
+    loaded = load_model(plan, say)
     wanted = Wanted(plan.sets, plan.answers, plan.trajectories, plan.limit, plan.data_dir, drawn_by)
     asking = Asking(plan.max_new_tokens or BUDGET, plan.concurrency, plan.temperature or 0.0, plan.seed)
     found = find(loaded, wanted, asking, plan.into, counting(say, "answers"))
@@ -140,19 +134,12 @@ def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[s
     drawn_by = plan.drawn_by
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # nothing is timed: threads need not spin while they wait
     check_writable(plan.into)
-    say(f"loading {plan.model} …")
     from specbench.evals.draw import said
-    from specbench.models import load
+    from specbench.runner.loading import load_model
     from specbench.training.collection import Collecting, collect
     from specbench.training.counting import counting
 
-    loaded = load(
-        plan.model,
-        dtype=plan.dtype,
-        device=plan.device,
-        revision=plan.revision,
-        trust_remote_code=plan.trust_remote_code,
-    )
+    loaded = load_model(plan, say)
     texts, sampling = _asked(plan, loaded, say) if plan.sets else _given(plan, loaded)
     how = Collecting(
         plan.block_size, plan.states, plan.init, plan.augment, plan.keep_circles, plan.max_run, plan.seed, plan.shard
