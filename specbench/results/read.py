@@ -173,7 +173,7 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
     if min(record.accepted_lengths, default=0) < 0:
         return "has a forward that emitted less than nothing"
     times = (record.ttft_s, record.decode_s, record.latency_s, record.prefill_share_s, record.decode_share_s)
-    if not all(seconds == 0 or _SHORTEST_S <= seconds <= _LONGEST_S for seconds in times):
+    if not (min(times) >= _SHORTEST_S and max(times) <= _LONGEST_S) and not all(map(_is_a_time, times)):
         return "has a time that is none"
     if record.phases_s is not None and (
         record.phases_s.keys() != {*PHASES} or len({len(steps) for steps in record.phases_s.values()}) > 1
@@ -184,6 +184,10 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
 
 #: No clock tells less, and no run takes longer; between them no sum and no ratio of times is infinite.
 _SHORTEST_S, _LONGEST_S = 1e-12, 1e9
+
+
+def _is_a_time(seconds: float) -> bool:
+    return seconds == 0 or _SHORTEST_S <= seconds <= _LONGEST_S
 
 
 def _miscounted(summary: RunSummary | None, sums: Mapping[str, _Sums]) -> str:

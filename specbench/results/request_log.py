@@ -89,8 +89,9 @@ def read_requests(path: Path, todo: str = _TODO) -> Iterator[tuple[str, dict[str
 def complete_lines(path: Path, todo: str) -> Iterator[tuple[str, bytes]]:
     """The same as they are written; a blank one is a line like others."""
     if os.path.lexists(path):
+        place = f"{path} line"
         for number, line in enumerate(read_lines(path, todo, finished=True), 1):
-            yield f"{path} line {number}", line
+            yield f"{place} {number}", line
 
 
 def _whole_lines(fd: int) -> tuple[int, int]:
