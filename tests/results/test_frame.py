@@ -171,7 +171,7 @@ def of_another(folder: Path) -> None:
         (of_another, "a method that the run has not"),
         (lambda folder: (folder / "summary.json").unlink(), "finished and has no summary"),
         (lambda folder: (folder / "summary.json").write_text("{}"), "summary.json is damaged (field 'complete'"),
-        (lambda folder: (folder / "verdicts.jsonl").write_text("}"), "verdicts.jsonl is damaged"),
+        (lambda folder: (folder / "verdicts.jsonl").write_text("}"), "verdicts.jsonl line 1 is damaged"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
