@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import heads
 import profiled
+import run_files
 import sweep_workers
 import torch
 import yaml
@@ -33,6 +34,9 @@ from specbench.methods.jetspec.config import HeadConfig
 from specbench.models import adapters, names
 from specbench.models.checkpoint import read_config
 from specbench.report import claims
+from specbench.results.judgments import JUDGMENTS
+from specbench.results.read import read_config as run_config
+from specbench.results.verdicts import VERDICTS, read_scores
 from specbench.sweeps import driver
 from specbench.sweeps.executors import Here
 from specbench.sweeps.grid import expand, read_axes
@@ -268,6 +272,14 @@ def file_of(*parts: str) -> Callable[[], bytes]:
     return lambda: ROOT.joinpath(*parts).read_bytes()
 
 
+def of_a_run(name: str, schema: int = 2) -> Callable[[], bytes]:
+    return lambda: run_files.a_run(schema)[name]
+
+
+def two_requests(schema: int = 2) -> Callable[[], bytes]:
+    return lambda: b"".join(of_a_run(run_files.REQUESTS, schema)().splitlines(keepends=True)[1:3])
+
+
 def card_of(kind: str) -> Callable[[Path], Any]:
     return lambda path: registry._read(kind, "mutated", "mutated_package", path.parent, "mutants")
 
@@ -332,4 +344,41 @@ KINDS: dict[str, Kind] = {
         trajectory.HEADER, "json", lambda: as_json(asdict(HEADER)), lambda path: trajectory.read_header(path.parent)
     ),
     "shard": Kind("trajectories-00000.parquet", "binary", shard, read_shard),
+    "run": Kind("run.json", "json", of_a_run(run_files.RUN), run_files.beside(run_config)),
+    "requests": Kind(
+        "requests.jsonl", "lines", two_requests(), run_files.beside(run_files.requests, run_files.RUN),
+        names_it=False,
+    ),
+    "requests of schema 1": Kind(
+        "requests.jsonl", "lines", two_requests(1),
+        run_files.beside(run_files.requests, run_files.RUN, schema=1), names_it=False,
+    ),
+    "summary": Kind(
+        "summary.json", "json", of_a_run(run_files.SUMMARY), run_files.beside(run_files.summary, run_files.RUN)
+    ),
+    "summary of schema 1": Kind(
+        "summary.json", "json", of_a_run(run_files.SUMMARY, 1),
+        run_files.beside(run_files.summary, run_files.RUN, schema=1),
+    ),
+    "verdicts": Kind(VERDICTS, "lines", of_a_run(VERDICTS), lambda path: read_scores(path.parent)),
+    "judgments": Kind(
+        JUDGMENTS, "lines", of_a_run(JUDGMENTS), run_files.beside(run_files.judged, run_files.RUN)
+    ),
+    "projection": Kind(
+        run_files.PROJECTION, "json", of_a_run(run_files.PROJECTION),
+        run_files.beside(run_files.projected, run_files.RUN),
+    ),
+    "projection of schema 1": Kind(
+        run_files.PROJECTION, "json", of_a_run(run_files.PROJECTION, 1),
+        run_files.beside(run_files.projected, run_files.RUN, schema=1),
+    ),
+    "folder of a run": Kind(
+        "files", "lines", lambda: run_files.in_one(run_files.a_run()), partial(run_files.read_all, finished=True)
+    ),
+    "folder of an unfinished run": Kind(
+        "files", "lines", lambda: run_files.in_one(run_files.a_run()), partial(run_files.read_all, finished=False)
+    ),
+    "folder of a sweep": Kind(
+        "files", "lines", lambda: run_files.in_one(run_files.a_sweep()), run_files.read_sweep_all
+    ),
 }  # fmt: skip

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,8 +77,8 @@ def judge(
             taken, other = import_judgments(run, import_, read.config, made)
             notes.print(f"{taken} judgments taken" + (f", {other} of other answers left out" if other else ""))
         if export is not None:
-            created = datetime.fromisoformat(read.run["created_utc"])
-            for path in export_answers(export, read.config, read.records, asked, created):
+            begun = RunFolder.load(run).begun
+            for path in export_answers(export, read.config, read.records, asked, begun):
                 notes.print(f"wrote {path}", soft_wrap=True, markup=False)
         if model is not None:
             with _made(

@@ -66,5 +66,7 @@ def write_cells(read: Any) -> None:
 
 
 def _caption(run: Mapping[str, Any]) -> str:
+    from specbench.results.run_file import device_name
+
     model, task = run["model"], run["task"]
-    return f"{model['name']} {model['dtype']} · {task['name']} · {run['environment']['device']['name']}"
+    return f"{model['name']} {model['dtype']} · {task['name']} · {device_name(run)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import math
 import os
 import stat
 import zlib
@@ -162,6 +163,32 @@ def json_object(content: Any, where: object, todo: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise damaged(where, "not a JSON object", todo)
     return content
+
+
+def in_64_bits(content: Any, where: object, todo: str) -> None:
+    """Refuses numbers of a JSON value that no table, and no arithmetic of floats, takes.
+
+    JSON has whole numbers of any length, and 1e999, which is infinite.
+
+    Args:
+        content: the value.
+        where: how the error names it.
+        todo: what helps, as an order.
+
+    Raises:
+        UsageError: a number is beyond 64 bits or not finite.
+    """
+    values = [content]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            values.extend(value.values())
+        elif isinstance(value, list):
+            values.extend(value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise damaged(where, "a number that is not finite", todo)
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise damaged(where, f"a number of more than 64 bits, {one_line(str(value), 20)}", todo)
 
 
 # -------------------------------------------------------------------------------------------------------------- lines

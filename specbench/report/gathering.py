@@ -10,20 +10,26 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import timezone
 from pathlib import Path
 from typing import Any
 
 from specbench.common import UsageError
-from specbench.common.reading import read_json_object
 from specbench.hardware import Profile, is_profile, read_profile
 from specbench.report.terminal.generation import Step, steps
-from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
+from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder
 from specbench.results.judgments import read_judgments, scores
-from specbench.results.read import read_config, read_projections, read_scores, whole_records
+from specbench.results.read import (
+    read_config,
+    read_projections,
+    read_summary,
+    summary_so_far,
+    whole_records,
+)
 from specbench.results.stats import Ratio, paired_ratio
 from specbench.results.summary_schema import MethodSummary, RunSummary
 from specbench.results.sweep_folder import is_sweep
+from specbench.results.verdicts import read_scores
 from specbench.sweeps import ReadSweep, read_sweep
 
 #: Files that say a folder is, or was, a run.
@@ -141,7 +147,7 @@ def gather(paths: Iterable[Path]) -> Gathered:
     for place in sorted(found, key=lambda path: (path.name, str(path))):
         try:
             if is_sweep(place):  # first: a sweep may hold the profile that it was predicted with
-                sweeps.append(_whole_sweep(place))
+                sweeps.append(read_sweep(place))
             elif is_profile(place):
                 profiles.append((place.name, read_profile(place)))
             else:
@@ -149,7 +155,7 @@ def gather(paths: Iterable[Path]) -> Gathered:
                 if run.id in runs:
                     raise UsageError(f"the same run as {runs[run.id].folder}")
                 runs[run.id] = run
-        except (UsageError, OSError, RecursionError) as error:
+        except (UsageError, OSError) as error:
             # The report may be shown to anybody: where the folder lay is nobody's affair.
             skipped.append(Skipped(place.name, str(error).replace(f"{place}/", "").replace(str(place), "it")))
     if not (runs or sweeps or profiles):
@@ -200,18 +206,10 @@ def _begun(place: Path) -> str:
         return named[0]
     times = []
     for file in (*place.glob("run.json"), *place.glob("c*/run.json")):
-        with contextlib.suppress(UsageError, OSError, KeyError, TypeError, ValueError):
-            created = datetime.fromisoformat(read_json_object(file)["created_utc"])
-            times.append(f"{created.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}")
+        with contextlib.suppress(UsageError):
+            begun = RunFolder.load(file.parent).begun
+            times.append(f"{begun.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}")
     return max(times, default="")
-
-
-def _whole_sweep(place: Path) -> ReadSweep:
-    """A sweep; what its files lack or have in another shape than they ought to makes it a damaged one."""
-    try:
-        return read_sweep(place)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UsageError(f"damaged ({type(error).__name__}: {error})") from error
 
 
 def read_whole_run(path: Path) -> Run:
@@ -223,7 +221,7 @@ def read_whole_run(path: Path) -> Run:
     folder = RunFolder.load(path)
     config = read_config(folder)
     tallies = {spec.label: Tally() for spec in config.methods}
-    summary = folder.summary() if folder.finished else None
+    summary = read_summary(folder, config) if folder.finished else None
     kept: list[RequestRecord] = []
     traced = _Traced()
     for record in whole_records(folder, config):
@@ -234,11 +232,7 @@ def read_whole_run(path: Path) -> Run:
     if len({prompt for tally in tallies.values() for prompt in tally.by_prompt}) > config.task.prompts:
         raise UsageError(f"requests.jsonl holds more prompts than the {config.task.prompts} of run.json")
     if summary is None:
-        verdicts, metrics = read_scores(path)
-        try:
-            summary = summarise(config, kept, verdicts or None, metrics=metrics)
-        except ValueError as error:
-            raise UsageError(f"requests.jsonl is damaged ({error})") from error
+        summary = summary_so_far(folder, config, kept, *read_scores(path))
     if [row.method for row in summary.rows] != list(tallies):
         raise UsageError("summary.json has its methods in another order than run.json")
     judged = scores(read_judgments(path), list(tallies))
@@ -290,18 +284,8 @@ class _Traced:
 
 def _whole_projections(folder: RunFolder, labels: Sequence[str]) -> list[dict[str, Any]]:
     found = read_projections(folder)
-    for content in found:
-        try:
-            figures = [figure for row in content["rows"].values() for figure in row.values()]
-            fits = {*content["rows"]} <= {*labels} and all(
-                isinstance(figure[name], int | float) for figure in figures for name in ("value", "low", "high")
-            )
-            fits &= all(isinstance(content[name], str) for name in ("gpu", "device"))
-            fits &= all("decode_tok_s" in row for row in content["rows"].values())
-        except (KeyError, TypeError, AttributeError):
-            fits = False
-        if not fits:
-            raise UsageError("a projection is damaged or of another run; run with --project again")
+    if any({*content["rows"]} - {*labels} for content in found):
+        raise UsageError("a projection is of another run; run with --project again")
     return found
 
 

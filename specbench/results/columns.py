@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.config import JsonDict
@@ -113,4 +113,6 @@ def _kind(annotation: Any) -> tuple[Any, bool]:
     if get_origin(annotation) in (Union, UnionType):
         (annotation,) = [each for each in get_args(annotation) if each is not NoneType]
         optional = True
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
     return (str, optional) if get_origin(annotation) is Literal else (annotation, optional)

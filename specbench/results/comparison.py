@@ -164,16 +164,18 @@ def _pairs(a: Side, b: Side) -> list[tuple[str, str]]:
 
 def _described(side: Side) -> dict[str, Any]:
     """What a run was run with, as far as that may differ."""
-    config, environment = side.read.config, side.read.run.get("environment", {})
+    config = side.read.config
+    environment = side.read.run.get("environment") or {}
+    cpu, device = (environment.get(name) or {} for name in ("cpu", "device"))
     dirty = " with changes" if environment.get("git_dirty") else ""
     commit = environment.get("git_commit")
     return {
         "model": config.model.name,
         "weights": config.model.fingerprint[:12],
         "dtype": config.model.dtype,
-        "device": environment.get("device", {}).get("name"),
-        "processor": environment.get("cpu", {}).get("model"),
-        "threads": environment.get("cpu", {}).get("torch_threads"),
+        "device": device.get("name"),
+        "processor": cpu.get("model"),
+        "threads": cpu.get("torch_threads"),
         "commit": commit and commit[:12] + dirty,
         "specbench": environment.get("specbench"),
         "torch": environment.get("versions", {}).get("torch"),

@@ -20,11 +20,17 @@ def engine_line(report: Mapping[str, Any]) -> str:
         parts.append(f"attention: {attention}" + (f" ({report['why']})" if report.get("why") else ""))
     if graphs := report.get("graphs"):
         captured = f"{graphs} {'graph' if graphs == 1 else 'graphs'} captured"
-        if report.get("capture_s") is not None:
-            captured += f" in {report['capture_s']:.1f} s"
-        if report.get("capture_bytes") is not None:
-            captured += f", {report['capture_bytes'] / _MIB:.0f} MiB"
+        if (seconds := _number(report, "capture_s")) is not None:
+            captured += f" in {seconds:.1f} s"
+        if (size := _number(report, "capture_bytes")) is not None:
+            captured += f", {size / _MIB:.0f} MiB"
         parts.append(captured)
-    if report.get("compile_s"):
-        parts.append(f"compiled in {report['compile_s']:.1f} s")
+    if seconds := _number(report, "compile_s"):
+        parts.append(f"compiled in {seconds:.1f} s")
     return "; ".join(parts)
+
+
+def _number(report: Mapping[str, Any], name: str) -> float | None:
+    """A figure; a report is kept as it is, so that anything may stand there."""
+    found = report.get(name)
+    return found if isinstance(found, (int, float)) else None

@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,14 +24,15 @@ from specbench.common.files import (
     write_atomic,
     write_json_atomic,
 )
-from specbench.common.reading import read_json_object, schema_version
-from specbench.results.request_log import RequestLog, read_requests, whole_lines
+from specbench.common.reading import damaged, in_64_bits, read_json_object, schema_version
+from specbench.results.request_log import RequestLog, complete_lines, read_requests
+from specbench.results.run_file import REPEAT, RUN, read_run_file
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
 from specbench.results.summary_schema import RunSummary
-from specbench.results.versions import assert_of_today, fault, line_of, record_of, summary_json, summary_of
+from specbench.results.versions import assert_of_today, line_of, record_of, summary_json, summary_of
 
-_TODO = "restore it or repeat the run"
-_LOCK, _RUN, _REQUESTS, _SUMMARY, _DONE = ".lock", "run.json", "requests.jsonl", "summary.json", "DONE"
+_LOCK, _REQUESTS, _SUMMARY, _DONE = ".lock", "requests.jsonl", "summary.json", "DONE"
+_AGAIN = "run it again"
 
 
 class RunFolder:
@@ -74,11 +76,11 @@ class RunFolder:
             UsageError: what is there is something else.
             EnvironmentRefused: another process is writing to it, or the disk is full.
         """
-        if not (path / _RUN).exists():
+        if not (path / RUN).exists():
             try:
                 return cls._make(path, digest, run, Path.rename)
             except EnvironmentRefused:
-                if not (path / _RUN).exists():  # else another process was first
+                if not (path / RUN).exists():  # else another process was first
                     raise
         found = cls.reopen(path)
         if found.run.get("digest") != digest:
@@ -99,7 +101,7 @@ class RunFolder:
         self._assert_goes_on()
         content = {**run, "schema_version": SCHEMA_VERSION, "digest": self.run["digest"]}
         (self.path / _DONE).unlink(missing_ok=True)
-        write_json_atomic(self.path / _RUN, content)
+        write_json_atomic(self.path / RUN, content)
         self.run = content
 
     @classmethod
@@ -113,7 +115,7 @@ class RunFolder:
         try:
             draft.mkdir(parents=True)
             lock = _acquire(draft)
-            write_json_atomic(draft / _RUN, content)
+            write_json_atomic(draft / RUN, content)
             path = rename(draft, wanted)
             sync_folder(wanted.parent)
         except BaseException as error:
@@ -135,7 +137,7 @@ class RunFolder:
         """
         for path in sorted(out.glob(f"*-{digest[:8]}*"), reverse=True):  # names begin with the time
             try:
-                run = read_json_object(path / _RUN)
+                run = read_run_file(path)
             except (UsageError, OSError):
                 continue  # not a run, or damaged: nothing to go on from
             if run.get("digest") != digest or (path / _DONE).exists():
@@ -177,10 +179,10 @@ class RunFolder:
         Raises:
             UsageError: not a run folder, a damaged ``run.json``, or a newer schema.
         """
-        if not (path / _RUN).is_file():
-            raise UsageError(f"{path} is not a run folder (it has no {_RUN}); name a folder that specbench run wrote")
-        run = read_json_object(path / _RUN)
-        schema_version(run, path / _RUN, SCHEMA_VERSION, _TODO)
+        if not os.path.isfile(path / RUN):  # which takes any path; that of Path raises where a folder is shut
+            raise UsageError(f"{path} is not a run folder (it has no {RUN}); name a folder that specbench run wrote")
+        run = read_run_file(path)
+        schema_version(run, path / RUN, SCHEMA_VERSION, REPEAT)
         return cls(path, run)
 
     @classmethod
@@ -198,7 +200,19 @@ class RunFolder:
     def schema(self) -> int:
         """Version of its files. One of an older schema is read, scored and judged as it is, and gets no new requests:
         these would have other names than those that it has."""
-        return schema_version(self.run, self.path / _RUN, SCHEMA_VERSION, _TODO)
+        return schema_version(self.run, self.path / RUN, SCHEMA_VERSION, REPEAT)
+
+    @property
+    def begun(self) -> datetime:
+        """When the run was made.
+
+        Raises:
+            UsageError: ``run.json`` does not say it.
+        """
+        said = self.run.get("created_utc")
+        if said is None:
+            raise damaged(self.path / RUN, "it has no created_utc", REPEAT)
+        return datetime.fromisoformat(said)
 
     def assert_of_today(self) -> None:
         """Refuses what would put requests of today's schema beside those of an older one.
@@ -237,16 +251,10 @@ class RunFolder:
             UsageError: one does not fit; names the line and the field.
         """
         schema = self.schema
-        for number, line in enumerate(whole_lines(self.requests_path), 1):
-            try:
-                record = record_of(line, schema)
-            except ValueError as error:  # ValidationError is one
-                where = f"{self.requests_path} line {number}"
-                # Who writes is repeating the command already, and decodes what is missing.
-                writing = self._lock is not None
-                todo = "delete that line to go on without its request" if writing else "run it again"
-                raise UsageError(f"{where} is damaged: {fault(error)}; {todo}") from error
-            yield record
+        # Who writes is repeating the command already, and decodes what is missing.
+        todo = _AGAIN if self._lock is None else "delete that line to go on without its request"
+        for where, line in complete_lines(self.requests_path, todo):
+            yield record_of(line, schema, where, todo)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """The same as they are written, with today's names but unchecked: for who needs little of each.
@@ -255,11 +263,8 @@ class RunFolder:
             UsageError: a line is no JSON object, or has names of two schemas.
         """
         schema = self.schema
-        for number, line in enumerate(read_requests(self.requests_path), 1):
-            try:
-                yield line_of(line, schema)
-            except ValueError as error:
-                raise UsageError(f"{self.requests_path} line {number} is damaged: {error}; run it again") from error
+        for where, line in read_requests(self.requests_path, _AGAIN):
+            yield line_of(line, schema, where, _AGAIN)
 
     @property
     def requests_path(self) -> Path:
@@ -273,13 +278,11 @@ class RunFolder:
             UsageError: it does not fit; names the field.
         """
         path = self.path / _SUMMARY
-        if not path.exists():
+        if not os.path.lexists(path):
             return None
-        content = read_json_object(path)
-        try:
-            return summary_of(content, self.schema)
-        except ValueError as error:
-            raise UsageError(f"{path} is damaged: {fault(error)}; restore it or repeat the run") from error
+        content = read_json_object(path, REPEAT)
+        in_64_bits(content, path, REPEAT)
+        return summary_of(content, self.schema, path, REPEAT)
 
     def finish(self, summary: RunSummary) -> None:
         """Writes ``summary.json``, then ``DONE``, and closes the folder.

@@ -17,10 +17,12 @@ import pandas as pd
 from specbench.common import UsageError
 from specbench.results.columns import cells_of, columns_of
 from specbench.results.folder import RunFolder
-from specbench.results.read import read_config, read_run, read_scores, whole_records
+from specbench.results.read import read_config, read_run, whole_records
+from specbench.results.run_file import known
 from specbench.results.schema import BASELINE, MethodSpec, RequestRecord, RunConfig
 from specbench.results.summary_schema import MethodSummary
 from specbench.results.sweep_folder import is_sweep, part_folders
+from specbench.results.verdicts import read_scores
 
 _Row = dict[str, Any]
 
@@ -96,7 +98,7 @@ def _requests(name: str, path: Path, text: bool) -> Iterator[_Row]:
     config = read_config(folder)
     verdicts, metrics = read_scores(path)
     shared = config.concurrency > 1
-    of_method = _of_methods(name, config, _device(folder))
+    of_method = _of_methods(name, config, _device(folder, config))
     for record in whole_records(folder, config, traces=False):
         key = record.request_id
         yield {
@@ -113,7 +115,7 @@ def _requests(name: str, path: Path, text: bool) -> Iterator[_Row]:
 
 def _methods(name: str, path: Path) -> Iterator[_Row]:
     read = read_run(path, traces=False)
-    of_method = _of_methods(name, read.config, _device(RunFolder.load(path)))
+    of_method = _of_methods(name, read.config, _device(RunFolder.load(path), read.config))
     for row in read.summary.rows:
         found = {**of_method[row.method], **cells_of(row), "complete": read.summary.complete}
         # AR against itself is 1, of which there is nothing to say.
@@ -121,10 +123,9 @@ def _methods(name: str, path: Path) -> Iterator[_Row]:
         yield found | dict.fromkeys(missing)
 
 
-def _device(folder: RunFolder) -> str:
+def _device(folder: RunFolder, config: RunConfig) -> str:
     """What the environment calls the device; a run that says nothing of it has its kind at least."""
-    device = folder.run.get("environment", {}).get("device", {})
-    return str(device.get("name") or folder.run["model"]["device"])
+    return known(folder.run, "environment", "device", "name") or config.model.device
 
 
 def _of_methods(name: str, config: RunConfig, device: str) -> dict[str, _Row]:
@@ -183,4 +184,6 @@ def _typed(values: list[Any]) -> Any:
     dtypes: Mapping[frozenset[type], Any] = {
         frozenset({bool}): "boolean", frozenset({int}): "Int64", frozenset({str}): "string",
     }  # fmt: skip
-    return pd.array(values, dtype=dtypes.get(frozenset(known), "object"))
+    if dtype := dtypes.get(frozenset(known)):
+        return pd.array(values, dtype=dtype)
+    return pd.Series(values, dtype="object").array  # which takes values that are lists, too

@@ -8,10 +8,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from specbench.common import UsageError
-from specbench.common.errors import first_fault
+from specbench.common.reading import fitted
 from specbench.results.request_log import read_requests
 from specbench.results.schema import Record
 
@@ -58,12 +57,9 @@ def read_judgments(folder: Path) -> list[Judgment]:
         UsageError: a line is damaged; names its number.
     """
     found: dict[tuple[str, str], Judgment] = {}
-    for number, row in enumerate(read_requests(folder / JUDGMENTS), 1):
-        try:
-            judgment = Judgment.model_validate(row)
-        except ValidationError as error:
-            where = f"{folder / JUDGMENTS} line {number}"
-            raise UsageError(f"{where} is damaged ({first_fault(error)}); delete that line") from None
+    todo = "delete that line"
+    for where, row in read_requests(folder / JUDGMENTS, todo):
+        judgment = fitted(Judgment, row, where, todo)
         found[judgment.judge.model_dump_json(), judgment.request] = judgment
     return list(found.values())
 

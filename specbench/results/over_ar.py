@@ -123,10 +123,11 @@ def _mean_speed(records: Sequence[RequestRecord], shared: bool, of_text: bool = 
     for record in records:
         questions[record.prompt_id].append(record)
     speeds = [
-        sum(r.text_tokens if of_text else r.output_tokens for r in turns) / sum(r.whole_s(shared) for r in turns)
+        ratio(sum(r.text_tokens if of_text else r.output_tokens for r in turns), sum(r.whole_s(shared) for r in turns))
         for turns in questions.values()
     ]
-    return mean(speeds) if speeds else None
+    known = [speed for speed in speeds if speed is not None]
+    return mean(known) if known else None
 
 
 def over_base(

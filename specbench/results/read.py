@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import gc
-import json
-import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specbench.common import UsageError
-from specbench.common.errors import first_fault
+from specbench.common.errors import first_fault, one_line
 from specbench.common.files import write_json_atomic
+from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import read_judgments, scores
-from specbench.results.schema import RequestRecord, RunConfig, request_key
-from specbench.results.schema_1 import projection_from_1, projection_to_1
+from specbench.results.run_file import REPEAT, RUN
+from specbench.results.schema import PHASES, RequestRecord, RunConfig, request_key
+from specbench.results.schema_1 import projection_to_1
 from specbench.results.summary import summarise
 from specbench.results.summary_schema import RunSummary
-from specbench.results.verdicts import VERDICTS, read_metrics, read_verdicts
+from specbench.results.verdicts import read_scores
+from specbench.results.versions import projection_of
 
 #: File name of a projection onto another GPU.
 PROJECTION = "projection-{}.json"
@@ -61,7 +62,7 @@ def read_run(path: Path, *, traces: bool = True) -> ReadRun:
     with _uncollected():
         records = list(whole_records(folder, config, traces=traces))
     verdicts, metrics = read_scores(path)
-    summary = folder.summary() or summarise(config, records, verdicts or None, metrics=metrics)
+    summary = read_summary(folder, config) or summary_so_far(folder, config, records, verdicts, metrics)
     judgments = read_judgments(path)
     judged = scores(judgments, [spec.label for spec in config.methods])
     return ReadRun(folder.run, config, records, verdicts, summary, judged, read_projections(folder), folder.finished)
@@ -73,23 +74,51 @@ def read_config(folder: RunFolder) -> RunConfig:
     Raises:
         UsageError: it does not fit; names the field.
     """
-    try:
-        return RunConfig.model_validate({k: v for k, v in folder.run.items() if k in RunConfig.model_fields})
+    where, todo = folder.path / RUN, "run it again"
+    found = {name: value for name, value in folder.run.items() if name in RunConfig.model_fields}
+    try:  # strict: run.json is also shown as it is, so its values have to be what the model makes of them
+        config = RunConfig.model_validate(found, strict=True)
     except ValidationError as error:
-        raise UsageError(f"{folder.path} is damaged: {first_fault(error)}; run it again") from error
+        raise damaged(where, first_fault(error), todo) from None
+    labels = [spec.label for spec in config.methods]
+    if twice := next((label for at, label in enumerate(labels) if label in labels[:at]), None):
+        raise damaged(where, f"method '{twice}' is there twice", todo)
+    return config
 
 
-def read_scores(path: Path) -> tuple[dict[str, bool], dict[str, dict[str, bool]]]:
-    """Verdicts and further metrics of a run, see :mod:`specbench.evals.launch`.
+def read_summary(folder: RunFolder, config: RunConfig) -> RunSummary | None:
+    """The summary of a run, None where there is none yet; of an unfinished sweep it may lack methods.
 
     Raises:
-        UsageError: damaged.
+        UsageError: it does not fit, or is of another run than the configuration.
+    """
+    summary = folder.summary()
+    if summary is None:
+        return None
+    rows, labels = [row.method for row in summary.rows], {spec.label for spec in config.methods}
+    if len({*rows}) < len(rows) or not labels.issuperset(rows):
+        raise _mixed(folder, "its summary has other methods than run.json")
+    if config.base is None and any(row.over_base for row in summary.rows):
+        raise _mixed(folder, "its summary has a base model, and run.json has none")
+    return summary
+
+
+def summary_so_far(
+    folder: RunFolder,
+    config: RunConfig,
+    records: Iterable[RequestRecord],
+    verdicts: Mapping[str, bool],
+    metrics: Mapping[str, Mapping[str, bool]],
+) -> RunSummary:
+    """The figures of an unfinished run.
+
+    Raises:
+        UsageError: its requests have none, as where a sum of them is infinite.
     """
     try:
-        return read_verdicts(path), read_metrics(path)
-    except (ValueError, KeyError, TypeError) as error:
-        again = f"python -m specbench.evals {path}"
-        raise UsageError(f"{path / VERDICTS} is damaged ({error}); {again} writes it anew") from error
+        return summarise(config, records, verdicts or None, metrics=metrics)
+    except ValidationError as error:
+        raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
 
 
 def whole_records(folder: RunFolder, config: RunConfig, *, traces: bool = True) -> Iterator[RequestRecord]:
@@ -108,14 +137,16 @@ def whole_records(folder: RunFolder, config: RunConfig, *, traces: bool = True) 
     keys: set[str] = set()
     for record in folder.records():
         if said := _misplaced(record, sums, keys):
-            raise UsageError(
-                f"{folder.path} is damaged or mixed: {record.request_id} {said}; restore it or repeat the run"
-            )
+            raise UsageError(f"{folder.path} is damaged or mixed: {one_line(record.request_id)} {said}; {REPEAT}")
         keys.add(record.request_id)
         sums[record.method] = sums[record.method].with_(record)
         yield record if traces else record.untraced()
-    if said := _miscounted(folder, sums):
-        raise UsageError(f"{folder.path} is cut off or mixed: {said}; restore it or repeat the run")
+    if folder.finished and (said := _miscounted(read_summary(folder, config), sums)):
+        raise _mixed(folder, said)
+
+
+def _mixed(folder: RunFolder, said: str) -> UsageError:
+    return UsageError(f"{folder.path} is cut off or mixed: {said}; {REPEAT}")
 
 
 class _Sums(NamedTuple):
@@ -139,17 +170,30 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
         return "is there twice"
     if not len(record.output_ids) == record.output_tokens == 1 + sum(record.accepted_lengths):
         return "has other tokens than its forwards emitted"
+    if min(record.accepted_lengths, default=0) < 0:
+        return "has a forward that emitted less than nothing"
     times = (record.ttft_s, record.decode_s, record.latency_s, record.prefill_share_s, record.decode_share_s)
-    if not all(math.isfinite(seconds) and seconds >= 0 for seconds in times):
+    if not (min(times) >= _SHORTEST_S and max(times) <= _LONGEST_S) and not all(map(_is_a_time, times)):
         return "has a time that is none"
+    if record.phases_s is not None and (
+        record.phases_s.keys() != {*PHASES} or len({len(steps) for steps in record.phases_s.values()}) > 1
+    ):
+        return "has other phases than those of its steps"
     return ""
 
 
-def _miscounted(folder: RunFolder, sums: Mapping[str, _Sums]) -> str:
+#: No clock tells less, and no run takes longer; between them no sum and no ratio of times is infinite.
+_SHORTEST_S, _LONGEST_S = 1e-12, 1e9
+
+
+def _is_a_time(seconds: float) -> bool:
+    return seconds == 0 or _SHORTEST_S <= seconds <= _LONGEST_S
+
+
+def _miscounted(summary: RunSummary | None, sums: Mapping[str, _Sums]) -> str:
     """What a finished run's summary has of other requests than these; empty where it is of the same."""
-    summary = folder.summary() if folder.finished else None
     if summary is None:
-        return "it is finished and has no summary" if folder.finished else ""
+        return "it is finished and has no summary"
     told = {row.method: _Sums(row.requests, row.tokens, row.target_forwards) for row in summary.rows}
     if {*told} != {*sums}:
         return "its summary has other methods than run.json"
@@ -177,19 +221,39 @@ def read_projections(folder: RunFolder) -> list[dict[str, Any]]:
     """What ``--project`` wrote beside a run.
 
     Raises:
-        UsageError: damaged.
+        UsageError: one cannot be read or does not fit; names the field.
     """
-    found = []
+    found, todo = [], "delete it, or run with --project again"
     for file in sorted(folder.path.glob(PROJECTION.format("*"))):
-        try:
-            content = json.loads(file.read_bytes())
-            if not isinstance(content["rows"], dict):
-                raise TypeError("its rows are no mapping")
-            content = projection_from_1(content) if folder.schema == 1 else content
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{file} is damaged ({error}); delete it, or run with --project again") from error
+        content = read_json_object(file, todo)
+        in_64_bits(content, file, todo)
+        content = projection_of(content, folder.schema, file, todo)
+        fitted(_Projection, content, file, todo)
         found.append(content)
     return found
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Band(_Part):
+    value: float
+    low: float
+    high: float
+
+
+class _ProjectedRow(_Part):
+    decode_tok_s: _Band
+    speedup: _Band = _Band(value=1, low=1, high=1)
+
+
+class _Projection(_Part):
+    """As far as it is shown."""
+
+    gpu: str
+    device: str
+    rows: dict[str, _ProjectedRow]
 
 
 def write_projection(folder: RunFolder, gpu: str, content: Mapping[str, Any]) -> None:
@@ -212,7 +276,7 @@ def read_whole(path: Path) -> ReadRun:
     folder = RunFolder.load(path)
     if not folder.finished:
         raise UsageError(f"{path} is not finished; repeat its command to go on")
-    if not folder.summary():
+    if folder.summary() is None:
         raise UsageError(f"{path} has no summary.json; restore it or repeat the run")
     read = read_run(path)
     try:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench.common import UsageError
 from specbench.common.files import refused, sync_folder
+from specbench.common.reading import json_object, parse_json, read_lines, unreadable
+
+_TODO = "delete that line to go on without its request"
 
 
 class RequestLog:
@@ -24,7 +27,10 @@ class RequestLog:
         """Opens or creates the file, and cuts off a last line that a kill has torn."""
         self.path = path
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+            if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+                os.close(self._fd)
+                raise unreadable(path, "it is no ordinary file", "remove it and repeat the command")
             self._end, self.kept = _whole_lines(self._fd)
             os.ftruncate(self._fd, self._end)
             sync_folder(path.parent)
@@ -38,7 +44,7 @@ class RequestLog:
             EnvironmentRefused: the disk is full; the lines before this one are kept and this one leaves no trace.
             TypeError, ValueError: ``obj`` is not JSON (nan is not).
         """
-        # ASCII escapes, so that no text a model wrote (lone surrogates, U+2028) can break a line or an encoder.
+        # ASCII escapes, so that no text a model wrote (U+2028) can break a line or an encoder.
         line = json.dumps(obj, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         try:
             os.ftruncate(self._fd, self._end)  # drops what an append that Ctrl-C broke off may have left
@@ -55,7 +61,7 @@ class RequestLog:
 
     def read(self) -> Iterator[dict[str, Any]]:
         """The lines written so far, see :func:`read_requests`."""
-        return read_requests(self.path)
+        return (row for _, row in read_requests(self.path))
 
     def close(self) -> None:
         """Releases the file; a second call does nothing."""
@@ -64,29 +70,28 @@ class RequestLog:
         self._fd = -1
 
 
-def read_requests(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a ``requests.jsonl``; none if it does not exist yet.
+def read_requests(path: Path, todo: str = _TODO) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The complete lines of a ``requests.jsonl``, each with how an error names it; none if it does not exist yet.
 
     A last line without its newline was cut off by a kill: it never counted, and is skipped.
 
+    Args:
+        path: the file.
+        todo: what helps where a line is damaged, as an order.
+
     Raises:
-        UsageError: another line is not a JSON object; names its number.
+        UsageError: it cannot be read, or another line is not a JSON object; names its number.
     """
-    for number, line in enumerate(whole_lines(path), 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise UsageError(f"{path} line {number} is damaged; delete that line to go on without its request")
-        yield row
+    for where, line in complete_lines(path, todo):
+        yield where, json_object(parse_json(line, where, todo), where, todo)
 
 
-def whole_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file but a last one without its newline; none if it does not exist yet."""
-    if path.exists():
-        with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
+def complete_lines(path: Path, todo: str) -> Iterator[tuple[str, bytes]]:
+    """The same as they are written; a blank one is a line like others."""
+    if os.path.lexists(path):
+        place = f"{path} line"
+        for number, line in enumerate(read_lines(path, todo, finished=True), 1):
+            yield f"{place} {number}", line
 
 
 def _whole_lines(fd: int) -> tuple[int, int]:

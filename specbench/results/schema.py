@@ -6,7 +6,7 @@ import hashlib
 import json
 import string
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -26,13 +26,22 @@ BASE = "ar@base"
 #: ``--graphs`` values, as the engine takes them: None is on for CUDA and off elsewhere.
 GRAPHS: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
+#: Whole numbers as tables and JSON readers of other languages have them.
+Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+
+#: Those that count something.
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+#: Measured figures: of no size at which a sum of many is infinite.
+Figure = Annotated[float, Field(ge=-1e15, le=1e15)]
+
 FinishReason = Literal["stop", "stop-string", "length"]
 
 
 class Record(BaseModel):
     """Base of everything written: unknown fields are errors, values do not change after construction."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class MethodSpec(Record):
@@ -142,11 +151,11 @@ class RunConfig(Record):
     model: ModelSpec
     base: ModelSpec | None = Field(default=None, description="what the model was made from; its row is ar@base")
     task: TaskSpec
-    methods: list[MethodSpec]
+    methods: list[MethodSpec] = Field(min_length=1)
     sampling: SamplingSpec
     max_new_tokens: int
     repeats: int
-    concurrency: int
+    concurrency: int = Field(ge=1)
     attention: str = Field(description="backend as asked for; summary.json says under engine what auto chose")
     graphs: Literal["auto", "on", "off"] = Field(default="off", description="CUDA graphs; auto is on for CUDA")
     compile: bool = Field(default=False, description="torch.compile on the layers' elementwise work")
@@ -170,11 +179,11 @@ class RunConfig(Record):
 class GpuTrace(Record):
     """The GPU over one request, through NVML; None is what it does not tell."""
 
-    sm_clock_mhz: int | None = Field(description="when the request ended, as the memory's")
-    memory_clock_mhz: int | None
-    temperature_c: int | None = Field(description="the higher one of start and end")
-    energy_j: float | None = Field(description="its even share of what the GPU consumed while it was in its slot")
-    power_w: float | None = Field(description="mean of the whole GPU from its start to its end")
+    sm_clock_mhz: Whole | None = Field(description="when the request ended, as the memory's")
+    memory_clock_mhz: Whole | None
+    temperature_c: Whole | None = Field(description="the higher one of start and end")
+    energy_j: Figure | None = Field(description="its even share of what the GPU consumed while it was in its slot")
+    power_w: Figure | None = Field(description="mean of the whole GPU from its start to its end")
     throttled: list[str] | None = Field(
         description="what held the clocks down at its start, its end or between", json_schema_extra=NO_COLUMN
     )
@@ -221,10 +230,10 @@ class RequestRecord(Record):
     request_id: str = Field(description="method|prompt|repeat, and |turn after the first; unique in its run")
     method: str
     prompt_id: str
-    repeat: int
-    turn: int = Field(1, description="of a conversation, from 1")
+    repeat: Count
+    turn: Count = Field(1, description="of a conversation, from 1")
     category: str = ""
-    prompt_tokens: int
+    prompt_tokens: Count
     output_ids: list[int] = Field(
         description="tokens kept: up to and including the first stop, never past the budget",
         json_schema_extra=NO_COLUMN,
@@ -234,28 +243,28 @@ class RequestRecord(Record):
         json_schema_extra=NO_COLUMN,
     )
     finish_reason: FinishReason
-    output_tokens: int
-    overshoot_tokens: int = Field(description="committed behind the stop or the budget, dropped and not counted")
-    stop_tail_tokens: int = Field(description="kept tokens that lie wholly in or behind a stop string")
+    output_tokens: Count
+    overshoot_tokens: Count = Field(description="committed behind the stop or the budget, dropped and not counted")
+    stop_tail_tokens: Count = Field(description="kept tokens that lie wholly in or behind a stop string")
     accepted_lengths: list[int] = Field(
         description="kept tokens of each target forward after prefill", json_schema_extra=NO_COLUMN
     )
-    tree_rows: int = Field(description="forwarded after prefill")
-    target_forwards: int = Field(description="after prefill")
-    draft_forwards: int
-    start_s: float = Field(description="on the clock of its segment")
-    segment: int = Field(description="counts the stretches of uninterrupted running of one method")
+    tree_rows: Count = Field(description="forwarded after prefill")
+    target_forwards: Count = Field(description="after prefill")
+    draft_forwards: Count
+    start_s: Figure = Field(description="on the clock of its segment")
+    segment: Count = Field(description="counts the stretches of uninterrupted running of one method")
     ttft_s: float
     decode_s: float
     latency_s: float
     prefill_share_s: float
     decode_share_s: float
-    phases_s: dict[str, list[float]] | None = Field(
+    phases_s: dict[str, list[Figure]] | None = Field(
         default=None,
         description="with --trace: seconds of each step by phase, shared out like decode_share_s",
         json_schema_extra=NO_COLUMN,
     )
-    peak_memory_bytes: int | None = Field(
+    peak_memory_bytes: Count | None = Field(
         default=None,
         description="the most that torch's allocator held on the GPU from the start of its segment to its end, weights "
         "and cache included; None on a CPU",

@@ -60,7 +60,7 @@ def summary_to_1(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def projection_from_1(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a ``projection-GPU.json`` with today's names.
+    """The content of a ``projection-GPU.json`` with today's names; what has another shape is left to the model.
 
     Raises:
         ValueError: it has a name of today already; names it.
@@ -91,8 +91,11 @@ def _row(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _projection(content: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    rows = content["rows"].items()
-    return {**content, "rows": {label: _renamed(found, names) for label, found in rows}}
+    rows = content.get("rows")
+    if not isinstance(rows, dict):
+        return dict(content)
+    named = {label: _renamed(row, names) if isinstance(row, dict) else row for label, row in rows.items()}
+    return {**content, "rows": named}
 
 
 def _renamed(found: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

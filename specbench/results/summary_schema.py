@@ -103,10 +103,10 @@ class OverBase(_Part):
 class Rate(_Part):
     """How many prompts have a grade, with Wilson's interval of their share."""
 
-    count: int
-    of: int
-    low: float | None = None
-    high: float | None = None
+    count: int = Field(ge=0)
+    of: int = Field(ge=0)
+    low: float | None = Field(default=None, ge=0, le=1)
+    high: float | None = Field(default=None, ge=0, le=1)
 
 
 class NoiseFloor(_Part):

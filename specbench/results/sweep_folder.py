@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, PositiveInt
 
 from specbench.common import UsageError
-from specbench.common.reading import fitted, read_json_object, schema_version
+from specbench.common.reading import fitted, in_64_bits, read_json_object, schema_version
 from specbench.results.schema import Record
 
 SWEEP = "sweep.json"
@@ -54,6 +54,7 @@ def read_head(path: Path) -> dict[str, Any]:
     if not path.is_dir() or not file.exists():
         raise UsageError(f"{path} is no sweep (it has no {SWEEP}); name a folder that specbench sweep wrote")
     content = read_json_object(file, todo)
+    in_64_bits(content, file, todo)
     schema_version(content, file, SWEEP_SCHEMA, todo)
     return fitted(_Head, content, file, todo).model_dump(mode="json")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,49 +10,76 @@ from pydantic import ValidationError
 
 from specbench.common import UsageError
 from specbench.common.errors import first_fault
+from specbench.common.reading import damaged, fitted, json_object, parse_json
+from specbench.results.run_file import known
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
-from specbench.results.schema_1 import record_from_1, summary_from_1, summary_to_1
+from specbench.results.schema_1 import projection_from_1, record_from_1, summary_from_1, summary_to_1
 from specbench.results.summary_schema import RunSummary
 
 
-def record_of(line: bytes, schema: int) -> RequestRecord:
+def record_of(line: bytes, schema: int, where: str, todo: str) -> RequestRecord:
     """A line of ``requests.jsonl``.
 
+    Args:
+        line: as it is written.
+        schema: of the run.
+        where: how the error names it.
+        todo: what helps, as an order.
+
     Raises:
-        ValueError: it does not fit; :func:`fault` says why.
+        UsageError: it does not fit; names the field.
+    """
+    if schema != SCHEMA_VERSION:
+        found = json_object(parse_json(line, where, todo), where, todo)
+        return fitted(RequestRecord, line_of(found, schema, where, todo), where, todo)
+    try:  # without the dictionary between: half of the time
+        return RequestRecord.model_validate_json(line)
+    except ValidationError as error:
+        raise damaged(where, first_fault(error), todo) from None
+
+
+def line_of(found: dict[str, Any], schema: int, where: str, todo: str) -> dict[str, Any]:
+    """The same as a dictionary with today's names, unchecked; arguments as of :func:`record_of`.
+
+    Raises:
+        UsageError: it has names of two schemas.
     """
     if schema == SCHEMA_VERSION:
-        return RequestRecord.model_validate_json(line)
-    found = json.loads(line)
-    return RequestRecord.model_validate(line_of(found, schema) if isinstance(found, dict) else found)
+        return found
+    try:
+        return record_from_1(found)
+    except ValueError as error:
+        raise damaged(where, str(error), todo) from None
 
 
-def line_of(found: dict[str, Any], schema: int) -> dict[str, Any]:
-    """The same as a dictionary with today's names, unchecked.
-
-    Raises:
-        ValueError: it has names of two schemas.
-    """
-    return found if schema == SCHEMA_VERSION else record_from_1(found)
-
-
-def summary_of(content: Mapping[str, Any], schema: int) -> RunSummary:
-    """The content of ``summary.json``.
+def summary_of(content: Mapping[str, Any], schema: int, where: Path, todo: str) -> RunSummary:
+    """The content of ``summary.json``; the other arguments as of :func:`record_of`.
 
     Raises:
-        ValueError: it does not fit; :func:`fault` says why.
+        UsageError: it does not fit; names the field.
     """
-    return RunSummary.model_validate(content if schema == SCHEMA_VERSION else summary_from_1(content))
+    try:
+        named = content if schema == SCHEMA_VERSION else summary_from_1(content)
+    except ValueError as error:
+        raise damaged(where, str(error), todo) from None
+    return fitted(RunSummary, named, where, todo)
+
+
+def projection_of(content: Mapping[str, Any], schema: int, where: Path, todo: str) -> dict[str, Any]:
+    """The content of a ``projection-GPU.json`` with today's names, unchecked; arguments as of :func:`summary_of`.
+
+    Raises:
+        UsageError: it has names of two schemas.
+    """
+    try:
+        return dict(content) if schema == SCHEMA_VERSION else projection_from_1(content)
+    except ValueError as error:
+        raise damaged(where, str(error), todo) from None
 
 
 def summary_json(summary: RunSummary, schema: int) -> dict[str, Any]:
-    """The same as it is written."""
+    """The content of ``summary.json`` as it is written."""
     return summary.written() if schema == SCHEMA_VERSION else summary_to_1(summary.written())
-
-
-def fault(error: ValueError) -> str:
-    """What does not fit, in words."""
-    return first_fault(error) if isinstance(error, ValidationError) else str(error)
 
 
 def assert_of_today(path: Path, run: Mapping[str, Any], schema: int) -> None:
@@ -64,9 +90,9 @@ def assert_of_today(path: Path, run: Mapping[str, Any], schema: int) -> None:
     """
     if schema == SCHEMA_VERSION:
         return
-    environment = run.get("environment") or {}
-    commit = str(environment.get("git_commit") or "")[:12]
-    by = f"specbench {environment.get('specbench', 'of an earlier version')}{commit and f' (commit {commit})'}"
+    commit = (known(run, "environment", "git_commit") or "")[:12]
+    version = known(run, "environment", "specbench") or "of an earlier version"
+    by = f"specbench {version}{commit and f' (commit {commit})'}"
     raise UsageError(
         f"{path} is of schema {schema}, written by {by}, and this version writes schema {SCHEMA_VERSION}; "
         "choose another --out, or go on with that version"

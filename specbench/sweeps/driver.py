@@ -17,7 +17,8 @@ from specbench.evals import Tenths, score_in_child
 from specbench.hardware import Profile
 from specbench.hardware.profile import PROFILE
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
-from specbench.results.schema import request_key
+from specbench.results.read import read_config
+from specbench.results.schema import MethodSpec, request_key
 from specbench.results.stats.power import FILLINGS
 from specbench.results.summary_schema import Lossless, SweepFindings
 from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, is_sweep, part_folder, read_head
@@ -130,7 +131,7 @@ class _Part:
         self.folder = RunFolder.at(path, digest, run)
         try:
             self.records = [record.untraced() for record in self.folder.records()]
-            self._join(config)
+            self._join(read_config(self.folder), config)
         except BaseException:
             self.folder.close()
             raise
@@ -141,7 +142,7 @@ class _Part:
         for record in self.records:
             self.measured.add(record)
 
-    def _join(self, config: RunConfig) -> None:
+    def _join(self, before: RunConfig, config: RunConfig) -> None:
         """Adds the cells to those that the folder has, each with the number of the pass that decodes it."""
         run = self.folder.run
         passes: dict[str, int] = dict(run.get("passes", {}))
@@ -149,17 +150,20 @@ class _Part:
         # Before anything is decoded all cells can share the first pass with each other.
         number = 1 + max(passes.values()) if passes and self.records else 0
         passes |= dict.fromkeys(fresh, number)
-        known = {spec["label"]: spec for spec in run["methods"]} if run.get("passes") else {}
-        mine = {spec.label: spec.model_dump(mode="json") for spec in config.methods}
-        simulated = {label: asked.model_dump(mode="json") for label, asked in config.simulated.items()}
+        known = _written(before.methods) if run.get("passes") else {}
+        mine = _written(config.methods)
+        simulated, asked_before = (
+            {label: asked.model_dump(mode="json") for label, asked in each.simulated.items()}
+            for each in (config, before)
+        )
         for label in known.keys() & mine.keys():
             # A label tells what is swept, not what is set beside it.
-            then = {name: known[label][name] for name in _DECIDE}, run["simulated"].get(label)
+            then = {name: known[label][name] for name in _DECIDE}, asked_before.get(label)
             if then != ({name: mine[label][name] for name in _DECIDE}, simulated.get(label)):
                 raise UsageError(f"{self.folder.path} has '{label}' with other options; choose another --out")
         if fresh or not self.folder.finished:
             methods = [*{**known, **mine}.values()]
-            simulated = {**run["simulated"], **simulated}
+            simulated = {**asked_before, **simulated}
             self.folder.go_on({**run, "methods": methods, "simulated": simulated, "passes": passes})
         self._passes = passes
 
@@ -209,8 +213,7 @@ class _Part:
         """Grades, scores and sums up, where anything is new."""
         if self.folder.finished:
             return
-        run = self.folder.run
-        config = RunConfig.model_validate({key: run[key] for key in RunConfig.model_fields if key in run})
+        config = read_config(self.folder)
         before = self.folder.summary()
         graded: dict[str, Mapping[str, Any] | Lossless] | None = None
         verdicts = None
@@ -243,6 +246,10 @@ class _Part:
         kept = {label: why for label, why in others.items() if why or prompts[label] >= whole}
         reasons = {label: why for label, why in kept.items() if why} | self.search.stopped
         return replace(self.search, labels=[*kept, *self.search.labels], stopped=reasons)
+
+
+def _written(methods: Sequence[MethodSpec]) -> dict[str, Any]:
+    return {spec.label: spec.model_dump(mode="json") for spec in methods}
 
 
 def _digest(described: Described) -> str:

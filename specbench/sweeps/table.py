@@ -185,5 +185,5 @@ def _three(name: str, ratio: Ratio | None) -> dict[str, float]:
 
 def _hash(spec: Mapping[str, Any], read: ReadRun) -> str:
     """Of what decides a cell: the method with all its options, and all that the sweep's cells have in common."""
-    said = json.dumps([read.run["digest"], read.run["concurrency"], spec["name"], spec["options"]], sort_keys=True)
+    said = json.dumps([read.run.get("digest"), read.run["concurrency"], spec["name"], spec["options"]], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()[:8]

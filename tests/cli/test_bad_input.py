@@ -165,9 +165,9 @@ def test_an_out_that_is_a_file(cli: Any, tmp_path: Path) -> None:
     [
         ("run.json", "{", "run.json is damaged"),
         ("run.json", '{"schema_version": 999}', "written by a newer specbench"),
-        ("requests.jsonl", "{}\n", "is damaged: field 'request_id': Field required; run it again"),
+        ("requests.jsonl", "{}\n", "is damaged (field 'request_id': Field required); run it again"),
         ("requests.jsonl", "}\n", "requests.jsonl line 1 is damaged"),
-        ("verdicts.jsonl", "}\n", "verdicts.jsonl is damaged"),
+        ("verdicts.jsonl", "}\n", "verdicts.jsonl line 1 is damaged"),
         ("summary.json", "", "summary.json is damaged"),
     ],
 )

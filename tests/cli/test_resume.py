@@ -113,7 +113,7 @@ def test_a_record_that_does_not_fit_is_named_when_a_run_goes_on(cli: Any, tmp_pa
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [first, *others]))
     said = cli(*COMMAND, tmp_path)
     assert said.code == 2
-    assert "requests.jsonl line 1 is damaged: field 'accepted_lengths'" in said.error
+    assert "requests.jsonl line 1 is damaged (field 'accepted_lengths'" in said.error
     assert "delete that line to go on without its request" in said.error
     assert "run it again" in cli("show", folder).error
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in others))

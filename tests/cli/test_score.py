@@ -80,3 +80,26 @@ def test_no_run_is_one_line(cli: Any, tmp_path: Path) -> None:
     said = cli("score", tmp_path)
     assert said.code == 2
     assert len(said.err.strip().splitlines()) == 1
+
+
+def test_a_part_of_a_sweep_keeps_what_the_search_found(cli: Any, tmp_path: Path) -> None:
+    grid = ("--method", "jacobi", "--grid", "n=2,4", "--limit", 2, "--first", "--held-out", 1, "--no-score")
+    said = cli("sweep", *TINY, *grid, "--out", tmp_path)
+    assert said.code == 0, said.err
+    (sweep,) = tmp_path.glob("sweep-*")
+    part = sweep / "c1"
+    old = summary(part)
+    assert old["sweep"]["best"]
+    said = cli("score", part)
+    assert said.code == 0, said.err
+    new = summary(part)
+    # Of those to choose by, not of the one held out.
+    assert [row["accuracy"]["scored"] for row in new["rows"]] == [2, 2, 2]
+    for row in (*new["rows"], *old["rows"]):
+        for judged in ("accuracy", "accuracy_difference", "metrics"):
+            del row[judged]
+    assert new == old
+    # Elsewhere nobody knows which prompts the sweep chose by, and nothing is scored.
+    alone = Path(shutil.copytree(part, tmp_path / "alone"))
+    said = cli("score", alone)
+    assert (said.code, "is no sweep (it has no sweep.json)" in said.error) == (2, True)

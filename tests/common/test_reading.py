@@ -204,3 +204,12 @@ def test_a_model_names_the_field() -> None:
 def test_an_error_is_one_line_whatever_it_quotes() -> None:
     assert str(SpecbenchError("a\nb\x1b]0;t\x07 \ud800é")) == "a b ]0;t   é"
     assert one_line("a \n\t b" + "x" * 500, 10) == "a bxxxxxx…"
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", str(1 << 63), str(-(1 << 63) - 1), "9" * 4000])
+def test_numbers_that_no_table_takes_are_refused(number: str) -> None:
+    content = reading.parse_json(f'{{"a": [1, {{"b": {number}}}]}}', "x", TODO)
+    with pytest.raises(UsageError, match=r"^x is damaged \(a number .*\); bring another$") as caught:
+        reading.in_64_bits(content, "x", TODO)
+    assert len(str(caught.value)) < 200
+    reading.in_64_bits([(1 << 63) - 1, -(1 << 63), 1e308, True, None, "9" * 4000], "x", TODO)

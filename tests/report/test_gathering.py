@@ -86,12 +86,17 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "summary of other methods": (row(method="pld"), "cut off or mixed"),
     "summary without rows": (edited("summary.json", rows=[]), "field 'rows'"),
     "summary with words for figures": (row(tokens_per_forward="fast"), "field 'rows.1.tokens_per_forward'"),
-    "summary that is not finite": (row(decode_tok_s=float("inf")), "field 'rows.1.decode_tok_s'"),
+    "summary that is not finite": (row(decode_tok_s=float("inf")), "summary.json is damaged (not JSON"),
     "summary that is a list": (lambda run: (run / "summary.json").write_text("[]"), "not a JSON object"),
     "a projection of nothing": (lambda run: (run / "projection-x.json").write_text('{"rows": 1}'), "damaged"),
     "a projection of another": (
-        lambda run: (run / "projection-x.json").write_text('{"rows": {"pld": {}}, "gpu": "x", "device": "y"}') and None,
-        "a projection is damaged or of another run",
+        lambda run: (
+            (run / "projection-x.json").write_text(
+                '{"rows": {"pld": {"decode_tok_s": {"value": 2, "low": 1, "high": 3}}}, "gpu": "x", "device": "y"}'
+            )
+            and None
+        ),
+        "a projection is of another run",
     ),
 }
 

@@ -133,7 +133,11 @@ def test_an_unwritable_place_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_lines_come_back_and_appending_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl"
-    rows: list[dict[str, Any]] = [{"i": 0, "text": "line\nbreak \u2028 \ud800 é"}, {"i": 1, "ids": [1, 2]}, {"i": 2}]
+    rows: list[dict[str, Any]] = [
+        {"i": 0, "text": "line\nbreak \u2028 \U0001f600 é"},
+        {"i": 1, "ids": [1, 2]},
+        {"i": 2},
+    ]
     log = RequestLog(path)
     assert list(log.read()) == []
     log.append(rows[0])
@@ -160,7 +164,7 @@ def test_a_last_line_torn_anywhere_is_dropped(tmp_path: Path) -> None:
     first, last = b'{"i":0}\n', b'{"i":1,"text":"abc"}\n'
     for cut in range(len(last)):
         path.write_bytes(first + last[:cut])
-        assert list(read_requests(path)) == [{"i": 0}]
+        assert [row for _, row in read_requests(path)] == [{"i": 0}]
         log = RequestLog(path)
         assert log.kept == 1
         assert path.read_bytes() == first
@@ -182,7 +186,7 @@ def test_torn_lines_longer_than_a_read_block(tmp_path: Path) -> None:
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_bytes(b'{"i":0}\n' + damage + b'{"i":2}\n')
-    with pytest.raises(UsageError, match=r"requests\.jsonl line 2 is damaged; delete that line"):
+    with pytest.raises(UsageError, match=r"requests\.jsonl line 2 is damaged \(not .*\); delete that line"):
         list(read_requests(path))
 
 
@@ -245,7 +249,7 @@ def test_sigkill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path) -> Non
         lines = (first + process.stdout.read()).split("\n")[:-1]
         assert process.wait() == -signal.SIGKILL
         acknowledged = int(lines[-1])
-        rows = [row["i"] for row in read_requests(path)]
+        rows = [row["i"] for _, row in read_requests(path)]
         assert rows == list(range(len(rows)))  # no gap, no repetition, across restarts too
         assert acknowledged < len(rows) <= acknowledged + 2  # one more may be written but not yet acknowledged
     log = RequestLog(path)
@@ -331,7 +335,7 @@ def test_an_interrupted_run_is_found_and_a_finished_one_is_not(tmp_path: Path) -
     with RunFolder.find_unfinished(tmp_path, DIGEST) or pytest.fail("not found") as again:
         assert again.path == first.path
         assert again.run == STORED
-        assert list(read_requests(again.requests_path)) == [{"i": 0}]
+        assert [row for _, row in read_requests(again.requests_path)] == [{"i": 0}]
         again.log.append({"i": 1})
         assert again.summary() is None
         again.finish(SUMMARY)
@@ -340,7 +344,7 @@ def test_an_interrupted_run_is_found_and_a_finished_one_is_not(tmp_path: Path) -
     read = RunFolder.load(first.path)
     assert read.finished
     assert read.summary() == SUMMARY
-    assert [row["i"] for row in read_requests(read.requests_path)] == [0, 1]
+    assert [row["i"] for _, row in read_requests(read.requests_path)] == [0, 1]
 
 
 def test_the_newest_whole_run_that_suits_is_found_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

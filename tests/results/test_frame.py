@@ -155,8 +155,8 @@ def of_another(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (line(lambda record: record.pop("accepts")), "requests.jsonl line 2 is damaged: field 'accepted_lengths'"),
-        (line(lambda record: record.update(luck=1)), "line 2 is damaged: field 'luck'"),
+        (line(lambda record: record.pop("accepts")), "requests.jsonl line 2 is damaged (field 'accepted_lengths'"),
+        (line(lambda record: record.update(luck=1)), "line 2 is damaged (field 'luck'"),
         (
             line(lambda record: record.update(n_out=record["n_out"] + 1)),
             "other tokens than its forwards emitted",
@@ -170,8 +170,8 @@ def of_another(folder: Path) -> None:
         (mixed, "cut off or mixed"),
         (of_another, "a method that the run has not"),
         (lambda folder: (folder / "summary.json").unlink(), "finished and has no summary"),
-        (lambda folder: (folder / "summary.json").write_text("{}"), "summary.json is damaged: field 'complete'"),
-        (lambda folder: (folder / "verdicts.jsonl").write_text("}"), "verdicts.jsonl is damaged"),
+        (lambda folder: (folder / "summary.json").write_text("{}"), "summary.json is damaged (field 'complete'"),
+        (lambda folder: (folder / "verdicts.jsonl").write_text("}"), "verdicts.jsonl line 1 is damaged"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -62,9 +62,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "summary cut off": (lambda f: (f / "summary.json").write_text("{"), "is damaged"),
     "summary of something else": (
         lambda f: (f / "summary.json").write_text('{"rows": 3}'),
-        "summary.json is damaged: field 'complete'",
+        "summary.json is damaged (field 'complete'",
     ),
-    "empty summary": (lambda f: (f / "summary.json").write_text("{}"), "summary.json is damaged: field 'complete'"),
+    "empty summary": (lambda f: (f / "summary.json").write_text("{}"), "summary.json is damaged (field 'complete'"),
     "no summary": (lambda f: (f / "summary.json").unlink(), "has no summary.json; restore it"),
     "torn line": (lambda f: lines(f, lambda old: [*old[:-1], old[-1][:50]]), "11 requests of"),
     "line cut out": (lambda f: lines(f, lambda old: old[1:]), "11 requests of"),
@@ -82,7 +82,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         request(lambda line: line["accepted_lengths"].pop()),
         "has other tokens than its forwards emitted",
     ),
-    "no time": (request(lambda line: line.update(decode_s=float("nan"))), "has a time that is none"),
+    "no time": (request(lambda line: line.update(decode_s=float("nan"))), "line 1 is damaged ("),
+    "time of no clock": (request(lambda line: line.update(decode_s=1e-300)), "has a time that is none"),
+    "time of no run": (request(lambda line: line.update(decode_s=1e12)), "has a time that is none"),
     "time runs back": (request(lambda line: line.update(decode_s=-1.0)), "has a time that is none"),
     "more were asked": (
         lambda f: content(f, "run.json", lambda c: c["task"].update(prompts=13, requests=13)),

@@ -81,7 +81,7 @@ def test_an_old_name_in_a_record_of_today_is_damage(tmp_path: Path, new: str, ol
     first, *others = (run / "requests.jsonl").read_text().splitlines()
     renamed = {old if name == new else name: value for name, value in json.loads(first).items()}
     (run / "requests.jsonl").write_text("\n".join([json.dumps(renamed), *others, ""]))
-    with pytest.raises(UsageError, match=f"line 1 is damaged: field '{new}'"):
+    with pytest.raises(UsageError, match=f"line 1 is damaged .field '{new}'"):
         list(RunFolder.load(run).records())
 
 
@@ -91,7 +91,7 @@ def test_an_old_name_in_a_summary_of_today_is_damage(tmp_path: Path, new: str, o
     content = json.loads((run / "summary.json").read_text())
     content["rows"][1] = {old if name == new else name: value for name, value in content["rows"][1].items()}
     (run / "summary.json").write_text(json.dumps(content))
-    with pytest.raises(UsageError, match=f"is damaged: field 'rows.1.{new}'"):
+    with pytest.raises(UsageError, match=f"is damaged .field 'rows.1.{new}'"):
         RunFolder.load(run).summary()
 
 
@@ -101,7 +101,7 @@ def test_a_name_of_today_in_a_record_of_schema_1_is_damage(older: Path, new: str
     line = json.loads(first)
     line[new] = line[older_runs.REQUEST[new]]
     (older / "requests.jsonl").write_text("\n".join([json.dumps(line), *others, ""]))
-    said = f"line 1 is damaged: '{new}' is a name of another schema"
+    said = f"line 1 is damaged .'{new}' is a name of another schema"
     with pytest.raises(UsageError, match=said):
         list(RunFolder.load(older).records())
     with pytest.raises(UsageError, match=said):

@@ -60,7 +60,7 @@ def test_what_comes_later_is_left_alone_and_what_was_not_there_yet_is_not_writte
 def test_a_field_that_does_not_fit_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
     content = json.loads(json.dumps(summary().written()))
     content["rows"][1][field] = value
-    with pytest.raises(UsageError, match=f"summary.json is damaged: field '{re.escape(f'rows.1.{said}')}'"):
+    with pytest.raises(UsageError, match=f"summary.json is damaged .field '{re.escape(f'rows.1.{said}')}'"):
         read(tmp_path, content)
 
 
@@ -73,7 +73,7 @@ def test_a_figure_that_is_no_number_is_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [None, [], {}])
 def test_a_summary_without_rows_is_none(tmp_path: Path, rows: object) -> None:
-    with pytest.raises(UsageError, match=r"summary.json is damaged: field 'rows'"):
+    with pytest.raises(UsageError, match=r"summary.json is damaged .field 'rows'"):
         read(tmp_path, {"complete": True, "rows": rows})
     with pytest.raises(ValidationError):
         RunSummary.model_validate({"complete": True})

@@ -27,10 +27,11 @@ from specbench.report.page.document import (
     Terms,
     Words,
 )
-from specbench.report.page.headline import headline, known, settings, withheld
+from specbench.report.page.headline import headline, settings, withheld
 from specbench.report.page.run import run_section
 from specbench.results import BASELINE
 from specbench.results.engine_line import engine_line
+from specbench.results.run_file import device_name, known
 from specbench.results.schema import BASE
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _table(found: Gathered, best: dict[str, MethodSummary | None]) -> Table:
     body = []
     for run in found.runs:
         config, row = run.config, best[run.id]
-        device = known(run.run, "environment", "device", "name") or "unknown"
+        device = device_name(run.run)
         head = [
             Cell(run.id, under="" if run.complete else "not complete"),
             Cell(f"{config.task.name} v{config.task.version}"),

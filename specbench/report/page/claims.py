@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from specbench.report.claims_worth import Range, Setting, Worth, at_the_bound, differences, nearest, same_tpf, worth
 from specbench.report.page import cells, charts
 from specbench.report.page.document import Cell, Column, Figure, Row, Section, Source, Table, Words
-from specbench.report.page.headline import known, settings, withheld
+from specbench.report.page.headline import settings, withheld
 from specbench.results import BASELINE
+from specbench.results.run_file import device_name, known
 
 if TYPE_CHECKING:
     from specbench.report.claims import Catalog, Claim
@@ -82,7 +83,7 @@ def _by_method(found: Gathered) -> dict[str, list[_Mine]]:
 
 
 def _mine(run: Run, row: MethodSummary, others: int) -> _Mine:
-    device = known(run.run, "environment", "device", "name") or "unknown device"
+    device = device_name(run.run)
     memory = known(run.run, "environment", "device", "memory_bytes")
     setting = Setting(run.config, device, int(memory) if memory and memory.isdecimal() else None)
     tally = run.tallies[row.method]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from specbench.report.page import cells
 from specbench.report.page.document import Cell, Column, Row, Source, Table
 from specbench.report.terminal.run import LEGEND
 from specbench.results import BASELINE
+from specbench.results.run_file import device_name
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
@@ -50,9 +51,9 @@ def headline(task: str, runs: Sequence[Run]) -> Table:
 
 def conditions(run: Run) -> str:
     """What the rows of a run have in common, in a line."""
-    config, device = run.config, known(run.run, "environment", "device", "name")
+    config, device = run.config, device_name(run.run)
     model, sampling = config.model, config.sampling
-    parts = [f"{model.name} {model.dtype}{' (dummy weights)' if model.dummy else ''}", device or "unknown device"]
+    parts = [f"{model.name} {model.dtype}{' (dummy weights)' if model.dummy else ''}", device]
     greedy = sampling.temperature == 0
     parts.append("greedy" if greedy else f"T={sampling.temperature:g} seed {sampling.seed}")
     parts += [config.task.said, f"at most {config.max_new_tokens} new tokens"]
@@ -60,14 +61,6 @@ def conditions(run: Run) -> str:
     parts += ["traced, which slows its steps"] if config.trace else []
     parts += [] if run.complete else ["NOT COMPLETE"]
     return " · ".join(parts)
-
-
-def known(content: Mapping[str, Any], *names: str) -> str | None:
-    """A word somewhere inside of a record, where it is there."""
-    found: Any = content
-    for name in names:
-        found = found.get(name) if isinstance(found, dict) else None
-    return None if found is None or isinstance(found, dict | list) else str(found).strip()
 
 
 def withheld(run: Run, row: MethodSummary) -> bool:

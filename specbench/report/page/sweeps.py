@@ -9,13 +9,13 @@ import pandas as pd
 
 from specbench.report.page import cells
 from specbench.report.page.document import Block, Cell, Column, Figure, Row, Section, Source, Table, Words
-from specbench.report.page.headline import known
 from specbench.report.pictures import Picture, called_for, drawn_cells, style
 from specbench.report.pictures.roofline import roofline, steps
 from specbench.report.terminal.profile import milliseconds, sentences
 from specbench.report.terminal.sweep import SHOWN, found, interval, ranked
 from specbench.report.terminal.sweep import sentences as said_of_cells
 from specbench.results import BASELINE
+from specbench.results.run_file import device_name
 
 if TYPE_CHECKING:
     from specbench.hardware import Profile
@@ -35,7 +35,7 @@ def sweep_section(name: str, sweep: ReadSweep) -> Section:
     """A sweep: its fastest cells at each concurrency, what can be said of them, and its pictures."""
     first = next(iter(sweep.runs.values()))
     caption = f"{first.config.model.name} {first.config.model.dtype} · {first.config.task.name}"
-    caption += f" · {known(first.run, 'environment', 'device', 'name') or 'unknown device'}"
+    caption += f" · {device_name(first.run)}"
     under = f"{caption} · {first.config.task.said}" if first.config.task.taken else caption
     blocks: list[Block] = []
     if not sweep.finished:
@@ -121,7 +121,7 @@ def profile_section(name: str, profile: Profile) -> Section:
         )
         for kind, content in drawn.items()
     ]
-    device = known(profile.environment, "device", "name") or "unknown device"
+    device = device_name({"environment": profile.environment})
     under = f"{profile.model.name} {profile.model.dtype}{' (dummy weights)' if profile.model.dummy else ''} · {device}"
     blocks: list[Block] = [Words(sentences(profile)), _steps(name, profile, source), *figures]
     return Section(f"profile-{name}", name, blocks, under=under)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from specbench.results import BASELINE
 from specbench.results.grades import ORDER
+from specbench.results.run_file import device_name
 from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
 from specbench.results.stats.power import FILLINGS
 from specbench.results.summary_schema import (
@@ -42,7 +43,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     """
     model, task, sampling = run["model"], run["task"], run["sampling"]
     how = "greedy" if sampling["temperature"] == 0 else f"T={sampling['temperature']:g} seed {sampling['seed']}"
-    device = run["environment"]["device"]["name"]
+    device = device_name(run)
     title = Text()
     title.append(f"{task['name']} v{task['version']}", style="bold")
     title.append(f" · {model['name']} {model['dtype']}{' (dummy weights)' if model['dummy'] else ''} · {device}\n")
@@ -80,7 +81,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
         )
     further: list[RenderableType] = [judgments(scores) for scores in judged]
     if any(score and score.passed for row in summary.rows for score in row.metrics.values()):  # no table of zeros
-        further.append(metrics(summary, task["metric"]))
+        further.append(metrics(summary, chosen.metric))
     if any(row.groups for row in summary.rows):
         further.append(groups(summary))
     parted = [row for row in summary.rows if row.lossless and row.lossless.verdict != "exact"]
@@ -223,12 +224,13 @@ def rate_table(rates: Mapping[str, Mapping[str, Rate]]) -> RenderableType:
     """
     table = plain(["method", "prompts", *ORDER])
     for method, grades in rates.items():
-        table.add_row(method, str(grades["exact"].of), *(_rate(grades[grade]) for grade in ORDER))
+        graded = max(share.of for share in grades.values())
+        table.add_row(method, str(graded), *(_rate(grades.get(grade)) for grade in ORDER))
     return table
 
 
-def _rate(share: Rate) -> str:
-    if not share.of or share.low is None or share.high is None:
+def _rate(share: Rate | None) -> str:
+    if share is None or not share.of or share.low is None or share.high is None:
         return "–"
     return f"{share.count} · {share.count / share.of:.0%} [{round(100 * share.low)}, {round(100 * share.high)}]"
 
@@ -250,7 +252,8 @@ def phases(summary: RunSummary) -> RenderableType:
         table.add_column(phase, justify="right", no_wrap=True)
     for row in summary.rows:
         if row.phases:
-            table.add_row(name(row), *(f"{1e3 * row.phases[f'{phase}_s']:.2f}" for phase in (*PHASES, "host")))
+            spent = [row.phases.get(f"{phase}_s") for phase in (*PHASES, "host")]
+            table.add_row(name(row), *(number(each and 1e3 * each, 2) for each in spent))
     return table
 
 
@@ -413,9 +416,9 @@ def _of_losslessness(run: Mapping[str, Any], rows: Sequence[MethodSummary]) -> l
     """Of how many prompts the verdict stands, and of which rows it cannot be said from one run."""
     found = []
     graded = [row.lossless.rates for row in rows if row.method != BASELINE and row.lossless and row.lossless.rates]
-    exact = [rates["exact"] for rates in graded]
-    if exact and all(share.count == share.of for share in exact):
-        fewest = min(exact, key=lambda share: share.of)
+    exact = [rates.get("exact") for rates in graded]
+    if exact and all(share and share.count == share.of and share.low is not None for share in exact):
+        fewest = min((share for share in exact if share), key=lambda share: share.of)
         found.append(f"Exact on all {fewest.of} prompts: 95% interval of such prompts {fewest.low:.0%} to 100%.")
     if run["sampling"]["temperature"] > 0:
         own = [spec["label"] for spec in run["methods"] if spec.get("own_noise")]

@@ -14,6 +14,7 @@ from rich.text import Text
 from specbench.hardware.roofline import free_rows
 from specbench.report.terminal.run import number, seldom_filled
 from specbench.results import BASELINE
+from specbench.results.run_file import device_name
 from specbench.results.schema import TaskSpec
 
 #: Cells of one concurrency that a table shows; the file has all.
@@ -29,7 +30,7 @@ def sweep_table(run: Mapping[str, Any], cells: pd.DataFrame) -> RenderableType:
     """
     title = Text()
     title.append(f"{run['task']['name']} v{run['task']['version']}", style="bold")
-    title.append(f" · {run['model']['name']} {run['model']['dtype']} · {run['environment']['device']['name']}")
+    title.append(f" · {run['model']['name']} {run['model']['dtype']} · {device_name(run)}")
     if run["task"].get("taken"):
         title.append(f"\n{TaskSpec.model_validate(run['task']).said}", style="dim")
     parts: list[RenderableType] = [title, Text()]
@@ -146,7 +147,7 @@ def advice(
     tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE) & (cells["stopped"] != "too large")]
     best = tuning[tuning["best"].astype(bool)]
     model = run["model"]
-    where = f"{run['task']['name']}, {model['name']} {model['dtype']}, {run['environment']['device']['name']}"
+    where = f"{run['task']['name']}, {model['name']} {model['dtype']}, {device_name(run)}"
     free = free_rows(dict(curve), _TOLERANCE)
     if not len(best):
         return {"best": None, "set": [], "faster": False, "free_rows": free, "said": [f"{where}: nothing measured."]}

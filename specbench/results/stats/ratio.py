@@ -234,4 +234,6 @@ def _studentised(
         spread = np.square(_standard_error(columns, totals, powers))
         distances[block] = np.abs(shift) / np.sqrt(spread + (se * se - spread) / count**2)
     half = float(np.quantile(distances, level)) * se
+    if half + abs(math.log(value)) > math.log(np.finfo(np.float64).max):
+        return None  # times that differ by so much allow no interval
     return Interval(value * math.exp(-half), value * math.exp(half), level)
