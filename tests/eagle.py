@@ -108,7 +108,7 @@ class EagleDrafts:
         )  # fmt: skip
 
     def _layer(self, rows: HeadRows, before: Tensor) -> Tensor:
-        return self.head(rows.tokens, before, rows.positions, lambda *qkv: rows.attend(0, *qkv))  # type: ignore[no-any-return]
+        return self.head(rows.tokens, before, rows.positions, lambda *qkv: rows.attend(0, *qkv))
 
     def _read(self, rows: HeadRows) -> Tensor:
         assert rows.features is not None

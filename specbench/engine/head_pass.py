@@ -271,7 +271,7 @@ class HeadPass:
     @torch.inference_mode()
     def _compute(self, slots: int) -> Sequence[Tensor]:
         length, new, anchor = self._device_in[:3, :slots]
-        tokens = self._device_in[3:, :slots].T.long()
+        tokens = self._device_in[3:, :slots].T
         around = self._around(self._ops, self._attentions.tree, slice(0, slots), self._extent)
         order = self._chain(slots, self._new_rows)
         # Rows that only fill up come last: no other row sees them, and the drafts overwrite them.

@@ -52,7 +52,7 @@ class HeadRows:
     ``**rows.arguments()``.
 
     Attributes:
-        tokens: int64 [S, n].
+        tokens: integer [S, n].
         positions: integer [S, n], in the text.
         features: [S, n, size] what the target's tapped layers put out; None of drafts and of a head that reads none.
         anchor: integer [S], the last token of each text.
@@ -169,7 +169,7 @@ class HeadRows:
         """Rows behind the text that one pass computes together.
 
         Args:
-            tokens: int64 [S, n].
+            tokens: integer [S, n].
             look_ahead: each row sees all of the block, and not only the rows before it.
         """
         slots, rows = tokens.shape
@@ -188,7 +188,7 @@ class HeadRows:
         """Draft rows of the next pass, behind those of the passes before it.
 
         Args:
-            tokens: int64 [S, n].
+            tokens: integer [S, n].
             parents: integer [S, n], the draft row that each hangs under, counted from the first pass on; None hangs
                 them under the end of the text. A pass's rows are not each other's parents.
         """

@@ -82,12 +82,25 @@ def test_one_round_serves_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None
         assert passes.open() == slot
         passes.append(slot, [slot], torch.zeros(1, size))
     passes.close(1)
-    for slot in (2, 0, 3):
+    for slot in (2, 0):
         passes.draft(slot)
     passes.append(2, [5, 6], torch.zeros(2, size))
     passes.draft(2)
     assert asked == [4, 3]
-    assert [passes.length(slot) for slot in (0, 2, 3)] == [1, 3, 1]
+    passes.append(3, [5], torch.zeros(1, size))  # it never fetched what it got: that is out of date
+    passes.draft(3)
+    assert asked == [4, 3, 4]
+    assert [passes.length(slot) for slot in (0, 2, 3)] == [1, 3, 2]
+
+
+def test_two_passes_of_a_head_share_its_packed_weights() -> None:
+    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS)
+    head = EagleHead(model)
+    EagleDrafts(head, alone(model, capacity=20))
+    products = [vars(linear)["specbench_product"] for linear in (head.fc, head.q_proj, head.mlp.up_proj)]
+    EagleDrafts(head, alone(model, capacity=20))
+    again = [vars(linear)["specbench_product"] for linear in (head.fc, head.q_proj, head.mlp.up_proj)]
+    assert all(one is other for one, other in zip(products, again, strict=True))
 
 
 # ------------------------------------------------------------------ a whole small model
@@ -150,7 +163,9 @@ def test_a_small_model_keeps_what_was_accepted_of_its_drafts(capture: Any, monke
     for slot, length in enumerate((1, 21, 5)):
         assert passes.open() == slot
         texts[slot] = prompt(length, 97, slot)
-        passes.append(slot, texts[slot])
+        passes.append(slot, texts[slot][:3])
+        if length > 3:  # more than a step brings, before anything was drafted
+            passes.append(slot, texts[slot][3:])
     for _ in range(30):
         slot = rng.choice(list(texts))  # others hold drafts meanwhile, which its rounds must leave alone
         if slot not in drafted:
