@@ -41,6 +41,35 @@ def copied(engine: Engine, noise: float = 0.0) -> Any:
     return twin
 
 
+def eager(work: Callable[[], None]) -> Callable[[], None]:
+    """Captures nothing."""
+    work()
+    return work
+
+
+def alone(
+    model: Any, *, slots: int = 1, capacity: int, capture: Callable[..., Any] = eager, attention: str = "auto"
+) -> Target:
+    """What a head is told of a target that no engine runs: its passes are tested alone."""
+
+    def none(*_: Any) -> Any:
+        raise AssertionError("a head's passes need neither step times nor other models")
+
+    return Target(
+        model=model,
+        name="target",
+        tokenizer=ByteTokenizer(),
+        slots=slots,
+        capacity=capacity,
+        sampling=none,
+        step_seconds=none,
+        capture=capture,
+        load=none,
+        engine=none,
+        attention=attention,
+    )
+
+
 def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> Target:
     """What a method is told of ``engine``.
 

@@ -13,10 +13,9 @@ from specbench.common import UsageError
 from specbench.decoding import Target, TokenTree
 from specbench.decoding.trees.builders import BUILDERS, Knobs
 from specbench.decoding.trees.marginals import Marginals
-from specbench.engine.products import Linears, kind_for
 from specbench.methods.jetspec import checkpoint
 from specbench.methods.jetspec.config import HeadConfig, shipped
-from specbench.methods.jetspec.drafting import HeadPass
+from specbench.methods.jetspec.drafting import BlockPass
 from specbench.methods.jetspec.head import DraftHead
 
 #: Heads that need no files, and whether they are causal.
@@ -38,7 +37,7 @@ class Shared:
         knobs: of the builder.
     """
 
-    passes: HeadPass
+    passes: BlockPass
     taps: tuple[int, ...]
     weights: Mapping[str, str]
     tree: str
@@ -68,11 +67,8 @@ def prepare(options: Any, target: Target) -> Shared:
     width = 1 if options.tree == "chain" else options.width
     passes = target.once(
         ("jetspec", options.head, depth, width),
-        lambda: HeadPass(
-            head, target.model, slots=target.slots, capacity=target.capacity,
-            depth=depth, width=width, capture=target.capture, attention=target.attention,
-        ),
-    )  # fmt: skip
+        lambda: BlockPass(head, target, depth=depth, width=width),
+    )
     knobs = Knobs(options.width, options.beta, options.g0, options.spine)
     if options.tree == "auto":
         drafting = draft_seconds(passes, options.budget, min(_CONTEXT, target.capacity))
@@ -82,17 +78,18 @@ def prepare(options: Any, target: Target) -> Shared:
     return Shared(passes, head.config.target_layer_ids, weights, options.tree, options.budget, knobs)
 
 
-def draft_seconds(passes: HeadPass, budget: int, context: int) -> float:
+def draft_seconds(passes: BlockPass, budget: int, context: int) -> float:
     """Median time of a pass and of a tree from it, for one sequence with ``context`` features. Needs a free slot."""
     slot = passes.open()
     taken = []
     try:
-        passes.append(slot, passes.no_features(context), 0)
+        # The text grows by a token each time. That the first pass waits for a whole prompt is no median's business.
+        passes.append(slot, passes.no_features(max(1, context - _TIMED)), 0)
         for _ in range(_TIMED):
             started = time.perf_counter()
             BUILDERS["optimal"](passes.marginals(slot), budget)
             taken.append(time.perf_counter() - started)
-            passes.append(slot, passes.no_features(0), 0)
+            passes.append(slot, passes.no_features(1), 0)
     finally:
         passes.close(slot)
     return sorted(taken)[_TIMED // 2]
@@ -101,7 +98,6 @@ def draft_seconds(passes: HeadPass, budget: int, context: int) -> float:
 def _ready(name: str | None, target: Target) -> tuple[DraftHead, dict[str, str]]:
     head, weights = _load(name, target)
     head.eval().requires_grad_(False)
-    Linears(head, kind_for(head)).attach()
     return head, weights
 
 

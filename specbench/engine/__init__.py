@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from specbench.engine.engine import Engine as Engine
     from specbench.engine.graphs import ROW_BUCKETS as ROW_BUCKETS
     from specbench.engine.graphs import settle as settle
+    from specbench.engine.head_pass import HeadPass as HeadPass
+    from specbench.engine.head_rows import HeadRows as HeadRows
     from specbench.engine.phases import Phases as Phases
     from specbench.engine.sampler import Sampling as Sampling
 else:

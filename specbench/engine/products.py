@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from types import MethodType
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +32,12 @@ _PACK_ROWS = 16
 _TOLERANCE = 1e-3
 
 
-def kind_for(model: Any) -> Kind:
+def kind_for(model: nn.Module) -> Kind:
     """Which linears the engine uses for a model: "onednn" for fp32 weights of moderate size on a CPU, else "torch"."""
+    first = next(weight for weight in model.parameters() if weight.is_floating_point())
     fits = (
-        model.device.type == "cpu"
-        and model.dtype is torch.float32
+        first.device.type == "cpu"
+        and first.dtype is torch.float32
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
@@ -62,7 +63,8 @@ class Linears:
         self._products: list[_Product] = []
         if kind == "torch":
             return
-        linears = [m for m in model.modules() if type(m) is nn.Linear]  # a subclass computes something else
+        # A subclass computes something else, and what is served already needs no second copy of its weights.
+        linears = [m for m in model.modules() if type(m) is nn.Linear and not hasattr(m, "specbench_product")]
         # Weights name a product in a compiled graph, so layers that share theirs keep torch's kernel.
         owners = Counter(linear.weight.data_ptr() for linear in linears)
         linears = [linear for linear in linears if owners[linear.weight.data_ptr()] == 1]

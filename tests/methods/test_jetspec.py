@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +13,24 @@ import torch
 from heads import head, together
 from models_tiny import attached, autoregressive, layer_outputs, prompt, supported, tiny_llama
 from recorded import recorded_capture
+from targets import alone, eager
 from torch import Tensor
 
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.trees.marginals import Marginals
-from specbench.engine import graphs
+from specbench.engine import graphs, head_pass
 from specbench.engine.engine import Engine
-from specbench.methods.jetspec import drafting, shared
+from specbench.engine.head_pass import HeadPass
+from specbench.methods.jetspec import shared
 from specbench.methods.jetspec.decoder import Decoder, Options
-from specbench.methods.jetspec.drafting import HeadPass
+from specbench.methods.jetspec.drafting import BlockPass
 from specbench.methods.jetspec.head import DraftHead
 from specbench.results.schema import RequestRecord
 from specbench.runner.loop import Request, Runner
 from specbench.runner.stop import StopRule
 
 VOCAB = 50
-
-
-def eager(work: Callable[[], None]) -> Callable[[], None]:
-    work()
-    return work
 
 
 def double() -> Any:
@@ -65,10 +62,10 @@ def same(found: Marginals, expected: Any, anchor: int) -> None:
 def test_rounds_on_the_cache_are_the_whole_head_each_time(
     causal: bool, capture: Any, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafting, "CHUNK", 4)  # long prompts come in parts
+    monkeypatch.setattr(head_pass, "CHUNK", 4)  # long prompts come in parts
     model, made, rng = double(), head(causal), random.Random(3)
     generator = torch.Generator().manual_seed(3)
-    passes = HeadPass(made, model, slots=3, capacity=40, depth=depth, width=7, capture=capture)
+    passes = BlockPass(made, alone(model, slots=3, capacity=40, capture=capture), depth=depth, width=7)
     text: dict[int, Tensor] = {}
 
     def more(slot: int, count: int) -> None:
@@ -90,7 +87,7 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
         for slot in rng.sample(going, len(going)):
             found = passes.marginals(slot)
             same(found, whole(made, model, text[slot], anchors[slot], depth, 7), anchors[slot])
-            with pytest.raises(ValueError, match="without features"):
+            with pytest.raises(ValueError, match="without new rows"):
                 passes.marginals(slot)
         if turn == 4:  # another sequence in the same cells
             passes.close(1)
@@ -142,13 +139,13 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
     vocab = model.get_output_embeddings().weight.shape[0]
     ids = prompt(19, vocab)
     seen: list[Marginals] = []
-    marginals = HeadPass.marginals
+    marginals = BlockPass.marginals
 
-    def watched(self: HeadPass, slot: int) -> Marginals:
+    def watched(self: BlockPass, slot: int) -> Marginals:
         seen.append(marginals(self, slot))
         return seen[-1]
 
-    monkeypatch.setattr(HeadPass, "marginals", watched)
+    monkeypatch.setattr(BlockPass, "marginals", watched)
     with attached(model, capacity=70, max_rows=96) as engine:
         truth = autoregressive(engine, ids, 32)
         method = method_sets.ready(method_sets.with_options("jetspec", {"head": kind, "width": 40}), engine)
@@ -173,9 +170,9 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
 
 def oracle(monkeypatch: pytest.MonkeyPatch, prompt: int, truth: Sequence[int], depth: int, width: int = 3) -> None:
     """A head that knows the answer: its pass runs, and what it says is put right."""
-    marginals = HeadPass.marginals
+    marginals = BlockPass.marginals
 
-    def told(self: HeadPass, slot: int) -> Marginals:
+    def told(self: BlockPass, slot: int) -> Marginals:
         at = self.length(slot) - prompt
         said = marginals(self, slot)
         assert said.root == truth[at]
@@ -184,7 +181,7 @@ def oracle(monkeypatch: pytest.MonkeyPatch, prompt: int, truth: Sequence[int], d
         tokens = [[best, *rest][: len(said.tokens[0])] for best, rest in zip(right, others, strict=True)]
         return Marginals(said.root, tokens, [[-0.1, *[-3.0] * (width - 1)][: len(said.tokens[0])]] * depth)
 
-    monkeypatch.setattr(HeadPass, "marginals", told)
+    monkeypatch.setattr(BlockPass, "marginals", told)
 
 
 @pytest.mark.parametrize("tree", ["chain", "optimal", "auto"])

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
 from models_tiny import prompt, supported
+from targets import alone
 
 from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.jetspec.drafting import HeadPass
+from specbench.methods.jetspec.drafting import BlockPass
 from specbench.methods.jetspec.head import DraftHead
-
-
-def eager(work: Callable[[], None]) -> Callable[[], None]:
-    work()
-    return work
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
@@ -32,9 +27,7 @@ def test_the_pass_on_the_kernels_is_the_pass_on_the_oracle(causal: bool, block: 
     found = []
     for attention in ("reference", "triton"):
         generator = torch.Generator().manual_seed(0)
-        passes = HeadPass(
-            head, model, slots=2, capacity=60, depth=3, width=5, capture=eager, attention=attention
-        )  # fmt: skip
+        passes = BlockPass(head, alone(model, slots=2, capacity=60, attention=attention), depth=3, width=5)
         said = []
         for slot, lengths in enumerate(((9, 2), (1, 4))):
             passes.open()

@@ -1,0 +1,310 @@
+"""Head pass: the passes of a small model that drafts, over all slots at once, with a KV cache of its own.
+
+A round of a head is one launch and one host read: it takes what the target's last step brought into its cache and
+computes drafts behind it, in one pass or in several that depend on each other. What it needs to know is data on the
+device, so the round is captured in a CUDA graph where steps are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from specbench.common import EnvironmentRefused
+from specbench.decoding import Target
+from specbench.engine.attention import interface
+from specbench.engine.attention.choice import Attentions
+from specbench.engine.cache import LayerShape, StaticCache
+from specbench.engine.graphs import SLOT_BUCKETS, settle
+from specbench.engine.head_rows import HeadRows, Surroundings
+from specbench.engine.ops import Ancestry, Ops, TorchOps
+from specbench.engine.products import Linears, kind_for
+
+CHUNK = 1024  # rows of a prompt that are read at a time
+
+#: New rows of the text, whose keys and values it stores -> what drafting needs of them.
+Read = Callable[[HeadRows], Any]
+#: (those rows, what reading them gave) -> tensors [S, …] for the host: integers, or numbers taken as float32.
+Draft = Callable[[HeadRows, Any], Sequence[Tensor]]
+
+
+@dataclass
+class _Seat:
+    """A sequence that drafts. ``length`` rows are in the cache; the new ones wait in the buffers behind them."""
+
+    length: int = 0
+    new: list[int] = field(default_factory=list)  # tokens of the new rows
+    drafted: bool = False  # draft rows are in the scratch cells behind
+    outcome: Tensor | None = None  # of the last round, until it is fetched
+
+
+class HeadPass:
+    """Rounds of a head for the sequences of a run.
+
+    Each sequence has its own slot: :meth:`append` what a step of the target brought, then :meth:`draft`. Sequences ask
+    one after the other; the first that does starts the round for all that have brought something.
+
+    A row of a head's text is a token, with the target's features where the head reads them; a head of EAGLE's kind
+    pairs the features of a token with the token behind it: a step's ``hidden`` and ``emitted``. Draft rows are scratch:
+    the next round overwrites them, unless :meth:`keep` makes some of them text.
+
+    Args:
+        target: what is drafted for: its slots, capacity, precision, attention backend and capture.
+        read: the head's work on new rows of a text. Prompts come in parts, and only the last part is drafted from.
+        draft: its work behind them, in as many passes as it wants. Both launch the same operations whatever the data
+            and read nothing on the host.
+        shapes: what each layer stores: (KV heads, key size, value size).
+        new_rows: rows that a step of the target brings at most: those of the longest path.
+        draft_rows: rows that ``draft`` computes behind the text, at most.
+        features: numbers in the features of a row; 0 is a head that reads tokens only.
+        modules: the head's own, whose linear layers become the engine's; so does the attention of a transformers model.
+
+    Raises:
+        EnvironmentRefused: no memory for the head's cache, or the round cannot be captured.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        read: Read,
+        draft: Draft,
+        *,
+        shapes: dict[int, LayerShape],
+        new_rows: int,
+        draft_rows: int,
+        features: int = 0,
+        modules: Sequence[nn.Module] = (),
+    ) -> None:
+        slots, dtype = target.slots, target.model.dtype
+        device: torch.device = target.model.device
+        self._read, self._draft, self._device = read, draft, device
+        self._new_rows, self._draft_rows = new_rows, draft_rows
+        for module in modules:
+            Linears(module, kind_for(module)).attach()
+            if isinstance(module, PreTrainedModel):
+                module.set_attn_implementation(interface.NAME)
+        self._attentions = Attentions(target.attention, target.model)
+        self._attentions.check_shapes(shapes)
+        self._ops: Ops = self._attentions.ops()
+        # A last step may reach a tree beyond the capacity. A slot that does not wait steps along behind its drafts, and
+        # a block that looks ahead is followed by as many cells again.
+        scratch = 2 * new_rows + 3 * draft_rows
+        try:
+            self._cache = StaticCache(shapes, slots, target.capacity + scratch, dtype, device)
+            self._features = torch.zeros(slots, new_rows, features, dtype=dtype, device=device)
+        except RuntimeError as error:
+            if "memory" not in str(error):
+                raise
+            raise EnvironmentRefused(
+                f"no memory for the draft head's cache of {slots} × {target.capacity} tokens; lower --max-new-tokens "
+                "or --concurrency"
+            ) from error
+        self._pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
+        # Length, number of new rows, the last of their tokens, all of them.
+        self._host_in = torch.zeros(3 + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
+        self._device_in = torch.zeros_like(self._host_in, device=device)
+        self._orders: dict[int, Ancestry] = {}
+        self._seats: list[_Seat | None] = [None] * slots
+        self._extent: int | None = new_rows + 2 * draft_rows
+        self._launches: dict[int, Callable[[], None]] = {}
+        self._measure()
+        self._capture_all(target.capture)
+
+    # ------------------------------------------------------------------ sequences
+
+    def open(self) -> int:
+        """Takes the lowest free slot.
+
+        Raises:
+            ValueError: there is none.
+        """
+        slot = self._seats.index(None)
+        self._seats[slot] = _Seat()
+        return slot
+
+    def close(self, slot: int) -> None:
+        """Gives a slot back; its cells are overwritten by whoever comes next."""
+        self._seats[slot] = None
+
+    def length(self, slot: int) -> int:
+        """Rows of a slot's text so far."""
+        seat = self._seat(slot)
+        return seat.length + len(seat.new)
+
+    @torch.inference_mode()
+    def append(self, slot: int, tokens: Sequence[int], features: Tensor | None = None) -> None:
+        """Takes what the last forward of the target brought; drafts before it that were not kept are forgotten.
+
+        Args:
+            slot: whose.
+            tokens: one a row, at least one.
+            features: [rows, size], of a head that reads them. Read at once: they are the engine's, and only until its
+                next step.
+
+        Raises:
+            ValueError: no row, or not as many features as tokens.
+        """
+        seat = self._seat(slot)
+        size = self._features.shape[2]
+        given = self._features.new_zeros(len(tokens), 0) if features is None else features
+        if not len(tokens) or given.shape != (len(tokens), size):
+            raise ValueError(f"{len(tokens)} tokens come with features {[*given.shape]}; a row of this head has {size}")
+        if len(seat.new) + len(tokens) > self._new_rows:  # a prompt
+            self._absorb(slot, seat.new, self._features[slot, : len(seat.new)])
+            self._absorb(slot, tokens[:-1], given[:-1])
+            seat.new, tokens, given = [], tokens[-1:], given[-1:]
+        at = len(seat.new)
+        self._features[slot, at : at + len(tokens)].copy_(given)
+        seat.new += tokens
+        seat.drafted, seat.outcome = False, None
+
+    @torch.inference_mode()
+    def keep(self, slot: int, rows: Sequence[int]) -> None:
+        """Makes draft rows of the last round text, and forgets the others; for heads whose rows need no features.
+
+        Args:
+            slot: whose; nothing was appended since it drafted.
+            rows: those on the accepted path, ascending, counted from the round's first pass on.
+
+        Raises:
+            ValueError: it holds no drafts, or not so many.
+        """
+        seat = self._seat(slot)
+        if not seat.drafted or any(not 0 <= row < self._draft_rows for row in rows):
+            raise ValueError(f"slot {slot} does not hold draft rows {[*rows]}")
+        if rows:
+            self._cache.commit(slot, seat.length, torch.tensor(rows, device=self._device))
+        seat.length, seat.drafted = seat.length + len(rows), False
+
+    def draft(self, slot: int) -> tuple[Tensor, ...]:
+        """What the head computed behind a slot's text, on the host; runs the round if that has not been done.
+
+        Returns:
+            The tensors of ``draft``, without their first dimension.
+
+        Raises:
+            ValueError: the slot has brought nothing new since it was asked last.
+        """
+        seat = self._seat(slot)
+        if seat.outcome is None:
+            if not seat.new:
+                raise ValueError(f"slot {slot} asks for a draft without new rows of its text")
+            self._run()
+        assert seat.outcome is not None
+        parts = seat.outcome.split(self._widths)
+        seat.outcome = None
+        return tuple(
+            (part.view(torch.float32) if numbers else part).view(shape)
+            for part, (numbers, shape) in zip(parts, self._kinds, strict=True)
+        )
+
+    def _seat(self, slot: int) -> _Seat:
+        seat = self._seats[slot]
+        if seat is None:
+            raise ValueError(f"slot {slot} is free")
+        return seat
+
+    # ------------------------------------------------------------------ the round
+
+    def _measure(self) -> None:
+        """Runs a round for nobody, to learn what it hands to the host."""
+        slots = len(self._seats)
+        found = self._compute(slots)
+        self._kinds = [(part.is_floating_point(), part.shape[1:]) for part in found]
+        self._widths = [shape.numel() for _, shape in self._kinds]
+        self._host_out = torch.zeros(slots, sum(self._widths), dtype=torch.int32, pin_memory=self._pinned)
+
+    def _capture_all(self, capture: Callable[[Callable[[], None]], Callable[[], None]]) -> None:
+        """Captures the round for every number of slots, where rounds are captured at all."""
+        slots, self._extent = len(self._seats), None
+        for bucket in sorted({min(slots, bucket) for bucket in (*SLOT_BUCKETS, slots) if bucket < 2 * slots}):
+            work = _bound(self._work, bucket)
+            launch = capture(work)
+            if launch is work:  # steps are eager here, on exact shapes
+                return
+            self._launches[bucket] = launch
+
+    def _run(self) -> None:
+        """One round for every slot that has new rows; those between them step along and keep nothing."""
+        waiting = [slot for slot, seat in enumerate(self._seats) if seat is not None and seat.new]
+        slots = waiting[-1] + 1
+        if self._launches:
+            slots = next(bucket for bucket in self._launches if bucket >= slots)
+        columns = [self._column(seat) for seat in self._seats[:slots]]
+        self._host_in[:, :slots] = torch.tensor(columns, dtype=torch.int32).T
+        if self._launches:
+            self._launches[slots]()
+        else:
+            ends = max(length + new for length, new, *_ in columns) + 2 * self._draft_rows
+            self._extent = max(ends, max(length for length, *_ in columns) + self._new_rows)
+            self._work(slots)
+        settle(self._device)
+        for slot in waiting:
+            seat = self._seat(slot)
+            seat.length, seat.new = seat.length + len(seat.new), []
+            seat.drafted, seat.outcome = True, self._host_out[slot].clone()
+
+    def _column(self, seat: _Seat | None) -> list[int]:
+        """What the device has to know of a slot."""
+        if seat is None:
+            return [0] * (3 + self._new_rows)
+        # A slot that does not wait writes behind its own text and drafts, where nothing is kept.
+        length = seat.length + (self._draft_rows if seat.drafted else 0)
+        filling = [0] * (self._new_rows - len(seat.new))
+        return [length, len(seat.new), seat.new[-1] if seat.new else 0, *seat.new, *filling]
+
+    @torch.inference_mode()
+    def _work(self, slots: int) -> None:
+        """The device work of a round over the first ``slots`` slots, the copies from and to the host included."""
+        self._device_in.copy_(self._host_in, non_blocking=True)
+        parts = [
+            part.float().view(torch.int32) if part.is_floating_point() else part.int()
+            for part in self._compute(slots)
+        ]  # fmt: skip
+        self._host_out[:slots].copy_(torch.cat([part.flatten(1) for part in parts], dim=1), non_blocking=True)
+
+    @torch.inference_mode()
+    def _compute(self, slots: int) -> Sequence[Tensor]:
+        length, new, anchor = self._device_in[:3, :slots]
+        tokens = self._device_in[3:, :slots].T
+        around = self._around(self._ops, self._attentions.tree, slice(0, slots), self._extent)
+        order = self._chain(slots, self._new_rows)
+        # Rows that only fill up come last: no other row sees them, and the drafts overwrite them.
+        rows = HeadRows.of_text(around, order, tokens, self._features[:slots], length, new, anchor)
+        return self._draft(rows, self._read(rows))
+
+    def _absorb(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
+        """Puts many rows into the cache at once, eagerly; prompts differ in length."""
+        seat = self._seat(slot)
+        for at in range(0, len(tokens), CHUNK):
+            some, theirs = tokens[at : at + CHUNK], features[at : at + CHUNK].to(self._features.dtype)
+            count, end = len(some), seat.length + len(some)
+            ids = torch.tensor([some], device=self._device)
+            length, new = torch.tensor([[seat.length], [count]], device=self._device)
+            # Not by pointer jumping over a thousand rows: a text is a chain.
+            reach = torch.ones(1, count, count, dtype=torch.bool, device=self._device).tril_()
+            order = Ancestry(torch.arange(count, device=self._device)[None], reach)
+            around = self._around(TorchOps(), "reference", slice(slot, slot + 1), end)
+            self._read(HeadRows.of_text(around, order, ids, theirs[None], length, new, ids[:, -1]))
+            seat.length = end
+
+    def _around(self, ops: Ops, attention: str, slots: slice, extent: int | None) -> Surroundings:
+        backend = self._attentions.backend(attention)
+        return Surroundings(self._cache, ops, backend, slots, extent, self._draft_rows, self._chain)
+
+    def _chain(self, slots: int, rows: int) -> Ancestry:
+        """Ancestry of rows that each hang under the one before; made once for each number of rows."""
+        if rows not in self._orders:
+            parents = torch.arange(-1, rows - 1, dtype=torch.int32, device=self._device).clamp_(min=0)
+            self._orders[rows] = self._ops.ancestry(parents.expand(len(self._seats), -1).contiguous())
+        order = self._orders[rows]
+        return Ancestry(order.depth[:slots], order.rows[:slots])
+
+
+def _bound(work: Callable[[int], None], slots: int) -> Callable[[], None]:
+    return lambda: work(slots)

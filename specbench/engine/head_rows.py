@@ -1,0 +1,216 @@
+"""Head rows: what a draft head computes at a time, with the cells that its rows are stored in and those that they see.
+
+A head's cache of a slot holds the text so far; its drafts stand behind it as scratch that the next round overwrites.
+Attention backends take as many queries as a tree has rows, so a tree that grows from pass to pass is attended to as a
+whole, with empty queries for the rows of earlier passes: those are a few, and matrix products never see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.engine.attention.interface import Backend, Visibility
+from specbench.engine.cache import StaticCache
+from specbench.engine.ops import Ancestry, Ops
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all rows of a round share.
+
+    Attributes:
+        cache: the head's own.
+        ops: what writes to it.
+        backend: makes attention.
+        slots: the S slots of the round, contiguous.
+        extent: cells visible to attention, from 0; None is all, as capture needs it.
+        limit: draft rows of a slot at most.
+        chain: (S, n) -> ancestry of n rows, each under the one before.
+    """
+
+    cache: StaticCache
+    ops: Ops
+    backend: Callable[[Visibility], Backend]
+    slots: slice
+    extent: int | None
+    limit: int
+    chain: Callable[[int, int], Ancestry]
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """Rows of one pass of a head: S slots, n rows of each.
+
+    New rows of the text are as many as the longest path; where a slot has fewer, what is behind them fills up. A layer
+    stores its keys and values here and attends through :meth:`attend`. A transformers model takes these rows as
+    ``**rows.arguments()``.
+
+    Attributes:
+        tokens: integer [S, n].
+        positions: integer [S, n], in the text.
+        features: [S, n, size] what the target's tapped layers put out; None of drafts and of a head that reads none.
+        anchor: integer [S], the last token of each text.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    features: Tensor | None
+    anchor: Tensor
+    _around: Surroundings
+    _see: Visibility
+    _start: Tensor  # integer [S], cell of the first row
+    _end: Tensor  # integer [S], cells of the text, its new rows included
+    _new: Tensor  # integer [S], its new rows
+    _parents: Tensor | None = None  # int32 [S, R], of the draft rows up to these
+
+    @classmethod
+    def of_text(
+        cls,
+        around: Surroundings,
+        order: Ancestry,
+        tokens: Tensor,
+        features: Tensor,
+        length: Tensor,
+        new: Tensor,
+        anchor: Tensor,
+    ) -> HeadRows:
+        """New rows [S, n] of texts, behind the ``length`` [S] rows that are stored; ``new`` [S] of them are real."""
+        return cls(
+            tokens=tokens,
+            positions=length[:, None] + order.depth,
+            features=features if features.shape[2] else None,
+            anchor=anchor,
+            _around=around,
+            _see=Visibility(length, order.depth, order.rows, around.extent),
+            _start=length,
+            _end=length + new,
+            _new=new,
+        )
+
+    # ------------------------------------------------------------------ inside a layer
+
+    def store(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keeps a layer's keys and values [S, KV heads, n, size] of these rows; returns all visible ones."""
+        around = self._around
+        keys, values = (stored[around.slots] for stored in around.cache.stored(layer))
+        around.ops.write(key, value, keys, values, self._start)
+        return keys[:, :, : around.extent], values[:, :, : around.extent]
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> Tensor:
+        """Attention of these rows to their text and to the rows that they hang under, themselves included.
+
+        Args:
+            layer: index of the layer, from 0.
+            query: [S, heads, n, size], rotated where the head does that, as keys are.
+            key, value: [S, KV heads, n, size]; stored.
+            scale: factor on the scores; None is ``size ** -0.5``.
+            window: a row sees only what is less than so many positions before it; None is no limit.
+
+        Returns:
+            [S, n, heads, value size].
+        """
+        return self._attention(query, *self.store(layer, key, value), scale, window)
+
+    @cached_property
+    def _attention(self) -> Backend:
+        attention = self._around.backend(self._see)
+        rows = self.tokens.shape[1]
+        before = self._see.depth.shape[1] - rows
+        if not before:
+            return attention
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+            empty = query.new_zeros(*query.shape[:2], before, query.shape[3])
+            return attention(torch.cat([empty, query], dim=2), key, value, scale, window)[:, before:]
+
+        return attend
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of a transformers causal LM whose attention is the engine's, for these rows."""
+        return {
+            "input_ids": self.tokens,
+            "position_ids": self.positions.long(),
+            "past_key_values": self,
+            "use_cache": True,
+            "step": self._attention,
+        }
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """:meth:`store`, as transformers' layers call it."""
+        return self.store(layer_idx, key, value)
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        """Asked by models that make their own position ids; ours always come with the call."""
+        return 0
+
+    # ------------------------------------------------------------------ from rows to rows
+
+    def last(self, outputs: Tensor) -> Tensor:
+        """The output of each text's last token, [S, 1, …], of those of its new rows [S, n, …]."""
+        at = (self._new.long() - 1).clamp(min=0).view(-1, *[1] * (outputs.dim() - 1))
+        return outputs.gather(1, at.expand(-1, 1, *outputs.shape[2:]))
+
+    def block(self, tokens: Tensor, *, look_ahead: bool = False) -> HeadRows:
+        """Rows behind the text that one pass computes together.
+
+        Args:
+            tokens: integer [S, n].
+            look_ahead: each row sees all of the block, and not only the rows before it.
+        """
+        slots, rows = tokens.shape
+        self._check(rows)
+        end, extent = self._end, self._around.extent
+        order = self._around.chain(slots, rows)
+        see = Visibility(end, order.depth, order.rows, extent)
+        if look_ahead:
+            # Backends may rely on parents coming before children, so a row of a tree never sees a later one. The
+            # block's own cells are therefore counted as text, and its rows as rows that see none.
+            see = Visibility(end + rows, torch.zeros_like(order.depth), torch.zeros_like(order.rows), extent)
+        positions = end[:, None] + order.depth
+        return replace(self, tokens=tokens, positions=positions, features=None, _see=see, _start=end, _parents=None)
+
+    def branch(self, tokens: Tensor, parents: Tensor | None = None) -> HeadRows:
+        """Draft rows of the next pass, behind those of the passes before it.
+
+        Args:
+            tokens: integer [S, n].
+            parents: integer [S, n], the draft row that each hangs under, counted from the first pass on; None hangs
+                them under the end of the text. A pass's rows are not each other's parents.
+        """
+        slots, rows = tokens.shape
+        before = 0 if self._parents is None else self._parents.shape[1]
+        self._check(before + rows)
+        if parents is None:  # a root names itself
+            own = torch.arange(before, before + rows, dtype=torch.int32, device=tokens.device)
+            parents = own.expand(slots, -1)
+        known = [] if self._parents is None else [self._parents]
+        tree = torch.cat([*known, parents.to(torch.int32)], dim=1)
+        order = self._around.ops.ancestry(tree)
+        return replace(
+            self,
+            tokens=tokens,
+            positions=self._end[:, None] + order.depth[:, before:],
+            features=None,
+            _see=Visibility(self._end, order.depth, order.rows, self._around.extent),
+            _start=self._end + before,
+            _parents=tree,
+        )
+
+    def _check(self, rows: int) -> None:
+        if rows > self._around.limit:
+            raise ValueError(f"this head pass was made for {self._around.limit} draft rows, not {rows}")

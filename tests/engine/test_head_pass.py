@@ -1,0 +1,241 @@
+"""Head passes: several dependent tree passes on a cache of their own say what a head says that keeps nothing.
+
+The head of :mod:`eagle` drafts in an engine; a whole small model drafts trees and keeps what was accepted of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from eagle import DEPTH, EagleDecoder, EagleDrafts, EagleHead
+from models_tiny import attached, autoregressive, prompt, tiny_llama
+from recorded import recorded_capture
+from targets import alone, eager, target
+from torch import Tensor
+
+from specbench.common.errors import EnvironmentRefused
+from specbench.decoding import Options
+from specbench.decoding.protocol import Context, Method
+from specbench.engine import HeadPass, HeadRows, Sampling, graphs, head_pass
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import StopRule
+
+VOCAB = 7  # so few that random drafts are often right
+LAYERS = 4
+
+
+# Sampled steps are not recorded: on a CPU the noise of a position is made on the host.
+@pytest.mark.parametrize(
+    ("sampling", "captured"),
+    [(Sampling(), False), (Sampling(), True), (Sampling(1.0, seed=5), False)],
+    ids=["greedy", "greedy-captured", "sampled"],
+)
+def test_an_autoregressive_head_drafts_from_what_the_target_computed(
+    sampling: Sampling, captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+    monkeypatch.setattr(head_pass, "CHUNK", 8)  # long prompts come in parts
+    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS).double()
+    # Prompts shorter and longer than a path; budgets that leave holes between sequences.
+    asked = [(1, 6), (19, 25), (DEPTH + 1, 30), (30, 12), (2, 40), (9, 17)]
+    prompts = [prompt(length, VOCAB, seed) for seed, (length, _) in enumerate(asked)]
+    rounds: list[Any] = []
+    monkeypatch.setattr(EagleDecoder, "rounds", rounds)
+    with attached(model, slots=3, capacity=60, max_rows=16, sampling=sampling, graphs=captured) as engine:
+        truth = [autoregressive(engine, ids, budget) for ids, (_, budget) in zip(prompts, asked, strict=True)]
+        method = Method("eagle", "eagle", Options(), True, EagleDecoder).ready(target(engine))
+        requests = [
+            Request(str(at), 0, ids, StopRule(frozenset(), (), budget, str))
+            for at, (ids, (_, budget)) in enumerate(zip(prompts, asked, strict=True))
+        ]
+        runner = Runner(engine, lambda *_: Context(VOCAB, 0, random.Random(0)), 3)
+        records = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+    assert [record.output_ids for record in records] == truth
+    accepted = [count for record in records for count in record.accepted_lengths]
+    assert {1, 2, 1 + DEPTH} <= set(accepted)  # all rejected, some, and a path to a leaf
+    assert sum(record.draft_forwards for record in records) == len(rounds)
+    head: EagleHead = method.shared.head
+    for each in rounds:
+        expected = torch.stack([head.uncached(each.features, each.tokens, path) for path in each.paths])
+        assert (each.said - expected).abs().max() < 1e-5
+
+
+def test_one_round_serves_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS)
+    drafts = EagleDrafts(EagleHead(model), alone(model, slots=4, capacity=20))
+    asked: list[int] = []
+    work = HeadPass._work
+
+    def counted(self: HeadPass, slots: int) -> None:
+        asked.append(slots)
+        work(self, slots)
+
+    monkeypatch.setattr(HeadPass, "_work", counted)
+    passes = drafts.passes
+    size = drafts.head.fc.in_features
+    for slot in range(4):
+        assert passes.open() == slot
+        passes.append(slot, [slot], torch.zeros(1, size))
+    passes.close(1)
+    for slot in (2, 0):
+        passes.draft(slot)
+    passes.append(2, [5, 6], torch.zeros(2, size))
+    passes.draft(2)
+    assert asked == [4, 3]
+    passes.append(3, [5], torch.zeros(1, size))  # it never fetched what it got: that is out of date
+    passes.draft(3)
+    assert asked == [4, 3, 4]
+    assert [passes.length(slot) for slot in (0, 2, 3)] == [1, 3, 2]
+
+
+def test_two_passes_of_a_head_share_its_packed_weights() -> None:
+    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS)
+    head = EagleHead(model)
+    EagleDrafts(head, alone(model, capacity=20))
+    products = [vars(linear)["specbench_product"] for linear in (head.fc, head.q_proj, head.mlp.up_proj)]
+    EagleDrafts(head, alone(model, capacity=20))
+    again = [vars(linear)["specbench_product"] for linear in (head.fc, head.q_proj, head.mlp.up_proj)]
+    assert all(one is other for one, other in zip(products, again, strict=True))
+
+
+# ------------------------------------------------------------------ a whole small model
+
+ROWS = 4  # of its two tree passes together
+
+
+class Small:
+    """A model that drafts a tree of two branches of three tokens, and feeds the first two of each.
+
+    Args:
+        model: a transformers causal LM that nothing else uses.
+        capture: how rounds are captured.
+    """
+
+    def __init__(self, model: Any, capture: Any) -> None:
+        self.twin = copy.deepcopy(model)  # with its own attention, and no cache
+        config = model.config
+        self._model = model
+        shape = config.num_key_value_heads, config.head_dim, config.head_dim
+        self.passes = HeadPass(
+            alone(model, slots=3, capacity=60, capture=capture),
+            self._scores,
+            self._draft,
+            shapes=dict.fromkeys(range(config.num_hidden_layers), shape),
+            new_rows=4,
+            draft_rows=ROWS,
+            modules=[model],
+        )
+
+    def _scores(self, rows: HeadRows) -> Tensor:
+        logits: Tensor = self._model(**rows.arguments()).logits
+        return logits
+
+    def _draft(self, rows: HeadRows, read: Tensor) -> Sequence[Tensor]:
+        behind_text = rows.last(read)
+        ids = behind_text[:, 0].topk(2).indices
+        first = rows.branch(ids)
+        behind_first = self._scores(first)
+        deeper = behind_first.argmax(-1)
+        second = first.branch(deeper, torch.arange(2).expand(len(ids), -1))
+        behind_second = self._scores(second)
+        said = torch.cat([behind_text, behind_first, behind_second], dim=1)
+        return ids, deeper, said
+
+    @torch.inference_mode()
+    def uncached(self, text: Sequence[int]) -> Tensor:
+        logits: Tensor = self.twin(torch.tensor([[*text]]), use_cache=False).logits[0, -1]
+        return logits
+
+
+@pytest.mark.parametrize("capture", [eager, recorded_capture(torch.device("cpu"))], ids=["eager", "captured"])
+def test_a_small_model_keeps_what_was_accepted_of_its_drafts(capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_pass, "CHUNK", 8)
+    small, rng = Small(tiny_llama(97).double(), capture), random.Random(2)
+    passes = small.passes
+    texts: dict[int, list[int]] = {}
+    drafted: dict[int, list[list[int]]] = {}  # slot -> the tokens of each branch
+    kept = set()
+    for slot, length in enumerate((1, 21, 5)):
+        assert passes.open() == slot
+        texts[slot] = prompt(length, 97, slot)
+        passes.append(slot, texts[slot][:3])
+        if length > 3:  # more than a step brings, before anything was drafted
+            passes.append(slot, texts[slot][3:])
+    for _ in range(30):
+        slot = rng.choice(list(texts))  # others hold drafts meanwhile, which its rounds must leave alone
+        if slot not in drafted:
+            ids, deeper, said = passes.draft(slot)
+            first = [[token] for token in ids.tolist()]
+            second = [[*path, token] for path, token in zip(first, deeper.tolist(), strict=True)]
+            drafted[slot] = second
+            paths = [[], *first, *second]
+            expected = torch.stack([small.uncached([*texts[slot], *path]) for path in paths])
+            assert (said - expected).abs().max() < 1e-4
+            continue
+        branch, count = rng.randrange(2), rng.randrange(3)
+        accepted, own = drafted.pop(slot)[branch][:count], [rng.randrange(97) for _ in range(rng.randint(1, 2))]
+        passes.keep(slot, [branch, 2 + branch][:count])
+        passes.append(slot, own)
+        texts[slot] += [*accepted, *own]
+        assert passes.length(slot) == len(texts[slot])
+        kept.add((branch, count))
+    assert {(1, 1), (0, 2), (1, 2)} <= kept
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+@pytest.fixture
+def passes() -> HeadPass:
+    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS)
+    return EagleDrafts(EagleHead(model), alone(model, capacity=20)).passes
+
+
+def test_rows_come_with_their_features(passes: HeadPass) -> None:
+    slot = passes.open()
+    for tokens, features in (([1], None), ([1, 2], torch.zeros(1, 96)), ([], torch.zeros(0, 96))):
+        with pytest.raises(ValueError, match="a row of this head has 96"):
+            passes.append(slot, tokens, features)
+    assert passes.length(slot) == 0
+
+
+def test_only_drafts_can_be_kept(passes: HeadPass) -> None:
+    slot = passes.open()
+    passes.append(slot, [1], torch.zeros(1, 96))
+    with pytest.raises(ValueError, match="does not hold draft rows"):
+        passes.keep(slot, [0])
+    passes.draft(slot)
+    with pytest.raises(ValueError, match=r"draft rows \[7\]"):
+        passes.keep(slot, [7])
+    passes.keep(slot, [0])
+    assert passes.length(slot) == 2
+    with pytest.raises(ValueError, match="without new rows"):
+        passes.draft(slot)
+    passes.close(slot)
+    with pytest.raises(ValueError, match="slot 0 is free"):
+        passes.length(slot)
+
+
+@pytest.mark.parametrize("rows", ["branch", "block"])
+def test_more_draft_rows_than_were_promised_are_refused(rows: str) -> None:
+    model = tiny_llama(VOCAB)
+
+    def draft(text: HeadRows, _: None) -> Sequence[Tensor]:
+        getattr(text, rows)(torch.zeros(1, 3, dtype=torch.long))
+        raise AssertionError("not refused")
+
+    with pytest.raises(ValueError, match="made for 2 draft rows, not 3"):
+        HeadPass(
+            alone(model, capacity=20), lambda text: None, draft, shapes={0: (2, 8, 8)}, new_rows=1, draft_rows=2
+        )  # fmt: skip
+
+
+def test_a_cache_that_does_not_fit_is_refused_in_a_sentence() -> None:
+    model = tiny_llama(VOCAB, num_hidden_layers=LAYERS)
+    with pytest.raises(EnvironmentRefused, match="no memory for the draft head's cache of 1 × 4000000000000 tokens"):
+        EagleDrafts(EagleHead(model), alone(model, capacity=4 * 10**12))
