@@ -26,7 +26,6 @@ from specbench.report.page.headline import conditions, withheld
 from specbench.report.pictures import cards, style
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
 from specbench.report.terminal.run import notes, simulated_title
-from specbench.results import BASELINE
 from specbench.results.grades import ORDER
 from specbench.results.schema import BONUS, PHASES, PREFILL
 
@@ -143,21 +142,10 @@ def _against_accuracy(run: Run, scored: list[MethodSummary]) -> Figure:
     metric = run.config.task.metric or "right answers"
     formula = f"tok/s: decode tokens over decode seconds. {metric}: right answers, with Wilson's 95% interval."
     source = Source([run.id], formula)
-    points = [
-        cards.Point(
-            row.method,
-            row.decode_tok_s or 0.0,
-            row.accuracy.value,
-            row.accuracy.low,
-            row.accuracy.high,
-            baseline=row.method == BASELINE,
-        )
-        for row in scored
-        if row.accuracy
-    ]
-    says = "; ".join(f"{point.label}: {point.speed:.1f} tok/s, {point.share:.0%}" for point in points)
+    methods = {row.method: (row.decode_tok_s or 0.0, row.accuracy) for row in scored if row.accuracy}
+    says = "; ".join(f"{label}: {speed:.1f} tok/s, {right.value:.0%}" for label, (speed, right) in methods.items())
     name = f"{run.id}-accuracy"
-    drawn = style.svg(cards.scatter(points, metric), name, says)
+    drawn = style.svg(cards.scatter(methods, metric), name, says)
     # Its figures are the headline table's own.
     return Figure(name, "Speed against accuracy", drawn, says, source)
 

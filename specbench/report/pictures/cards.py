@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from specbench.report.pictures import style
+from specbench.results import BASELINE
+
+if TYPE_CHECKING:
+    from specbench.results.summary_schema import Accuracy
 
 _EDGE = 8.0  # left and right of everything
 _INNER = style.CARD_WIDTH - 2 * _EDGE
@@ -165,60 +169,54 @@ def dumbbells(rows: Sequence[Dumbbell]) -> Figure:
     return figure
 
 
-@dataclass(frozen=True)
-class Point:
-    """A method's speed and its right answers, as a share with an interval where it has one."""
-
-    label: str
-    speed: float
-    share: float
-    low: float | None = None
-    high: float | None = None
-    baseline: bool = False
-
-
 @style.styled(style.CARD)
-def scatter(points: Sequence[Point], metric: str) -> Figure:
-    """Speed against accuracy, with the names in a column beside it, so that no number of points hides a name.
+def scatter(methods: Mapping[str, tuple[float, Accuracy]], metric: str) -> Figure:
+    """Speed against accuracy, with the names in a column beside it, so that no number of methods hides a name.
 
     Args:
-        metric: what the share is of.
+        methods: each one's tok/s and right answers.
+        metric: what the right answers are a share by.
     """
-    height = max(190.0, _LINE * len(points) + 10)
+    height = max(190.0, _LINE * len(methods) + 10)
     figure, panel = _panel(height + 58, left=40, top=22, bottom=36, right=118)
-    top = max(max(point.high or 0.0, point.share) for point in points)
-    panel.set(xlim=(0, 1.08 * max(point.speed for point in points)), ylim=(0, 1.0 if top > 0.5 else 1.1 * top or 1.0))
+    top = max(max(right.high or 0.0, right.value) for _, right in methods.values())
+    panel.set(
+        xlim=(0, 1.08 * max(speed for speed, _ in methods.values())), ylim=(0, 1.0 if top > 0.5 else 1.1 * top or 1.0)
+    )
     style.plain_ticks(panel, _from_zero(panel.get_xlim()[1], 3))
     rises = _from_zero(panel.get_ylim()[1], 4)
     panel.set_yticks(rises, [f"{100 * rise:g}%" for rise in rises])
     panel.set_xlabel("tok/s")
     panel.set_title(style.cut(metric, 200), loc="left")
-    for point in points:
-        colour = style.INK if point.baseline else style.PALETTE[0]
-        if point.low is not None and point.high is not None:
-            panel.vlines(point.speed, point.low, point.high, color=colour, linewidth=1, clip_on=False)
-        (dot,) = panel.plot(point.speed, point.share, "o", color=colour, clip_on=False, zorder=3)
-        style.tip(dot, f"{point.label}: {point.speed:.3g}, {point.share:.3g}")
-    for point, place in _beside(points, panel, height):
+    for label, (speed, right) in methods.items():
+        colour = style.INK if label == BASELINE else style.PALETTE[0]
+        if right.low is not None and right.high is not None:
+            panel.vlines(speed, right.low, right.high, color=colour, linewidth=1)
+        (dot,) = panel.plot(speed, right.value, "o", color=colour, zorder=3)
+        style.tip(dot, f"{label}: {speed:.3g}, {right.value:.3g}")
+    places = {label: (speed, height * right.value / panel.get_ylim()[1]) for label, (speed, right) in methods.items()}
+    for label, place in _beside(places, height):
+        speed, right = methods[label]
         panel.annotate(
-            style.cut(point.label, 100), (point.speed, point.share), (1.06, place / height), va="center",
+            style.cut(label, 100), (speed, right.value), (1.06, place / height), va="center",
             xycoords="data", textcoords="axes fraction", annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": "#B5B5B5", "linewidth": 0.8, "relpos": (0, 0.5), "shrinkB": 3},
         )  # fmt: skip
     return figure
 
 
-def _beside(points: Sequence[Point], panel: Axes, height: float) -> Iterator[tuple[Point, float]]:
-    """Points from below to above with the place of each one's name: near its own height, a line from the next."""
-    wanted = height * np.array([point.share for point in points]) / panel.get_ylim()[1]
+def _beside(at: Mapping[str, tuple[float, float]], height: float) -> Iterator[tuple[str, float]]:
+    """Names from below to above and the place of each in a column: near its own height, a line from the next.
+
+    Args:
+        at: each one's point, its height in points.
+    """
     # Of points at one height the lines to their names cross in one order of the two, above and below.
-    order = sorted(
-        range(len(points)), key=lambda at: (wanted[at], (1 if wanted[at] > height / 2 else -1) * points[at].speed)
-    )
-    steps = _LINE * np.arange(len(points))
-    places = np.maximum.accumulate(wanted[order] - steps)
+    names = sorted(at, key=lambda name: (at[name][1], at[name][0] if at[name][1] > height / 2 else -at[name][0]))
+    steps = _LINE * np.arange(len(names))
+    places = np.maximum.accumulate(np.array([at[name][1] for name in names]) - steps)
     # All of them lie between the first line and the last.
-    yield from zip([points[at] for at in order], np.clip(places, 4, height - 4 - steps[-1]) + steps, strict=True)
+    yield from zip(names, np.clip(places, 4, height - 4 - steps[-1]) + steps, strict=True)
 
 
 def _panel(

@@ -16,10 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from specbench.report.pictures import cards, style
+from specbench.results.summary_schema import Accuracy
 
 LONG = "a long name of a method " * 9
 HOSTILE = "$x^2$ </title><script>alert(1)</script>\x1b[31m\ud800 \u65e5\u672c"
 
+HALF = Accuracy(passed=2, scored=4, value=0.5, low=0.1, high=0.9)
 MANY = [cards.Factors(f"method {at}", 1 + at, 1 / (at + 2), (1 + at) / (at + 2), 0.1, 1.5 + at) for at in range(14)]
 DRAWN: dict[str, Callable[[str], Figure]] = {
     "decomposition": lambda name: cards.decomposition([cards.Factors(name, 2.0, 0.8, 1.6, 1.5, 1.7), *MANY]),
@@ -31,8 +33,8 @@ DRAWN: dict[str, Callable[[str], Figure]] = {
         {name: Counter({0: 1, 1: 3, 50: 2}), "n": Counter([2]), "o": Counter([3]), "p": Counter([8])}
     ),
     "dumbbells": lambda name: cards.dumbbells([cards.Dumbbell(name, 4, 1.2, None), cards.Dumbbell("y", 2, 0.4, 9.0)]),
-    "scatter": lambda name: cards.scatter([cards.Point(name, 10.0 * at, 0.5, 0.1, 0.9) for at in range(1, 30)], name),
-    "nothing right": lambda name: cards.scatter([cards.Point(name, 3.0, 0.0)], "score"),
+    "scatter": lambda name: cards.scatter({f"{at} {name}": (10.0 * at, HALF) for at in range(1, 30)}, name),
+    "nothing right": lambda name: cards.scatter({name: (3.0, Accuracy(passed=0, scored=4, value=0.0))}, "score"),
 }
 
 
@@ -147,8 +149,10 @@ def test_dumbbells_have_a_mark_for_each_figure_that_is_known() -> None:
 
 
 def test_a_scatter_has_its_points_and_each_name_once() -> None:
-    points = [cards.Point("ar", 10.0, 0.5, 0.4, 0.6, baseline=True), cards.Point("jf", 20.0, 0.5)]
-    (panel,) = cards.scatter(points, "pass@1").axes
+    (panel,) = cards.scatter({"ar": (10.0, HALF), "jf": (20.0, HALF)}, "pass@1").axes
     seen = [(*np.asarray(line.get_xydata()).ravel().tolist(), line.get_color()) for line in panel.lines]
     assert seen == [(10, 0.5, style.INK), (20, 0.5, style.PALETTE[0])]
     assert sorted(text.get_text() for text in panel.texts) == ["ar", "jf"]
+    assert [bar.get_segments()[0].tolist() for bar in panel.findobj(LineCollection)] == [
+        [[10, 0.1], [10, 0.9]], [[20, 0.1], [20, 0.9]],
+    ]  # fmt: skip
