@@ -25,6 +25,7 @@ from specbench.report.page.document import (
 from specbench.report.page.headline import conditions, withheld
 from specbench.report.pictures import cards, style
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
+from specbench.report.terminal.run import name as named
 from specbench.report.terminal.run import notes, simulated_title
 from specbench.results.grades import ORDER
 from specbench.results.schema import BONUS, PHASES, PREFILL
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
     from specbench.report.gathering import Run
-    from specbench.results.summary_schema import MethodSummary, PerPromptFigures, Rate
+    from specbench.results.summary_schema import MethodSummary, Rate
 
 
 _OPEN = 10  # rows; a longer table beside the headline's is folded
@@ -68,16 +69,9 @@ def _figures(run: Run) -> Iterator[Figure]:
 
 
 def _factors(row: MethodSummary) -> cards.Factors | None:
-    if (
-        row.baseline
-        or row.speedup is None
-        or not row.tokens_per_forward
-        or not row.step_ratio
-        or row.speedup.value <= 0
-    ):
+    if row.baseline or not (row.tokens_per_forward and row.step_ratio and row.speedup and row.speedup.value > 0):
         return None
-    low, high = row.speedup.interval or (None, None)
-    return cards.Factors(cells.method(row), row.tokens_per_forward, row.step_ratio, row.speedup.value, low, high)
+    return cards.Factors(named(row), row.tokens_per_forward, row.step_ratio, row.speedup)
 
 
 def _decomposition(run: Run, found: list[cards.Factors]) -> Figure:
@@ -91,18 +85,20 @@ def _decomposition(run: Run, found: list[cards.Factors]) -> Figure:
         Column("speedup", "speedup"), Column("prompts_median_speedup", "median of prompts"),
         Column("prompts_geometric_mean_speedup", "geometric mean of prompts"),
     ]  # fmt: skip
-    each = {cells.method(row): row.speedup.per_prompt for row in run.rows if row.speedup}
-    body = [Row([Cell(f.label), *_factors_of(f, each.get(f.label))], run.id, f.label) for f in found]
+    body = [Row([Cell(f.label), *_factors_of(f)], run.id, f.label) for f in found]
     title = "What the speedup is made of"
     behind = Table("decomposition", title, columns, body, source)
-    says = "; ".join(f"{f.label}: {f.tokens_per_forward:.2f} × {f.step_ratio:.2f} = {f.speedup:.2f}" for f in found)
+    says = "; ".join(
+        f"{f.label}: {f.tokens_per_forward:.2f} × {f.step_ratio:.2f} = {f.speedup.value:.2f}" for f in found
+    )
     return _card(run, "decomposition", cards.decomposition(found), says, behind)
 
 
-def _factors_of(found: cards.Factors, each: PerPromptFigures | None) -> list[Cell]:
-    figures = [found.tokens_per_forward, found.step_ratio, found.speedup]
+def _factors_of(found: cards.Factors) -> list[Cell]:
+    each = found.speedup.per_prompt
     of_prompts = [each.median, each.geometric_mean] if each else [None, None]
-    return [cells.figure(figure, 2) for figure in (*figures, *of_prompts)]
+    figures = [found.tokens_per_forward, found.step_ratio, found.speedup.value, *of_prompts]
+    return [cells.figure(figure, 2) for figure in figures]
 
 
 def _phases(run: Run, traced: list[MethodSummary]) -> Figure:

@@ -20,7 +20,7 @@ from specbench.report.pictures import style
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:
-    from specbench.results.summary_schema import Accuracy
+    from specbench.results.summary_schema import Accuracy, Speedup
 
 _EDGE = 8.0  # left and right of everything
 _INNER = style.CARD_WIDTH - 2 * _EDGE
@@ -35,9 +35,7 @@ class Factors:
     label: str
     tokens_per_forward: float
     step_ratio: float
-    speedup: float
-    low: float | None
-    high: float | None
+    speedup: Speedup
 
 
 @style.styled(style.CARD)
@@ -48,9 +46,9 @@ def decomposition(rows: Sequence[Factors]) -> Figure:
     goes back from there by what its forwards cost more, and ends at the speedup.
     """
     figure, panel = _rows(len(rows), 46, above=26, across="times AR, logarithmic")
-    tokens, speedups = (np.array([getattr(row, name) for row in rows]) for name in ("tokens_per_forward", "speedup"))
+    tokens, speedups = np.array([(row.tokens_per_forward, row.speedup.value) for row in rows]).T
     at = np.arange(len(rows))
-    ends = [(row.low or row.speedup, row.high or row.speedup) for row in rows]
+    ends = [row.speedup.interval or (row.speedup.value, row.speedup.value) for row in rows]
     _times_axis(panel, min(0.95, tokens.min(), np.min(ends)) / 1.04, max(1.05, tokens.max(), np.max(ends)) * 1.04)
     panel.vlines(np.ones(len(rows)), at + 0.33, at + 0.92, color=style.FAINT, linewidth=1.2, zorder=1)
     tpf = panel.barh(at + 0.48, tokens - 1, 0.2, left=1, color=style.PALETTE[0], label="TPF")
@@ -59,7 +57,7 @@ def decomposition(rows: Sequence[Factors]) -> Figure:
     panel.errorbar(speedups, at + 0.71, xerr=lengths, fmt="none", ecolor=style.INK, elinewidth=1.6)
     (speedup,) = panel.plot(speedups, at + 0.71, "D", color=style.INK, markeredgecolor="white", label="speedup")
     for place, row in enumerate(rows):
-        words = f"{row.tokens_per_forward:.2f} × {row.step_ratio:.2f} = {row.speedup:.2f}"
+        words = f"{row.tokens_per_forward:.2f} × {row.step_ratio:.2f} = {row.speedup.value:.2f}"
         _heading(panel, place + 0.24, row.label, words)
     _key(figure, [tpf, ratio, speedup])
     return figure

@@ -240,9 +240,7 @@ def svg(figure: Figure, name: str, says: str) -> str:
             ElementTree.SubElement(element, f"{{{_SVG}}}title").text = words.removeprefix(_TIP)
         elif element.text and not element.text.strip():
             element.text = None
-    title = ElementTree.Element(f"{{{_SVG}}}title")
-    title.text = printable(says)
-    root.insert(0, title)
+    root.attrib |= {"role": "img", "aria-label": printable(" ".join(says.split()))}
     return ElementTree.tostring(root, encoding="unicode")
 
 

@@ -26,6 +26,7 @@ from specbench.report.page.document import (  # fmt: skip
 )
 from specbench.report.page.write import PICTURES, to_csv, to_html, to_markdown, write_report
 from specbench.report.pictures import cards, style
+from specbench.results.summary_schema import Speedup
 
 HOSTILE = "<img src=x onerror=alert(1)> | `*_[a](b)\x1b[31m\ud800"
 README = Path(__file__).parents[3] / "README.md"
@@ -37,7 +38,9 @@ def document(words: str = HOSTILE) -> Document:
     columns = [Column("method", words, words=True), Column("decode_tok_s", words)]
     row = Row([Cell(words), Cell("2.50", 2.5, 2.0, 3.0, under=words)], "r", part=words)
     table = Table("t", words, columns, [row], source)
-    drawn = style.svg(cards.decomposition([cards.Factors(words, 2.0, 0.5, 1.0, None, None)]), words, words)
+    drawn = style.svg(
+        cards.decomposition([cards.Factors(words, 2.0, 0.5, Speedup(value=1.0, verdict=""))]), words, words
+    )
     line, origins = Line(0, 1, [Piece(words, "pool", "pool")]), {"pool": Origin("p", "pool", words)}
     trace = Trace(words, words, [line], origins, source)
     figure = Figure("f", words, drawn, words, source)

@@ -27,7 +27,8 @@ def without_lines(content: str) -> str:
     """A page or a picture with its drawings' words, a line each, for the drawings."""
 
     def words(drawing: re.Match[str]) -> str:
-        return "\n".join(["<svg>", *re.findall(r"<(?:title|text)\b[^>]*>[^<]*</(?:title|text)>", drawing[0]), "</svg>"])
+        found = re.findall(r'aria-label="[^"]*"|<(?:title|text)\b[^>]*>[^<]*</(?:title|text)>', drawing[0])
+        return "\n".join(["<svg>", *found, "</svg>"])
 
     return re.sub(r"<(text) [^>]*>", r"<\1>", re.sub(r"<svg .*?</svg>", words, content, flags=re.DOTALL))
 

@@ -16,17 +16,24 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from specbench.report.pictures import cards, style
-from specbench.results.summary_schema import Accuracy
+from specbench.results.summary_schema import Accuracy, Speedup
 
 LONG = "a long name of a method " * 9
 HOSTILE = "$x^2$ </title><script>alert(1)</script>\x1b[31m\ud800 \u65e5\u672c"
 
+
+def speedup(value: float, low: float | None = None, high: float | None = None) -> Speedup:
+    return Speedup(value=value, low=low, high=high, verdict="")
+
+
 HALF = Accuracy(passed=2, scored=4, value=0.5, low=0.1, high=0.9)
-MANY = [cards.Factors(f"method {at}", 1 + at, 1 / (at + 2), (1 + at) / (at + 2), 0.1, 1.5 + at) for at in range(14)]
+MANY = [
+    cards.Factors(f"method {at}", 1 + at, 1 / (at + 2), speedup((1 + at) / (at + 2), 0.1, 1.5 + at)) for at in range(14)
+]
 DRAWN: dict[str, Callable[[str], Figure]] = {
-    "decomposition": lambda name: cards.decomposition([cards.Factors(name, 2.0, 0.8, 1.6, 1.5, 1.7), *MANY]),
-    "hardly any speedup": lambda name: cards.decomposition([cards.Factors(name, 1.0, 1.0, 1.0, None, None)]),
-    "a far one": lambda name: cards.decomposition([cards.Factors(name, 40.0, 0.001, 0.04, 0.01, 0.1)]),
+    "decomposition": lambda name: cards.decomposition([cards.Factors(name, 2.0, 0.8, speedup(1.6, 1.5, 1.7)), *MANY]),
+    "hardly any speedup": lambda name: cards.decomposition([cards.Factors(name, 1.0, 1.0, speedup(1.0))]),
+    "a far one": lambda name: cards.decomposition([cards.Factors(name, 40.0, 0.001, speedup(0.04, 0.01, 0.1))]),
     "phases": lambda name: cards.phases({name: dict.fromkeys("abcdef", 0.5), "n": dict.fromkeys("abcdef", 1e-6)}),
     "no time": lambda name: cards.phases({name: {"draft": 0.0}}),
     "accepted": lambda name: cards.accepted(
@@ -73,8 +80,7 @@ def test_a_name_is_nothing_but_words(kind: str) -> None:
     assert not list(root.findall(".//{*}script"))
     assert "<script" not in text
     assert "$x^2$" in "".join(root.itertext()), "no formula"
-    assert root[0].tag.endswith("title")
-    assert (root[0].text or "").startswith("$x^2$ </title><script>")
+    assert root.attrib["aria-label"].startswith("$x^2$ </title><script>")
 
 
 def test_a_drawing_can_stand_in_a_page_with_others() -> None:
@@ -88,20 +94,19 @@ def test_a_drawing_can_stand_in_a_page_with_others() -> None:
     assert not ids[0] & ids[1]
     for text, mine in zip(map(drawn, "ab"), ids, strict=True):
         assert set(re.findall(r'[("]#(\w+)', text)) == mine, "what is referred to is there, and nothing else"
-    assert not re.search(r"\.\d{3}", re.sub(r"<title>.*?</title>", "", text)), "rounded"
+    assert not re.search(r"\.\d{3}", text), "rounded"
     assert "202" not in re.sub(r'"[^"]*"', "", text), "no date"
 
 
 def test_those_who_point_at_a_bar_are_told_what_it_is() -> None:
     shown = style.svg(cards.accepted({"m": Counter({1: 3, 50: 1})}), "a", "says")
     titles = [title.text for title in ElementTree.fromstring(shown).findall(".//{*}title")]
-    assert titles[0] == "says"
-    assert titles[1:3] == ["1 kept: 75.0% of the forwards", "2 kept: 0.0% of the forwards"]
+    assert titles[:2] == ["1 kept: 75.0% of the forwards", "2 kept: 0.0% of the forwards"]
     assert titles[-1] == "8+ kept: 25.0% of the forwards"
 
 
 def test_the_bars_of_a_decomposition_go_to_tpf_and_back_to_the_speedup() -> None:
-    (panel,) = cards.decomposition([cards.Factors("m", 2.0, 0.8, 1.6, 1.5, 1.7)]).axes
+    (panel,) = cards.decomposition([cards.Factors("m", 2.0, 0.8, speedup(1.6, 1.5, 1.7))]).axes
     tokens, ratio = (bar[0] for bar in panel.containers[:2])
     assert (tokens.get_x(), tokens.get_x() + tokens.get_width()) == (1, 2)
     assert (ratio.get_x(), ratio.get_x() + ratio.get_width()) == pytest.approx((2, 1.6))
