@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from specbench.hardware import ModelShape, gpus
 from specbench.hardware.profile import datasheet
@@ -135,6 +136,7 @@ def same_tpf(claim: Claim, low: float, high: float) -> str:
     return "lower here" if printed - half > high else "the same"
 
 
+@cache  # asked for every claim of every run, and the aliases come with the package
 def _same_model(published: str, name: str) -> bool:
     """Whether a model of ours is the one a publication names: by its own name, or its alias's base."""
     alias: Mapping[str, object] = names.aliases().get(name, {})

@@ -9,7 +9,6 @@ from specbench.report.page.document import DASH, Cell, Tone
 from specbench.report.terminal.projection import band
 from specbench.report.terminal.run import accuracy as right
 from specbench.report.terminal.run import lossless as graded
-from specbench.report.terminal.run import name as named
 from specbench.report.terminal.run import number
 from specbench.report.terminal.run import speedup as with_interval
 
@@ -22,11 +21,6 @@ _TONES: Mapping[str, Tone] = {"faster": "good", "slower": "bad"}
 NOTHING = Cell(DASH, tone="faint")
 
 
-def method(row: MethodSummary) -> str:
-    """A row's method, marked where its acceptance was simulated."""
-    return named(row)
-
-
 def figure(value: float | None, digits: int) -> Cell:
     """A figure with so many digits."""
     return NOTHING if value is None else Cell(number(value, digits), value)
@@ -35,11 +29,6 @@ def figure(value: float | None, digits: int) -> Cell:
 def count(value: int) -> Cell:
     """A whole number."""
     return Cell(str(value), value)
-
-
-def words(text: str, under: str = "") -> Cell:
-    """Words."""
-    return Cell(text, under=under)
 
 
 def ratio(found: Speedup | None) -> Cell:

@@ -9,9 +9,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from specbench.report.claims_worth import Range, Setting, Worth, at_the_bound, differences, nearest, same_tpf, worth
-from specbench.report.page import cells, charts
+from specbench.report.page import cells
 from specbench.report.page.document import Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.report.page.headline import settings, withheld
+from specbench.report.pictures import cards, style
 from specbench.results import BASELINE
 from specbench.results.run_file import device_name, known
 
@@ -113,7 +114,8 @@ def _figure(catalog: Catalog, method: str, pairs: Sequence[_Pair]) -> Figure | N
     says = "; ".join(f"{bar.label}: claimed {bar.claimed:.2f}, over bound AR {bar.over_bound:.2f}" for bar in drawn)
     runs = list(dict.fromkeys(each.run.id for _, each in pairs))
     title = f"{method}: claimed, and over a strong AR"
-    return Figure(f"claims-{method}", title, charts.dumbbells(drawn), says, Source(runs, _FIGURE + more))
+    name = f"claims-{method}"
+    return Figure(name, title, style.svg(cards.dumbbells(drawn), name, says), says, Source(runs, _FIGURE + more))
 
 
 def _table(catalog: Catalog, method: str, pairs: Sequence[_Pair]) -> Table:
@@ -212,14 +214,14 @@ def _differs(claim: Claim, mine: _Mine, apart: dict[str, str]) -> Iterator[str]:
         yield claim.note
 
 
-def _bars(catalog: Catalog, pairs: Sequence[_Pair]) -> Iterator[charts.Dumbbell]:
+def _bars(catalog: Catalog, pairs: Sequence[_Pair]) -> Iterator[cards.Dumbbell]:
     for claim, mine in pairs:
         over = worth(catalog, claim).over_bound
         if claim.speedup is None or over is None:
             continue
         bound = _bound(catalog, claim, mine)
         label = ", ".join(word for word in (claim.model, claim.task, claim.gpu, claim.setting) if word)
-        yield charts.Dumbbell(label, float(claim.speedup), _middle(over), None if bound is None else _middle(bound))
+        yield cards.Dumbbell(label, float(claim.speedup), _middle(over), None if bound is None else _middle(bound))
 
 
 def _bound(catalog: Catalog, claim: Claim, mine: _Mine) -> Range | None:

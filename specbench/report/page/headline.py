@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.report.page import cells
 from specbench.report.page.document import Cell, Column, Row, Source, Table
 from specbench.report.terminal.run import LEGEND
+from specbench.report.terminal.run import name as named
 from specbench.results import BASELINE
 from specbench.results.run_file import device_name
 
@@ -97,7 +98,7 @@ def _rows(run: Run) -> Iterator[Row]:
 
 
 def _cells(run: Run, row: MethodSummary, apart: str) -> list[Cell]:
-    name = cells.words(cells.method(row), apart)
+    name = Cell(named(row), under=apart)
     quality = cells.accuracy(row.accuracy) if not row.simulated else cells.NOTHING
     rating = _rating(run, row.method)
     if row.accuracy is None and rating is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from specbench.report.page import cells, charts
+from specbench.report.page import cells
 from specbench.report.page.document import (
     Block,
     Cell,
@@ -23,15 +23,18 @@ from specbench.report.page.document import (
     Words,
 )
 from specbench.report.page.headline import conditions, withheld
+from specbench.report.pictures import cards, style
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
+from specbench.report.terminal.run import name as named
 from specbench.report.terminal.run import notes, simulated_title
-from specbench.results import BASELINE
 from specbench.results.grades import ORDER
 from specbench.results.schema import BONUS, PHASES, PREFILL
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawn
+
     from specbench.report.gathering import Run
-    from specbench.results.summary_schema import MethodSummary, PerPromptFigures, Rate
+    from specbench.results.summary_schema import MethodSummary, Rate
 
 
 _OPEN = 10  # rows; a longer table beside the headline's is folded
@@ -65,20 +68,13 @@ def _figures(run: Run) -> Iterator[Figure]:
         yield _against_accuracy(run, scored)
 
 
-def _factors(row: MethodSummary) -> charts.Factors | None:
-    if (
-        row.baseline
-        or row.speedup is None
-        or not row.tokens_per_forward
-        or not row.step_ratio
-        or row.speedup.value <= 0
-    ):
+def _factors(row: MethodSummary) -> cards.Factors | None:
+    if row.baseline or not (row.tokens_per_forward and row.step_ratio and row.speedup and row.speedup.value > 0):
         return None
-    low, high = row.speedup.interval or (None, None)
-    return charts.Factors(cells.method(row), row.tokens_per_forward, row.step_ratio, row.speedup.value, low, high)
+    return cards.Factors(named(row), row.tokens_per_forward, row.step_ratio, row.speedup)
 
 
-def _decomposition(run: Run, found: list[charts.Factors]) -> Figure:
+def _decomposition(run: Run, found: list[cards.Factors]) -> Figure:
     source = Source(
         [run.id],
         "speedup = TPF × step ratio. TPF: tokens per target forward after prefill; step ratio: AR's seconds per "
@@ -89,18 +85,20 @@ def _decomposition(run: Run, found: list[charts.Factors]) -> Figure:
         Column("speedup", "speedup"), Column("prompts_median_speedup", "median of prompts"),
         Column("prompts_geometric_mean_speedup", "geometric mean of prompts"),
     ]  # fmt: skip
-    each = {cells.method(row): row.speedup.per_prompt for row in run.rows if row.speedup}
-    body = [Row([Cell(f.label), *_factors_of(f, each.get(f.label))], run.id, f.label) for f in found]
+    body = [Row([Cell(f.label), *_factors_of(f)], run.id, f.label) for f in found]
     title = "What the speedup is made of"
     behind = Table("decomposition", title, columns, body, source)
-    says = "; ".join(f"{f.label}: {f.tokens_per_forward:.2f} × {f.step_ratio:.2f} = {f.speedup:.2f}" for f in found)
-    return Figure(f"{run.id}-decomposition", title, charts.decomposition(found), says, source, behind)
+    says = "; ".join(
+        f"{f.label}: {f.tokens_per_forward:.2f} × {f.step_ratio:.2f} = {f.speedup.value:.2f}" for f in found
+    )
+    return _card(run, "decomposition", cards.decomposition(found), says, behind)
 
 
-def _factors_of(found: charts.Factors, each: PerPromptFigures | None) -> list[Cell]:
-    figures = [found.tokens_per_forward, found.step_ratio, found.speedup]
+def _factors_of(found: cards.Factors) -> list[Cell]:
+    each = found.speedup.per_prompt
     of_prompts = [each.median, each.geometric_mean] if each else [None, None]
-    return [cells.figure(figure, 2) for figure in (*figures, *of_prompts)]
+    figures = [found.tokens_per_forward, found.step_ratio, found.speedup.value, *of_prompts]
+    return [cells.figure(figure, 2) for figure in figures]
 
 
 def _phases(run: Run, traced: list[MethodSummary]) -> Figure:
@@ -118,14 +116,14 @@ def _phases(run: Run, traced: list[MethodSummary]) -> Figure:
     title = "Where a step's time goes, milliseconds"
     behind = Table("phases", title, columns, body, source)
     says = "Stacked bars of milliseconds by phase; the table has the figures."
-    return Figure(f"{run.id}-phases", title, charts.phases(steps), says, source, behind)
+    return _card(run, "phases", cards.phases(steps), says, behind)
 
 
 def _accepted(run: Run, kept: dict[str, Any]) -> Figure:
     source = Source([run.id], "Share of a method's target forwards after prefill that kept 1, 2, … tokens; mean = TPF.")
-    found = {method: charts.shares(counts) for method, counts in kept.items()}
+    found = {method: cards.shares(counts) for method, counts in kept.items()}
     heads = list(next(iter(found.values())))
-    columns = [Column("method", "method", words=True), *(Column(f"kept_{k}", charts.kept_word(k)) for k in heads)]
+    columns = [Column("method", "method", words=True), *(Column(f"kept_{k}", cards.kept_word(k)) for k in heads)]
     body = [
         Row([Cell(method), *(Cell(f"{share:.0%}", share) for share in spread.values())], run.id, method)
         for method, spread in found.items()
@@ -133,29 +131,24 @@ def _accepted(run: Run, kept: dict[str, Any]) -> Figure:
     title = "Tokens kept by a forward"
     behind = Table("accepted", title, columns, body, source)
     says = "Histograms of the tokens that a forward kept; the table has the figures."
-    return Figure(f"{run.id}-accepted", title, charts.accepted(kept), says, source, behind)
+    return _card(run, "accepted", cards.accepted(kept), says, behind)
 
 
 def _against_accuracy(run: Run, scored: list[MethodSummary]) -> Figure:
     metric = run.config.task.metric or "right answers"
     formula = f"tok/s: decode tokens over decode seconds. {metric}: right answers, with Wilson's 95% interval."
     source = Source([run.id], formula)
-    points = [
-        charts.Point(
-            row.method,
-            row.decode_tok_s or 0.0,
-            row.accuracy.value,
-            row.accuracy.low,
-            row.accuracy.high,
-            charts.BASELINE_COLOUR if row.method == BASELINE else charts.METHOD_COLOUR,
-        )
-        for row in scored
-        if row.accuracy
-    ]
-    says = "; ".join(f"{point.label}: {point.x:.1f} tok/s, {point.y:.0%}" for point in points)
-    drawn = charts.scatter(points, "tok/s", metric, percent=True, says=f"Speed against {metric}")
+    methods = {row.method: (row.decode_tok_s or 0.0, row.accuracy) for row in scored if row.accuracy}
+    says = "; ".join(f"{label}: {speed:.1f} tok/s, {right.value:.0%}" for label, (speed, right) in methods.items())
+    name = f"{run.id}-accuracy"
+    drawn = style.svg(cards.scatter(methods, metric), name, says)
     # Its figures are the headline table's own.
-    return Figure(f"{run.id}-accuracy", "Speed against accuracy", drawn, says, source)
+    return Figure(name, "Speed against accuracy", drawn, says, source)
+
+
+def _card(run: Run, kind: str, drawn: Drawn, says: str, behind: Table) -> Figure:
+    name = f"{run.id}-{kind}"
+    return Figure(name, behind.title, style.svg(drawn, name, says), says, behind.source, behind)
 
 
 def _tables(run: Run) -> Iterator[Table]:

@@ -1,4 +1,4 @@
-"""The one look of the project's pictures: sizes, fonts, colours that colour-blind readers can tell apart, PNG files.
+"""The one look of the project's pictures: sizes, fonts, colours that colour-blind readers can tell apart, PNG and SVG.
 
 Object-oriented matplotlib without pyplot, so that drawing holds no global state and needs no display. Whoever draws
 does it inside :func:`styled`; the reader's own ``matplotlibrc`` changes nothing, and equal data give equal bytes.
@@ -6,21 +6,26 @@ does it inside :func:`styled`; the reader's own ``matplotlibrc`` changes nothing
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
 import numpy.typing as npt
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from specbench.common.files import write_atomic
+from specbench.report.page.document import printable
 
 #: Inches: a whole page's width, half of one, and the height of one panel.
 WIDTH, HALF_WIDTH, HEIGHT = 10.0, 6.4, 4.0
@@ -41,7 +46,9 @@ _CHARACTERS_AN_INCH = 15.5  # of DejaVu Sans at SMALL_SIZE; other sizes scale wi
 
 # DejaVu Sans comes with matplotlib: the same glyphs on every machine.
 _SETTINGS: dict[str, Any] = {
-    "font.family": "DejaVu Sans",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "text.parse_math": False,  # a dollar in a name is a dollar
     "font.size": TEXT_SIZE,
     "axes.titlesize": TEXT_SIZE,
     "axes.labelsize": TEXT_SIZE,
@@ -70,32 +77,68 @@ _SETTINGS: dict[str, Any] = {
     "savefig.facecolor": "white",
     "savefig.dpi": DPI,
 }
+#: Of a card, 360 points wide, in which a point is a browser's pixel: what differs from the large pictures.
+CARD_WIDTH = 360.0
+CARD: dict[str, Any] = {
+    "font.size": 11.5,
+    "axes.titlesize": 11.0,
+    "axes.labelsize": 11.0,
+    "xtick.labelsize": 10.5,
+    "ytick.labelsize": 10.5,
+    "legend.fontsize": 11.0,
+    "axes.labelcolor": FAINT,
+    "axes.titlecolor": FAINT,
+    "xtick.labelcolor": FAINT,
+    "ytick.labelcolor": FAINT,
+    "axes.spines.left": False,
+    "axes.spines.bottom": False,
+    "xtick.bottom": False,
+    "ytick.left": False,
+    "lines.markersize": 9.0,
+    "lines.markeredgecolor": "auto",
+    "errorbar.capsize": 3.5,
+    "legend.handlelength": 0.9,
+    "legend.handletextpad": 0.4,
+    "legend.columnspacing": 1.4,
+    "legend.borderaxespad": 0.2,
+    "svg.fonttype": "none",  # words stay words: to be searched, selected and read aloud
+}
 _NOT_A_STYLE = {"backend", "backend_fallback", "interactive", "toolbar"}
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def styled(more: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Everything drawn inside has the project's look, whatever the reader's configuration says.
 
     Also a decorator. Settings are read when an artist is made, so the whole of the drawing belongs inside.
+
+    Args:
+        more: settings that are not those of all pictures.
     """
     settings: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in _NOT_A_STYLE}
-    settings |= _SETTINGS
+    settings |= {**_SETTINGS, **(more or {})}
     with matplotlib.rc_context(settings):
         yield
 
 
 def panels(
-    rows: int = 1, columns: int = 1, *, width: float = WIDTH, height: float | None = None, **axes: Any
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    width: float = WIDTH,
+    height: float | None = None,
+    layout: Literal["constrained"] | None = "constrained",
+    **axes: Any,
 ) -> tuple[Figure, npt.NDArray[np.object_]]:
     """A figure and its axes, [rows, columns], laid out so that nothing is clipped.
 
     Args:
         width: of the figure, inches.
         height: of the figure, inches; ``HEIGHT`` a row without it.
+        layout: None for a figure whose panels are placed by hand.
         axes: further arguments of ``Figure.subplots``, such as ``sharey``.
     """
-    figure = Figure(figsize=(width, rows * HEIGHT if height is None else height), layout="constrained")
+    figure = Figure(figsize=(width, rows * HEIGHT if height is None else height), layout=layout)
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False, **axes)
 
@@ -147,3 +190,62 @@ def png(figure: Figure) -> bytes:
     with styled():
         figure.savefig(content, format="png", dpi=DPI, metadata={"Software": None})
     return content.getvalue()
+
+
+_SVG, _TIP = "http://www.w3.org/2000/svg", "tip: "
+ElementTree.register_namespace("", _SVG)
+ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+
+
+def width_of(words: str, bold: bool = False) -> float:
+    """About how wide words are in a card, in points: DejaVu Sans is wider than most fonts."""
+    return (0.68 if bold else 0.555) * float(CARD["font.size"]) * len(words)
+
+
+def cut(words: str, width: float, bold: bool = False) -> str:
+    """Words on one line that fit a width in points, with an ellipsis where they did not."""
+    line = printable(" ".join(words.split()))
+    most = max(2, int(width / width_of("x", bold)))
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def tip(mark: Artist, words: str) -> None:
+    """Words that a browser shows to those who point at a mark: in the mark's id, until the drawing is SVG."""
+    mark.set_gid(_TIP + printable(" ".join(words.split())))
+
+
+def svg(figure: Figure, name: str, says: str) -> str:
+    """The picture as an SVG document whose words are text; a page may hold several of them.
+
+    Numbers are rounded, so that the last digit of a machine's arithmetic is not seen.
+
+    Args:
+        name: unlike that of any other picture of the page, for the ids.
+        says: what is to be seen, for those who do not see it.
+    """
+    for artist in figure.findobj():
+        artist.set_clip_on(False)  # nothing reaches beyond its panel: a clip would be bytes for nothing
+    content = StringIO()
+    with styled({**CARD, "svg.hashsalt": printable(name)}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the browser's fonts have it
+        figure.savefig(content, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    root = ElementTree.fromstring(content.getvalue())
+    used = {found for element in root.iter() for value in element.attrib.values() for found in _USED.findall(value)}
+    for element in list(root.iter()):
+        words, element.tail = element.attrib.get("id", ""), "\n"
+        if words not in used:
+            element.attrib.pop("id", None)
+        element.attrib |= {key: _NUMBER.sub(_rounded, " ".join(at.split())) for key, at in element.attrib.items()}
+        if words.startswith(_TIP):
+            ElementTree.SubElement(element, f"{{{_SVG}}}title").text = words.removeprefix(_TIP)
+        elif element.text and not element.text.strip():
+            element.text = None
+    root.attrib |= {"role": "img", "aria-label": printable(" ".join(says.split()))}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+_USED, _NUMBER = re.compile(r"^#(\w+)$"), re.compile(r"-?\d+\.\d+")
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{round(float(number[0]), 2) + 0.0:g}"  # the zero turns -0 into 0

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
-import pytest
-
-from specbench.report.page import charts, svg
 from specbench.report.page.build import vocabulary
 from specbench.report.page.document import (  # fmt: skip
     Block,
@@ -30,6 +25,8 @@ from specbench.report.page.document import (  # fmt: skip
     Words,
 )
 from specbench.report.page.write import PICTURES, to_csv, to_html, to_markdown, write_report
+from specbench.report.pictures import cards, style
+from specbench.results.summary_schema import Speedup
 
 HOSTILE = "<img src=x onerror=alert(1)> | `*_[a](b)\x1b[31m\ud800"
 README = Path(__file__).parents[3] / "README.md"
@@ -41,11 +38,12 @@ def document(words: str = HOSTILE) -> Document:
     columns = [Column("method", words, words=True), Column("decode_tok_s", words)]
     row = Row([Cell(words), Cell("2.50", 2.5, 2.0, 3.0, under=words)], "r", part=words)
     table = Table("t", words, columns, [row], source)
-    drawing = svg.Drawing(10, 10, words)
-    drawing.text(1, 1, words)
+    drawn = style.svg(
+        cards.decomposition([cards.Factors(words, 2.0, 0.5, Speedup(value=1.0, verdict=""))]), words, words
+    )
     line, origins = Line(0, 1, [Piece(words, "pool", "pool")]), {"pool": Origin("p", "pool", words)}
     trace = Trace(words, words, [line], origins, source)
-    figure = Figure("f", words, drawing.svg(), words, source)
+    figure = Figure("f", words, drawn, words, source)
     blocks: list[Block] = [Words([words], "warning"), Words([words]), table, figure, trace]
     return Document(words, words, [Section("s", words, blocks, under=words)])
 
@@ -91,45 +89,3 @@ def test_the_words_are_those_of_the_readme() -> None:
     assert len(found["term"]) > 10
     for term in found["term"]:
         assert f"| {term['word']} | {term['means']} |" in text
-
-
-@pytest.mark.parametrize("most", [0.0, 0.03, 1.0, 7.3, 99.0, 12345.0])
-def test_ticks_begin_at_nothing_and_end_behind_the_most(most: float) -> None:
-    ticks = svg.nice_ticks(most)
-    assert ticks[0] == 0
-    assert ticks[-1] >= most
-    assert 2 <= len(ticks) <= 7
-
-
-def test_drawings_are_xml_and_stay_inside_their_frame() -> None:
-    many = [charts.Factors(f"method {at}", 1 + at, 1 / (at + 2), (1 + at) / (at + 2), None, None) for at in range(9)]
-    points = [charts.Point("a long name of a method " * 3, 10.0 * at, 0.5, 0.1, 0.9) for at in range(1, 30)]
-    from collections import Counter
-
-    drawn = [
-        charts.decomposition(many),
-        charts.decomposition([charts.Factors("x", 40.0, 0.001, 0.04, 0.01, 0.1)]),
-        charts.phases({"m": {"draft": 0.5, "forward": 1e-6}}),
-        charts.accepted({"m": Counter({0: 1, 1: 3, 50: 2}), "n": Counter({2: 1})}),
-        charts.scatter(points, "tok/s", "right", percent=True, says="x"),
-        charts.dumbbells([charts.Dumbbell("x", 4.0, 1.2, None), charts.Dumbbell("y", 2.0, 0.4, 9.0)]),
-    ]
-    for text in drawn:
-        root = ElementTree.fromstring(text)
-        wide, high = float(root.attrib["width"]), float(root.attrib["height"])
-        assert wide == svg.WIDTH
-        for at in root.iter():
-            for name, limit in (("x", wide), ("x1", wide), ("x2", wide), ("cx", wide), ("y", high), ("cy", high)):
-                if name in at.attrib:
-                    assert -0.1 <= float(at.attrib[name]) <= limit + 0.1, (at.tag, at.attrib)
-            if "width" in at.attrib and "x" in at.attrib:
-                assert float(at.attrib["x"]) + float(at.attrib["width"]) <= wide + 0.1
-
-
-def test_shares_add_up_and_the_last_bar_has_all_the_rest() -> None:
-    from collections import Counter
-
-    found = charts.shares(Counter({1: 2, 3: 1, 8: 1, 40: 4}))
-    assert math.fsum(found.values()) == pytest.approx(1)
-    assert found[8] == pytest.approx(5 / 8)
-    assert charts.kept_word(8) == "8+"

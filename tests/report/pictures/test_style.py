@@ -69,3 +69,9 @@ def test_long_titles_and_notes_are_wrapped_inside_the_figure() -> None:
     assert panel is not None
     assert below.get_window_extent().y1 <= panel.y0
     assert panel.y1 <= above.get_window_extent().y0
+
+
+def test_a_dollar_in_a_name_is_a_dollar() -> None:
+    figure = drawn("costs $1 or $2", "a $note$")
+    assert [text.get_text() for text in figure.texts] == ["costs $1 or $2", "a $note$"]
+    assert [text.get_parse_math() for text in figure.texts] == [False, False]
