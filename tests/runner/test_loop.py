@@ -11,6 +11,7 @@ import pytest
 import toys
 from toys import WRONG, Clock, Engine, answer, request, runner, toy
 
+from specbench.decoding import StepResult
 from specbench.decoding.tree import TokenTree
 from specbench.engine import engine as real
 from specbench.hardware.telemetry import GpuMeter, Snapshot
@@ -553,3 +554,39 @@ def test_the_toys_are_what_they_say() -> None:
     (record,) = runner(engine).segment(toy(4, (2, 0)), [request(1, 9)])
     assert record.accepted_lengths == [3, 1, 3, 1]
     assert [trees[0].tokens[1:] for trees in engine.trees][1] == list(repeat(WRONG, 3))
+
+
+def working(clock: Clock, begin: int, draft: int, observe: int) -> type[toys.Decoder]:
+    """A decoder that takes so long over its own work."""
+
+    class Working(toys.Decoder):
+        def begin(self, prompt: Sequence[int]) -> TokenTree | None:
+            clock.now += begin
+            return super().begin(prompt)
+
+        def draft(self) -> TokenTree:
+            clock.now += draft
+            return super().draft()
+
+        def observe(self, result: StepResult) -> None:
+            clock.now += observe
+            super().observe(result)
+
+    return Working
+
+
+@pytest.mark.parametrize("trace", [False, True])
+@pytest.mark.parametrize("concurrency", [1, 2, 3])
+def test_a_decoders_own_work_is_on_the_clock(concurrency: int, trace: bool) -> None:
+    # A forward costs 10 s whatever its rows; a decoder 2 s to begin, 3 s to draft, 5 s to observe. 1 + 4 tokens each,
+    # one a step: were any of this off the clock, drafting would be free in every speedup.
+    clock = Clock()
+    engine = Engine(clock, slots=concurrency, fixed=10 * S)
+    asked = [request(number, 5) for number in range(1, 1 + concurrency)]
+    method = toy(label="mine", decoder=working(clock, 2 * S, 3 * S, 5 * S))
+    records = list(runner(engine, concurrency, trace).segment(method, asked))
+    assert [record.ttft_s for record in records] == [pytest.approx(2 + 10 + 5)] * concurrency
+    step = 10 + concurrency * (3 + 5)
+    assert [record.decode_share_s for record in records] == [pytest.approx(4 * step / concurrency)] * concurrency
+    last = records[-1]
+    assert last.decode_s == pytest.approx(4 * step)
