@@ -102,6 +102,36 @@ def test_json_replaces_the_old_content(tmp_path: Path) -> None:
     assert names(tmp_path) == ["summary.json"]
 
 
+def test_who_reads_while_it_is_replaced_has_the_old_content_whole(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json_atomic(path, {"old": True})
+    with path.open() as reader:
+        write_json_atomic(path, {"new": True})
+        assert json.loads(reader.read()) == {"old": True}, "another file has taken its name"
+    assert json.loads(path.read_text()) == {"new": True}
+
+
+def test_content_is_on_disk_before_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, done = tmp_path / "summary.json", list[str]()
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(fd: int) -> None:
+        where = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        done.append("folder" if where == tmp_path else "content" if where.stat().st_size else "nothing yet")
+        fsync(fd)
+
+    def replaced(draft: Path, wanted: Path) -> Path:
+        done.append("name")
+        return replace(draft, wanted)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    write_json_atomic(path, {"new": True})
+    assert done == ["content", "name", "folder"], "a power cut at any moment leaves the old content or the new"
+
+
 @pytest.mark.parametrize("bad", [{"x": float("nan")}, {"x": object()}])
 def test_what_is_not_json_leaves_the_old_content(tmp_path: Path, bad: Any) -> None:
     path = tmp_path / "summary.json"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from runs import COMMITTED
+from runs import COMMITTED, CURATED
 
 import specbench
 from specbench.common.errors import UsageError
@@ -49,6 +49,16 @@ def test_pooled_figures_are_those_of_the_summary() -> None:
         )
         assert (mine["output_tokens"] - 1).sum() / mine["decode_s"].sum() == pytest.approx(row.decode_tok_s)
         assert (mine["decode_tok_s"] * mine["decode_s"]).sum() == pytest.approx((mine["output_tokens"] - 1).sum())
+
+
+def test_rates_of_requests_that_shared_the_engine_count_their_share_of_it() -> None:
+    (sweep,) = {folder for folder in CURATED if not (folder / "run.json").exists()}
+    frame = specbench.load(sweep / "c4")
+    assert set(frame["concurrency"]) == {4}
+    decoded = frame["output_tokens"] - 1
+    assert (frame["decode_tok_s"] * frame["decode_share_s"]).tolist() == pytest.approx(decoded.tolist())
+    assert (frame["decode_share_s"] < frame["decode_s"]).all(), "or the two would not be told apart"
+    assert (frame["tpot_s"] * decoded).tolist() == pytest.approx(frame["decode_s"].tolist())
 
 
 def test_columns_are_typed() -> None:

@@ -212,6 +212,17 @@ def test_right_answers_beyond_ars_are_counted_on_the_prompts_of_both() -> None:
     assert row(records, "mine")["accuracy_difference"] is None
 
 
+def test_more_right_answers_than_ar_are_a_gain_and_fewer_a_loss() -> None:
+    records = both()
+    for more, less, sign in (("mine", "ar", 1), ("ar", "mine", -1)):
+        right = {more: {0, 1, 2, 3, 4}, less: {0, 5}}
+        verdicts = {r.request_id: int(r.prompt_id[1:]) in right[r.method] for r in records}
+        found = row(records, "mine", verdicts=verdicts)["accuracy_difference"]
+        assert (found["gained"], found["lost"]) == ((4, 1) if sign > 0 else (1, 4))
+        assert found["value"] == pytest.approx(sign * 3 / len({r.prompt_id for r in records}))
+        assert sign * (found["low"] + found["high"]) > 0
+
+
 def test_a_speedup_says_how_it_is_spread_and_what_its_prompts_tell() -> None:
     records = [record("ar", n, [1] * 8, 1.0) for n in range(8)]
     records += [record("mine", n, [1] * 8, 0.9 + 0.05 * n) for n in range(8)]

@@ -89,6 +89,14 @@ def test_halving_drops_the_slower_half_and_doubles_the_prompts() -> None:
     assert search.finalists() == [CELLS[4]]
 
 
+@pytest.mark.parametrize(
+    ("cells", "left"), [(1, [1]), (2, [2, 1]), (3, [3, 2, 1]), (5, [5, 3, 2, 1]), (6, [6, 3, 2, 1]), (7, [7, 4, 2, 1])]
+)
+def test_of_an_odd_number_of_cells_the_middle_one_stays(cells: int, left: list[int]) -> None:
+    rounds = run(Search(CELLS[:cells], PROMPTS, kind="halving"), by_size)
+    assert [len(step.labels) - 1 for step in rounds] == left
+
+
 def test_halving_ranks_on_the_prompts_so_far_and_on_no_others() -> None:
     def cost(label: str, prompt: str) -> float:  # the last cell is the best on the first rung and bad from there on
         return 0.1 if label == CELLS[7] and prompt in PROMPTS[:3] else 10.0 if label == CELLS[7] else by_size(label, "")
