@@ -12,6 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from specbench.results.request_log import RequestLog
+from specbench.runner import Session
+
 PROMPTS, METHODS = 12, 2
 TOTAL = PROMPTS * METHODS
 COMMAND = (
@@ -131,3 +136,34 @@ def test_a_finished_run_is_never_touched_again(cli: Any, tmp_path: Path) -> None
     assert len(second) == 1
     assert (second.pop() / "DONE").exists()
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.iterdir()} == before
+
+
+@pytest.mark.parametrize("done", [0, 1, 5])
+def test_a_run_is_warm_before_its_first_request_however_many_are_done(
+    done: int, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("run", "--model", "config:tiny", "--limit", 4, "--max-new-tokens", 6, "--no-score", "--out", tmp_path)
+    events: list[str] = []
+    warm_up, append = Session.warm_up, RequestLog.append
+
+    def warming(self: Session, *given: Any, **more: Any) -> None:
+        events.append("warm")
+        warm_up(self, *given, **more)
+
+    def appending(self: RequestLog, obj: Any) -> None:
+        if done and events.count("request") == done:
+            raise KeyboardInterrupt
+        events.append("request")
+        append(self, obj)
+
+    monkeypatch.setattr(Session, "warm_up", warming)
+    monkeypatch.setattr(RequestLog, "append", appending)
+    if done:
+        assert cli(*command).code == 130
+        assert events == ["warm", *["request"] * done]
+        events.clear()
+        done = 0
+    assert cli(*command).code == 0
+    assert events[0] == "warm", "what a resumed run measures first would pay for what is done once"
+    assert events.count("warm") == 1
+    events.clear()
