@@ -157,6 +157,13 @@ def test_greedy_scores_are_the_logits_themselves() -> None:
     assert scores(logits, torch.zeros(2, 3, dtype=torch.int64), Sampling()) is logits
 
 
+@pytest.mark.parametrize(("top_p", "kept"), [(0.25, 1), (0.5, 2), (0.75, 3), (0.5001, 3), (0.4999, 2)])
+def test_the_mass_that_is_just_reached_keeps_no_further_token(top_p: float, kept: int) -> None:
+    # A quarter each: exact in binary, so that a sum meets top_p itself.
+    found = scores(torch.zeros(1, 1, 4), torch.tensor([[3]]), Sampling(temperature=1.0, top_p=top_p)) > -torch.inf
+    assert found.flatten().tolist() == [at < kept for at in range(4)]
+
+
 @pytest.mark.parametrize(
     "wrong", [{"temperature": -1.0}, {"temperature": math.nan}, {"top_k": -1}, {"top_p": 0.0}, {"seed": -1}]
 )
