@@ -10,13 +10,13 @@ from typing import Any, Protocol
 from specbench.evals import Tenths, score_in_child
 from specbench.hardware import environment
 from specbench.models import LoadedModel
-from specbench.results import RequestRecord, RunConfig, RunFolder, summarise
+from specbench.results import RequestRecord, RunFolder, summarise
 from specbench.results.schema import BASE
 from specbench.results.verdicts import read_metrics
 from specbench.runner.config import config_of, open_folder
 from specbench.runner.order import Order
 from specbench.runner.prompts import Prepared
-from specbench.runner.rescoring import rescore
+from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.runner.resolving import Resolved
 from specbench.runner.session import Session, session_of
 
@@ -71,7 +71,7 @@ def execute(
         with folder:
             if folder.finished:
                 progress.done_already(folder)
-                if _to_judge(resolved, config, folder):
+                if not resolved.plan.no_score and lacks_verdicts(folder, config):
                     rescore(folder, resolved.plan.data_dir, progress.phase)
                 return folder
             records = _decode(resolved, sessions, prepared, folder, progress, resumed)
@@ -84,14 +84,6 @@ def execute(
             metrics = read_metrics(folder.path)
             folder.finish(summarise(config, records, verdicts, graded, metrics, sessions[0].report()))
     return folder
-
-
-def _to_judge(resolved: Resolved, config: RunConfig, folder: RunFolder) -> bool:
-    """Whether a finished run's answers are without the verdicts that the plan asks for: it was run with --no-score."""
-    if resolved.plan.no_score or resolved.simulated or not config.task.metric:
-        return False
-    summary = folder.summary()
-    return summary is not None and all(row.accuracy is None for row in summary.rows)
 
 
 def _decode(

@@ -6,10 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from specbench.evals import Tenths, score_in_child
-from specbench.results import RunFolder, read_run, summarise
+from specbench.results import RunConfig, RunFolder, read_run, summarise
 from specbench.results.summary_schema import RunSummary
 from specbench.results.sweep_folder import read_head
 from specbench.results.verdicts import read_metrics
+
+
+def lacks_verdicts(folder: RunFolder, config: RunConfig) -> bool:
+    """Whether a finished run has answers that could be judged and none is: it was made with ``--no-score``."""
+    summary = folder.summary()
+    judged = summary is None or any(row.accuracy is not None for row in summary.rows)
+    return bool(config.task.metric) and not config.simulated and not judged
 
 
 def rescore(
