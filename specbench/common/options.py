@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 
@@ -141,11 +142,12 @@ def given(owner: type[F], values: Mapping[str, Any]) -> F:
     Raises:
         UsageError: an unknown name, a value that is not allowed, or a path that is not there.
     """
-    for name in values.keys() - owner.model_fields.keys():
-        raise unknown("option", name, owner.model_fields)
+    for name in values:
+        if name not in owner.model_fields:
+            raise unknown("option", name, owner.model_fields)
     # Paths may be texts; whole numbers may not, nor a truth be a number. What is repeatable is compared by its values.
     paths = {name for name in values if "Path" in str(owner.model_fields[name].annotation)}
-    typed: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    typed: dict[str, Any] = {name: _plain(value) for name, value in values.items()}
     typed |= {name: Path(typed[name]) for name in paths if isinstance(typed[name], str)}
     try:
         made = owner.model_validate(typed)
@@ -153,14 +155,25 @@ def given(owner: type[F], values: Mapping[str, Any]) -> F:
         first = error.errors()[0]
         name = str(first["loc"][0])
         written = flag_of(owner, name).name
+        if first["type"] == "missing":
+            raise UsageError(f"{written} is missing: {owner.model_fields[name].description}") from None
         if first["type"] == "literal_error":
             allowed = get_args(owner.model_fields[name].annotation)
             raise unknown(f"{written} value", str(first["input"]), allowed) from None
         wrong = str(first["msg"]).removeprefix("Value error, ")
-        raise UsageError(f"{written} {first['input']}: {wrong[0].lower()}{wrong[1:]}") from None
+        # Where the type is what is wrong, "2" has to look otherwise than 2.
+        found = repr(first["input"]) if str(first["type"]).endswith("_type") else first["input"]
+        raise UsageError(f"{written} {found}: {wrong[0].lower()}{wrong[1:]}") from None
     for name in paths:
         _check_path(flag_of(owner, name), getattr(made, name))
     return made
+
+
+def _plain(value: Any) -> Any:
+    """A value as the fields have it: a list is a tuple, and a whole number of numpy's, as a loop has it, is an int."""
+    if isinstance(value, list):
+        return tuple(value)
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 P = ParamSpec("P")
@@ -177,6 +190,11 @@ def keywords(owner: Callable[P, F]) -> Callable[[Callable[[F], R]], Callable[P, 
 
     def taking(function: Callable[[F], R]) -> Callable[P, R]:
         def call(*args: P.args, **values: P.kwargs) -> R:
+            if args:  # by place they would mean whatever field happens to be declared there
+                raise UsageError(
+                    f"{function.__name__} takes its options by name, as in {function.__name__}(model=…); "
+                    f"say which one {args[0]!r} is"
+                )
             return function(given(cast("type[F]", owner), values))
 
         parameters = [

@@ -121,10 +121,15 @@ class Profile(Record):
         found = [point for point in self.points if (point.context, point.slots) == (context, slots)]
         return {point.rows: point for point in sorted(found, key=lambda point: point.rows)}
 
+    @property
+    def most_rows(self) -> int:
+        """The most rows that one slot was measured with at the base context."""
+        return max(self.curve(self.base_context), default=0)
+
     def rows_within(self, times: float) -> int:
         """The most rows whose step takes at most so many times one row's, at the base context in one slot.
 
-        Between measured row counts a step's time is taken to grow evenly.
+        Between measured row counts a step's time is taken to grow evenly. Beyond :attr:`most_rows` nothing is known.
         """
         curve = self.curve(self.base_context)
         most = times * curve[1].seconds

@@ -51,6 +51,12 @@ def bound(plan: Plan, methods: Sequence[str], settings: Sequence[str]) -> tuple[
         rows = profile.rows_within(TIMES)
         if widest <= rows:
             continue
+        if rows == profile.most_rows:  # it ended, nothing got dear: what is wider may cost no more
+            notes.append(
+                f"{label} drafts up to {widest} rows, and the stored profile ends at {rows}; specbench profile --model "
+                f"{plan.model} with --rows up to {widest} measures what would bound them"
+            )
+            continue
         chosen = _fitting(label, name, raw[label], rows)
         mine = [f"{label}.{option}={value}" for option, value in chosen.items()]
         more += mine

@@ -24,6 +24,9 @@ def config_of(
 ) -> RunConfig:
     """The record of a plan whose methods have what they bring."""
     plan = resolved.plan
+    identity = environment.fingerprint(captured)
+    if plan.threads is not None:  # else requests at one number of threads would go on in a run at another
+        identity["threads"] = plan.threads
     return RunConfig(
         model=model.spec,
         base=base.spec if base else None,
@@ -40,7 +43,7 @@ def config_of(
         simulated=dict(resolved.simulated),
         order_seed=plan.sampling.seed,
         trace=plan.trace,
-        identity=environment.fingerprint(captured),
+        identity=identity,
     )
 
 

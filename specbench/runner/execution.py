@@ -16,6 +16,7 @@ from specbench.results.verdicts import read_metrics
 from specbench.runner.config import config_of, open_folder
 from specbench.runner.order import Order
 from specbench.runner.prompts import Prepared
+from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.runner.resolving import Resolved
 from specbench.runner.session import Session, session_of
 
@@ -70,6 +71,8 @@ def execute(
         with folder:
             if folder.finished:
                 progress.done_already(folder)
+                if not resolved.plan.no_score and lacks_verdicts(folder, config):
+                    rescore(folder, resolved.plan.data_dir, progress.phase)
                 return folder
             records = _decode(resolved, sessions, prepared, folder, progress, resumed)
             graded, verdicts = None, None

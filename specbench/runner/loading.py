@@ -27,6 +27,22 @@ def load_model(plan: Loading, say: Callable[[str], None]) -> LoadedModel:
     )
 
 
+_threads: tuple[int, int] | None = None  # torch's number before a plan of this process asked for one, and what it asked
+
+
+def _set_threads(wanted: int | None) -> None:
+    """Gives torch the threads of a plan; one that asks for none gets those from before another plan asked."""
+    global _threads
+    if _threads is not None and torch.get_num_threads() != _threads[1]:
+        _threads = None  # the process has chosen anew since
+    if wanted is not None:
+        _threads = (_threads[0] if _threads else torch.get_num_threads(), wanted)
+        torch.set_num_threads(wanted)
+    elif _threads is not None:
+        torch.set_num_threads(_threads[0])
+        _threads = None
+
+
 def load_models(
     resolved: Resolved, say: Callable[[str], None] = lambda line: None
 ) -> tuple[LoadedModel, LoadedModel | None]:
@@ -44,8 +60,7 @@ def load_models(
         EnvironmentRefused: as of ``load``.
     """
     plan = resolved.plan
-    if plan.threads is not None:
-        torch.set_num_threads(plan.threads)
+    _set_threads(plan.threads)
     model = load_model(plan, say)
     if resolved.base is None:
         return model, None

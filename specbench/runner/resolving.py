@@ -81,7 +81,7 @@ def resolve(plan: Plan, expand: Expand = plan_methods, *, by_machine: bool = Fal
         UsageError: an unknown name or a bad option.
     """
     plan, notes = _by_preset(plan)
-    assert plan.drawn_by is None or plan.drawn_by >= 0  # says what is wrong with --first and --prompt-seed
+    _ = plan.drawn_by  # says what is wrong with --first and --prompt-seed
     chosen, more, said = _by_alias(plan)
     notes = [said, *notes] if said else notes
     tasks = _some("--task", DEFAULT_TASK if plan.task is None else plan.task)

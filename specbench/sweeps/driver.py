@@ -23,6 +23,7 @@ from specbench.results.stats.power import FILLINGS
 from specbench.results.summary_schema import Lossless, SweepFindings
 from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, is_sweep, part_folder, read_head
 from specbench.results.verdicts import read_metrics
+from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.sweeps.executors import Executor
 from specbench.sweeps.grid import Cell, Grid
 from specbench.sweeps.search import Kind, Measured, Round, Search
@@ -211,9 +212,11 @@ class _Part:
 
     def finish(self, executor: Executor, progress: Progress) -> None:
         """Grades, scores and sums up, where anything is new."""
-        if self.folder.finished:
-            return
         config = read_config(self.folder)
+        if self.folder.finished:
+            if self._sweep.score and lacks_verdicts(self.folder, config):
+                rescore(self.folder, self._sweep.data_dir, progress.phase)
+            return
         before = self.folder.summary()
         graded: dict[str, Mapping[str, Any] | Lossless] | None = None
         verdicts = None

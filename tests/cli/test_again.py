@@ -158,6 +158,21 @@ def test_other_threads_and_back(
     assert found == [False, False, True]
 
 
+def test_verdicts_that_a_finished_run_was_without(cli: Any, tmp_path: Path, warmed: list[str]) -> None:
+    """``--no-score`` decides nothing that is measured: without it the same run is judged, and not decoded again."""
+    command = (*TINY, "--method", "ar", "--out", tmp_path)
+    assert cli(*command, "--no-score").code == 0
+    (folder,) = tmp_path.iterdir()
+    before = json.loads((folder / "summary.json").read_text())
+    assert before["rows"][0]["accuracy"] is None
+    assert cli(*command).code == 0
+    after = json.loads((folder / "summary.json").read_text())
+    assert after["rows"][0]["accuracy"] is not None
+    assert after["rows"][0]["decode_tok_s"] == before["rows"][0]["decode_tok_s"]
+    assert [*tmp_path.iterdir()] == [folder]
+    assert warmed == ["warm-up"]
+
+
 @pytest.mark.parametrize("file", ["DONE", "summary.json", "run.json", "requests.jsonl"])
 def test_what_is_not_whole_is_not_done(cli: Any, command: tuple[object, ...], tmp_path: Path, file: str) -> None:
     assert cli(*command, "--out", tmp_path).code == 0

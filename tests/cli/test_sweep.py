@@ -331,3 +331,14 @@ def test_a_killed_sweep_ends_with_the_counts_of_an_unbroken_one(
         for path in (out, unbroken)
     ]
     assert answers[0] == answers[1], told
+
+
+def test_verdicts_that_a_finished_sweep_was_without(cli: Any, tmp_path: Path) -> None:
+    command = ("sweep", *TINY, "--method", "jacobi", "--grid", "n=2", "--limit", 1, "--out", tmp_path)
+    found = []
+    for more in (["--no-score"], []):
+        assert cli(*command, *more).code == 0
+        summary = json.loads((only(tmp_path) / "c1" / "summary.json").read_text())
+        found.append(([row["accuracy"] is None for row in summary["rows"]], summary["sweep"]))
+    assert [without for without, _ in found] == [[True, True], [False, False]]
+    assert found[0][1] == found[1][1], "what the sweep found stays"

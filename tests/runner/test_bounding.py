@@ -58,6 +58,15 @@ def jf(resolved: Resolved, label: str = "jf") -> Any:
     return method
 
 
+def test_a_profile_that_ended_before_rows_got_dear_bounds_nothing(store: Any) -> None:
+    """What was not measured is no reason to draft less."""
+    whole = measured((1.0, 1.0, 1.1, 1.2, 1.3))
+    store(whole.model_copy(update={"points": whole.points[:1]}))
+    resolved = planned()
+    assert resolved.plan.settings == ()
+    assert any("the stored profile ends at 1" in note for note in resolved.notes), resolved.notes
+
+
 def test_rows_within_twice_the_time_of_one() -> None:
     assert measured().rows_within(2.0) == 24, "half way between 16 rows at 1.6 and 32 at 2.4"
     assert measured().rows_within(1.1) == 4

@@ -1,0 +1,52 @@
+"""Rescoring: verdicts on the answers of a run that is there already, without generating anything again. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from specbench.evals import Tenths, score_in_child
+from specbench.results import RunConfig, RunFolder, read_run, summarise
+from specbench.results.summary_schema import RunSummary
+from specbench.results.sweep_folder import read_head
+from specbench.results.verdicts import read_metrics
+
+
+def lacks_verdicts(folder: RunFolder, config: RunConfig) -> bool:
+    """Whether a finished run has answers that could be judged and none is: it was made with ``--no-score``."""
+    summary = folder.summary()
+    judged = summary is None or any(row.accuracy is not None for row in summary.rows)
+    return bool(config.task.metric) and not config.simulated and not judged
+
+
+def rescore(
+    folder: RunFolder, data_dir: Path | None, say: Callable[[str], None], workers: int | None = None
+) -> RunSummary:
+    """Judges the answers of a run; a finished one's ``summary.json`` is written anew.
+
+    Args:
+        folder: to read; finished or not.
+        data_dir: folder with the task's data files.
+        say: takes a line on how far it is.
+        workers: answers judged at a time; default is all cores.
+
+    Returns:
+        What was measured and graded as it was, with what the verdicts decide.
+
+    Raises:
+        SpecbenchError: the task's data are not there, or scoring failed.
+    """
+    before = folder.summary()
+    sweep = before.sweep if before else None
+    # A sweep's summary is of the prompts to choose by, and sweep.json says which these are.
+    chosen_by = None if sweep is None else {*read_head(folder.path.resolve().parent)["tuning"]}
+    verdicts = score_in_child(folder.path, data_dir, Tenths(say), workers)
+    read = read_run(folder.path)
+    graded = {row.method: row.lossless for row in read.summary.rows if row.lossless}
+    records = [record for record in read.records if chosen_by is None or record.prompt_id in chosen_by]
+    summary = summarise(read.config, records, verdicts, graded, read_metrics(folder.path), read.summary.engine)
+    if sweep is not None:
+        summary = summary.model_copy(update={"complete": read.summary.complete, "sweep": sweep})
+    if folder.finished:
+        folder.write_summary(summary)
+    return summary
