@@ -82,7 +82,7 @@ FLAGS = {
 #: Their options are the fields of a plan: --help shows the usual ones, --help-all every one.
 PLANNED = {"run", "sweep", "tune", "check-lossless", "profile", "train", "trajectories"}
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
-QUICK = 0.8  # seconds of processor time; pydantic, which checks the options, is an eighth of it
+QUICK = 0.8  # seconds of processor time; a tenth is pydantic's, which checks the options
 
 
 def commands() -> dict[str, Any]:

@@ -148,7 +148,7 @@ def test_it_stands_in_the_run(cli: Any, tmp_path: Path) -> None:
         ({"concurrency": 10**9}, "--concurrency 1000000000: input should be less than or equal to 4096"),
         ({"repeats": 10**12}, "--repeats 1000000000000: input should be less than or equal to 1000"),
         ({"limit": True}, "--limit True: input should be a valid integer"),
-        ({"limit": "8"}, "--limit 8: input should be a valid integer"),
+        ({"limit": "8"}, "--limit '8': input should be a valid integer"),
         ({"graphs": "maybe"}, "unknown --graphs value 'maybe'; known: auto, off, on"),
         ({"dtype": "floa32"}, "unknown dtype 'floa32'; did you mean float32"),
         ({"device": "cuda0"}, "unknown device 'cuda0'; write cpu, cuda, cuda:N or auto"),
