@@ -37,8 +37,8 @@ def run(plan: Plan, as_json: bool = options.JSON) -> None:
             if done.projection:
                 console.print()
                 console.print(projection_table(done.projection))
-            console.print(f"\nrun: {folder.path}", soft_wrap=True)
             if said := finding(summary):
-                console.print(said, markup=False)
+                console.print(f"\n{said}", markup=False)
+            console.print(f"\nrun: {folder.path}", soft_wrap=True)
     if as_json:
         output.emit_json(finished)
