@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -10,16 +11,21 @@ from typing import Any, Protocol
 INTERRUPTED = 130
 
 
+_MOST = 400  # letters of a word in a sentence; paths are shorter
+_LONG = re.compile(rf"\S{{{_MOST + 1},}}")
+
+
 class SpecbenchError(Exception):
     """Base of all expected failures; the CLI prints its text and exits with ``exit_code``.
 
-    The text is one line whatever it quotes: a name in a file may have line breaks and terminal escapes in it.
+    The text is one line whatever it quotes: a name in a file may have line breaks and terminal escapes in it, and be as
+    long as the file.
     """
 
     exit_code = 1
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(_printable(text))
+        super().__init__(_LONG.sub(lambda found: f"{found[0][:_MOST]}…", _printable(text)))
 
 
 class UsageError(SpecbenchError):

@@ -298,4 +298,4 @@ def _check(read: ReadRun) -> None:
         if len(asked) != expected or len({*asked}) != task.prompts:
             raise UsageError(f"requests.jsonl holds {len(asked)} requests of {label}, run.json says {expected}")
     if strange := read.verdicts.keys() - {record.request_id for record in read.records}:
-        raise UsageError(f"verdicts.jsonl judges {min(strange)}, which requests.jsonl does not hold")
+        raise UsageError(f"verdicts.jsonl judges {one_line(min(strange))}, which requests.jsonl does not hold")
