@@ -11,7 +11,6 @@ from specbench.cli import output
 from specbench.common import registry
 from specbench.common.errors import unknown
 from specbench.common.options import names
-from specbench.evals.data import manifest, present
 
 # What would make a table wider than a terminal.
 _ONLY_JSON = {"options", "suits", "hub id", "base", "tokenizer", "template", "paper"}
@@ -98,6 +97,8 @@ def _tasks(full: bool) -> list[dict[str, Any]]:
 
 def _data_here(card: registry.Card) -> str:
     """Whether the task's files are on this machine: all, some (a variant or metric needs the others), or none."""
+    from specbench.evals.data import manifest, present  # every command imports this module, and one reads data
+
     here = [present(file) for file in manifest(card.folder / "task.toml")]
     return "" if not here else "yes" if all(here) else "some" if any(here) else "no"
 

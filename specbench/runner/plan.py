@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import field_validator
 
@@ -17,7 +17,9 @@ from specbench.common import UsageError
 from specbench.common.errors import unknown
 from specbench.common.options import Flags, flag, flag_of, given
 from specbench.models.names import DEFAULT_MODEL, DTYPES
-from specbench.results.schema import SamplingSpec
+
+if TYPE_CHECKING:
+    from specbench.results.schema import SamplingSpec
 
 #: What decodes where neither ``--method`` nor the model's alias says.
 DEFAULT_METHODS = "ar,jacobi"
@@ -151,6 +153,8 @@ class Decoding(Noting, Loading, Stepping, Drawing, _Asking):
     @property
     def sampling(self) -> SamplingSpec:
         """How tokens are chosen."""
+        from specbench.results.schema import SamplingSpec  # --help does without the models of records
+
         return SamplingSpec(temperature=self.temperature or 0.0, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
     def plan(self, **more: Any) -> Plan:

@@ -82,7 +82,7 @@ FLAGS = {
 #: Their options are the fields of a plan: --help shows the usual ones, --help-all every one.
 PLANNED = {"run", "sweep", "tune", "check-lossless", "profile", "train", "trajectories"}
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
-QUICK = 0.8  # seconds of processor time; a tenth is pydantic's, which checks the options
+QUICK = 0.5  # seconds
 
 
 def commands() -> dict[str, Any]:
