@@ -10,7 +10,7 @@ PIN := --quiet --quiet --constraint constraints.txt
 # A test process per core, each with one thread: small models gain nothing from a second one.
 EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup demo test test-all lint check bench gpu-check clean
+.PHONY: help setup demo test test-all test-faults lint check bench gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -43,6 +43,9 @@ test: $(READY)  ## the tests, without the long matrices
 
 test-all: $(READY)  ## the tests with the long matrices
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not gpu"
+
+test-faults: $(READY)  ## does the suite notice 40 planted faults? up to 20 minutes
+	$(BIN)/python tests/faults/run.py
 
 lint: $(READY)  ## style, types and import rules
 	$(BIN)/ruff check
