@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,6 +30,22 @@ from specbench.models.loader import LoadedModel, load
 # A process that waits for its core is no slow test.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("here")
+
+
+#: Seconds of processor time, its children's included, that a test of the default selection may take. What needs more
+#: is marked slow. Processor time: what else the machine does must not decide it.
+LONGEST = 3.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    before = sum(os.times()[:4])
+    yield
+    used = sum(os.times()[:4]) - before
+    if used > LONGEST and not any(item.iter_markers("slow")):
+        pytest.fail(
+            f"took {used:.1f} s of processor time, and {LONGEST:g} are allowed: make it smaller, or mark it slow"
+        )
 
 
 @pytest.fixture(scope="session")

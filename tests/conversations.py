@@ -63,7 +63,7 @@ def prepared(
             return prompts
 
     card = Card("task", "toy-task", "toys", Path(), "tests", {"version": 3, "metric": "", "max_new_tokens": 7})
-    task = TaskPlan(card, Options(), SimpleNamespace(Task=Task))
+    task = TaskPlan(card, Options(), SimpleNamespace(Task=Task), None)
     return prepare(plan([], **changes).plan, task, model or Model(), held_out)  # type: ignore[arg-type]
 
 

@@ -6,9 +6,11 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import nbclient
 import nbformat
 import numpy as np
@@ -18,12 +20,23 @@ import torch
 import specbench
 from specbench.cli.app import main
 from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.evals.data import DATA_DIR
 from specbench.results.run import Run
 from specbench.runner.plan import Plan
 from specbench.sweeps.plan import SweepPlan
 from specbench.training.plan import TrainPlan
 
 ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _of_its_package() -> Iterator[None]:
+    """HumanEval comes from its package; reading HumanEval+ takes longer than a short run."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv(DATA_DIR, raising=False)
+        yield
+
+
 TINY: dict[str, Any] = {"model": "config:tiny", "max_new_tokens": 6, "limit": 2, "quiet": True}
 
 
@@ -119,6 +132,7 @@ def test_a_runs_threads_are_its_own(tmp_path: Path) -> None:
     """The next one has torch's again, and neither is mixed up with the other."""
     before = torch.get_num_threads()
     own = {**TINY, "limit": 1, "method": "ar", "out": tmp_path, "no_score": True}
+    own["max_new_tokens"] = 2
     asked = [specbench.run(**own, threads=before + 1), specbench.run(**own, threads=before + 2), specbench.run(**own)]
     assert torch.get_num_threads() == before
     runs = [json.loads((each.folder / "run.json").read_text()) for each in asked]
@@ -157,7 +171,26 @@ def test_a_training_from_python_refuses_as_the_command_does(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("notebook", sorted((ROOT / "docs").glob("*.ipynb")), ids=lambda path: path.stem)
+NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
+
+
+def test_the_lines_of_a_notebook_run(tmp_path: Path) -> None:
+    cells = [cell for path in NOTEBOOKS for cell in nbformat.read(path, as_version=4).cells]
+    code = [cell.source for cell in cells if cell.cell_type == "code"]
+    assert len(code) > 3
+
+    def lines() -> int:
+        exec("\n".join(code), {})
+        return 0
+
+    done = forked.call(tmp_path / "said", lines, cwd=tmp_path, env={"MPLBACKEND": "agg"}).wait()
+    assert done.code == 0, done.err
+    assert "requests" in done.err, "progress"
+    assert [*(tmp_path / "results").iterdir()]
+
+
+@pytest.mark.slow  # its kernel is a process of its own
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     """Two decoders compared and drawn in ten lines."""
     read = nbformat.read(notebook, as_version=4)

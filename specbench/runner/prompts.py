@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -83,8 +84,8 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
             in the model's context.
         PluginFault: the task ended the command.
     """
+    instance = copy(task.instance)  # it decides open options by the model, and another model may be asked next
     with guests.hosting(task.card.who):
-        instance = task.module.Task(task.options, plan.data_dir)
         every: Sequence[Prompt] = instance.prompts(model.has_chat_template)
     if held_out is None:
         found = draw(every, plan.limit, plan.drawn_by)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-from specbench.common import EnvironmentRefused, UsageError, guests
+from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.files import check_can_make
 from specbench.hardware import gpus, read_profile
 from specbench.runner.resolving import Resolved
@@ -52,8 +52,7 @@ def check_ready(resolved: Resolved) -> None:
         read_profile(plan.profile)
     check_can_make(plan.out)
     for task in resolved.tasks:
-        with guests.hosting(task.card.who):
-            task.module.Task(task.options, plan.data_dir)
+        _ = task.instance
 
 
 def assert_gpu(wanted: str) -> None:

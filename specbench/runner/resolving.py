@@ -109,7 +109,7 @@ def resolve(plan: Plan, expand: Expand = plan_methods, *, by_machine: bool = Fal
     return Resolved(
         plan.model_copy(update=decided),
         methods,
-        plan_tasks(tasks, [*task_settings, *file_settings(tasks, task_settings, plan.data_file)]),
+        plan_tasks(tasks, [*task_settings, *file_settings(tasks, task_settings, plan.data_file)], plan.data_dir),
         base,
         plan_simulated(methods, plan.simulate),
         tuple(notes),

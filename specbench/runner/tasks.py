@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,31 @@ from specbench.models import names as models
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task with its validated options, data not yet read."""
+    """A task with its validated options.
+
+    Attributes:
+        data_dir: the plan's; None looks in the places of DESIGN §7.
+    """
 
     card: registry.Card
     options: Any
     module: Any
+    data_dir: Path | None
+
+    @cached_property
+    def instance(self) -> Any:
+        """The task itself. Its data are read at the first use: the check before the model loads serves the run too."""
+        with guests.hosting(self.card.who):
+            return self.module.Task(self.options, self.data_dir)
 
 
-def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan, ...]:
+def plan_tasks(names: Sequence[str], settings: Sequence[str], data_dir: Path | None = None) -> tuple[TaskPlan, ...]:
     """Tasks with options.
 
     Args:
         names: task names.
         settings: ``TASK.OPTION=VALUE`` strings.
+        data_dir: see :class:`TaskPlan`.
 
     Raises:
         UsageError: an unknown task or option, or an option twice.
@@ -50,7 +63,7 @@ def plan_tasks(names: Sequence[str], settings: Sequence[str]) -> tuple[TaskPlan,
         card = registry.task(name)
         module = card.load()
         with guests.hosting(card.who):
-            plans.append(TaskPlan(card, parse(module.Options, values, name), module))
+            plans.append(TaskPlan(card, parse(module.Options, values, name), module, data_dir))
     return tuple(plans)
 
 

@@ -17,12 +17,6 @@ from specbench.runner.session import Session
 TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 4)
 
 
-@pytest.fixture(autouse=True)
-def _committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code without changes, whatever this checkout has."""
-    monkeypatch.setattr(environment, "git_state", lambda root: ("c" * 40, False))
-
-
 @pytest.fixture
 def command(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
     """Of a task without verdicts: no process that scores."""

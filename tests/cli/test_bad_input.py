@@ -160,6 +160,14 @@ def test_an_out_that_is_a_file(cli: Any, tmp_path: Path) -> None:
     assert out.read_text() == "mine"
 
 
+@pytest.fixture(scope="module")
+def finished(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    assert cli("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", out).code == 0
+    (folder,) = out.iterdir()
+    return folder
+
+
 @pytest.mark.parametrize(
     ("file", "content", "expected"),
     [
@@ -171,9 +179,8 @@ def test_an_out_that_is_a_file(cli: Any, tmp_path: Path) -> None:
         ("summary.json", "", "summary.json is damaged"),
     ],
 )
-def test_a_damaged_run(cli: Any, tmp_path: Path, file: str, content: str, expected: str) -> None:
-    assert cli("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path).code == 0
-    (folder,) = tmp_path.iterdir()
+def test_a_damaged_run(cli: Any, finished: Path, tmp_path: Path, file: str, content: str, expected: str) -> None:
+    folder = shutil.copytree(finished, tmp_path / finished.name)
     (folder / file).write_text(content)
     said = cli("show", folder)
     assert said.code == USAGE

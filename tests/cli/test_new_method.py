@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from site_packages import install, python, visible
 
@@ -65,30 +66,55 @@ def test_a_method_in_a_checkout(cli: Any, clone: Path, monkeypatch: pytest.Monke
     assert after.splitlines() == ["  cd ..", f"  python -m pytest {test} tests/contract -k {NAME}", f"  {RUN}"]
 
     passes_ruff(clone, f"methods/{NAME}", test)
+
+
+@pytest.mark.slow  # they need a process that imports that checkout; below they run for a package
+def test_the_tests_of_a_method_in_a_checkout(cli: Any, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(clone)
+    assert cli("new-method", "newer").code == 0
     # Its own test, and what every method is held to: the registry finds the folder by itself.
     contract = "tests/contract/test_methods.py"
-    done = python("-m", "pytest", "-v", test, contract, "-k", f"{NAME} and not slow", cwd=clone)
+    done = python("-m", "pytest", "-v", "tests/methods/test_newer.py", contract, "-k", "newer and not slow", cwd=clone)
     assert done.returncode == 0, done.stdout
-    assert f"{contract}::test_card[{NAME}] PASSED" in done.stdout
+    assert f"{contract}::test_card[newer] PASSED" in done.stdout
 
 
-def test_a_package_of_its_own(cli: Any, elsewhere: Path) -> None:
-    said = cli("new-method", NAME)
+@pytest.fixture(scope="module")
+def package(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A package of its own, made where there is no checkout, and what the command said."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        return folder / "specbench-brand-new", cli("new-method", NAME)
+
+
+@pytest.fixture(scope="module")
+def installed(package: tuple[Path, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    site = tmp_path_factory.mktemp("packages") / "site"
+    install(package[0], site)
+    return site
+
+
+def test_a_package_of_its_own(package: tuple[Path, Any]) -> None:
+    root, said = package
     assert (said.code, said.err) == (0, "")
-    root, package = elsewhere / "specbench-brand-new", f"specbench_{NAME}"
-    written = ["pyproject.toml", *(f"{package}/{file}" for file in FOLDER), f"tests/test_{NAME}.py"]
-    assert files(elsewhere) == sorted(f"{root.name}/{name}" for name in written)
+    name = f"specbench_{NAME}"
+    written = ["pyproject.toml", *(f"{name}/{file}" for file in FOLDER), f"tests/test_{NAME}.py"]
+    assert files(root.parent) == sorted(f"{root.name}/{name}" for name in written)
     wrote, _, after = said.out.partition("\nNext\n")
     assert wrote.splitlines() == ["Wrote", *(f"  {root.name}/{name}" for name in written)]
     commands = ["pip install -e ./specbench-brand-new", "python -m pytest ./specbench-brand-new", RUN]
     assert after.splitlines() == [f"  {command}" for command in commands]
-
     passes_ruff(root)
-    site = elsewhere / "site"
-    install(root, site)
-    done = python("-m", "pytest", "-q", root, cwd=elsewhere, site=site)
-    assert done.returncode == 0, done.stdout
-    with visible(site):
+
+
+def test_a_package_of_its_own_is_found_and_passes_its_tests(
+    cli: Any, package: tuple[Path, Any], installed: Path, elsewhere: Path
+) -> None:
+    with visible(installed):
+        arguments = ["-q", "-p", "no:cacheprovider", str(package[0])]
+        own = forked.call(elsewhere / "said", lambda: pytest.main(arguments)).wait()
+        assert own.code == 0, own.out
         rows = {row["method"]: row for row in json.loads(cli("list", "methods", "--json").out)}
         assert "is registered by specbench-brand-new already" in cli("new-method", NAME, "--into", "other").error
     assert rows[NAME]["from"] == "specbench-brand-new"

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 from specbench.results.request_log import RequestLog
 from specbench.runner import Session
 
-PROMPTS, METHODS = 12, 2
+PROMPTS, METHODS = 3, 2
 TOTAL = PROMPTS * METHODS
 COMMAND = (
-    *("run", "--model", "config:tiny", "--limit", PROMPTS, "--max-new-tokens", 80, "--temperature", 0.7, "--seed", 3),
+    *("run", "--model", "config:tiny", "--limit", PROMPTS, "--max-new-tokens", 16, "--temperature", 0.7, "--seed", 3),
     "--out",
 )
 # Everything in a row of summary.json that a clock decides. All the rest are counts, and have to be the same.
@@ -64,21 +60,6 @@ def verdicts(folder: Path) -> dict[str, bool]:
     return {line["request"]: line["passed"] for line in found}
 
 
-def run_and_kill(out: Path, requests: int, delay: float) -> None:
-    """Starts the command anew and kills it ``delay`` seconds after ``requests`` of them are on disk."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "specbench", *map(str, COMMAND), str(out)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
-        until = time.monotonic() + 120
-        while not any(len(lines(folder)) >= requests for folder in out.glob("[!.]*")):
-            assert process.poll() is None, process.stdout and process.stdout.read().decode()
-            assert time.monotonic() < until
-            time.sleep(0.002)
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL, "it ended before it was killed"
-
-
 def test_killed_runs_end_with_the_counts_of_an_unbroken_one(cli: Any, tmp_path: Path) -> None:
     unbroken, out = tmp_path / "unbroken", tmp_path / "out"
     assert cli(*COMMAND, unbroken).code == 0
@@ -86,11 +67,15 @@ def test_killed_runs_end_with_the_counts_of_an_unbroken_one(cli: Any, tmp_path: 
 
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
-    # Early (perhaps before the first request), late, and when only losslessness and verdicts are missing.
-    moments = [rng.randrange(TOTAL // 2), rng.randrange(TOTAL // 2, TOTAL - 4), TOTAL]
+    # At any moment (perhaps before the first request), and when only losslessness and verdicts are missing.
+    moments = [rng.randrange(TOTAL - 4), TOTAL]
     kept = []
     for requests in moments:
-        run_and_kill(out, requests, rng.uniform(0, 0.03) if requests < TOTAL else 0)
+        forked.killed(
+            tmp_path / "said", *COMMAND, out,
+            when=lambda: any(len(lines(folder)) >= requests for folder in out.glob("[!.]*")),  # noqa: B023
+            delay=rng.uniform(0, 0.03) if requests < TOTAL else 0,
+        )  # fmt: skip
         (folder,) = out.glob("[!.]*")  # each repetition went on in the first one's folder
         kept.append(len(lines(folder)))
         assert not (folder / "DONE").exists()
@@ -110,24 +95,26 @@ def test_killed_runs_end_with_the_counts_of_an_unbroken_one(cli: Any, tmp_path: 
 
 
 def test_a_record_that_does_not_fit_is_named_when_a_run_goes_on(cli: Any, tmp_path: Path) -> None:
-    assert cli(*COMMAND, tmp_path).code == 0
+    command = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 4, "--no-score", "--out", tmp_path)
+    assert cli(*command).code == 0
     (folder,) = tmp_path.iterdir()
     (folder / "DONE").unlink()
     first, *others = lines(folder)
     del first["accepted_lengths"]
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [first, *others]))
-    said = cli(*COMMAND, tmp_path)
+    said = cli(*command)
     assert said.code == 2
     assert "requests.jsonl line 1 is damaged (field 'accepted_lengths'" in said.error
     assert "delete that line to go on without its request" in said.error
     assert "run it again" in cli("show", folder).error
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in others))
-    assert cli(*COMMAND, tmp_path).code == 0
-    assert len(lines(folder)) == TOTAL
+    assert cli(*command).code == 0
+    assert len(lines(folder)) == 1 + len(others)
 
 
 def test_a_finished_run_is_never_touched_again(cli: Any, tmp_path: Path) -> None:
-    command = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--again", "--out", tmp_path)
+    command = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--no-score", "--again", "--out",
+               tmp_path)  # fmt: skip
     assert cli(*command).code == 0
     (first,) = tmp_path.iterdir()
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.iterdir()}

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import forked
 import pandas as pd
 import pytest
 
 from specbench.sweeps import worker
 
-TINY = ("--model", "config:tiny", "--max-new-tokens", 16)
+TINY = ("--model", "config:tiny", "--max-new-tokens", 8)
 CELLS = ["jacobi n=2", "jacobi n=4", "jacobi n=8"]
 GRID = ("--method", "jacobi", "--grid", "n=2,4,8")
 COUNTS = [
-    "cell",
-    "label",
-    "method",
-    "concurrency",
-    "set",
-    "prompts",
-    "requests",
-    "tokens",
-    "target_forwards",
-    "tokens_per_forward",
-]
-COUNTS += ["rows_per_step", "stopped"]
+    "cell", "label", "method", "concurrency", "set", "prompts", "requests", "tokens", "target_forwards",
+    "tokens_per_forward", "rows_per_step", "stopped",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +134,8 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
     cli: Any, tmp_path: Path, prompts: tuple[object, ...]
 ) -> None:
     said = cli(
-        "sweep", *TINY, *prompts, "--method", "jf", "--grid", "n=2,4,8,512", "--grid", "concurrency=1,2",
-        "--search", "halving", "--limit", 8, "--held-out", 2, "--out", tmp_path, columns=100,
+        "sweep", *TINY, *prompts, "--method", "jf", "--grid", "n=2,4,8,512", "--grid", "concurrency=1,2", "--no-score",
+        "--max-new-tokens", 4, "--search", "halving", "--limit", 8, "--held-out", 2, "--out", tmp_path, columns=100,
     )  # fmt: skip
     assert said.code == 0, said.err
     assert said.out.count("Not run, trees too large: jf n=512.") == 2
@@ -219,7 +206,8 @@ def test_refusals_of_files_and_prompts(cli: Any, tmp_path: Path, prompts: tuple[
 def test_held_out_prompts_stay_when_the_limit_grows_and_other_prompts_are_another_sweep(
     cli: Any, tmp_path: Path, prompts: tuple[object, ...]
 ) -> None:
-    command = ("sweep", *TINY, *prompts, "--method", "jacobi", "--grid", "n=2", "--held-out", 2, "--no-score")
+    only_drawn = ("--model", "config:tiny", "--max-new-tokens", 1, "--no-score")
+    command = ("sweep", *only_drawn, *prompts, "--method", "jacobi", "--grid", "n=2", "--held-out", 2)
     heads = []
     for at, more in enumerate(
         (["--limit", 3], ["--limit", 5], ["--limit", 3, "--prompt-seed", 1], ["--limit", 3, "--seed", 1], ["--limit", 3,
@@ -282,26 +270,11 @@ def test_two_processes_give_the_counts_of_one(cli: Any, tmp_path: Path, prompts:
     pd.testing.assert_frame_equal(table(first)[same], table(second)[same])
 
 
-def run_and_kill(command: tuple[object, ...], out: Path, requests: int, delay: float) -> None:
-    """Starts the command anew and kills it ``delay`` seconds after ``requests`` of them are on disk."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    argv = [sys.executable, "-m", "specbench", *map(str, command), "--out", str(out)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
-        until = time.monotonic() + 120
-        while not any(len(lines(folder)) >= requests for folder in out.glob("[!.]*")):
-            assert process.poll() is None, process.stdout and process.stdout.read().decode()
-            assert time.monotonic() < until
-            time.sleep(0.002)
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL, "it ended before it was killed"
-
-
 def test_a_killed_sweep_ends_with_the_counts_of_an_unbroken_one(
     cli: Any, tmp_path: Path, prompts: tuple[object, ...]
 ) -> None:
     command = (
-        "sweep", "--model", "config:tiny", "--max-new-tokens", 60, *prompts, *GRID, "--temperature", 0.7, "--seed", 3,
+        "sweep", "--model", "config:tiny", "--max-new-tokens", 8, *prompts, *GRID, "--temperature", 0.7, "--seed", 3,
         "--no-score",
     )  # fmt: skip
     unbroken, out = tmp_path / "unbroken", tmp_path / "out"
@@ -312,8 +285,12 @@ def test_a_killed_sweep_ends_with_the_counts_of_an_unbroken_one(
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
     kept = []
-    for requests in (rng.randrange(total // 2), rng.randrange(total // 2, total - 6)):
-        run_and_kill(command, out, requests, rng.uniform(0, 0.03))
+    for requests in (rng.randrange(total - 6),):
+        forked.killed(
+            tmp_path / "said", *command, "--out", out,
+            when=lambda: any(len(lines(folder)) >= requests for folder in out.glob("[!.]*")),  # noqa: B023
+            delay=rng.uniform(0, 0.03),
+        )  # fmt: skip
         kept.append(len(lines(only(out))))  # each goes on in the first one's folder
         assert not (only(out) / "c1" / "DONE").exists()
     told = f"seed {seed}: killed with {kept} of {total} requests on disk"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import site_packages
 import toys
@@ -82,17 +83,23 @@ def install(site: Path, code: str = DECODER, kind: str = "method", value: str = 
     return site
 
 
-def run(site: Path, *argv: object) -> subprocess.CompletedProcess[str]:
+def run(site: Path, *argv: object) -> forked.Forked:
     what = ("--model", "config:tiny", "--limit", 3, "--max-new-tokens", 4, "--out", site.parent / "runs")
-    return site_packages.python("-m", "specbench", "run", *what, *argv, cwd=site.parent, site=site)
+
+    def call() -> int:
+        with site_packages.visible(site):
+            return main(["run", *map(str, (*what, *argv))])
+
+    # Where a scorer finds it too, which is a process of its own.
+    return forked.call(site.parent / "said", call, cwd=site.parent, env={"PYTHONPATH": str(site)}).wait()
 
 
-def error_of(done: subprocess.CompletedProcess[str], kind: str = "method") -> str:
+def error_of(done: forked.Forked, kind: str = "method") -> str:
     """The line on stderr, after checking that the end was one of a fault."""
-    assert done.returncode == FAULT, (done.returncode, done.stdout, done.stderr)
-    assert done.stdout == ""
-    errors = [line for line in done.stderr.splitlines() if "error" in line or "Traceback" in line]
-    assert len(errors) == 1, done.stderr
+    assert done.code == FAULT, (done.code, done.out, done.err)
+    assert done.out == ""
+    errors = [line for line in done.err.splitlines() if "error" in line or "Traceback" in line]
+    assert len(errors) == 1, done.err
     assert errors[0].startswith(
         f"error: {kind} 'leave' (from specbench-leaving) ended the command instead of returning: "
     )
@@ -126,7 +133,7 @@ def test_before_a_model_is_loaded(where: str, tmp_path: Path) -> None:
     site = install(tmp_path / "site", DECODER.replace(f"def {where}:", f"def {where}: os._exit(0);"))
     done = run(site, "--method", "leave")
     assert "os._exit(0) at decoder.py" in error_of(done)
-    assert "loading" not in done.stderr
+    assert "loading" not in done.err
 
 
 @pytest.mark.parametrize("way", ["sys.exit(0)", "os._exit(0)", "threading.Thread(target=lambda: os._exit(0)).start()"])
@@ -147,7 +154,7 @@ def test_a_forked_child_of_a_method_ends_as_it_always_did(tmp_path: Path) -> Non
     )
     site = install(tmp_path / "site", f"import os, sys\n{leave}\nimport no_such_module")
     done = run(site, "--method", "leave")
-    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "7"), done.stderr
+    assert (done.code, done.err.splitlines()[0]) == (2, "7"), done.err
 
 
 def test_what_no_guest_has_called_ends_at_once() -> None:

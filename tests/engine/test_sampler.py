@@ -23,6 +23,7 @@ from specbench.engine.sampler import Sampling, gumbel, scores
 Record = Callable[[str, object], None]
 
 VOCAB = 16
+DRAWS = 4_000
 LIMIT = 1e-3  # below this a p-value fails
 SETTINGS = [
     Sampling(temperature=1.0),
@@ -178,8 +179,8 @@ def test_sampling_refuses_values_out_of_range(wrong: dict[str, float]) -> None:
 @pytest.mark.parametrize("sampling", SETTINGS, ids=name)
 def test_draws_follow_the_filtered_softmax(sampling: Sampling, record_testsuite_property: Record) -> None:
     logits = 2 * torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(5))
-    positions = torch.arange(40_000)[None]
-    drawn = scores(logits.expand(1, 40_000, -1), positions, sampling).argmax(-1)[0]
+    positions = torch.arange(DRAWS)[None]
+    drawn = scores(logits.expand(1, DRAWS, -1), positions, sampling).argmax(-1)[0]
     probabilities = exact(logits, sampling)[0]
     p = chi_square(drawn.bincount(minlength=VOCAB).tolist(), probabilities.tolist())
     record_testsuite_property(f"draws at {name(sampling)}, p-value", p)
@@ -188,12 +189,12 @@ def test_draws_follow_the_filtered_softmax(sampling: Sampling, record_testsuite_
     assert chi_square(pairs.tolist(), torch.outer(probabilities, probabilities).flatten().tolist()) > LIMIT
 
 
-@pytest.mark.parametrize("sampling", SETTINGS, ids=name)
+@pytest.mark.parametrize("sampling", [SETTINGS[0], SETTINGS[-1]], ids=name)
 def test_two_tokens_through_the_engine_follow_their_joint_distribution(
     sampling: Sampling, record_testsuite_property: Record
 ) -> None:
     """A tree with every token under its root emits two sampled tokens in one forward: the root's and its child's."""
-    draws = 1200
+    draws = 700
     model = tiny_llama(VOCAB, seed=3, num_hidden_layers=1)
     ids = prompt(5, VOCAB)
     tree = TokenTree([ids[-1], *range(VOCAB)], [-1, *[0] * VOCAB])
@@ -220,7 +221,7 @@ def test_two_tokens_through_the_engine_follow_their_joint_distribution(
 def test_single_steps_and_trees_draw_the_same_tokens() -> None:
     model = tiny_llama(VOCAB, seed=3)
     ids = prompt(5, VOCAB)
-    for seed in range(30):
+    for seed in range(12):
         with attached(model, capacity=8, max_rows=VOCAB + 1, sampling=Sampling(temperature=1.5, seed=seed)) as engine:
             tree = TokenTree([ids[-1], *range(VOCAB)], [-1, *[0] * VOCAB])
             slot = engine.alloc()

@@ -67,7 +67,7 @@ def padded(slots: list[Case], spare: int) -> tuple[Tensor, Tensor, Tensor, Tenso
     return torch.tensor(tokens), torch.tensor(parents), torch.tensor(accept), torch.tensor(following)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(slots=st.lists(cases(), min_size=1, max_size=4), spare=st.integers(0, 5))
 def test_ancestors_equal_a_walk_to_the_root(slots: list[Case], spare: int) -> None:
     _, parents, _, _ = padded(slots, spare)
@@ -82,7 +82,7 @@ def test_ancestors_equal_a_walk_to_the_root(slots: list[Case], spare: int) -> No
             assert set(reach[slot, row].nonzero().flatten().tolist()) == expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(slots=st.lists(cases(), min_size=1, max_size=4), spare=st.integers(0, 5))
 def test_accept_path_equals_a_recursive_walk(slots: list[Case], spare: int) -> None:
     tokens, parents, accept, following = padded(slots, spare)

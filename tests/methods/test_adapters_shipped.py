@@ -48,6 +48,7 @@ def test_it_is_small_and_its_card_says_what_it_is(folder: Path) -> None:
         assert said in text
 
 
+@pytest.mark.slow  # it loads a model and decodes 300 tokens of it
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parts[-3])
 def test_it_saves_forwards_on_questions_that_nobody_has_trained_on(folder: Path, smollm2: LoadedModel) -> None:
     name, alias = ALIASES[str(folder)]

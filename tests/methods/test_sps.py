@@ -400,7 +400,7 @@ RUN = ("run", "--model", "config:tiny", "--method", "sps", "--limit", 2)
 )
 def test_a_run_with_the_target_as_its_own_draft_model(tmp_path: Path, more: Sequence[object]) -> None:
     # Dummy weights come from a fixed seed, so that both copies are one model: 1 + 4 × 6 tokens.
-    asked = (*RUN, *more, "--set", "sps.draft=config:tiny", "--max-new-tokens", 25, "--out", tmp_path)
+    asked = (*RUN, *more, "--set", "sps.draft=config:tiny", "--max-new-tokens", 25, "--no-score", "--out", tmp_path)
     code, out, err = call(*asked, "--json")
     assert code == 0, err
     (run,) = json.loads(out)

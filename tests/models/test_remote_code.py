@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import checkpoints
+import forked
 import judged_runs
 import pytest
 import toys
@@ -69,38 +67,45 @@ def own_tokenizer(folder: Path) -> Path:
     return folder
 
 
-def specbench(tmp_path: Path, *argv: object) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def specbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., forked.Forked]:
     """The command line with somebody who says yes to all that is asked."""
     # Where transformers copies such Python to before it runs it.
-    env = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "COLUMNS": "400"}
-    return subprocess.run(
-        [sys.executable, "-m", "specbench", *map(str, argv)],
-        input=ANSWERS, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+    def call(*argv: object) -> forked.Forked:
+        what = ("--limit", 1, "--max-new-tokens", 4, "--no-score")
+        child = forked.start(tmp_path / "said", *argv, *what, answers=ANSWERS, cwd=tmp_path, env={"COLUMNS": "400"})
+        return child.wait()
+
+    return call
 
 
 @pytest.mark.parametrize("make", [own_model, own_tokenizer])
-def test_without_the_flag_nothing_is_asked_and_nothing_runs(make: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_without_the_flag_nothing_is_asked_and_nothing_runs(
+    make: Callable[[Path], Path], specbench: Any, tmp_path: Path
+) -> None:
     folder = make(tmp_path / "own")
-    said = specbench(tmp_path, "run", "--model", folder, "--method", "ar", "--limit", 1, "--max-new-tokens", 4)
-    assert said.returncode == 2, said.stderr
-    errors = [line for line in said.stderr.splitlines() if not line.startswith("loading ")]
-    assert len(errors) == 1, said.stderr
+    said = specbench("run", "--model", folder, "--method", "ar")
+    assert said.code == 2, said.err
+    errors = [line for line in said.err.splitlines() if not line.startswith("loading ")]
+    assert len(errors) == 1, said.err
     assert errors[0].startswith("error: own does not load without code of its own; ")
     assert f"{FLAG} runs that folder's code" in errors[0]
-    assert said.stdout == ""
+    assert said.out == ""
     assert not (folder / "ran").exists()
-    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("make", [own_model, own_tokenizer])
-def test_with_the_flag_it_runs_and_the_record_says_so(make: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_with_the_flag_it_runs_and_the_record_says_so(
+    make: Callable[[Path], Path], specbench: Any, tmp_path: Path
+) -> None:
     folder = make(tmp_path / "own")
-    what = ("run", "--model", folder, "--method", "ar", "--limit", 1, "--max-new-tokens", 4, "--json", FLAG)
-    said = specbench(tmp_path, *what)
-    assert said.returncode == 0, said.stderr
+    said = specbench("run", "--model", folder, "--method", "ar", "--json", FLAG)
+    assert said.code == 0, said.err
     assert (folder / "ran").exists()
-    (found,) = json.loads(said.stdout)
+    (found,) = json.loads(said.out)
     assert json.loads((tmp_path / found["folder"] / "run.json").read_text())["model"]["remote_code"] is True
 
 

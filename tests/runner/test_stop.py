@@ -76,7 +76,7 @@ CHUNKS = st.lists(st.integers(1, 12), min_size=1, max_size=5)
 STOPS = st.lists(st.sampled_from([TICKS, "``", "ab", "é", "€", "b\n", "a\na", "éa", "`€"]), max_size=3, unique=True)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(STREAMS, CHUNKS, STOPS, st.sets(st.sampled_from([STOP, PAD, 8])), st.integers(1, 45))
 def test_any_chunking_ends_where_the_definition_says(
     tokens: list[int], chunks: list[int], stops: list[str], stop_ids: set[int], budget: int
@@ -87,7 +87,7 @@ def test_any_chunking_ends_where_the_definition_says(
     assert output.text() == cut(decode(ids), stops)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(STREAMS, CHUNKS, STOPS)
 def test_the_tail_is_what_the_text_does_not_need(tokens: list[int], chunks: list[int], stops: list[str]) -> None:
     output = run(tokens, chunks, stops=stops)

@@ -29,6 +29,8 @@ TRUE: Mapping[str, float] = {
 }
 BEST = "toy r=0.8 n=32"
 
+_SLOW = pytest.mark.slow
+
 
 class World:
     """Decodes at the surface's cost; each request is drawn from its own name, so any order gives the same."""
@@ -81,7 +83,7 @@ def test_the_surface_is_what_it_says() -> None:
     assert sum(value < 2.5 / 1.4 for value in ranked) >= len(ranked) / 2
 
 
-@pytest.mark.parametrize(("kind", "share", "trials"), [("grid", 1.0, 10), ("halving", 0.11, 60)])
+@pytest.mark.parametrize(("kind", "share", "trials"), [("grid", 1.0, 3), ("halving", 0.11, 30)])
 def test_the_planted_optimum_is_found(kind: Kind, share: float, trials: int) -> None:
     # 64 prompts and 36 cells. Noise of two cells' ratio is 8% a prompt and 1.2% over all, against a lead of 6%: the
     # grid finds the one best cell every time. Halving drops half of the cells after one prompt, where the noise is as
@@ -100,11 +102,14 @@ def test_the_planted_optimum_is_found(kind: Kind, share: float, trials: int) -> 
     assert min(grades) > 0.9, grades
 
 
-def test_the_held_out_interval_covers_the_truth_and_the_tuning_figure_flatters() -> None:
+@pytest.mark.parametrize(("trials", "least", "most"), [(90, 0.92, 0.99), pytest.param(300, 0.93, 0.97, marks=_SLOW)])
+def test_the_held_out_interval_covers_the_truth_and_the_tuning_figure_flatters(
+    trials: int, least: float, most: float
+) -> None:
     # Six cells within 2% of each other, chosen among on 12 prompts: the winner is the lucky one as often as the best.
     # Seeds are fixed; 300 trials tell the share to 1.3%.
     truth = {f"toy n={at}": 2.0 - 0.008 * at for at in range(6)}
-    tuning, held, trials = range(12), range(12, 52), 300
+    tuning, held = range(12), range(12, 52)
     covered, flattery, honesty = 0, [], []
     for seed in range(trials):
         search = Search(list(truth), ids(tuning), ids(held))
@@ -119,7 +124,7 @@ def test_the_held_out_interval_covers_the_truth_and_the_tuning_figure_flatters()
         covered += outside.interval.low <= truth[best] <= outside.interval.high
         flattery.append(inside.value / truth[best] - 1)
         honesty.append(outside.value / truth[best] - 1)
-    assert 0.93 <= covered / trials <= 0.97
+    assert least <= covered / trials <= most
     # Why prompts are held out: the figure that a cell was chosen by is too high, by more than its mean's error.
     assert np.mean(flattery) > 3 * np.std(flattery) / math.sqrt(trials)
     assert abs(np.mean(honesty)) < 3 * np.std(honesty) / math.sqrt(trials)

@@ -51,6 +51,7 @@ def trajectories(speaker: Any, tmp_path_factory: pytest.TempPathFactory) -> list
     return list(trajectory.read(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "own"),
     [
@@ -75,6 +76,14 @@ def test_200_steps_save_a_third_of_the_forwards_and_no_answer_changes(
     assert card["after"]["agrees"] > 0.99
     assert card["after"]["tpf"] > 1.5 * card["before"]["tpf"]
     assert card["answer_tokens"] == 200 * 16 * languages.ANSWER
+
+
+def test_50_steps_teach_something(speaker: Any, trajectories: Sequence[Any], tmp_path: Path) -> None:
+    target, known, aside = loaded(copy.deepcopy(speaker)), trajectories[4:], trajectories[:4]
+    options = {"full": True, "steps": 50, "batch": 8, "lr": 2e-3, "bf16": False, "eval_every": 500, "save_every": 500}
+    card = train("cllm", {**options, "ar_weight": 3}, Job(target, known, aside, tmp_path, 0, lambda line: None))
+    assert card["after"]["tpf"] > 1.1 * card["before"]["tpf"]
+    assert card["after"]["agrees"] > 0.9
 
 
 # ------------------------------------------------------------------------- what is the same, whatever happens
@@ -138,7 +147,7 @@ def test_an_interrupted_training_ends_where_a_whole_one_does(method: str, own: d
         if line.startswith("step 7/"):
             raise Cut
 
-    options = {**PARTS, **own}
+    options = {**PARTS, "watched": 1, **own}
     train(method, options, job(tmp_path / "whole"))
     with pytest.raises(Cut):
         train(method, options, job(tmp_path / "parts", cut))
@@ -251,11 +260,13 @@ def _fill_at(line: str, start: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
-def test_a_full_disk_leaves_the_last_good_checkpoint(whole: Path, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_from_the_start_leaves_no_checkpoint(tmp_path: Path) -> None:
     with full_disk(1000), pytest.raises(EnvironmentRefused, match=r"checkpoint-2 cannot be written .* make room"):
         train("jf", PARTS, job(tmp_path / "parts", aside=0, learnt=texts()[2:]))
     assert not list((tmp_path / "parts" / "checkpoints").glob("*"))
 
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(whole: Path, tmp_path: Path) -> None:
     with full_disk(1 << 40), pytest.raises(EnvironmentRefused, match="checkpoint-4 is whole") as raised:
         train("jf", PARTS, job(tmp_path / "later", lambda line: _fill_at(line, "step 5/")))
     assert "\n" not in str(raised.value)

@@ -89,6 +89,7 @@ def test_what_fills_a_sequence_up_changes_nothing(filling: int) -> None:
         torch.testing.assert_close(value, together[name], msg=name)
 
 
+@pytest.mark.slow  # torch takes 5 s to trace its operator
 @torch.no_grad()
 def test_through_flex_attention_the_loss_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     uncompiled(monkeypatch)

@@ -103,6 +103,7 @@ def test_an_answer_that_is_not_the_targets_loses_the_blocks_where_it_is_not(mode
     assert None not in found.states
 
 
+@pytest.mark.slow  # of 40 forwards
 def test_smollm2_goes_through_the_same_states(smollm2: LoadedModel, tmp_path: Path) -> None:
     asked = [smollm2.encode(Prompt("p", text, True)) for text in ("What is 3 + 4?", "Name two colours.")]
     with attached(smollm2.model, capacity=80, max_rows=8) as engine:

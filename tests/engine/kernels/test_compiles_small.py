@@ -102,10 +102,8 @@ def compile_all(capability: int) -> dict[str, dict[str, int]]:
     return found
 
 
-_slow = pytest.mark.slow
-
-
-@pytest.mark.parametrize("capability", [pytest.param(80, marks=_slow), 90, pytest.param(100, marks=_slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90, 100])
 def test_kernels_compile_without_spills(capability: int, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     child = subprocess.run(

@@ -160,8 +160,7 @@ def test_any_group_of_heads(heads: tuple[int, int], device: str) -> None:
     check(Case(lengths=(33,), rows=6, kv_heads=heads[0], group=heads[1], splits=None), device)
 
 
-@settings(max_examples=10, deadline=None)
-@given(
+any_case = given(
     lengths=st.lists(st.integers(0, 100), min_size=1, max_size=2).map(tuple),
     rows=st.integers(1, 70),
     padding=st.integers(0, 3),
@@ -171,7 +170,19 @@ def test_any_group_of_heads(heads: tuple[int, int], device: str) -> None:
     splits=st.integers(1, 6),
     seed=st.integers(0, 99),
 )
+
+
+@any_case
+@settings(max_examples=2, deadline=None)
 def test_any_case(padding: int, rows: int, device: str, **fields: Any) -> None:
+    tile = replace(TALL, block_m=256)
+    check(Case(rows=rows, padding=min(padding, rows - 1), tile=tile, **fields), device)
+
+
+@pytest.mark.slow
+@any_case
+@settings(max_examples=60, deadline=None)
+def test_many_cases(padding: int, rows: int, device: str, **fields: Any) -> None:
     tile = replace(TALL, block_m=256)
     check(Case(rows=rows, padding=min(padding, rows - 1), tile=tile, **fields), device)
 
