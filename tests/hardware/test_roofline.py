@@ -198,3 +198,9 @@ def test_it_tells_inside_from_outside(asked: tuple[int, int, int], inside: bool)
 def test_step_times_need_one_slot() -> None:
     with pytest.raises(ValueError, match="one slot"):
         StepTimes(shape(), DEVICE, [point(1, 15, 4, 1.0)])
+
+
+def test_the_rows_of_all_slots_choose_experts() -> None:
+    mixed, plain = shape(experts=Experts(count=4, active=1, elements=10)), shape()
+    more = step_cost(mixed, rows=1, context=9, slots=2).bytes - step_cost(plain, rows=1, context=9, slots=2).bytes
+    assert more == pytest.approx(2 * 1.75 * 10)

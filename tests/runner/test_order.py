@@ -130,3 +130,11 @@ def test_completion_text_goes_on_behind_the_answer() -> None:
     assert prompt.after([" yes"]) == Prompt("p", "Q1 A: yes Q2 A:", False, follow_ups=(" Q3 A:",))
     assert prompt.after([" yes", " no"]) == Prompt("p", "Q1 A: yes Q2 A: no Q3 A:", False)
     assert Model().encode(prompt.after([" yes"])) == Model().encode(Prompt("x", "Q1 A: yes Q2 A:", False))
+
+
+def test_a_repeat_is_shuffled_anew() -> None:
+    prompts = [Prompt(f"p{n}", "a", True) for n in range(12)]
+    found = asked(walk(Order(plan([AR, MINE], repeats=2), prepared(prompts), {})))
+    rounds = [[label for label, *_ in group] for _, group in groupby(found, key=lambda item: item[1:])]
+    assert len(rounds) == 24
+    assert rounds[:12] != rounds[12:]
