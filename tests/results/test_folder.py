@@ -487,3 +487,18 @@ def test_storage_needs_no_heavy_library() -> None:
     code = "import sys, specbench.results.folder, specbench.hardware.gpus, specbench.results.stats; print(*sys.modules)"
     loaded = subprocess.run(python(code), capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "pandas", "matplotlib"} & set(loaded)
+
+
+def test_a_new_run_is_on_disk_before_anything_is_measured_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, synced = os.fsync, list[tuple[Path, list[str]]]()
+
+    def sync(fd: int) -> None:
+        where = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        synced.append((where, names(tmp_path)))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN) as folder:
+        assert (tmp_path, [folder.path.name]) in synced, "a power cut would take the name, and all that is in it"

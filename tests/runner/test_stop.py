@@ -182,3 +182,9 @@ def test_cut() -> None:
     assert cut("one two", ["x"]) == "one two"
     assert cut("one two", []) == "one two"
     assert cut("one", ["one"]) == ""
+
+
+def test_a_long_stop_string_of_characters_in_pieces() -> None:
+    # Nine tokens of a byte each: more of them than the string has characters and the window has to spare.
+    output = run([0, *[12, 13, 14] * 3, 0], [1], stops=["€€€"])
+    assert (output.reason, len(output.ids), output.text()) == ("stop-string", 10, "a")
