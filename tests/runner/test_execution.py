@@ -1,4 +1,4 @@
-"""A run that goes on where it was stopped: warm before its first request, and in stretches with numbers of their own."""
+"""A run that goes on where it was stopped: warm before its first request, its stretches numbered on."""
 
 from __future__ import annotations
 
