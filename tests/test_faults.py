@@ -9,7 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _spec = importlib.util.spec_from_file_location("planted_faults", ROOT / "tests/faults/run.py")
-assert _spec and _spec.loader
+assert _spec is not None
+assert _spec.loader is not None
 planted = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(planted)
 
@@ -17,7 +18,8 @@ _spec.loader.exec_module(planted)
 def test_each_applies_and_names_what_has_to_fail(tmp_path: Path) -> None:
     folder = planted.copied(tmp_path / "copy")
     for fault in planted.faults():
-        assert fault.fails and all((ROOT / name).is_file() for name in fault.fails), fault.name
+        assert fault.fails, fault.name
+        assert all((ROOT / name).is_file() for name in fault.fails), fault.name
         assert planted.apply(fault.patch, folder) is None, fault.name
         assert planted.apply(fault.patch, folder, reverse=True) is None, fault.name
 
