@@ -142,3 +142,13 @@ def test_a_chain_is_known_by_its_parents() -> None:
     assert is_chain(CHAIN)
     assert is_chain(TokenTree.chain([4]))
     assert not is_chain(TREE)
+
+
+@pytest.mark.parametrize("cells", [4, 5, 6, 9])
+def test_a_single_row_sees_no_further_back_than_its_window(cells: int) -> None:
+    torch.manual_seed(0)
+    window, one = 5, torch.zeros(1, 1, dtype=torch.int64)
+    see = Visibility(torch.tensor([cells - 1]), one, torch.ones(1, 1, 1, dtype=torch.bool), cells)
+    query, key, value = torch.randn(1, 2, 1, 8), torch.randn(1, 2, cells, 8), torch.randn(1, 2, cells, 8)
+    near = torch.nn.functional.scaled_dot_product_attention(query, key[:, :, -window:], value[:, :, -window:])
+    torch.testing.assert_close(ReferenceAttention(see)(query, key, value, None, window), near.transpose(1, 2))

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models_tiny import attached, prompt, tiny_llama
 from torch import Tensor
 
-from specbench.engine.ops import accept_path, ancestors
+from specbench.decoding.tree import TokenTree
+from specbench.engine.ops import TorchOps, accept_path, ancestors
+from specbench.engine.step import _behind
 
 VOCAB = 3  # few tokens, so that guesses are often right and siblings often equal
 
@@ -106,3 +109,32 @@ def test_the_deeper_of_two_equal_siblings_wins() -> None:
     path, bonus = accept_path(tokens, parents, torch.ones(1, 4).bool(), ancestors(parents), following)
     assert path[0].tolist() == [True, False, True, True]
     assert bonus.tolist() == [5]
+
+
+def test_of_equally_good_tokens_who_looks_at_the_best_gets_the_same_as_who_does_not() -> None:
+    model = tiny_llama(97, tie_word_embeddings=False)
+    head = model.get_output_embeddings().weight
+    with torch.no_grad():
+        head[:] = head[torch.arange(97) % 5]  # nineteen tokens or more tie for every place
+    ids = prompt(12, 97)
+    with attached(model, capacity=16, max_rows=12) as engine:
+        found = [engine.prefill(engine.alloc(), ids[:1], TokenTree.chain(ids), top_k=0).next_tokens]
+        engine.free(0)
+        for top_k in (1, 3, 10):
+            result = engine.prefill(engine.alloc(), ids[:1], TokenTree.chain(ids), top_k=top_k)
+            assert result.top is not None
+            found.append(result.next_tokens)
+            engine.free(0)
+    assert max(found[0]) < 5, "the lowest id of equal ones"
+    assert found[1:] == found[:1] * 3
+
+
+def test_a_tree_behind_a_prompt_stands_by_its_depth_and_sees_all_of_the_prompt() -> None:
+    # Two branches, of one row and of two, under the last of three tokens.
+    ancestry = TorchOps().ancestry(torch.tensor([[0, 0, 0, 2]]))
+    tokens, whole, lengths = _behind(torch.tensor([[7, 8]]), torch.tensor([[9, 1, 2, 3]]), ancestry, torch.tensor([5]))
+    assert tokens.tolist() == [[7, 8, 9, 1, 2, 3]]
+    assert whole.depth.tolist() == [[0, 1, 2, 3, 3, 4]]
+    assert lengths.tolist() == [7]
+    seen = ["100000", "110000", "111000", "111100", "111010", "111011"]
+    assert ["".join(str(int(sees)) for sees in row) for row in whole.rows[0]] == seen

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from specbench.evals.extract import last_box
+from specbench.tasks.humaneval import extract as humaneval
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,9 @@ def test_degenerate_text_is_read_quickly(text: str) -> None:
     start = time.monotonic()
     last_box(text)
     assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize("indent", ["    ", "  ", "\t"])
+def test_a_body_goes_on_behind_the_prompt_however_it_is_indented(indent: str) -> None:
+    answer = f"\n{indent}x = 1\n{indent}return x"
+    assert humaneval.sources("def f():\n", "f", answer) == ("def f():\n" + answer,)

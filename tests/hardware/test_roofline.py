@@ -198,3 +198,19 @@ def test_it_tells_inside_from_outside(asked: tuple[int, int, int], inside: bool)
 def test_step_times_need_one_slot() -> None:
     with pytest.raises(ValueError, match="one slot"):
         StepTimes(shape(), DEVICE, [point(1, 15, 4, 1.0)])
+
+
+def test_the_rows_of_all_slots_choose_experts() -> None:
+    mixed, plain = shape(experts=Experts(count=4, active=1, elements=10)), shape()
+    more = step_cost(mixed, rows=1, context=9, slots=2).bytes - step_cost(plain, rows=1, context=9, slots=2).bytes
+    assert more == pytest.approx(2 * 1.75 * 10)
+
+
+def test_every_layer_attends_and_has_a_cache_of_its_own() -> None:
+    def layers(count: int) -> ModelShape:
+        return shape(attention=(AttentionLayers(layers=count, query_heads=4, kv_heads=2, key_size=3, value_size=5),))
+
+    one, three, none = (step_cost(made, 2, 9) for made in (layers(1), layers(3), shape(attention=())))
+    assert three.flops - none.flops == 3 * (one.flops - none.flops) > 0
+    assert three.bytes - none.bytes == 3 * (one.bytes - none.bytes) > 0
+    assert layers(3).token_bytes == 3 * layers(1).token_bytes

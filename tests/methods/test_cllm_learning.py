@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -73,3 +74,16 @@ def test_a_step_learns(loss: str) -> None:
     found["loss"].backward()
     assert torch.isfinite(found["loss"])
     assert all(parameter.grad is not None for parameter in lesson.model.parameters())
+
+
+@torch.no_grad()
+def test_smoothing_and_norm_of_the_options_are_those_of_the_loss() -> None:
+    model, batch = tiny_llama(50), Collator(Options())([made_up(answer=11)])
+
+    def loss(**options: Any) -> dict[str, float]:
+        return {name: float(value) for name, value in Lesson(model, Options(**options))(**batch).items()}
+
+    plain, smooth, blocks = loss(), loss(smoothing=0.5), loss(norm="blocks")
+    assert smooth["loss"] != pytest.approx(plain["loss"], rel=1e-3)
+    assert smooth["consistency"] == pytest.approx(plain["consistency"])
+    assert blocks["consistency"] != pytest.approx(plain["consistency"], rel=1e-3)

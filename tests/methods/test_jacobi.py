@@ -289,3 +289,11 @@ def test_without_it_nothing_goes_along_with_the_prompt() -> None:
 
 def test_short_name_of_the_block_size() -> None:
     assert parse(Options, {"n": "8"}, "jacobi").block_size == 8
+
+
+def test_of_what_a_forward_emitted_every_token_may_be_guessed_again() -> None:
+    made = decoder(block_size=400, init="context", prefill_draft=False)
+    made.begin(PROMPT)
+    made.observe(result([5], 0))
+    made.observe(result([6 + at % 10 for at in range(400)], 399))
+    assert set(made.draft().tokens[1:]) == {*PROMPT, *range(5, 16)}

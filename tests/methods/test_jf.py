@@ -613,3 +613,9 @@ def test_options_that_are_refused(settings: list[str], part: str) -> None:
 
 def test_three_released_blocks_are_no_matter_where_one_is_drafted() -> None:
     assert plan_methods(["jf"], ["variant=released", "K=3", "multiblock=false", "pool=1", "n=8"])[1].max_rows == 8
+
+
+def test_of_more_places_than_are_looked_at_the_latest_count() -> None:
+    # 1 is followed by another token at each of forty places; what it went on with last is the best guess.
+    output = [token for place in range(40) for token in (1, 100 + place)] + [1]
+    assert pool(output).candidates(1, [0]) == [[139], [138], [137]]

@@ -487,3 +487,23 @@ def test_storage_needs_no_heavy_library() -> None:
     code = "import sys, specbench.results.folder, specbench.hardware.gpus, specbench.results.stats; print(*sys.modules)"
     loaded = subprocess.run(python(code), capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "pandas", "matplotlib"} & set(loaded)
+
+
+@pytest.mark.parametrize("kind", ["run", "files"])
+def test_a_new_folder_has_its_name_on_disk_before_it_is_used(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, seen = os.fsync, list[list[str]]()
+
+    def synced(fd: int) -> None:
+        if Path(os.readlink(f"/proc/self/fd/{fd}")) == tmp_path:
+            seen.append([name for name in names(tmp_path) if not name.startswith(".")])
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    if kind == "run":
+        with RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN) as folder:
+            path = folder.path
+    else:
+        path = write_folder(tmp_path, "profile", DIGEST, lambda draft: None)
+    assert seen == [[path.name]], "else a power cut takes the folder and all that is written to it"

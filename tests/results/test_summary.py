@@ -406,3 +406,9 @@ def test_the_summary_is_json() -> None:
         record("mine", 9, [2], 1.0, measures={"figure": 0.5}),
     ]
     json.dumps(summary([*both(), *more], 8, verdicts={}), allow_nan=False)
+
+
+def test_every_request_has_a_prefill_of_its_own() -> None:
+    mine = [record("mine", 0, [3, 3], 1.0, repeat=again) for again in range(3)]
+    found = row(mine, "mine", prompts=1, repeats=3)
+    assert found["tokens_per_forward_with_prefill"] == pytest.approx(21 / 9)

@@ -6,15 +6,20 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
+from types import SimpleNamespace
+from typing import Any
 
 import conversations
 import pytest
+import torch
 from conversations import Model, plan, prepared, said
 from toys import toy
 
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
+from specbench.engine.sampler import Sampling
 from specbench.results.schema import RequestRecord
+from specbench.runner.grading import grade
 from specbench.runner.loop import Request
 from specbench.runner.order import Order, Turns
 
@@ -130,3 +135,25 @@ def test_completion_text_goes_on_behind_the_answer() -> None:
     assert prompt.after([" yes"]) == Prompt("p", "Q1 A: yes Q2 A:", False, follow_ups=(" Q3 A:",))
     assert prompt.after([" yes", " no"]) == Prompt("p", "Q1 A: yes Q2 A: no Q3 A:", False)
     assert Model().encode(prompt.after([" yes"])) == Model().encode(Prompt("x", "Q1 A: yes Q2 A:", False))
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_each_repeat_and_each_seed_has_an_order_of_its_own(concurrency: int) -> None:
+    def first(seed: int) -> list[str]:
+        made = plan([AR, MINE], concurrency=concurrency, repeats=16, seed=seed)
+        return [label for label, *_ in asked(walk(Order(made, prepared(PROMPTS[1:2]), {})))[::2]]
+
+    assert set(first(0)) == {"ar", "mine"}, "one that is always first has the coldest machine in every repeat"
+    assert first(0) != first(1)
+
+
+def test_only_turns_that_were_asked_what_ar_was_are_graded_against_its_answers() -> None:
+    # Both answer [1], in other words: the second turns follow unlike texts, and equal ids say nothing of them.
+    task, talks = prepared(PROMPTS[2:]), [(AR, 1), (MINE, 1), (AR, 2), (MINE, 2)]
+    turns, records = Turns(task, {}), list[RequestRecord]()
+    for method, turn in talks:
+        records.append(said(method.label, turns.request(method.label, "p2", 0, turn)))
+        turns.add(records[-1])
+    engine: Any = SimpleNamespace(device=torch.device("cpu"), model=SimpleNamespace(dtype=torch.float32))
+    graded = grade(engine, [AR, MINE], task, records, lambda temperature: Sampling())
+    assert {label: found["exact"] for label, found in graded.items()} == {"ar": 2, "mine": 1}

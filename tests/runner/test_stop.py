@@ -182,3 +182,9 @@ def test_cut() -> None:
     assert cut("one two", ["x"]) == "one two"
     assert cut("one two", []) == "one two"
     assert cut("one", ["one"]) == ""
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 11])
+def test_a_stop_string_is_looked_for_over_as_many_tokens_as_it_has_bytes(chunk: int) -> None:
+    output = run([0, *ids_of("€€€"), 0], [chunk], stops=["€€€"])
+    assert (len(output.ids), output.reason, output.text()) == (10, "stop-string", "a")

@@ -382,3 +382,8 @@ def test_an_answer_to_a_training_prompt_is_judged_by_the_training_data(data: Pat
     assert len(prompts) > len(rows)
     with pytest.raises(UsageError, match="has no problem"):
         made.score_training("gsm8k/7473", "1")
+
+
+def test_without_a_number_of_the_filters_the_last_of_the_text_counts() -> None:
+    assert numeric("16 - 7 = 9 eggs, and 9 * 2 makes 18 dollars a day..", "..", "18")
+    assert not numeric("18 dollars a day, from 9 eggs..", "..", "18")

@@ -132,3 +132,8 @@ def test_no_file_an_empty_one_and_a_folder(tmp_path: Path) -> None:
         made(tmp_path / "y.jsonl")
     with pytest.raises(UsageError, match=r"cannot be read \(a folder, where a file is needed"):
         made(tmp_path)
+
+
+def test_ids_may_count_from_nought(tmp_path: Path) -> None:
+    rows = [RAW | {"id": number} for number in (0, 1)]
+    assert [prompt.id for prompt in prompts(write(tmp_path / "x.jsonl", *rows))] == ["0", "1"]

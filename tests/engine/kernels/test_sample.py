@@ -207,3 +207,11 @@ def test_the_number_of_splits_does_not_change_the_choice(device: str) -> None:
 def test_logits_of_another_order_are_refused(device: str) -> None:
     with pytest.raises(ValueError, match="contiguous"):
         chosen(torch.zeros(1, 4, 3).transpose(1, 2), torch.zeros(1, 3), Sampling(), device)
+
+
+def test_positions_may_lie_between_other_fields(device: str) -> None:
+    fields, sampling = torch.arange(2 * 3 * 7).reshape(2, 3, 7), Sampling(temperature=1.0, seed=2)
+    positions = fields[:, 1].to(device, torch.int32)[:, :4]  # a row of seven, of which four are asked for
+    logits = torch.zeros(2, 4, 300)
+    expected = sampler.scores(logits, fields[:, 1, :4], sampling).argmax(-1)
+    assert torch.equal(chosen(logits, positions, sampling, device).long(), expected)

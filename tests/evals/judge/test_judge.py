@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import judged_runs
@@ -220,3 +220,21 @@ def test_tasks_without_questions_for_a_judge_and_other_versions_are_refused(data
         questions(task.model_copy(update={"name": "humaneval"}), data)
     with pytest.raises(UsageError, match="the run is of mt-bench v0 and this is v1"):
         questions(task.model_copy(update={"version": 0}), data)
+
+
+def test_the_judge_reads_the_conversation_of_the_same_repeat() -> None:
+    class Prompts(JudgePrompts):
+        def __init__(self) -> None: ...
+
+        def render(self, question: Question, answers: Sequence[str]) -> JudgePrompt:
+            return JudgePrompt("single-v1", "", " | ".join(answers))
+
+    talks = [
+        judged_runs.record("ar", "81", turn, f"turn {turn} of repeat {repeat}", repeat)
+        for repeat in (0, 1)
+        for turn in (1, 2)
+    ]
+    question = Question(("Write.", "Again."), None, False)
+    read = {answer.record.request_id: answer.prompt.user for answer in rated(talks, {"81": question}, Prompts())}
+    for repeat in (0, 1):
+        assert read[f"ar|81|{repeat}|2"] == f"turn 1 of repeat {repeat} | turn 2 of repeat {repeat}"

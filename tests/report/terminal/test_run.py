@@ -181,3 +181,12 @@ def test_a_table_of_zeros_is_left_out(read: ReadRun, passed: int, shown: bool) -
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(headline(read.run, saying(read, metrics={"strict": score})))
     assert ("right answers" in console.export_text()) is shown
+
+
+def test_the_share_that_was_cut_is_of_requests_and_not_of_prompts(read: ReadRun) -> None:
+    # Twelve prompts with two repeats each, of which eighteen answers ended at the budget.
+    console = Console(width=140, color_system=None)
+    with console.capture() as captured:
+        console.print(headline(read.run, saying(read, prompts=12, requests=24, truncated=18)))
+    (row,) = [line for line in captured.get().splitlines() if line.startswith("jetspec ")]
+    assert "75%" in row.split()
