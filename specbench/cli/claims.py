@@ -30,8 +30,8 @@ def claims(
         output.emit_json([as_data(known, claim) for claim in chosen])
         return
     console = output.stdout()
+    console.print(LEGEND, "", markup=False, sep="\n")
     for _, together in groupby(chosen, lambda claim: claim.id.partition("/")[0]):
         rows = list(together)
         console.print(heading(rows), markup=False)
         console.print(output.table(*table(known, rows)), "")
-    console.print(LEGEND, markup=False)

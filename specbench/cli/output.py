@@ -19,16 +19,22 @@ def emit_json(data: Any) -> None:
 
 def stdout() -> Console:
     """The console for data."""
-    from rich.console import Console
-
-    return Console(highlight=False)
+    return _console()
 
 
 def stderr() -> Console:
     """The console for progress and notes."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # the command ends well; rich's own way is an exit with 1
+
+    return Piped(stderr=stderr, highlight=False)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:

@@ -56,9 +56,8 @@ def show(
         return
     console = output.stdout()
     if requests:
-        columns = ["prompt", "method", "tokens", "forwards", "TPF", "decode s", "ends by", "answer"]
-        rows = [_row(record, read.verdicts, record.method in read.config.simulated) for record in read.records]
-        console.print(output.table(columns, rows))
+        columns = ["prompt", "method", "tokens", "TPF", "tok/s", "speedup", "ends by", "answer"]
+        console.print(output.table(columns, _rows(read)))
         return
     from specbench.report import headline
     from specbench.report.terminal.projection import projection_table
@@ -82,14 +81,36 @@ def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
         output.stdout().print(profile_report(profile))
 
 
-def _row(record: RequestRecord, verdicts: dict[str, bool], simulated: bool) -> list[str]:
-    mean = "–" if record.tokens_per_forward is None else f"{record.tokens_per_forward:.2f}"
+def _rows(read: ReadRun) -> list[list[str]]:
+    """A row per request; its speedup is over AR's request for the same prompt, repeat and turn."""
+    from specbench.results.figures import ratio
+    from specbench.results.schema import BASELINE
+
+    shared = read.config.concurrency > 1
+
+    def speed(record: RequestRecord) -> float | None:
+        return ratio(record.output_tokens - 1, record.decoding_s(shared))
+
+    def twin(record: RequestRecord) -> tuple[str, int, int]:
+        return record.prompt_id, record.repeat, record.turn
+
+    ar = {twin(record): speed(record) for record in read.records if record.method == BASELINE}
+    return [
+        _row(record, mine, ratio(mine, ar.get(twin(record))), read.verdicts, record.method in read.config.simulated)
+        for record, mine in ((record, speed(record)) for record in read.records)
+    ]
+
+
+def _row(
+    record: RequestRecord, speed: float | None, speedup: float | None, verdicts: dict[str, bool], simulated: bool
+) -> list[str]:
     verdict = "simulated" if simulated else {True: "right", False: "wrong", None: "–"}[verdicts.get(record.request_id)]
     if record.gpu and record.gpu.throttled:
         verdict += f", throttled: {', '.join(record.gpu.throttled)}"
     name = record.prompt_id if record.repeat == 0 else f"{record.prompt_id}#{record.repeat}"
-    counts = [str(record.output_tokens), str(record.target_forwards), mean, f"{record.decode_s:.2f}"]
-    return [name, record.method, *counts, record.finish_reason, verdict]
+    figures = ((record.tokens_per_forward, 2), (speed, 1), (speedup, 2))
+    shown = ["–" if value is None else f"{value:.{digits}f}" for value, digits in figures]
+    return [name, record.method, str(record.output_tokens), *shown, record.finish_reason, verdict]
 
 
 def show_request(read: ReadRun, request: str, method: str | None, as_json: bool) -> None:

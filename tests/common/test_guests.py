@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import subprocess
@@ -16,7 +17,7 @@ import site_packages
 import toys
 
 from specbench.cli.app import main
-from specbench.common import registry
+from specbench.common import guests, registry
 from specbench.common.errors import PluginFault
 from specbench.results.folder import RunFolder
 
@@ -87,6 +88,7 @@ def run(site: Path, *argv: object) -> forked.Forked:
     what = ("--model", "config:tiny", "--limit", 3, "--max-new-tokens", 4, "--out", site.parent / "runs")
 
     def call() -> int:
+        guests._process = os.getpid()  # a child of the tests, and yet the process that hosts
         with site_packages.visible(site):
             return main(["run", *map(str, (*what, *argv))])
 

@@ -213,7 +213,6 @@ def bench(model: Any) -> Iterator[Bench]:
 
 FAMILIES = list(models_tiny.SUPPORTED)
 
-
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> Iterator[tuple[Bench, Sequence[Sampling]]]:
     """Each family that the engine runs, with greedy and two seeds of its own; no two neighbours have the same ones."""
@@ -377,7 +376,7 @@ def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method, i
             bonus += record.overshoot_tokens == 0 and record.accepted_lengths[-1:] > [
                 1
             ]  # of a step that accepted something
-    if drafted:
+    if drafted and (in_full or method is TOLD):
         assert inside, "no stop token had accepted tokens behind it"
         assert bonus, "no stop token was a bonus"
 
@@ -392,9 +391,11 @@ def test_any_budget(languages: dict[str, Language], method: Method, in_full: boo
         for record in language.bench.run(method, language.sampling, budgets, SLOTS):
             drafted |= record.tree_rows > record.target_forwards
             overshoot += record.overshoot_tokens
-    assert (overshoot > 0) == drafted  # or no budget ended inside a block
+    if in_full or method is TOLD:
+        assert (overshoot > 0) == drafted  # or no budget ended inside a block
 
 
+@pytest.mark.slow
 def test_the_languages_bring_out_what_methods_count(languages: dict[str, Language]) -> None:
     """Whatever a method counts happens under these stops and budgets, in the published form of a method as well."""
     found: dict[str, set[str]] = {}

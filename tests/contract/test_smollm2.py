@@ -65,7 +65,7 @@ def gsm8k() -> Sequence[Prompt]:
 
 
 def short() -> Sequence[Prompt]:
-    return [Prompt(f"short/{number}", text) for number, text in enumerate(SHORT)]
+    return [Prompt(f"short/{number}", text, chat=False) for number, text in enumerate(SHORT)]
 
 
 TASKS = {"humaneval": humaneval, "gsm8k": gsm8k, "short": short}
