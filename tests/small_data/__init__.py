@@ -1,0 +1,58 @@
+"""Small data: the files of the tasks, written by us in the published files' formats, for tests of behaviour.
+
+A task refuses any file but the published one; :func:`accept` lets a folder of ours through, and that folder alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_data import gsm8k, humaneval, math500, mbpp, mt_bench
+
+from specbench.evals import data
+
+Row = dict[str, Any]
+
+FILES: dict[str, list[Row]] = {
+    "HumanEval.jsonl.gz": humaneval.PROBLEMS,
+    "HumanEvalPlus-v0.1.10.jsonl.gz": humaneval.PLUS_PROBLEMS,
+    "MbppPlus-v0.2.0.jsonl.gz": mbpp.PLUS,
+    "mbpp.jsonl": mbpp.ROWS,
+    "sanitized-mbpp.json": mbpp.SANITIZED,
+    "gsm8k_test.jsonl": gsm8k.TEST,
+    "gsm8k_train.jsonl": gsm8k.TRAIN,
+    "math500.jsonl": math500.ROWS,
+    "mt_bench_question.jsonl": mt_bench.QUESTIONS,
+    "mt_bench_reference_gpt4.jsonl": mt_bench.REFERENCES,
+    "mt_bench_judge_prompts.jsonl": mt_bench.JUDGE_PROMPTS,
+    "spec_bench_question.jsonl": mt_bench.SPEC_BENCH,
+}
+
+
+def lines(rows: Iterable[Any]) -> str:
+    """Rows as JSON lines."""
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def write(folder: Path) -> Path:
+    """Writes all files into ``folder``, compressed where the published ones are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in FILES.items():
+        content = (json.dumps(rows, indent=2) if name.endswith(".json") else lines(rows)).encode()
+        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return folder
+
+
+@contextmanager
+def accept(*folders: Path) -> Iterator[None]:
+    """Files in these folders pass for the published ones; files anywhere else are checked as ever."""
+    checked = data._checked
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(data, "_checked", lambda path, file: path if path.parent in folders else checked(path, file))
+        yield
