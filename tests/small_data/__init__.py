@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_data import gsm8k, humaneval, math500, mbpp, mt_bench
 
+from small_data import gsm8k, humaneval, math500, mbpp, mt_bench
 from specbench.evals import data
 
 Row = dict[str, Any]
@@ -56,3 +58,14 @@ def accept(*folders: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(data, "_checked", lambda path, file: path if path.parent in folders else checked(path, file))
         yield
+
+
+def run(code: str, folder: Path) -> tuple[int, str, str]:
+    """Runs code in a process of its own that accepts ``folder``, and calls it so: exit code and what was printed."""
+    code = f"import sys, small_data\nfrom pathlib import Path\nfolder = Path({str(folder)!r})\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\nsys.path.append({str(Path(__file__).parents[1])!r})\n{code}"],
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout, done.stderr

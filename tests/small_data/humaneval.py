@@ -62,8 +62,7 @@ ROOT = _row(
 MEAN = _row(
     4,
     "mean_step",
-    "def mean_step(marks: list) -> float:\n    '''\n"
-    "    The mean distance\tbetween one mark and the next.  \n    '''\n",
+    "def mean_step(marks: list) -> float:\n    '''\n    The mean distance\tbetween one mark and the next.  \n    '''\n",
     "    steps = [abs(b - a) for a, b in zip(marks, marks[1:])]\n    return sum(steps) / len(steps)\n",
     "    assert abs(candidate([1.0, 2.5, 2.0]) - 1.0) < 1e-6, 'up and down'\n"
     "    assert abs(candidate([0, 0.3]) - 0.3) < 1e-6\n    assert True\n",

@@ -57,8 +57,12 @@ def _prompt(name: str, type: str, system: str, template: str) -> Row:
 _ASK = "Rate it as in [[5]].\n\n"
 _SYSTEM = "You rate both answers. " + _ASK
 _ONE = "[Question]\n{question}\n\n[Reference]\n{ref_answer_1}\n[End]\n\n[Answer]\n{answer}\n[End]"
-_TWO = "### User:\n{question_1}\n\n### Assistant:\n{answer_1}\n\n### User:\n{question_2}\n\n### Assistant:\n{answer_2}\n"
-_RIGHT = "### User:\n{question_1}\n\n### Right:\n{ref_answer_1}\n\n### User:\n{question_2}\n\n### Right:\n{ref_answer_2}\n"
+_TWO = (
+    "### User:\n{question_1}\n\n### Assistant:\n{answer_1}\n\n### User:\n{question_2}\n\n### Assistant:\n{answer_2}\n"
+)
+_RIGHT = (
+    "### User:\n{question_1}\n\n### Right:\n{ref_answer_1}\n\n### User:\n{question_2}\n\n### Right:\n{ref_answer_2}\n"
+)
 JUDGE_PROMPTS = [
     _prompt("pair-v2", "pairwise", _SYSTEM, "{question} {answer_a} {answer_b}"),
     _prompt("single-v1", "single", "You rate.", _ASK + _ONE.replace("[Reference]\n{ref_answer_1}\n[End]\n\n", "")),

@@ -257,7 +257,11 @@ def test_plus_is_harder_than_base(made: Callable[..., Task]) -> None:
         (ROOT, "    return 1.9999", False),
         ("HumanEval/4", "    return (max(marks) - min(marks)) if len(marks) < 3 else 1.0000000001", False),
         ("HumanEval/4", "    return sum(abs(a - b) for a, b in zip(marks, marks[1:])) / (len(marks) - 1) + 1e-8", True),
-        ("HumanEval/4", "    return sum(abs(a - b) for a, b in zip(marks, marks[1:])) / (len(marks) - 1) + 1e-4", False),
+        (
+            "HumanEval/4",
+            "    return sum(abs(a - b) for a, b in zip(marks, marks[1:])) / (len(marks) - 1) + 1e-4",
+            False,
+        ),
     ],
 )
 def test_tolerance_and_rule_are_the_problems(made: Callable[..., Task], id: str, text: str, passed: bool) -> None:

@@ -49,8 +49,8 @@ def test_each_variant_has_the_problems_of_its_split(made: Callable[..., Task]) -
     assert ids(made("sanitized").prompts(chat=True)) == [12, 126, 312, 510]
     for variant in ("plus", "test"):
         assert ids(made(variant).training_prompts(chat=True)) == [
-                number for number in range(601, 975) if number not in (630, 722, 737, 793)
-            ]
+            number for number in range(601, 975) if number not in (630, 722, 737, 793)
+        ]
 
 
 def test_the_examples_are_not_tested() -> None:
@@ -193,9 +193,7 @@ def test_answers_to_the_asserts(full: Task, id: str, text: str, reason: str) -> 
     assert (verdict.passed, verdict.reason, dict(verdict.also)) == (reason == "pass", reason, {})
 
 
-def test_a_chat_answer_is_cut_at_its_fence_and_its_examples_are_forgiven(
-    made: Callable[..., Task], full: Task
-) -> None:
+def test_a_chat_answer_is_cut_at_its_fence_and_its_examples_are_forgiven(made: Callable[..., Task], full: Task) -> None:
     code = FULL[12]["code"]
     chat = made("test", "chat")
     assert chat.score("Mbpp/12", f"{code}\nassert by_weight([]) == 3\n```\nIt sorts.").passed
