@@ -13,7 +13,7 @@ def _row(number: int, entry_point: str, prompt: str, solution: str, test: str) -
         "prompt": prompt,
         "entry_point": entry_point,
         "canonical_solution": solution,
-        "test": f"\n\nMETADATA = {{\n    'author': 'us',\n    'dataset': 'test'\n}}\n\n\ndef check(candidate):\n{test}\n",
+        "test": f"\n\nMETADATA = {{\n    'author': 'us',\n}}\n\n\ndef check(candidate):\n{test}\n",
     }
 
 

@@ -57,18 +57,15 @@ def _prompt(name: str, type: str, system: str, template: str) -> Row:
 _ASK = "Rate it as in [[5]].\n\n"
 _SYSTEM = "You rate both answers. " + _ASK
 _ONE = "[Question]\n{question}\n\n[Reference]\n{ref_answer_1}\n[End]\n\n[Answer]\n{answer}\n[End]"
-_TWO = (
-    "### User:\n{question_1}\n\n### Assistant:\n{answer_1}\n\n### User:\n{question_2}\n\n### Assistant:\n{answer_2}\n"
-)
-_RIGHT = (
-    "### User:\n{question_1}\n\n### Right:\n{ref_answer_1}\n\n### User:\n{question_2}\n\n### Right:\n{ref_answer_2}\n"
-)
+_TURN = "### User:\n{question_N}\n\n### Assistant:\n{answer_N}\n\n"
+_TWO = _TURN.replace("N", "1") + _TURN.replace("N", "2")
+_RIGHT = _TWO.replace("Assistant", "Right").replace("{answer", "{ref_answer")
 JUDGE_PROMPTS = [
     _prompt("pair-v2", "pairwise", _SYSTEM, "{question} {answer_a} {answer_b}"),
     _prompt("single-v1", "single", "You rate.", _ASK + _ONE.replace("[Reference]\n{ref_answer_1}\n[End]\n\n", "")),
     _prompt("single-math-v1", "single", "You rate.", _ASK + _ONE),
     _prompt("single-v1-multi-turn", "single", _SYSTEM, _TWO),
-    _prompt("single-math-v1-multi-turn", "single", _SYSTEM, _RIGHT + "\n" + _TWO),
+    _prompt("single-math-v1-multi-turn", "single", _SYSTEM, _RIGHT + _TWO),
 ]
 
 _GROUPS = {

@@ -237,6 +237,9 @@ def test_auto_does_not_go_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert Task(Options()).options.tests == "base"
 
 
+MEAN = "    return sum(abs(a - b) for a, b in zip(marks, marks[1:])) / (len(marks) - 1)"
+
+
 def test_plus_is_harder_than_base(made: Callable[..., Task]) -> None:
     plus = made("completion", "plus")
     verdicts = [plus.score(ABOVE, f"    return any(x {sign} mark for x in levels)\n") for sign in (">", ">=", "<")]
@@ -256,12 +259,8 @@ def test_plus_is_harder_than_base(made: Callable[..., Task]) -> None:
         (ROOT, "    return (-xs[1] - math.sqrt(xs[1] ** 2 - 4 * xs[0] * xs[2])) / (2 * xs[2])", True),  # the other root
         (ROOT, "    return 1.9999", False),
         ("HumanEval/4", "    return (max(marks) - min(marks)) if len(marks) < 3 else 1.0000000001", False),
-        ("HumanEval/4", "    return sum(abs(a - b) for a, b in zip(marks, marks[1:])) / (len(marks) - 1) + 1e-8", True),
-        (
-            "HumanEval/4",
-            "    return sum(abs(a - b) for a, b in zip(marks, marks[1:])) / (len(marks) - 1) + 1e-4",
-            False,
-        ),
+        ("HumanEval/4", f"{MEAN} + 1e-8", True),
+        ("HumanEval/4", f"{MEAN} + 1e-4", False),
     ],
 )
 def test_tolerance_and_rule_are_the_problems(made: Callable[..., Task], id: str, text: str, passed: bool) -> None:
