@@ -198,6 +198,7 @@ HAND_WRITTEN = [
     ("#### 18.0", False, False, True),
     ("#### 18.00 dollars", False, False, True),
     ("She makes 18 dollars a day..", False, False, True),  # flexible takes ".." for a number
+    ("She sells 9 eggs at $2 each for 18 dollars..", False, False, True),  # and of those before it, it is the last
     ("She makes 18 dollars, from 9 eggs at $2", False, False, False),  # a human knows: trailing text misleads all three
     ("9 eggs are left and 9 * 2 = 18%", True, False, True),
     ("\\boxed{18}", True, False, True),
