@@ -76,9 +76,10 @@ _GROUPS = {
     "rag": ["Given: {a} [b]\nAnswer from the text alone: what is b?"],
 }
 # References of every kind there is: none, null, texts, lists of texts.
+_REFERENCES: list[Row] = [{}, {"reference": None}, {"reference": ["x"]}, {"reference": [["x", "y"]]}]
 SPEC_BENCH = QUESTIONS + [
     {"question_id": 161 + 80 * at + number, "category": group, "turns": [f"{turn} ({number})" if number else turn]}
-    | [{}, {"reference": None}, {"reference": ["x"]}, {"reference": [["x", "y"]]}][number]
+    | reference
     for at, (group, (turn,)) in enumerate(_GROUPS.items())
-    for number in range(4)
+    for number, reference in enumerate(_REFERENCES)
 ]

@@ -372,6 +372,6 @@ def test_another_antlr_is_named(task_data: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_verdicts_import_no_torch(chat: Task) -> None:
     assert chat.score(named("whole"), "\\boxed{3^2}").passed
-    judges = [process.pid for process in live if "specbench.tasks.math500.judge" in process.args]
+    judges = [process.pid for process in live if "specbench.tasks.math500.judge" in str(process.args)]
     assert judges
     assert not [pid for pid in judges if "libtorch" in Path(f"/proc/{pid}/maps").read_text()]

@@ -75,8 +75,8 @@ def test_math_reasoning_and_coding_have_reference_answers_to_both_turns(task_dat
 def test_history_of_ar_is_forced_and_the_judge_hears_of_it(task_data: Path) -> None:
     for history in ("own", "ar"):
         made = Task(options.parse(Options, {"history": history}, "mt-bench"), task_data)
-        forced = [asked.forced for asked in (*made.prompts(chat=True), *made.questions().values())]
-        assert set(forced) == {history == "ar"}
+        assert {prompt.forced for prompt in made.prompts(chat=True)} == {history == "ar"}
+        assert {question.forced for question in made.questions().values()} == {history == "ar"}
 
 
 def test_a_question_without_reference_is_named(tmp_path: Path) -> None:
