@@ -1,6 +1,6 @@
 """Small data: the files of the tasks, written by us in the published files' formats, for tests of behaviour.
 
-A task refuses any file but the published one; :func:`accept` lets a folder of ours through, and that folder alone.
+A task refuses any file but the published one; :func:`accept` lets ours through, and no others.
 """
 
 from __future__ import annotations
@@ -52,11 +52,15 @@ def write(folder: Path) -> Path:
 
 
 @contextmanager
-def accept(*folders: Path) -> Iterator[None]:
-    """Files in these folders pass for the published ones; files anywhere else are checked as ever."""
+def accept(*paths: Path) -> Iterator[None]:
+    """These files, and those in these folders, pass for the published ones; any others are checked as ever."""
     checked = data._checked
+
+    def passed(path: Path, file: data.DataFile) -> Path:
+        return path if {path, path.parent} & {*paths} else checked(path, file)
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(data, "_checked", lambda path, file: path if path.parent in folders else checked(path, file))
+        patched.setattr(data, "_checked", passed)
         yield
 
 

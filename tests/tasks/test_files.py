@@ -120,21 +120,18 @@ def test_another_file_than_the_published_one_and_none_are_refused(task_data: Pat
     files = manifest(card.folder / "task.toml")
     if name.startswith("mbpp"):
         files = files[["plus", "test", "sanitized"].index(options["variant"]) :]
+    there: list[Path] = []
     for file in files[:count]:
-        with pytest.raises(UsageError, match=f"has no file {file.name}"):
-            module.Task(module.Options(**options), tmp_path)
         path = tmp_path / file.name
-        path.write_bytes((task_data / file.name).read_bytes())
-        with pytest.raises(UsageError, match=f"expected {file.sha256}"):
-            module.Task(module.Options(**options), tmp_path)
-        path.unlink()
-        if count > 1:  # the second is only looked for behind the first
-            tmp_path = tmp_path / "first"
-            tmp_path.mkdir()
-            (tmp_path / file.name).write_bytes((task_data / file.name).read_bytes())
-            with small_data.accept(tmp_path), pytest.raises(UsageError, match=f"has no file {files[1].name}"):
+        with small_data.accept(*there):
+            with pytest.raises(UsageError, match=f"has no file {file.name}"):
                 module.Task(module.Options(**options), tmp_path)
-            break
+            path.write_bytes((task_data / file.name).read_bytes())
+            with pytest.raises(UsageError, match=f"expected {file.sha256}"):
+                module.Task(module.Options(**options), tmp_path)
+        there.append(path)
+    with small_data.accept(*there):
+        module.Task(module.Options(**options), tmp_path)
 
 
 def test_the_short_name_is_refused() -> None:

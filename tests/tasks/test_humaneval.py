@@ -237,6 +237,7 @@ def test_auto_does_not_go_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert Task(Options()).options.tests == "base"
 
 
+LEFT = "    return (-xs[1] - math.sqrt(xs[1] ** 2 - 4 * xs[0] * xs[2])) / (2 * xs[2])"
 MEAN = "    return sum(abs(a - b) for a, b in zip(marks, marks[1:])) / (len(marks) - 1)"
 
 
@@ -256,8 +257,9 @@ def test_plus_is_harder_than_base(made: Callable[..., Task]) -> None:
 @pytest.mark.parametrize(
     ("id", "text", "passed"),
     [
-        (ROOT, "    return (-xs[1] - math.sqrt(xs[1] ** 2 - 4 * xs[0] * xs[2])) / (2 * xs[2])", True),  # the other root
-        (ROOT, "    return 1.9999", False),
+        (ROOT, LEFT, True),  # the other root
+        (ROOT, f"{LEFT}\ndef find_zero(xs, inner=find_zero): return round(inner(xs), 6)", True),
+        (ROOT, f"{LEFT}\ndef find_zero(xs, inner=find_zero): return round(inner(xs), 2)", False),
         ("HumanEval/4", "    return (max(marks) - min(marks)) if len(marks) < 3 else 1.0000000001", False),
         ("HumanEval/4", f"{MEAN} + 1e-8", True),
         ("HumanEval/4", f"{MEAN} + 1e-4", False),

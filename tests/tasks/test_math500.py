@@ -308,7 +308,9 @@ def test_an_answer_that_hangs_or_crashes_the_judge_fails_and_the_next_is_scored(
 def test_a_hung_judge_is_a_timeout(chat: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "WALL_S", 0.3)
     monkeypatch.setattr(task, "LM_EVAL_WALL_S", 0.3)
+    start = time.monotonic()
     verdict = chat.score(named("whole"), "\\boxed{9^{9^{9^{9^9}}}}")
+    assert time.monotonic() - start < 20  # most of it the start of another judge
     assert (verdict.passed, verdict.reason) == (False, "timeout")
     assert verdict.also == {"exact_match": False, "lm_eval": False}
 
