@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from hypothesis import HealthCheck, settings
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+from specbench.evals import plus_checks
 from specbench.models import names
 from specbench.models.loader import LoadedModel, load
 
@@ -44,7 +46,11 @@ def smollm2() -> LoadedModel:
 
 @pytest.fixture(scope="session")
 def task_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the data files of all tasks, small ones of our own, which every task takes for the published."""
+    """A folder with the data files of all tasks, small ones of our own, which every task takes for the published.
+
+    All tasks share EvalPlus's processes, which take a second to start.
+    """
     folder = small_data.write(tmp_path_factory.mktemp("task-data"))
-    with small_data.accept(folder):
+    with small_data.accept(folder), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plus_checks, "Workers", functools.cache(plus_checks.Workers))
         yield folder

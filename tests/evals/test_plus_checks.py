@@ -130,8 +130,8 @@ def unused() -> Checker:
 @pytest.fixture
 def hasty(unused: Checker, monkeypatch: pytest.MonkeyPatch) -> Checker:
     """A checker that gives an input a tenth of its time; one for all tests, so that references run once."""
-    monkeypatch.setattr(plus_checks, "MIN_INPUT_S", 0.4)
-    monkeypatch.setattr(plus_checks, "LIMITS", replace(plus_checks.LIMITS, load_s=0.4))
+    monkeypatch.setattr(plus_checks, "MIN_INPUT_S", 0.3)
+    monkeypatch.setattr(plus_checks, "LIMITS", replace(plus_checks.LIMITS, load_s=0.3))
     return unused
 
 
@@ -149,8 +149,8 @@ def test_hostile_programs_fail_in_bounded_time(name: str, hasty: Checker) -> Non
 def test_time_is_by_input_and_grows_with_the_reference(hasty: Checker) -> None:
     """By the reference's time on this machine, four times over: a slow machine fails nobody."""
     burn = "import time\ndef burn(s):\n    end = time.process_time() + s\n    while time.process_time() < end: pass\n"
-    slow = reference(burn + "def f(s):\n    burn(s)\n    return s", [[0.0], [0.25]])
-    assert hasty.check(slow, (burn + "def f(s):\n    burn(2.5 * s)\n    return s",), False).passed
+    slow = reference(burn + "def f(s):\n    burn(s)\n    return s", [[0.0], [0.12]])
+    assert hasty.check(slow, (burn + "def f(s):\n    burn(3 * s)\n    return s",), False).passed
     verdict = hasty.check(slow, (burn + "def f(s):\n    burn(5 * s)\n    return s",), False)
     assert (verdict.reason, verdict.also) == ("timeout", {"base": True, "plus": False})
     assert "time for one call" in verdict.detail  # of the processor; of the clock where that is a busy one
@@ -309,7 +309,7 @@ def test_the_longest_code_is_the_one_evalplus_finds(text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def cleaner() -> EvalPlus:
+def cleaner(task_data: Path) -> EvalPlus:
     return EvalPlus("this test")
 
 

@@ -298,7 +298,7 @@ HANGS = [
 
 
 def test_hanging_ends(box: Sandbox) -> None:
-    box.limits = Limits(cpu_s=1, wall_s=0.8, memory=512 << 20)
+    box.limits = Limits(cpu_s=1, wall_s=0.5, memory=512 << 20)
     start = time.monotonic()
     with ThreadPoolExecutor(len(HANGS)) as pool:  # at once, since each takes its full time
         assert [verdict.reason for verdict in pool.map(lambda source: run(box, source), HANGS)] == ["timeout"] * 6

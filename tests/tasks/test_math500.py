@@ -138,6 +138,14 @@ def announced(row: dict[str, Any]) -> str:
     return f"{row['solution']}\nFinal Answer: The final answer is ${row['answer']}$. I hope it is correct."
 
 
+def test_the_verdict_says_who_decided(chat: Task) -> None:
+    assert chat.score(named("fraction"), "\\boxed{10/3}").detail.startswith("equal strings: '10/3'")
+    assert chat.score(named("fraction"), "\\boxed{\\frac{20}{6}}").detail.startswith("math-verify: '\\frac{20}{6}'")
+    hostile = chat.score(named("fraction"), "\\boxed{\x1b[31m" + "1\n" * 999 + "}").detail
+    assert len(hostile) <= 200
+    assert hostile.isprintable()
+
+
 def test_verdicts_are_lm_evals(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> None:
     """On every document's own solution, on the same with another answer, and on the same cut off."""
     rows = read_jsonl(folder / FILE)
@@ -267,7 +275,11 @@ HAND_WRITTEN = [
 
 
 @pytest.mark.parametrize(("name", "text", "human", "verdict"), HAND_WRITTEN)
-def test_hand_written_answers(chat: Task, name: str, text: str, human: bool, verdict: bool | None) -> None:
+def test_hand_written_answers(
+    chat: Task, monkeypatch: pytest.MonkeyPatch, name: str, text: str, human: bool, verdict: bool | None
+) -> None:
+    ask = task.Task._ask  # lm-eval's own two metrics cost as much as the verdict, and are looked at above
+    monkeypatch.setattr(task.Task, "_ask", lambda self, job, s: {} if "solution" in job else ask(self, job, s))
     found = chat.score(named(name), text)
     assert found.passed == (human if verdict is None else verdict), found.detail
     assert found.reason == ("pass" if found.passed else "fail")
@@ -285,14 +297,6 @@ def test_hand_written_answers(chat: Task, name: str, text: str, human: bool, ver
 )
 def test_exact_match_is_that_of_the_style(styled: Callable[[str], Task], style: str, text: str, exact: bool) -> None:
     assert styled(style).score(named("fraction"), text).also["exact_match"] == exact
-
-
-def test_the_verdict_says_who_decided(chat: Task) -> None:
-    assert chat.score(named("fraction"), "\\boxed{10/3}").detail.startswith("equal strings: '10/3'")
-    assert chat.score(named("fraction"), "\\boxed{\\frac{20}{6}}").detail.startswith("math-verify: '\\frac{20}{6}'")
-    hostile = chat.score(named("fraction"), "\\boxed{\x1b[31m" + "1\n" * 999 + "}").detail
-    assert len(hostile) <= 200
-    assert hostile.isprintable()
 
 
 @pytest.mark.slow
