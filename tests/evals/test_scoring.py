@@ -27,7 +27,7 @@ def folder(path: Path, answers: list[str], style: str = "completion", tail: str 
     path.mkdir(exist_ok=True)
     run = {
         "schema_version": SCHEMA_VERSION,
-        "task": {"name": "humaneval", "version": 1, "options": {"style": style}} | task,
+        "task": {"name": "humaneval", "version": 1, "options": {"style": style, "tests": "base"}} | task,
     }
     (path / "run.json").write_text(json.dumps(run))
     rows = [

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import small_data
 from data_files import data_folder
+from small_data import gsm8k as own
 
 pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
 
@@ -17,7 +18,7 @@ from replay import lm_eval_run
 from specbench.common import options
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import lm_eval_tasks
-from specbench.evals.data import read_jsonl, read_rows
+from specbench.evals.data import read_jsonl
 from specbench.tasks.gsm8k import task
 from specbench.tasks.gsm8k.numbers import boxed_number, numeric
 from specbench.tasks.gsm8k.task import Options, Task
@@ -26,68 +27,65 @@ TEST, TRAIN = "gsm8k_test.jsonl", "gsm8k_train.jsonl"
 
 
 @pytest.fixture(scope="module")
-def data() -> Path:
-    return data_folder(TEST, TRAIN)
+def styled(task_data: Path) -> Callable[[str], Task]:
+    """A task of this style, on data of our own; one for all tests, since lm-eval takes its time to load one."""
+    return cache(lambda style: Task(options.parse(Options, {"style": style}, "gsm8k"), task_data))
 
 
-@pytest.fixture(scope="module")
-def rows(data: Path) -> list[dict[str, Any]]:
-    return read_jsonl(data / TEST)
+@pytest.fixture
+def scorer(styled: Callable[[str], Task]) -> Task:
+    return styled("completion")
 
 
-@pytest.fixture(scope="module")
-def scorer(data: Path) -> Task:
-    return Task(Options(style="completion"), data)
-
-
-def styled(style: str, data: Path) -> Task:
-    return Task(options.parse(Options, {"style": style}, "gsm8k"), data)
+@pytest.fixture(params=["own", pytest.param("published", marks=pytest.mark.slow)])  # 1,319 problems, 53,000 verdicts
+def folder(request: pytest.FixtureRequest, task_data: Path) -> Path:
+    return task_data if request.param == "own" else data_folder(TEST, TRAIN)
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------
 
 
-def test_auto_follows_the_model_and_says_what_it_chose(data: Path) -> None:
-    made = Task(Options(), data)
-    assert {(p.chat, p.history, p.stops) for p in made.prompts(chat=True)} == {(True, (), ())}
-    assert made.options == Options(style="chat", shots=0)
-    made = Task(Options(), data)
-    assert {(p.chat, p.history, p.stops) for p in made.prompts(chat=False)} == {
-        (False, (), ("Question:", "</s>", "<|im_end|>"))
-    }
-    assert made.options == Options(style="completion", shots=5)
-
-
-def test_every_question_is_asked_once_under_its_document_id(data: Path, rows: list[dict[str, Any]]) -> None:
-    for style in task.STYLES:
-        prompts = styled(style, data).prompts(chat=True)
-        assert [p.id for p in prompts] == [f"gsm8k/{n}" for n in range(1319)]
-        assert all(row["question"] in p.text for p, row in zip(prompts, rows, strict=True))
+def test_auto_follows_the_model_and_says_what_it_chose(task_data: Path) -> None:
+    for chat, settled, stops in (
+        (True, Options(style="chat", shots=0), ()),
+        (False, Options(style="completion", shots=5), ("Question:", "</s>", "<|im_end|>")),
+    ):
+        made = Task(Options(), task_data)
+        assert {(p.chat, p.history, p.stops) for p in made.prompts(chat)} == {(chat, (), stops)}
+        assert made.options == settled
 
 
 @pytest.mark.parametrize(
     ("style", "text"),
     [
+        ("chat", task.CHAT.replace("{{question}}", "{}")),
+        ("completion", None),
+        ("cot", None),
         ("cllm", "Question:\n{}\nAnswer:\nLet's think step by step.\n"),
         ("jf", "Problem: {}\nMark your solution with \\boxed\nAnswer:"),
     ],
 )
-def test_papers_prompts_are_the_question_in_their_words(
-    data: Path, rows: list[dict[str, Any]], style: str, text: str
+def test_every_question_is_asked_once_under_its_document_id(
+    styled: Callable[[str], Task], style: str, text: str | None
 ) -> None:
-    prompts = styled(style, data).prompts(chat=True)
-    assert [p.text for p in prompts] == [text.format(row["question"]) for row in rows]
-    assert {p.chat for p in prompts} == {style == "jf"}
+    prompts = styled(style).prompts(chat=True)
+    assert [p.id for p in prompts] == [f"gsm8k/{n}" for n in range(len(own.TEST))]
+    assert {p.chat for p in prompts} == {style in ("chat", "jf")}
+    for prompt, row in zip(prompts, own.TEST, strict=True):
+        assert prompt.text == text.format(row["question"]) if text else row["question"] in prompt.text
 
 
-def test_shots_of_a_chat_are_turns_and_come_from_the_training_data(data: Path) -> None:
-    training = {(row["question"], row["answer"]) for row in read_jsonl(data / TRAIN)}
-    made = Task(Options(shots=3), data)
-    for prompt in made.prompts(chat=True)[:50]:
+def test_shots_of_a_chat_are_turns_and_come_from_the_training_data(task_data: Path) -> None:
+    training = {(row["question"], row["answer"]) for row in own.TRAIN}
+    made = Task(Options(shots=3), task_data)
+    drawn = set()
+    for prompt in made.prompts(chat=True):
         assert [role for role, _ in prompt.history] == ["user", "assistant"] * 3
         asked = [(q.partition("\n\nReason step by step.")[0], a) for (_, q), (_, a) in _pairs(prompt.history)]
         assert set(asked) <= training
         assert len(set(asked)) == 3
+        drawn.add(tuple(asked))
+    assert len(drawn) > 9
     assert made.options == Options(style="chat", shots=3)
 
 
@@ -98,48 +96,43 @@ def _pairs(turns: Any) -> Any:
 @pytest.mark.parametrize(
     ("style", "config", "shots"), [("completion", "gsm8k/gsm8k.yaml", 5), ("cot", "gsm8k/gsm8k-cot.yaml", 8)]
 )
-def test_completions_are_lm_evals_own_contexts(data: Path, tmp_path: Path, style: str, config: str, shots: int) -> None:
-    """Its examples are drawn at random: the first forty are only the same when all of its seeds and calls are."""
-    files = {"test": data / TEST, "train": data / TRAIN}
-    model, _ = lm_eval_run(config, files, tmp_path, lambda n: "", limit=40)
-    made = styled(style, data)
-    prompts = made.prompts(chat=False)[:40]
+def test_completions_are_lm_evals_own_contexts(
+    styled: Callable[[str], Task], task_data: Path, tmp_path: Path, style: str, config: str, shots: int
+) -> None:
+    """Its examples are drawn at random: they are only the same when all of its seeds and calls are."""
+    files = {"test": task_data / TEST, "train": task_data / TRAIN}
+    model, _ = lm_eval_run(config, files, tmp_path, lambda n: "", limit=None)
+    made = styled(style)
+    prompts = made.prompts(chat=False)
     assert {n: p.text for n, p in enumerate(prompts)} == {n: text for n, (text, _) in model.requests.items()}
     assert {p.stops for p in prompts} == {tuple(arguments["until"]) for _, arguments in model.requests.values()}
     assert made.options.shots == shots
     assert prompts[0].text.count("\nAnswer:" if style == "completion" else "\nA:") == shots + 1
 
 
-def test_no_question_of_the_test_is_an_example(data: Path, rows: list[dict[str, Any]]) -> None:
-    training = read_jsonl(data / TRAIN)
-    lm_eval_tasks.disjoint(training, rows, "question")
-    planted = {"question": f"  {rows[700]['question'].upper()}\n", "answer": "#### 1"}
-    with pytest.raises(UsageError, match="also a question of the test"):
-        lm_eval_tasks.disjoint([*training, planted], rows, "question")
-
-
-def test_an_example_that_is_asked_stops_the_prompts(data: Path, tmp_path: Path) -> None:
-    test = (data / TEST).read_text()
-    (tmp_path / "train.jsonl").write_text((data / TRAIN).read_text() + test.splitlines()[5] + "\n")
+def test_an_example_that_is_asked_stops_the_prompts(task_data: Path, tmp_path: Path) -> None:
+    lm_eval_tasks.disjoint(own.TRAIN, own.TEST, "question")
+    planted = {"question": f"  {own.TEST[7]['question'].upper()}\n", "answer": "#### 1"}
+    (tmp_path / TRAIN).write_text(small_data.lines([*own.TRAIN, planted]))
     style = task.STYLES["completion"]
-    made = lm_eval_tasks.LmTask(style, {"test": data / TEST, "train": tmp_path / "train.jsonl"})
-    with pytest.raises(UsageError, match="also a question of the test"):
+    made = lm_eval_tasks.LmTask(style, {"test": task_data / TEST, "train": tmp_path / TRAIN})
+    with pytest.raises(UsageError, match="also a question of the test: '  OF 40 GULLS"):
         made.prompts("gsm8k", style, 5, "question")
 
 
 @pytest.mark.parametrize("style", ["chat", "jf"])
-def test_chat_needs_a_template(data: Path, style: str) -> None:
+def test_chat_needs_a_template(styled: Callable[[str], Task], style: str) -> None:
     with pytest.raises(UsageError, match="style=completion"):
-        styled(style, data).prompts(chat=False)
+        styled(style).prompts(chat=False)
 
 
 @pytest.mark.parametrize(
     ("style", "shots", "said"),
     [("cllm", 1, "leave shots out"), ("jf", 5, "leave shots out"), ("cot", 9, "at most 8"), ("auto", 33, "at most 32")],
 )
-def test_more_shots_than_there_are_is_an_error(data: Path, style: str, shots: int, said: str) -> None:
+def test_more_shots_than_there_are_is_an_error(task_data: Path, style: str, shots: int, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        Task(options.parse(Options, {"style": style, "shots": str(shots)}, "gsm8k"), data)
+        Task(options.parse(Options, {"style": style, "shots": str(shots)}, "gsm8k"), task_data)
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
@@ -164,17 +157,14 @@ CORRUPTED: list[Callable[[dict[str, Any]], str]] = [
 
 
 @pytest.mark.parametrize("style", ["completion", "cot"])
-@pytest.mark.parametrize("limit", [60, pytest.param(None, marks=pytest.mark.slow)])
-def test_verdicts_are_lm_evals(
-    data: Path, rows: list[dict[str, Any]], tmp_path: Path, style: str, limit: int | None
-) -> None:
+def test_verdicts_are_lm_evals(folder: Path, tmp_path: Path, style: str) -> None:
     """On every document's own solution, and on every document's solution spoilt in one of ten ways."""
-    config = task.STYLES[style].config
-    files = {"test": data / TEST, "train": data / TRAIN}
-    made = styled(style, data)
+    rows = read_jsonl(folder / TEST)
+    files = {"test": folder / TEST, "train": folder / TRAIN}
+    made = Task(options.parse(Options, {"style": style}, "gsm8k"), folder)
     for answer in (lambda n: rows[n]["answer"], lambda n: CORRUPTED[n % 10](rows[n])):
-        _, theirs = lm_eval_run(config, files, tmp_path, answer, limit, num_fewshot=0)
-        assert len(theirs["strict-match"]) == (limit or 1319)
+        _, theirs = lm_eval_run(task.STYLES[style].config, files, tmp_path, answer, None, num_fewshot=0)
+        assert len(theirs["strict-match"]) == len(rows)
         outcomes = set()
         for n, sample in theirs["flexible-extract"].items():
             ours = made.score(f"gsm8k/{n}", answer(n))
@@ -188,10 +178,10 @@ def test_verdicts_are_lm_evals(
 
 
 @pytest.mark.parametrize("style", task.STYLES)
-def test_reference_solutions_pass_in_every_style(data: Path, rows: list[dict[str, Any]], style: str) -> None:
-    made = styled(style, data)
+def test_reference_solutions_pass_in_every_style(folder: Path, style: str) -> None:
+    made = Task(options.parse(Options, {"style": style}, "gsm8k"), folder)
     form = {"cot": "The answer is {}.", "jf": "$\\boxed{{{}}}$"}.get(style, "#### {}")
-    for n, row in enumerate(rows):
+    for n, row in enumerate(read_jsonl(folder / TEST)):
         verdict = made.score(f"gsm8k/{n}", row["answer"].partition("####")[0] + form.format(gold(row)))
         assert (verdict.passed, verdict.reason, verdict.also) == (True, "pass", {"strict": True, "numeric": True}), n
 
@@ -208,6 +198,7 @@ HAND_WRITTEN = [
     ("#### 18.0", False, False, True),
     ("#### 18.00 dollars", False, False, True),
     ("She makes 18 dollars a day..", False, False, True),  # flexible takes ".." for a number
+    ("She sells 9 eggs at $2 each for 18 dollars..", False, False, True),  # and of those before it, it is the last
     ("She makes 18 dollars, from 9 eggs at $2", False, False, False),  # a human knows: trailing text misleads all three
     ("9 eggs are left and 9 * 2 = 18%", True, False, True),
     ("\\boxed{18}", True, False, True),
@@ -258,12 +249,12 @@ def test_hand_written_answers(scorer: Task, text: str, flexible: bool, strict: b
     ],
 )
 def test_thousands_separators(scorer: Task, text: str, flexible: bool, number: bool) -> None:
-    verdict = scorer.score("gsm8k/611", text)
+    verdict = scorer.score("gsm8k/1", text)
     assert (verdict.passed, verdict.also["numeric"]) == (flexible, number), verdict.detail
 
 
-def test_a_boxed_style_is_strict_about_the_box(data: Path) -> None:
-    made = Task(Options(style="jf"), data)
+def test_a_boxed_style_is_strict_about_the_box(styled: Callable[[str], Task]) -> None:
+    made = styled("jf")
     assert made.score("gsm8k/0", "\\boxed{17} or \\boxed{18}").also["strict"]
     assert not made.score("gsm8k/0", "#### 18").also["strict"]
 
@@ -274,15 +265,15 @@ def test_nothing_is_empty(scorer: Task, text: str) -> None:
     assert (verdict.reason, verdict.also) == ("empty", {"strict": False, "numeric": False})
 
 
-@pytest.mark.parametrize("prompt_id", ["gsm8k/1319", "gsm8k/-1", "gsm8k/x", "HumanEval/0", "0"])
+@pytest.mark.parametrize("prompt_id", ["gsm8k/12", "gsm8k/-1", "gsm8k/x", "HumanEval/0", "0"])
 def test_an_unknown_problem_is_an_error(scorer: Task, prompt_id: str) -> None:
     with pytest.raises(UsageError, match=prompt_id):
         scorer.score(prompt_id, "18")
 
 
-def test_the_style_must_be_known_to_score(data: Path) -> None:
-    with pytest.raises(UsageError, match="style"):
-        Task(Options(), data).score("gsm8k/0", "#### 18")
+def test_the_style_must_be_known_to_score(styled: Callable[[str], Task]) -> None:
+    with pytest.raises(UsageError, match="set style=chat or completion"):
+        styled("auto").score("gsm8k/0", "#### 18")
 
 
 def test_numbers_of_any_length_are_compared() -> None:
@@ -299,44 +290,20 @@ def test_verdicts_name_the_version_that_decided(scorer: Task) -> None:
 
 # -- data and installation ---------------------------------------------------------------------------------------------
 
-ROW = {"question": "How many?", "answer": "Two.\n#### 2"}
+
+def test_the_training_data_are_needed_for_shots_alone(task_data: Path, tmp_path: Path) -> None:
+    (tmp_path / TEST).write_bytes((task_data / TEST).read_bytes())
+    with small_data.accept(tmp_path):
+        made = Task(Options(style="chat"), tmp_path)
+        assert len(made.prompts(chat=True)) == len(own.TEST)
+        assert made.score("gsm8k/0", "#### 18").passed
+        made = Task(Options(style="completion"), tmp_path)
+        with pytest.raises(UsageError, match=r"no file gsm8k_train\.jsonl"):
+            made.prompts(chat=False)
+        assert made.score("gsm8k/0", "#### 18").passed
 
 
-@pytest.mark.parametrize(
-    ("field", "bad"),
-    [(field, bad) for field in ROW for bad in (None, 3, "missing")] + [("answer", "Two."), ("answer", "#### two")],
-)
-def test_a_bad_row_is_named(tmp_path: Path, field: str, bad: Any) -> None:
-    row = {name: value for name, value in ROW.items() if (name, bad) != (field, "missing")}
-    if bad != "missing":
-        row[field] = bad
-    path = tmp_path / "x.jsonl"
-    path.write_text(f"{json.dumps(ROW)}\n{json.dumps(row)}\n")
-    with pytest.raises(UsageError, match=f"line 2 is damaged .field '{field}'") as error:
-        read_rows(path, task.Problem)
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_another_data_file_is_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no file gsm8k_test\.jsonl"):
-        Task(Options(), tmp_path)
-    (tmp_path / TEST).write_text(json.dumps(ROW))
-    with pytest.raises(UsageError, match="expected 3730d312f6e34405"):
-        Task(Options(), tmp_path)
-
-
-def test_the_training_data_are_needed_for_shots_alone(data: Path, tmp_path: Path) -> None:
-    (tmp_path / TEST).write_bytes((data / TEST).read_bytes())
-    made = Task(Options(style="chat"), tmp_path)
-    assert len(made.prompts(chat=True)) == 1319
-    assert made.score("gsm8k/0", "#### 18").passed
-    with pytest.raises(UsageError, match=r"no file gsm8k_train\.jsonl"):
-        Task(Options(style="completion"), tmp_path).prompts(chat=False)
-    assert Task(Options(style="completion"), tmp_path).score("gsm8k/0", "#### 18").passed
-
-
-def test_without_the_extra_it_says_what_to_install(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_says_what_to_install(task_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.metadata
 
     def nothing(name: str) -> str:
@@ -344,44 +311,44 @@ def test_without_the_extra_it_says_what_to_install(data: Path, monkeypatch: pyte
 
     monkeypatch.setattr(importlib.metadata, "version", nothing)
     with pytest.raises(EnvironmentRefused) as error:
-        Task(Options(), data)
+        Task(Options(), task_data)
     assert str(error.value) == "gsm8k needs lm-eval, which is not installed: pip install 'specbench-llm[eval]'"
 
 
-def test_a_package_that_is_half_installed_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_half_installed_is_named(task_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(EnvironmentRefused, match=r"gsm8k needs datasets, .*pip install 'specbench-llm\[eval\]'"):
-        Task(Options(style="chat"), data).prompts(chat=True)
+        Task(Options(style="chat"), task_data).prompts(chat=True)
 
 
-def test_neither_prompts_nor_verdicts_import_torch(data: Path) -> None:
+def test_neither_prompts_nor_verdicts_import_torch(task_data: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom specbench.tasks.gsm8k.task import Options, Task\n"
+        "from specbench.tasks.gsm8k.task import Options, Task\n"
         "assert 'lm_eval' not in sys.modules, 'listing the tasks must stay quick'\n"
-        f"made = Task(Options(style='completion'), Path({str(data)!r}))\n"
-        "made.prompts(False)\nassert made.score('gsm8k/0', '#### 18').passed\n"
+        "with small_data.accept(folder):\n"
+        "    made = Task(Options(style='completion'), folder)\n"
+        "    made.prompts(False)\n"
+        "    assert made.score('gsm8k/0', '#### 18').passed\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert small_data.run(code, task_data) == (0, "", "")
 
 
 # -- training answers --------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_to_a_training_prompt_is_judged_by_the_training_data(data: Path, rows: list[dict[str, Any]]) -> None:
-    made = Task(Options(), data)
+def test_an_answer_to_a_training_prompt_is_judged_by_the_training_data(task_data: Path) -> None:
+    made = Task(Options(), task_data)
     prompts = made.training_prompts(chat=True)
-    training = read_jsonl(data / TRAIN)
-    number = next(n for n in range(99) if training[n]["answer"].split()[-1] != rows[n]["answer"].split()[-1])
-    gold = training[number]["answer"].split()[-1]
-    assert made.score_training(prompts[number].id, f"So it is\n#### {gold}").passed
-    assert not made.score_training(prompts[number].id, f"So it is\n#### {gold}1").passed
-    assert not made.score(prompts[number].id, f"So it is\n#### {gold}").passed  # of the test split, another problem
-    assert made.score_training(prompts[-1].id, f"#### {training[-1]['answer'].split()[-1]}").passed
-    assert len(prompts) > len(rows)
+    assert [prompt.text for prompt in prompts] == [
+        task.CHAT.replace("{{question}}", row["question"]) for row in own.TRAIN
+    ]
+    for prompt, row in zip(prompts, own.TRAIN, strict=True):
+        assert made.score_training(prompt.id, f"So it is\n#### {gold(row)}").passed
+        assert not made.score_training(prompt.id, f"So it is\n#### {gold(row)}1").passed
+        assert not made.score(prompt.id, f"So it is\n#### {gold(row)}").passed  # of the test split, another problem
     with pytest.raises(UsageError, match="has no problem"):
-        made.score_training("gsm8k/7473", "1")
+        made.score_training("gsm8k/8", "1")
 
 
 def test_without_a_number_of_the_filters_the_last_of_the_text_counts() -> None:

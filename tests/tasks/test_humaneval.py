@@ -1,40 +1,52 @@
 from __future__ import annotations
 
-import gzip
-import hashlib
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import small_data
+from small_data import humaneval as own
 
 from specbench.common import options
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import data, plus_checks
 from specbench.evals.extract import fenced
-from specbench.tasks.humaneval import extract, rows, task
+from specbench.tasks.humaneval import extract, task
 from specbench.tasks.humaneval.task import Options, Task
 
 BASE, PLUS = data.manifest(Path(task.__file__).with_name("task.toml"))
-needs_plus = pytest.mark.skipif(not data.present(PLUS), reason=f"{PLUS.name} is not here; set {data.DATA_DIR}")
 needs_evalplus = pytest.mark.skipif(plus_checks.version() is None, reason="evalplus is not installed")
 
 
 @pytest.fixture(scope="module")
-def completion() -> Task:
-    return Task(Options(style="completion", tests="base"))
+def made(task_data: Path) -> Callable[..., Task]:
+    """A task of these options, on data of our own; one for all tests, since it has worker processes."""
+    return cache(lambda style="auto", tests="base", **more: Task(Options(style=style, tests=tests, **more), task_data))
 
 
-@pytest.fixture(scope="module")
-def chat() -> Task:
-    return Task(Options(style="chat", tests="base"))
+@pytest.fixture
+def completion(made: Callable[..., Task]) -> Task:
+    return made("completion")
 
 
-def answers(made: Task, text: Any) -> dict[str, str]:
+@pytest.fixture
+def chat(made: Callable[..., Task]) -> Task:
+    return made("chat")
+
+
+@pytest.fixture(params=["own", pytest.param("published", marks=pytest.mark.slow)])  # of 164 problems a verdict each
+def folder(request: pytest.FixtureRequest, task_data: Path) -> Path | None:
+    """Where the problems are; those of HumanEval are in its package."""
+    return task_data if request.param == "own" else None
+
+
+def answers(made: Task, text: Callable[[Any], str]) -> dict[str, str]:
     """{id: reason} of the problems whose answer ``text(problem)`` does not pass."""
     problems = list(made._problems.values())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -45,57 +57,36 @@ def answers(made: Task, text: Any) -> dict[str, str]:
 # -- prompts -----------------------------------------------------------------------------------------------------------
 
 
-def test_auto_follows_the_model() -> None:
-    made = Task(Options())
-    assert all(prompt.chat for prompt in made.prompts(chat=True))
-    assert made.options.style == "chat"
-    made = Task(Options())
-    assert not any(prompt.chat for prompt in made.prompts(chat=False))
-    assert made.options.style == "completion"
+def test_auto_follows_the_model_and_leaves_nothing_to_be_decided(task_data: Path) -> None:
+    for chat, style in ((True, "chat"), (False, "completion")):
+        made = Task(Options(), task_data)
+        assert {prompt.chat for prompt in made.prompts(chat)} == {chat}
+        assert made.options.model_dump() == {"style": style, "tests": "plus", "extract": "own"}
+        assert Task(made.options, task_data).options == made.options
 
 
-def test_chat_needs_a_template(chat: Task, completion: Task) -> None:
-    with pytest.raises(UsageError, match="style=completion"):
-        chat.prompts(chat=False)
+def test_every_chat_style_needs_a_template(made: Callable[..., Task], completion: Task) -> None:
+    for style in ("chat", "jf", "jf-python", "evalplus"):
+        other = "evalplus-completion" if style == "evalplus" else "completion"
+        with pytest.raises(UsageError, match=f"style={style} needs a model with a chat template.*use style={other}$"):
+            made(style).prompts(chat=False)
     assert not completion.prompts(chat=True)[0].chat
 
 
-def test_completion_prompts_are_the_published_ones(completion: Task) -> None:
-    published = data.read_jsonl(data.resolve(BASE))
+def test_completion_prompts_are_the_problems_as_they_are(completion: Task) -> None:
     prompts = completion.prompts(chat=False)
-    assert [(p.id, p.text) for p in prompts] == [(row["task_id"], row["prompt"]) for row in published]
+    assert [(p.id, p.text) for p in prompts] == [(row["task_id"], row["prompt"]) for row in own.PROBLEMS]
     assert {(p.prefill, p.stops) for p in prompts} == {("", ("\nclass ", "\ndef ", "\n#", "\nif", "\nprint"))}
 
 
 def test_chat_prompts_hold_the_problem_in_a_fence(chat: Task) -> None:
-    prompts = chat.prompts(chat=True)
-    assert len(prompts) == 164
-    for prompt in prompts:
-        fence = f"```python\n{chat._problems[prompt.id].prompt.strip()}\n```"
-        assert fence in prompt.text
+    for prompt, row in zip(chat.prompts(chat=True), own.PROBLEMS, strict=True):
+        assert prompt.text.endswith(f"\n\n```python\n{row['prompt'].strip()}\n```\n")
         assert (prompt.prefill, prompt.stops) == ("```python\n", ("\n```",))
 
 
-@pytest.mark.parametrize(
-    ("style", "digest"),
-    [
-        ("completion", "a621c22f0651c0e0"),
-        ("chat", "094056299e3fbec7"),
-        pytest.param("evalplus", "0520eca3bdc1def5", marks=needs_plus),
-        pytest.param("evalplus-completion", "434c2e1b61d768b1", marks=needs_plus),
-        ("jf", "86a90ecfdc5b70c6"),
-        ("jf-python", "71921968d71d6baf"),
-    ],
-)
-def test_prompts_change_only_with_the_version(style: Any, digest: str) -> None:
-    """When this fails, raise ``version`` in task.toml and then renew the digest."""
-    prompts = [(p.id, p.text, p.prefill, p.stops) for p in Task(Options(style=style)).prompts(chat=True)]
-    assert hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16] == digest
-
-
-@needs_plus
 @needs_evalplus
-def test_the_evalplus_prompt_is_evalpluss() -> None:
+def test_the_evalplus_prompt_is_evalpluss(made: Callable[..., Task]) -> None:
     from evalplus.provider.utility import EOS, extra_eos_for_direct_completion, make_raw_chat_prompt
 
     class Tokenizer:
@@ -107,32 +98,24 @@ def test_the_evalplus_prompt_is_evalpluss() -> None:
     prefix = "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
     response = "Below is a Python script with a self-contained function that solves the problem and passes "
     response += "corresponding tests:"
-    problems = data.read_jsonl(data.resolve(PLUS))
-    for row, prompt in zip(problems, Task(Options(style="evalplus")).prompts(chat=True), strict=True):
+    for row, prompt in zip(own.PLUS_PROBLEMS, made("evalplus").prompts(chat=True), strict=True):
         asked = make_raw_chat_prompt(row["prompt"].strip() + "\n", prefix, response, Tokenizer())
         assert f"<user>{prompt.text}<assistant>{prompt.prefill}" == asked
-    for row, prompt in zip(problems, Task(Options(style="evalplus-completion")).prompts(chat=False), strict=True):
+    for row, prompt in zip(own.PLUS_PROBLEMS, made("evalplus-completion").prompts(chat=False), strict=True):
         assert prompt.text == row["prompt"].strip() + "\n"
         theirs = {stop for stop in [*EOS, *extra_eos_for_direct_completion("humaneval")] if stop.startswith("\n")}
         assert set(prompt.stops) == theirs  # the others are special tokens, which end an answer anyway
 
 
-def test_the_jf_prompt_is_that_of_its_script() -> None:
-    prompt = Task(Options(style="jf")).prompts(chat=True)[53]
-    assert prompt.text.startswith(
-        "Please continue to complete the function. You are not allowed to modify the given code and do the completion "
-        "only. Please return all completed function in a codeblock. Here is the given code to do completion:\n```\ndef "
-    )
-    assert prompt.text.endswith('    """\n```')
-    assert (prompt.prefill, prompt.stops) == ("", ())
-    other = Task(Options(style="jf-python")).prompts(chat=True)[53]
-    assert other.text == prompt.text.replace("```\ndef", "```python\ndef")
-
-
-@pytest.mark.parametrize("style", [pytest.param("evalplus", marks=needs_plus), "jf", "jf-python"])
-def test_every_chat_style_needs_a_template(style: Any) -> None:
-    with pytest.raises(UsageError, match=f"style={style} needs a model with a chat template.*completion"):
-        Task(Options(style=style)).prompts(chat=False)
+def test_the_jf_prompt_is_that_of_its_script(made: Callable[..., Task]) -> None:
+    for style, fence in (("jf", "```"), ("jf-python", "```python")):
+        prompt = made(style).prompts(chat=True)[1]
+        assert prompt.text == (
+            "Please continue to complete the function. You are not allowed to modify the given code and do the "
+            "completion only. Please return all completed function in a codeblock. Here is the given code to do "
+            f"completion:\n{fence}\n{own.ADD['prompt'].strip()}\n```"
+        )
+        assert (prompt.prefill, prompt.stops) == ("", ())
 
 
 def test_a_misspelt_option_is_an_error() -> None:
@@ -145,27 +128,24 @@ def test_a_misspelt_option_is_an_error() -> None:
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_canonical_solution_passes_as_a_completion(completion: Task) -> None:
-    assert answers(completion, lambda problem: problem.canonical_solution) == {}
+def test_every_canonical_solution_passes_and_doing_nothing_never_does(folder: Path | None) -> None:
+    made = Task(Options(style="completion", tests="base"), folder)
+    assert len(made._problems) == (164 if folder is None else len(own.PROBLEMS))
+    assert answers(made, lambda problem: problem.canonical_solution) == {}
+    assert len(answers(made, lambda problem: "    pass\n")) == len(made._problems)
 
 
-def test_every_canonical_solution_passes_as_a_chat_answer(chat: Task) -> None:
+def test_every_canonical_solution_passes_as_a_chat_answer(folder: Path | None) -> None:
     """The function alone: its imports and helper functions are those of the prompt."""
 
     def whole_function(problem: task.Problem) -> str:
         start = problem.prompt.index(f"def {problem.entry_point}(")
         return problem.prompt[start:] + problem.canonical_solution + "```"
 
-    assert answers(chat, whole_function) == {}
+    assert answers(Task(Options(style="chat", tests="base"), folder), whole_function) == {}
 
 
-def test_no_problem_is_passed_by_doing_nothing(completion: Task) -> None:
-    problems = completion._problems
-    assert len(answers(completion, lambda problem: "    pass\n")) == len(problems)
-
-
-ADD = "HumanEval/53"  # def add(x: int, y: int)
-CYCLIC = "HumanEval/38"  # def decode_cyclic(s), beside the helper encode_cyclic
+ABOVE, ADD, UNSPIN, ROOT = (f"HumanEval/{number}" for number in range(4))
 
 
 @pytest.mark.parametrize(
@@ -209,8 +189,9 @@ def test_chat_answers_that_fail(chat: Task, text: str, reason: str) -> None:
     assert (verdict.passed, verdict.reason) == (False, reason)
 
 
-def test_a_chat_answer_may_use_the_helpers_of_the_prompt(chat: Task) -> None:
-    assert chat.score(CYCLIC, "def decode_cyclic(s):\n    return encode_cyclic(encode_cyclic(s))").passed
+def test_an_answer_may_use_the_helpers_of_the_prompt_and_so_does_the_test(chat: Task) -> None:
+    assert chat.score(UNSPIN, "def unspin(s):\n    return spin(spin(s))").passed
+    assert chat.score(UNSPIN, "def spin(s): return s\ndef unspin(s): return s").reason == "fail"
 
 
 @pytest.mark.parametrize(
@@ -235,23 +216,15 @@ def test_nothing_is_empty(completion: Task, chat: Task, text: str) -> None:
     assert completion.score(ADD, text).reason == chat.score(ADD, text).reason == "empty"
 
 
-@needs_plus
-def test_after_prompts_nothing_is_left_to_be_decided() -> None:
-    made = Task(Options())
-    made.prompts(chat=True)
-    assert made.options.model_dump() == {"style": "chat", "tests": "plus", "extract": "own"}
-    again = Task(Options(**made.options.model_dump()))
-    assert again.options == made.options
-
-
-def test_auto_scores_the_base_tests_where_there_is_no_more(tmp_path: Path) -> None:
-    (tmp_path / BASE.name).write_bytes(data.resolve(BASE).read_bytes())
-    made = Task(Options(style="completion"), tmp_path)
-    assert made.options.tests == "base"
-    verdict = made.score(ADD, "    return x + y")
-    assert (verdict.passed, verdict.also, made.versions) == (True, {"base": True}, {})
-    with pytest.raises(UsageError, match="has no file HumanEvalPlus"):
-        Task(Options(style="completion", tests="plus"), tmp_path)
+def test_auto_scores_the_base_tests_where_there_is_no_more(task_data: Path, tmp_path: Path) -> None:
+    (tmp_path / BASE.name).write_bytes((task_data / BASE.name).read_bytes())
+    with small_data.accept(tmp_path):
+        made = Task(Options(style="completion"), tmp_path)
+        assert made.options.tests == "base"
+        verdict = made.score(ADD, "    return x + y")
+        assert (verdict.passed, verdict.also, made.versions) == (True, {"base": True}, {})
+        with pytest.raises(UsageError, match="has no file HumanEvalPlus"):
+            Task(Options(style="completion", tests="plus"), tmp_path)
 
 
 def test_auto_does_not_go_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,23 +237,38 @@ def test_auto_does_not_go_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert Task(Options()).options.tests == "base"
 
 
-RARE = "HumanEval/0"  # has_close_elements: right on all base inputs when "<" is "<="
-CLOSE = "    return any(abs(a - b) {} threshold for i, a in enumerate(numbers) for b in numbers[:i])\n"
+LEFT = "    return (-xs[1] - math.sqrt(xs[1] ** 2 - 4 * xs[0] * xs[2])) / (2 * xs[2])"
+MEAN = "    return sum(abs(a - b) for a, b in zip(marks, marks[1:])) / (len(marks) - 1)"
 
 
-@needs_plus
-def test_plus_is_harder_than_base() -> None:
-    made = Task(Options(style="completion", tests="plus"))
-    right, slip, wrong = (made.score(RARE, CLOSE.format(sign)) for sign in ("<", "<=", ">"))
-    assert (right.passed, right.also) == (True, {"base": True, "plus": True})
-    assert (slip.passed, slip.also) == (False, {"base": True, "plus": False})
-    assert (wrong.passed, wrong.also) == (False, {"base": False, "plus": False})
-    assert made.score(RARE, " ").also == {"base": False, "plus": False}
-    assert made.versions["comparison"].startswith("1 ")
-    assert any("2048 MiB" in line for line in made.isolation)
+def test_plus_is_harder_than_base(made: Callable[..., Task]) -> None:
+    plus = made("completion", "plus")
+    verdicts = [plus.score(ABOVE, f"    return any(x {sign} mark for x in levels)\n") for sign in (">", ">=", "<")]
+    assert [(v.passed, dict(v.also)) for v in verdicts] == [
+        (True, {"base": True, "plus": True}),
+        (False, {"base": True, "plus": False}),
+        (False, {"base": False, "plus": False}),
+    ]
+    assert plus.score(ABOVE, " ").also == {"base": False, "plus": False}
+    assert plus.versions == {"comparison": plus_checks.VERSION}
+    assert any("2048 MiB" in line for line in plus.isolation)
 
 
-@needs_plus
+@pytest.mark.parametrize(
+    ("id", "text", "passed"),
+    [
+        (ROOT, LEFT, True),  # the other root
+        (ROOT, f"{LEFT}\ndef find_zero(xs, inner=find_zero): return round(inner(xs), 6)", True),
+        (ROOT, f"{LEFT}\ndef find_zero(xs, inner=find_zero): return round(inner(xs), 2)", False),
+        ("HumanEval/4", "    return (max(marks) - min(marks)) if len(marks) < 3 else 1.0000000001", False),
+        ("HumanEval/4", f"{MEAN} + 1e-8", True),
+        ("HumanEval/4", f"{MEAN} + 1e-4", False),
+    ],
+)
+def test_tolerance_and_rule_are_the_problems(made: Callable[..., Task], id: str, text: str, passed: bool) -> None:
+    assert made("completion", "plus").score(id, text).passed == passed
+
+
 @needs_evalplus
 @pytest.mark.parametrize(
     ("style", "text", "passed"),
@@ -292,11 +280,10 @@ def test_plus_is_harder_than_base() -> None:
         ("evalplus-completion", "    return x - y\n", False),
     ],
 )
-def test_evalplus_styles_are_sanitised(style: Any, text: str, passed: bool) -> None:
-    made = Task(Options(style=style, tests="plus"))
-    verdict = made.score(ADD, text)
+def test_evalplus_styles_are_sanitised(made: Callable[..., Task], style: str, text: str, passed: bool) -> None:
+    verdict = made(style, "plus").score(ADD, text)
     assert (verdict.passed, set(verdict.also)) == (passed, {"base", "plus"})
-    assert made.versions["evalplus"] == plus_checks.version()
+    assert made(style, "plus").versions["evalplus"] == plus_checks.version()
 
 
 @pytest.mark.parametrize(
@@ -308,25 +295,23 @@ def test_evalplus_styles_are_sanitised(style: Any, text: str, passed: bool) -> N
         ("```bash\nls\n```\n```python\ndef add(x, y):\n    return x - y\n```", False),
     ],
 )
-def test_jf_answers_open_their_own_fence(text: str, passed: bool) -> None:
-    assert Task(Options(style="jf", tests="base")).score(ADD, text).passed == passed
+def test_jf_answers_open_their_own_fence(made: Callable[..., Task], text: str, passed: bool) -> None:
+    assert made("jf").score(ADD, text).passed == passed
 
 
-def test_without_the_package_own_extraction_goes_on(monkeypatch: pytest.MonkeyPatch, chat: Task) -> None:
+def test_without_the_package_own_extraction_goes_on(task_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plus_checks, "version", lambda: None)
-    assert Task(Options(style="chat", tests="base")).score(ADD, "def add(x, y):\n    return x + y").passed
-    made = Task(Options(style="chat", tests="base", extract="evalplus"))
-    for attempt in (lambda: made.isolation, lambda: made.score(ADD, "def add(x, y):\n    return x + y")):
+    right = "def add(x, y):\n    return x + y"
+    assert Task(Options(style="chat", tests="base"), task_data).score(ADD, right).passed
+    made = Task(Options(style="chat", tests="base", extract="evalplus"), task_data)
+    for attempt in (lambda: made.isolation, lambda: made.score(ADD, right)):
         with pytest.raises(EnvironmentRefused, match=r"extract=evalplus of humaneval needs the evalplus package"):
             attempt()
 
 
-def test_the_style_must_be_known_to_score() -> None:
-    with pytest.raises(UsageError, match="style"):
-        Task(Options()).score(ADD, "    return x + y")
-
-
-def test_an_unknown_problem_is_an_error(completion: Task) -> None:
+def test_what_cannot_be_scored_is_said(completion: Task, made: Callable[..., Task]) -> None:
+    with pytest.raises(UsageError, match="set style=chat or completion"):
+        made().score(ADD, "    return x + y")
     with pytest.raises(UsageError, match="HumanEval/164"):
         completion.score("HumanEval/164", "    return 1")
 
@@ -381,59 +366,3 @@ def test_extraction_of_hostile_text_is_quick() -> None:
         "    extract.sources('def f():\\n', 'f', fenced(first_block(text)))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=10)
-
-
-# -- data --------------------------------------------------------------------------------------------------------------
-
-ROW = {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "", "test": "pass"}
-PLUS_ROW = ROW | {"contract": "", "atol": 0, "base_input": [[1]], "plus_input": [[2], []]}
-
-
-@pytest.mark.parametrize("field", list(PLUS_ROW))
-@pytest.mark.parametrize("bad", [None, {}, "missing"])
-def test_a_bad_row_is_named(tmp_path: Path, field: str, bad: Any) -> None:
-    kind, good = (rows.Problem, ROW) if field in ROW else (rows.PlusProblem, PLUS_ROW)
-    row: dict[str, Any] = dict(good)
-    if bad == "missing":
-        del row[field]
-    else:
-        row[field] = bad
-    path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(gzip.compress(f"{json.dumps(good)}\n{json.dumps(row)}\n".encode()))
-    with pytest.raises(UsageError, match=f"line 2 is damaged .field '{field}'") as error:
-        rows.load(path, kind)
-    assert str(path) in str(error.value)
-
-
-def test_a_truncated_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(gzip.compress(json.dumps(ROW).encode() * 100)[:-20])
-    with pytest.raises(UsageError, match="compressed file is truncated") as error:
-        rows.load(path, rows.PlusProblem)
-    assert "\n" not in str(error.value)
-
-
-def test_a_problem_given_twice_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text(f"{json.dumps(ROW)}\n{json.dumps(ROW)}\n")
-    with pytest.raises(UsageError, match=r"line 2.*twice"):
-        rows.load(path, rows.Problem)
-
-
-def test_another_data_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "HumanEval.jsonl.gz").write_bytes(gzip.compress(json.dumps(ROW).encode()))
-    with pytest.raises(UsageError, match="expected b796127e635a67f9"):
-        Task(Options(), tmp_path)
-    with pytest.raises(UsageError, match=r"no file HumanEval\.jsonl\.gz"):
-        Task(Options(), tmp_path.parent)
-    (tmp_path / BASE.name).write_bytes(data.resolve(BASE).read_bytes())
-    (tmp_path / PLUS.name).write_bytes(gzip.compress(json.dumps(PLUS_ROW).encode()))
-    with pytest.raises(UsageError, match="expected 272720b90ac37550"):
-        Task(Options(), tmp_path)
-
-
-def test_the_short_name_is_refused() -> None:
-    root = Path(__file__).parents[2]
-    for name in ("tasks", "methods"):
-        found = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=root, capture_output=True, text=True)
-        assert f"ImportError: import specbench.{name}" in found.stderr

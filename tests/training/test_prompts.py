@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from data_files import data_folder
 
 from specbench.common import registry
 from specbench.common.errors import UsageError
+from specbench.evals import data
 from specbench.training.prompts import check_sets, trainable, training_prompts
 
 
@@ -36,12 +36,15 @@ def test_every_task_that_says_so_has_a_training_split() -> None:
 
 @pytest.mark.parametrize("name", ["gsm8k", "mbpp"])
 @pytest.mark.parametrize("chat", [True, False])
-def test_a_training_split_has_no_prompt_of_the_test(name: str, chat: bool) -> None:
-    data_folder("gsm8k_train.jsonl", "gsm8k_test.jsonl", "mbpp.jsonl", "MbppPlus-v0.2.0.jsonl.gz")
+def test_a_training_split_has_no_prompt_of_the_test(
+    task_data: Path, monkeypatch: pytest.MonkeyPatch, name: str, chat: bool
+) -> None:
+    monkeypatch.setenv(data.DATA_DIR, str(task_data))
+    pytest.importorskip("lm_eval" if name == "gsm8k" else "evalplus")
     module = registry.task(name).load()
     tested = module.Task(module.Options()).prompts(chat)
     trained = training_prompts([f"{name}-train"], chat)
-    assert len(trained) == {"gsm8k": 7473, "mbpp": 266}[name]
+    assert len(trained) == {"gsm8k": 8, "mbpp": 371}[name]
     assert len({prompt.id for prompt in trained}) == len(trained)
     asked = {" ".join(prompt.text.split()) for prompt in tested}
     assert not asked & {" ".join(prompt.text.split()) for prompt in trained}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import data_folder
 from models_tiny import tiny_llama
 from targets import loaded
 from trajectories import answered
@@ -102,10 +101,9 @@ def test_no_text_of_a_set_is_said(target: Any, tmp_path: Path) -> None:
         found(target, tmp_path / "out", trajectories=tmp_path / "t", sets=["gsm8k-train"])
 
 
-def test_only_who_can_judge_does() -> None:
-    data = data_folder("gsm8k_train.jsonl", "gsm8k_test.jsonl")
+def test_only_who_can_judge_does(task_data: Path) -> None:
     pytest.importorskip("lm_eval")
-    score = scorer(["gsm8k-train", "mbpp-train", "mine.jsonl"], chat=True, data_dir=data)
+    score = scorer(["gsm8k-train", "mbpp-train", "mine.jsonl"], chat=True, data_dir=task_data)
     assert score("gsm8k-train/gsm8k/0", "#### 72") is True
     assert score("gsm8k-train/gsm8k/0", "#### 71") is False
     assert score("mine/0", "72") is None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import judged_runs
 import pytest
-from data_files import data_folder
 from judged_runs import ToyJudge
 
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -27,18 +26,13 @@ TEXTS: judged_runs.Texts = {
 
 
 @pytest.fixture(scope="module")
-def data() -> Path:
-    return data_folder(*judged_runs.FILES)
+def asked(task_data: Path) -> Mapping[str, Question]:
+    return questions(judged_runs.config(TEXTS).task, task_data)
 
 
 @pytest.fixture(scope="module")
-def asked(data: Path) -> Mapping[str, Question]:
-    return questions(judged_runs.config(TEXTS).task, data)
-
-
-@pytest.fixture(scope="module")
-def answers(asked: Mapping[str, Question], data: Path) -> list[Answer]:
-    return judged_runs.rated(TEXTS, asked, data)
+def answers(asked: Mapping[str, Question], task_data: Path) -> list[Answer]:
+    return judged_runs.rated(TEXTS, asked, task_data)
 
 
 def by_request(folder: Path) -> dict[str, Judgment]:
@@ -77,21 +71,22 @@ def test_the_judge_reads_both_turns_and_the_reference_where_there_is_one(answers
     assert by_key["other|111|0"].name == "single-math-v1"
     second = by_key["other|111|0|2"]
     assert second.name == "single-math-v1-multi-turn"
-    assert "### Assistant A:\n12\n" in second.user
-    assert "### Assistant A:\n14\n" in second.user
+    assert "### Assistant:\n12\n" in second.user
+    assert "### Assistant:\n14\n" in second.user
+    assert "### Right:\nmath {1}\n" in second.user
 
 
-def test_under_forced_history_the_judge_reads_the_conversation_that_took_place(data: Path) -> None:
-    forced = questions(judged_runs.config(TEXTS, history="ar").task, data)
-    by_key = {answer.record.request_id: answer.prompt.user for answer in judged_runs.rated(TEXTS, forced, data)}
+def test_under_forced_history_the_judge_reads_the_conversation_that_took_place(task_data: Path) -> None:
+    forced = questions(judged_runs.config(TEXTS, history="ar").task, task_data)
+    by_key = {answer.record.request_id: answer.prompt.user for answer in judged_runs.rated(TEXTS, forced, task_data)}
     assert "A travel blog." in by_key["other|81|0|2"]
     assert "A travel blog." not in by_key["other|81|0"]
 
 
-def test_a_second_turn_whose_first_is_not_there_is_one_line(asked: Mapping[str, Question], data: Path) -> None:
+def test_a_second_turn_whose_first_is_not_there_is_one_line(asked: Mapping[str, Question], task_data: Path) -> None:
     left = [record for record in judged_runs.records(TEXTS) if record.request_id != "other|81|0"]
     with pytest.raises(UsageError, match=r"lacks the answer other\|81\|0, which other\|81\|0\|2 follows"):
-        rated(left, asked, JudgePrompts(data))
+        rated(left, asked, JudgePrompts(task_data))
 
 
 def test_the_same_command_asks_nothing_twice(tmp_path: Path, answers: list[Answer]) -> None:
@@ -180,11 +175,11 @@ def test_a_judge_that_refuses_everything_is_not_asked_on(tmp_path: Path, answers
     assert len(judge.asked) == 3
 
 
-def test_an_answer_that_changed_is_judged_again(tmp_path: Path, asked: Mapping[str, Question], data: Path) -> None:
-    judge_all(tmp_path, ToyJudge(seven), judged_runs.rated(TEXTS, asked, data))
+def test_an_answer_that_changed_is_judged_again(tmp_path: Path, asked: Mapping[str, Question], task_data: Path) -> None:
+    judge_all(tmp_path, ToyJudge(seven), judged_runs.rated(TEXTS, asked, task_data))
     changed = {**TEXTS, "other": {**TEXTS["other"], "81": ["Another blog.", "Aloha."]}}
     again = ToyJudge(lambda prompt: "[[2]]")
-    judge_all(tmp_path, again, judged_runs.rated(changed, asked, data))
+    judge_all(tmp_path, again, judged_runs.rated(changed, asked, task_data))
     assert len(again.asked) == 2
     assert by_request(tmp_path)["other|81|0"].rating == 2
 
@@ -214,12 +209,12 @@ def test_a_damaged_line_is_named(tmp_path: Path, answers: list[Answer]) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_tasks_without_questions_for_a_judge_and_other_versions_are_refused(data: Path) -> None:
+def test_tasks_without_questions_for_a_judge_and_other_versions_are_refused(task_data: Path) -> None:
     task = judged_runs.config(TEXTS).task
     with pytest.raises(UsageError, match="'humaneval' is not rated by a judge; those that are: mt-bench"):
-        questions(task.model_copy(update={"name": "humaneval"}), data)
+        questions(task.model_copy(update={"name": "humaneval"}), task_data)
     with pytest.raises(UsageError, match="the run is of mt-bench v0 and this is v1"):
-        questions(task.model_copy(update={"version": 0}), data)
+        questions(task.model_copy(update={"version": 0}), task_data)
 
 
 def test_the_judge_reads_the_conversation_of_the_same_repeat() -> None:

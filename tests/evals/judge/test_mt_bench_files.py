@@ -10,7 +10,6 @@ from typing import Any
 
 import judged_runs
 import pytest
-from data_files import data_folder
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals.judge.judge import questions
@@ -28,13 +27,8 @@ KEYS = {"question_id", "answer_id", "model_id", "choices", "tstamp"}
 
 
 @pytest.fixture(scope="module")
-def data() -> Path:
-    return data_folder(*judged_runs.FILES)
-
-
-@pytest.fixture(scope="module")
-def asked(data: Path) -> Mapping[str, Question]:
-    return questions(judged_runs.config(TEXTS).task, data)
+def asked(task_data: Path) -> Mapping[str, Question]:
+    return questions(judged_runs.config(TEXTS).task, task_data)
 
 
 def exported(folder: Path, asked: Mapping[str, Question]) -> dict[str, list[dict[str, Any]]]:
@@ -92,8 +86,8 @@ def test_repeats_are_choices_and_unfinished_questions_are_left_out(
     assert [choice["index"] for choice in row["choices"]] == [0, 1]
 
 
-def test_forced_conversations_are_not_exported_as_the_methods_own(tmp_path: Path, data: Path) -> None:
-    forced = questions(judged_runs.config(TEXTS, history="ar").task, data)
+def test_forced_conversations_are_not_exported_as_the_methods_own(tmp_path: Path, task_data: Path) -> None:
+    forced = questions(judged_runs.config(TEXTS, history="ar").task, task_data)
     with pytest.raises(UsageError, match="history=own"):
         exported(tmp_path, forced)
     assert list(tmp_path.iterdir()) == []
@@ -105,14 +99,16 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, asked: Mapping[
         exported(tmp_path, asked)
 
 
-def test_judgments_of_the_exported_answers_come_back(tmp_path: Path, asked: Mapping[str, Question], data: Path) -> None:
+def test_judgments_of_the_exported_answers_come_back(
+    tmp_path: Path, asked: Mapping[str, Question], task_data: Path
+) -> None:
     files = exported(tmp_path, asked)
-    rows = gen_judgment(files["model_answer/m-ar.jsonl"], asked, data, 7)
-    rows += gen_judgment(files["model_answer/m-jacobi-2.jsonl"], asked, data, 5)
+    rows = gen_judgment(files["model_answer/m-ar.jsonl"], asked, task_data, 7)
+    rows += gen_judgment(files["model_answer/m-jacobi-2.jsonl"], asked, task_data, 5)
     rows[0]["score"], rows[0]["judgment"] = -1, "no rating"
     strangers = [{**rows[0], "model": "vicuna-13b-v1.2"}]
     file = write(tmp_path / "gpt-4_single.jsonl", [*rows, *strangers])
-    answers, config = judged_runs.rated(TEXTS, asked, data), judged_runs.config(TEXTS)
+    answers, config = judged_runs.rated(TEXTS, asked, task_data), judged_runs.config(TEXTS)
     assert import_judgments(tmp_path, file, config, answers) == (8, 0)
     found = {judgment.request: judgment for judgment in read_judgments(tmp_path)}
     assert found["ar|81|0"].rating is None
@@ -125,12 +121,12 @@ def test_judgments_of_the_exported_answers_come_back(tmp_path: Path, asked: Mapp
 
 
 def test_a_judgment_of_another_text_is_none_of_this_run(
-    tmp_path: Path, asked: Mapping[str, Question], data: Path
+    tmp_path: Path, asked: Mapping[str, Question], task_data: Path
 ) -> None:
-    rows = gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, data, 7)
+    rows = gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
     rows[0]["user_prompt"] = rows[0]["user_prompt"].replace("A travel blog.", "A poem.")
     file = write(tmp_path / "gpt-4_single.jsonl", rows)
-    answers, config = judged_runs.rated(TEXTS, asked, data), judged_runs.config(TEXTS)
+    answers, config = judged_runs.rated(TEXTS, asked, task_data), judged_runs.config(TEXTS)
     assert import_judgments(tmp_path, file, config, answers) == (3, 1)
     (tmp_path / "judgments.jsonl").unlink()
     write(file, rows[:1])
@@ -149,12 +145,12 @@ def test_a_judgment_of_another_text_is_none_of_this_run(
     ],
 )
 def test_a_file_that_is_not_about_this_run_or_damaged_is_one_line(
-    tmp_path: Path, asked: Mapping[str, Question], data: Path, change: dict[str, Any], message: str
+    tmp_path: Path, asked: Mapping[str, Question], task_data: Path, change: dict[str, Any], message: str
 ) -> None:
-    (row, *_) = gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, data, 7)
+    (row, *_) = gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
     row = {name: value for name, value in {**row, **change}.items() if value is not None}
     file = write(tmp_path / "x.jsonl", [row])
     with pytest.raises(UsageError, match=message) as error:
-        import_judgments(tmp_path, file, judged_runs.config(TEXTS), judged_runs.rated(TEXTS, asked, data))
+        import_judgments(tmp_path, file, judged_runs.config(TEXTS), judged_runs.rated(TEXTS, asked, task_data))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "judgments.jsonl").exists()

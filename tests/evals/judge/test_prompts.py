@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import judged_runs
 import pytest
+import small_data
 from data_files import data_folder
+from small_data import mt_bench as own
 
 from specbench.common.errors import UsageError
 from specbench.evals.judge.prompts import JudgePrompts
@@ -13,46 +15,32 @@ from specbench.evals.task import Question
 from specbench.tasks.mt_bench.task import Options, Task
 
 PLAIN = Question(("Q1 {x}", "Q2"))
-MATHS = Question(("Q1", "Q2"), ("R1", "R2"))
+MATHS = Question(("Q1 {x}", "Q2"), ("R1", "R2"))
 
 
 @pytest.fixture(scope="module")
-def data() -> Path:
-    return data_folder(*judged_runs.FILES)
-
-
-@pytest.fixture(scope="module")
-def prompts(data: Path) -> JudgePrompts:
-    return JudgePrompts(data)
+def prompts(task_data: Path) -> JudgePrompts:
+    return JudgePrompts(task_data)
 
 
 @pytest.mark.parametrize(
-    ("question", "answers", "name", "end"),
+    ("question", "answers", "name"),
     [
-        (PLAIN, ["A {1}"], "single-v1", "[Question]\nQ1 {x}\n\n[The Start of Assistant's Answer]\nA {1}\n"),
-        (MATHS, ["A"], "single-math-v1", "[The Start of Reference Answer]\nR1\n[The End of Reference Answer]"),
-        (PLAIN, ["A", "B"], "single-v1-multi-turn", "### User:\nQ1 {x}\n\n### Assistant A:\nA\n\n### User:\nQ2\n\n"),
-        (MATHS, ["A", "B"], "single-math-v1-multi-turn", "### User:\nQ2\n\n### Reference answer:\nR2\n\n<|The End"),
+        (PLAIN, ["A {1}"], "single-v1"),
+        (MATHS, ["A"], "single-math-v1"),
+        (PLAIN, ["A", "B"], "single-v1-multi-turn"),
+        (MATHS, ["A", "B"], "single-math-v1-multi-turn"),
     ],
-)  # fmt: skip
-def test_fastchats_prompt_for_each_turn_with_and_without_reference(
-    prompts: JudgePrompts, question: Question, answers: list[str], name: str, end: str
+)
+def test_each_turn_with_and_without_reference_has_its_template_with_the_fields_replaced(
+    prompts: JudgePrompts, question: Question, answers: list[str], name: str
 ) -> None:
+    (row,) = [row for row in own.JUDGE_PROMPTS if row["name"] == name]
+    fields = {"question": "Q1 {x}", "question_1": "Q1 {x}", "question_2": "Q2", "answer_2": "B"}
+    fields |= {"answer": answers[0], "answer_1": answers[0], "ref_answer_1": "R1", "ref_answer_2": "R2"}
+    said = re.sub(r"{(\w+)}", lambda field: fields[field[1]], row["prompt_template"])
     made = prompts.render(question, answers)
-    assert made.name == name
-    assert end in made.user
-    assert made.system.startswith("You are a helpful assistant." if len(answers) == 1 else "Please act as an impartial")
-
-
-def test_the_prompt_is_the_template_with_its_fields_replaced(data: Path, prompts: JudgePrompts) -> None:
-    lines = (data / "mt_bench_judge_prompts.jsonl").read_text().splitlines()
-    templates = {row["name"]: row for row in map(json.loads, lines)}
-    template = templates["single-math-v1-multi-turn"]["prompt_template"]
-    for field in ("question_1", "question_2", "answer_1", "answer_2", "ref_answer_1", "ref_answer_2"):
-        assert f"{{{field}}}" in template
-        template = template.replace(f"{{{field}}}", field[0].upper() + field[-1])
-    question = Question(("Q1", "Q2"), ("R1", "R2"))
-    assert prompts.render(question, ["A1", "A2"]).user == template
+    assert (made.name, made.system, made.user) == (name, row["system_prompt"], said)
 
 
 def test_an_answer_is_put_in_without_the_blanks_around_it(prompts: JudgePrompts) -> None:
@@ -69,14 +57,27 @@ def test_there_is_no_prompt_for_a_third_turn(prompts: JudgePrompts) -> None:
         prompts.render(PLAIN, ["A", "B", "C"])
 
 
-def test_every_question_of_the_data_has_its_prompts(data: Path, prompts: JudgePrompts) -> None:
-    names = [prompts.render(q, ["A"] * n).name for q in Task(Options(), data).questions().values() for n in (1, 2)]
-    assert [names.count(name) for name in sorted(set(names))] == [30, 30, 50, 50]
+def test_every_question_of_the_data_has_its_prompts(task_data: Path, prompts: JudgePrompts) -> None:
+    asked = Task(Options(), task_data).questions().values()
+    names = [prompts.render(question, ["A"] * n).name for question in asked for n in (1, 2)]
+    assert [names.count(name) for name in sorted(set(names))] == [6, 6, 10, 10]
 
 
-def test_another_file_and_none_are_refused(tmp_path: Path) -> None:
+def test_the_published_prompts_are_the_four_and_show_all_that_was_said() -> None:
+    folder = data_folder(*judged_runs.FILES)
+    published = JudgePrompts(folder)
+    for question in Task(Options(), folder).questions().values():
+        for said in (["A1"], ["A1", "A2"]):
+            made = published.render(question, said)
+            shown = [*question.turns[: len(said)], *said, *(question.references or ())[: len(said)]]
+            assert [text for text in shown if text not in made.user] == []
+
+
+def test_another_file_one_that_lacks_a_prompt_and_none_are_refused(task_data: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no file mt_bench_judge_prompts\.jsonl"):
         JudgePrompts(tmp_path)
-    (tmp_path / "mt_bench_judge_prompts.jsonl").write_text("{}\n")
+    (tmp_path / "mt_bench_judge_prompts.jsonl").write_text(small_data.lines(own.JUDGE_PROMPTS[:-1]))
     with pytest.raises(UsageError, match="expected fd283293406d024f"):
+        JudgePrompts(tmp_path)
+    with small_data.accept(tmp_path), pytest.raises(UsageError, match="has no prompt 'single-math-v1-multi-turn'"):
         JudgePrompts(tmp_path)
