@@ -274,8 +274,8 @@ def test_a_killed_sweep_ends_with_the_counts_of_an_unbroken_one(
     cli: Any, tmp_path: Path, prompts: tuple[object, ...]
 ) -> None:
     command = (
-        "sweep", "--model", "config:tiny", "--max-new-tokens", 8, *prompts, "--limit", 5, *GRID, "--temperature", 0.7, "--seed", 3,
-        "--no-score",
+        "sweep", "--model", "config:tiny", "--max-new-tokens", 8, *prompts, "--limit", 5, *GRID, "--temperature", 0.7,
+        "--seed", 3, "--no-score",
     )  # fmt: skip
     unbroken, out = tmp_path / "unbroken", tmp_path / "out"
     assert cli(*command, "--out", unbroken).code == 0

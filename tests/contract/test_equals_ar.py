@@ -213,6 +213,7 @@ def bench(model: Any) -> Iterator[Bench]:
 
 FAMILIES = list(models_tiny.SUPPORTED)
 
+
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> Iterator[tuple[Bench, Sequence[Sampling]]]:
     """Each family that the engine runs, with greedy and two seeds of its own; no two neighbours have the same ones."""
