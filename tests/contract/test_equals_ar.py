@@ -214,7 +214,19 @@ def bench(model: Any) -> Iterator[Bench]:
 FAMILIES = list(models_tiny.SUPPORTED)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+def crossed(fixture: str, turn: int) -> pytest.MarkDecorator:
+    """Every method in half of the families, the teller in all; the other half is slow."""
+    methods = method_sets.lossless(method_sets.DEFAULTS) | {"told": TOLD}
+    pairs = [
+        pytest.param(family, method, id=f"{family}-{name}", marks=[pytest.mark.slow] * (name != "told" and odd))
+        for at, family in enumerate(FAMILIES)
+        for number, (name, method) in enumerate(methods.items())
+        for odd in [(at + number + turn) % 2]
+    ]
+    return pytest.mark.parametrize((fixture, "method"), pairs, indirect=[fixture])
+
+
+@pytest.fixture(scope="module")
 def family(request: pytest.FixtureRequest) -> Iterator[tuple[Bench, Sequence[Sampling]]]:
     """Each family that the engine runs, with greedy and two seeds of its own; no two neighbours have the same ones."""
     at = FAMILIES.index(request.param)
@@ -257,12 +269,11 @@ def cases(bench: Bench, sampling: Sampling) -> list[Case]:
     ]
 
 
-@in_full
-@defaults
-def test_every_method_in_every_family(family: tuple[Bench, Sequence[Sampling]], method: Method, in_full: bool) -> None:
+@crossed("family", 0)
+def test_every_method_in_every_family(family: tuple[Bench, Sequence[Sampling]], method: Method) -> None:
     here, samplings = family
     longest = 0
-    for sampling in share(samplings, method, 3, in_full):
+    for sampling in share(samplings, method, 3, False):
         of_all_kinds = cases(here, sampling)
         tell(here, sampling, of_all_kinds)
         records = here.run(method, sampling, of_all_kinds, CONCURRENCY)
@@ -283,7 +294,8 @@ def test_every_method_at_every_sampling(llama: Bench, method: Method, in_full: b
 @every_method
 def test_every_option_set_alone_and_in_company(llama: Bench, method: Method, in_full: bool) -> None:
     for sampling in share([GREEDY, SAMPLED[EVERY.index(method) % len(SAMPLED)]], method, 2, in_full):
-        alone, together = (llama.run(method, sampling, cases(llama, sampling), at) for at in (1, CONCURRENCY))
+        some = share(cases(llama, sampling), method, 2, in_full)
+        alone, together = (llama.run(method, sampling, some, at) for at in (1, CONCURRENCY))
         # Not the tokens only: drafts and their acceptance do not depend on the company either.
         for one, other in zip(alone, together, strict=True):
             assert (one.accepted_lengths, one.tree_rows, one.measures) == (
@@ -420,7 +432,7 @@ def test_stops_and_budgets_where_fresh_guesses_are_mostly_right(gemma3: Bench, m
         ar = gemma3.ar(sampling, ids)
         ends = [Case(ids, at) for at in range(1, span(method) + 1)]
         ends += [Case(ids, stops=frozenset([stop])) for stop in dict.fromkeys(ar[: span(method)])]
-        gemma3.run(method, sampling, ends, SLOTS, wrong=wrong)
+        gemma3.run(method, sampling, share(ends, method, 2, in_full), SLOTS, wrong=wrong)
 
 
 def test_drafts_that_are_right_save_forwards(gemma3: Bench) -> None:
@@ -546,17 +558,16 @@ def test_more_best_tokens_than_were_asked_for_change_nothing(llama: Bench, metho
 # ------------------------------------------------------------------ float32
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module")
 def single(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """Each family in the precision that is run."""
     yield from bench(models_tiny.supported(request.param))
 
 
-@in_full
-@defaults
-def test_every_method_in_float32(single: Bench, method: Method, in_full: bool) -> None:
+@crossed("single", 1)
+def test_every_method_in_float32(single: Bench, method: Method) -> None:
     """Where two scores are nearer than rounding, a flip is told apart from a fault."""
-    for sampling in share([GREEDY, SAMPLED[0]], method, 2, in_full):
+    for sampling in share([GREEDY, SAMPLED[0]], method, 2, False):
         prompts = {str(length): single.prompt(length, seed=6) for length in (1, LONGEST, 9, 4)}
         reference = {key: single.ar(sampling, ids)[:BUDGET] for key, ids in prompts.items()}
         Teller.answers = {tuple(ids): single.ar(sampling, ids) for ids in prompts.values()}

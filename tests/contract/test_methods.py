@@ -166,13 +166,13 @@ def engine() -> Iterator[Watching]:
 
 
 def watch(
-    engine: Watching, method: Method, sampling: Sampling, stops: Sequence[int] = ()
+    engine: Watching, method: Method, sampling: Sampling, stops: Sequence[int] = (), budget: int = 30
 ) -> tuple[list[RequestRecord], list[TokenTree]]:
     """Decodes prompts of several lengths; the records, and every tree in order."""
     engine.sampling = sampling
     method = method_sets.ready(method, engine)
     engine.watch(method)
-    rule = StopRule(frozenset(stops), (), 30, str)
+    rule = StopRule(frozenset(stops), (), budget, str)
     requests = [Request(f"p{n}", 0, models_tiny.prompt(n, 97, seed=n), rule) for n in (1, 2, 7, 33)]
 
     def context(label: str, request: Request) -> Context:
@@ -187,9 +187,9 @@ def test_trees_keep_to_the_protocol_and_a_run_repeats_exactly(engine: Watching, 
     # Drafts come from the context's generator and from nothing else, so acceptance repeats with the seed as well.
     sampling = Sampling(1.0, seed=1) if len(str(method.options)) % 2 else Sampling()
     random.seed(1)
-    records, trees = watch(engine, method, sampling)
+    records, trees = watch(engine, method, sampling, budget=16)
     random.seed(2)
-    others, again = watch(engine, method, sampling)
+    others, again = watch(engine, method, sampling, budget=16)
     assert again == trees
     assert [record.measures for record in others] == [record.measures for record in records]
     assert len(trees) >= sum(record.target_forwards for record in records) > 0  # all of them were checked

@@ -17,24 +17,20 @@ TOKENS = 20
 SEQUENCES = [(1, 0), (30, 1), (9, 2), (17, 3), (2, 4), (23, 5), (12, 6)]  # prompt length, seed
 
 
+SAMPLED, FILTERED = Sampling(temperature=1.2, seed=7), Sampling(temperature=0.9, top_k=20, top_p=0.9, seed=8)
+
+
+# Plain attention, a window in some layers, experts; with and without padded rows.
 @pytest.fixture(
-    params=[Sampling(), Sampling(temperature=1.2, seed=7), Sampling(temperature=0.9, top_k=20, top_p=0.9, seed=8)],
-    ids=["greedy", "sampled", "filtered"],
-)
-def sampling(request: pytest.FixtureRequest) -> Sampling:
-    return request.param
-
-
-@pytest.fixture(params=[False, True], ids=["as-is", "padded"])
-def pad_rows(request: pytest.FixtureRequest) -> bool:
-    return request.param
-
-
-# plain attention, a window in some layers, experts
-@pytest.fixture(params=["llama", "gemma3", "mixtral"])
-def engine(request: pytest.FixtureRequest, sampling: Sampling, pad_rows: bool) -> Iterator[Engine]:
-    model = supported(request.param)
-    with attached(model, slots=4, capacity=60, max_rows=32, sampling=sampling, pad_rows=pad_rows) as engine:
+    params=[
+        ("llama", Sampling(), False), ("llama", SAMPLED, True), ("gemma3", FILTERED, False),
+        ("gemma3", Sampling(), True), ("mixtral", SAMPLED, False), ("mixtral", FILTERED, True),
+    ],
+    ids=lambda param: f"{param[0]}-{'padded' if param[2] else 'as-is'}",
+)  # fmt: skip
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    family, sampling, pad_rows = request.param
+    with attached(supported(family), slots=4, capacity=60, max_rows=32, sampling=sampling, pad_rows=pad_rows) as engine:
         yield engine
 
 

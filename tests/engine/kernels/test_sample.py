@@ -130,8 +130,7 @@ def logits_of(slots: int, rows: int, vocab: int, dtype: torch.dtype, seed: int =
 SHAPES = [(1, 1, 5), (2, 3, 1000), (1, 2, 5000), (3, 5, 1024), (1, 1, 9217)]
 
 
-@pytest.mark.parametrize("processors", [1, 7, 500])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("processors", "dtype"), [(1, torch.float32), (7, torch.bfloat16), (500, torch.float16)])
 def test_greedy_is_the_first_of_the_largest(dtype: torch.dtype, processors: int, device: str) -> None:
     for slots, rows, vocab in SHAPES:
         logits = logits_of(slots, rows, vocab, dtype)
@@ -144,12 +143,16 @@ def test_greedy_is_the_first_of_the_largest(dtype: torch.dtype, processors: int,
         assert torch.equal(token.long(), first)
 
 
-@pytest.mark.parametrize("processors", [1, 500])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "sampling",
-    [Sampling(temperature=1.0, seed=3), Sampling(temperature=0.3, seed=1 << 40), Sampling(temperature=1.7)],
-    ids=lambda sampling: f"T{sampling.temperature}",
+    ("sampling", "dtype", "processors"),
+    [
+        (Sampling(temperature=1.0, seed=3), torch.float32, 1),
+        (Sampling(temperature=1.0, seed=3), torch.bfloat16, 500),
+        (Sampling(temperature=0.3, seed=1 << 40), torch.float16, 1),
+        (Sampling(temperature=0.3, seed=1 << 40), torch.float32, 500),
+        (Sampling(temperature=1.7), torch.bfloat16, 1),
+        (Sampling(temperature=1.7), torch.float16, 500),
+    ],
 )
 def test_sampled_is_the_samplers_choice(sampling: Sampling, dtype: torch.dtype, processors: int, device: str) -> None:
     for slots, rows, vocab in SHAPES:

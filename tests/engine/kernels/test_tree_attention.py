@@ -129,10 +129,10 @@ def test_equals_the_oracle(case: Case, dtype: torch.dtype, device: str) -> None:
     check(replace(case, dtype=dtype), device)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 31, 32, 33, 64, 65, 70])
 @pytest.mark.parametrize("chain", [False, True], ids=["tree", "chain"])
-def test_every_word_of_the_mask(rows: int, chain: bool, device: str) -> None:
-    check(Case(lengths=(40, 3), rows=rows, chain=chain, group=2, tile=TALL, seed=rows), device)
+def test_every_word_of_the_mask(chain: bool, device: str) -> None:
+    for rows in (1, 2, 31, 32, 33, 64, 65, 70):
+        check(Case(lengths=(40, 3), rows=rows, chain=chain, group=2, tile=TALL, seed=rows), device)
 
 
 @pytest.mark.parametrize("tile", [FLAT, TALL], ids=["flat", "tall"])
@@ -147,17 +147,16 @@ def test_splits_make_no_difference(splits: int, device: str) -> None:
         check(Case(lengths=(130, 0, 31), rows=40, splits=splits, tile=replace(tile, block_m=64)), device)
 
 
-@pytest.mark.parametrize("window", [1, 2, 7, 32, 33, 90, 500])
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(("window", "splits"), [(1, 1), (2, 3), (7, 1), (32, 3), (33, 1), (90, 3), (500, 3)])
 def test_windows_count_positions_not_cells(window: int, splits: int, device: str) -> None:
     tile = replace(FLAT, block_m=64)
     check(Case(lengths=(90, 4, 0), rows=40, padding=1, window=window, splits=splits, tile=tile), device)
     check(Case(lengths=(90,), rows=40, chain=True, window=window, splits=splits, tile=tile), device)
 
 
-@pytest.mark.parametrize("heads", [(1, 1), (1, 7), (3, 3), (2, 16)])
-def test_any_group_of_heads(heads: tuple[int, int], device: str) -> None:
-    check(Case(lengths=(33,), rows=6, kv_heads=heads[0], group=heads[1], splits=None), device)
+def test_any_group_of_heads(device: str) -> None:
+    for kv_heads, group in ((1, 1), (1, 7), (3, 3), (2, 16)):
+        check(Case(lengths=(33,), rows=6, kv_heads=kv_heads, group=group, splits=None), device)
 
 
 any_case = given(
