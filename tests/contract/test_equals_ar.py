@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import method_sets
@@ -193,7 +195,18 @@ def share(items: Sequence[Any], method: Method, one_in: int, in_full: bool) -> S
 
 defaults = parametrised(method_sets.lossless(method_sets.DEFAULTS) | {"told": TOLD})
 every_method = parametrised(method_sets.LOSSLESS)
-every_method_and_teller = parametrised(method_sets.LOSSLESS | {"told": TOLD})
+
+
+def in_turn(turn: int) -> pytest.MarkDecorator:
+    """Every other setting of the methods, and the teller; those of the other turn are slow."""
+    return pytest.mark.parametrize(
+        "method",
+        [
+            pytest.param(method, id=name, marks=[pytest.mark.slow] * (method is not TOLD and (at + turn) % 2))
+            for at, (name, method) in enumerate((method_sets.LOSSLESS | {"told": TOLD}).items())
+        ],
+    )
+
 
 ROWS = max([TOLD.max_rows, *(method.max_rows for method in method_sets.LOSSLESS.values())])
 
@@ -214,7 +227,7 @@ def bench(model: Any) -> Iterator[Bench]:
 FAMILIES = list(models_tiny.SUPPORTED)
 
 
-def crossed(fixture: str, turn: int) -> pytest.MarkDecorator:
+def crossed(turn: int) -> pytest.MarkDecorator:
     """Every method in half of the families, the teller in all; the other half is slow."""
     methods = method_sets.lossless(method_sets.DEFAULTS) | {"told": TOLD}
     pairs = [
@@ -223,16 +236,27 @@ def crossed(fixture: str, turn: int) -> pytest.MarkDecorator:
         for number, (name, method) in enumerate(methods.items())
         for odd in [(at + number + turn) % 2]
     ]
-    return pytest.mark.parametrize((fixture, "method"), pairs, indirect=[fixture])
+    return pytest.mark.parametrize(("family", "method"), pairs)
 
 
 @pytest.fixture(scope="module")
-def family(request: pytest.FixtureRequest) -> Iterator[tuple[Bench, Sequence[Sampling]]]:
-    """Each family that the engine runs, with greedy and two seeds of its own; no two neighbours have the same ones."""
-    at = FAMILIES.index(request.param)
-    for made in bench(double(models_tiny.supported(request.param))):
-        samplings = [GREEDY, SAMPLED[at % 3], SAMPLED[3 + (at + 1) % 3]]
-        yield made, [*samplings[at % 3 :], *samplings[: at % 3]]
+def benches() -> Iterator[Callable[[str, bool], Bench]]:
+    """Each family that the engine runs, in float64 or as it comes, made once."""
+    with ExitStack() as open_ones:
+
+        @cache
+        def made(family: str, single: bool) -> Bench:
+            model = models_tiny.build(models_tiny.SUPPORTED[family])  # of its own: its engine stays open
+            return open_ones.enter_context(contextmanager(bench)(model if single else double(model)))
+
+        yield made
+
+
+def own_samplings(family: str) -> list[Sampling]:
+    """Greedy and two seeds; no two neighbours have the same ones, or the same one first."""
+    at = FAMILIES.index(family)
+    samplings = [GREEDY, SAMPLED[at % 3], SAMPLED[3 + (at + 1) % 3]]
+    return [*samplings[at % 3 :], *samplings[: at % 3]]
 
 
 @pytest.fixture(scope="module")
@@ -269,11 +293,11 @@ def cases(bench: Bench, sampling: Sampling) -> list[Case]:
     ]
 
 
-@crossed("family", 0)
-def test_every_method_in_every_family(family: tuple[Bench, Sequence[Sampling]], method: Method) -> None:
-    here, samplings = family
+@crossed(0)
+def test_every_method_in_every_family(benches: Any, family: str, method: Method) -> None:
+    here: Bench = benches(family, False)
     longest = 0
-    for sampling in share(samplings, method, 3, False):
+    for sampling in share(own_samplings(family), method, 3, False):
         of_all_kinds = cases(here, sampling)
         tell(here, sampling, of_all_kinds)
         records = here.run(method, sampling, of_all_kinds, CONCURRENCY)
@@ -374,7 +398,7 @@ def span(method: Method) -> int:
 
 
 @in_full
-@every_method_and_teller
+@in_turn(0)
 def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method, in_full: bool) -> None:
     """Each token of the answer in turn is the stop token: inside a block, at its end, just behind it, and as bonus."""
     inside = bonus = 0
@@ -395,7 +419,7 @@ def test_a_stop_token_anywhere(languages: dict[str, Language], method: Method, i
 
 
 @in_full
-@every_method_and_teller
+@in_turn(1)
 def test_any_budget(languages: dict[str, Language], method: Method, in_full: bool) -> None:
     overshoot, drafted = 0, False
     for language in share([languages["by position, sampled"], languages["in loops, greedy"]], method, 2, in_full):
@@ -546,7 +570,7 @@ def test_methods_beside_each_other_are_as_alone(llama: Bench, sampling: Sampling
         assert together[number].output.ids == llama.expected(sampling, case), (method, case)
 
 
-@every_method_and_teller
+@defaults
 def test_more_best_tokens_than_were_asked_for_change_nothing(llama: Bench, method: Method) -> None:
     """Another slot's method may have asked for them."""
     case = Case(llama.prompt(11, seed=8))
@@ -558,15 +582,10 @@ def test_more_best_tokens_than_were_asked_for_change_nothing(llama: Bench, metho
 # ------------------------------------------------------------------ float32
 
 
-@pytest.fixture(scope="module")
-def single(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Each family in the precision that is run."""
-    yield from bench(models_tiny.supported(request.param))
-
-
-@crossed("single", 1)
-def test_every_method_in_float32(single: Bench, method: Method) -> None:
-    """Where two scores are nearer than rounding, a flip is told apart from a fault."""
+@crossed(1)
+def test_every_method_in_float32(benches: Any, family: str, method: Method) -> None:
+    """In the precision that is run. Where two scores are nearer than rounding, a flip is told apart from a fault."""
+    single: Bench = benches(family, True)
     for sampling in share([GREEDY, SAMPLED[0]], method, 2, False):
         prompts = {str(length): single.prompt(length, seed=6) for length in (1, LONGEST, 9, 4)}
         reference = {key: single.ar(sampling, ids)[:BUDGET] for key, ids in prompts.items()}

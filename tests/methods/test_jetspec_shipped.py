@@ -36,12 +36,13 @@ def test_they_are_small_and_belong_to_an_alias(folder: Path) -> None:
         assert said in card
 
 
+@pytest.mark.slow  # of 30 forwards
 def test_the_embedded_models_head_saves_forwards(smollm2: LoadedModel) -> None:
     prompt = Prompt("own", "Ann has 3 boxes with 4 pens each. She gives 5 pens away. How many are left?", True)
     ids = smollm2.encode(prompt)
-    rule = StopRule(smollm2.stop_ids, (), 12, smollm2.decode)
-    with attached(smollm2.model, capacity=len(ids) + 36, max_rows=16) as engine:
-        answer = autoregressive(engine, ids, 12)
+    rule = StopRule(smollm2.stop_ids, (), 40, smollm2.decode)
+    with attached(smollm2.model, capacity=len(ids) + 60, max_rows=16) as engine:
+        answer = autoregressive(engine, ids, 40)
         where = str(shipped("smollm2-135m"))
         method = method_sets.ready(method_sets.with_options("jetspec", {"head": where, "budget": 16}), engine)
         runner = Runner(engine, lambda label, request: Context(smollm2.vocab_size, 0, random.Random(0)))
