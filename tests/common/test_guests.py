@@ -131,11 +131,7 @@ def error_of(done: forked.Forked, kind: str = "method") -> str:
     return errors[0]
 
 
-WAYS = {
-    "raise SystemExit(0)": "SystemExit(0)",
-    "sys.exit()": "SystemExit(None)",
-    "os._exit(0)": "os._exit(0)",
-}
+WAYS = {"raise SystemExit(0)": "SystemExit(0)", "sys.exit()": "SystemExit(None)", "os._exit(0)": "os._exit(0)"}
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -103,18 +103,12 @@ def _large(path: Path) -> None:
 
 
 PLACES: dict[str, Callable[[Path], Any]] = {
-    "folder": Path.mkdir,
-    "pipe": os.mkfifo,
-    "socket": _socket,
-    "device": lambda path: path.symlink_to("/dev/zero"),
-    "terminal": lambda path: path.symlink_to("/dev/tty"),
-    "link to nothing": lambda path: path.symlink_to("nowhere"),
+    "folder": Path.mkdir, "pipe": os.mkfifo, "socket": _socket, "device": lambda path: path.symlink_to("/dev/zero"),
+    "terminal": lambda path: path.symlink_to("/dev/tty"), "link to nothing": lambda path: path.symlink_to("nowhere"),
     "link to itself": lambda path: path.symlink_to(path.name),
-    "file that cannot be read": lambda path: path.symlink_to("/proc/self/mem"),
-    "file without end": _large,
-    "nothing": lambda path: None,
-    "empty file": Path.touch,
-}
+    "file that cannot be read": lambda path: path.symlink_to("/proc/self/mem"), "file without end": _large,
+    "nothing": lambda path: None, "empty file": Path.touch,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -40,20 +40,10 @@ REPORTED = [
 
 # Boards that carry the name of a table entry but not its figures.
 LOOKALIKES = [
-    "NVIDIA A100-SXM-64GB",
-    "NVIDIA H100 NVL",
-    "NVIDIA GH200 480GB",
-    "NVIDIA H200 NVL",
-    "NVIDIA GB300",
-    "NVIDIA L40",
-    "NVIDIA GeForce RTX 3090 Ti",
-    "NVIDIA GeForce RTX 4090 D",
-    "NVIDIA GeForce RTX 4090 Laptop GPU",
-    "NVIDIA GeForce RTX 5090 D",
-    "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
-    "Tesla T4",
-    "",
-]
+    "NVIDIA A100-SXM-64GB", "NVIDIA H100 NVL", "NVIDIA GH200 480GB", "NVIDIA H200 NVL", "NVIDIA GB300", "NVIDIA L40",
+    "NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA GeForce RTX 5090 D", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "Tesla T4", "",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("device_name", "mib", "name"), REPORTED)

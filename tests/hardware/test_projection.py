@@ -13,16 +13,10 @@ from specbench.hardware.roofline import AttentionLayers, Ceilings, ModelShape, S
 from specbench.results.summary_schema import MethodSummary
 
 SHAPE = ModelShape(
-    matmul=10**9,
-    head=10**8,
-    embedding=0,
-    embedding_width=1000,
-    tied=True,
-    small=0,
-    attention=(AttentionLayers(layers=10, query_heads=8, kv_heads=2, key_size=64, value_size=64),),
-    weight_bytes=2,
+    matmul=10**9, head=10**8, embedding=0, embedding_width=1000, tied=True, small=0,
+    attention=(AttentionLayers(layers=10, query_heads=8, kv_heads=2, key_size=64, value_size=64),), weight_bytes=2,
     cache_bytes=2,
-)
+)  # fmt: skip
 HERE = Ceilings(bytes_per_s=1e12, flops_per_s=1e14)
 
 

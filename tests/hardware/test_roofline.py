@@ -27,16 +27,10 @@ from specbench.hardware.roofline import (
 def shape(**changes: Any) -> ModelShape:
     """100 weights, a head of 40, one layer of 4 query and 2 KV heads with keys of 3 and values of 5 elements."""
     values: dict[str, Any] = {
-        "matmul": 100,
-        "head": 40,
-        "embedding": 40,
-        "embedding_width": 4,
-        "tied": False,
-        "small": 6,
+        "matmul": 100, "head": 40, "embedding": 40, "embedding_width": 4, "tied": False, "small": 6,
         "attention": (AttentionLayers(layers=1, query_heads=4, kv_heads=2, key_size=3, value_size=5),),
-        "weight_bytes": 2,
-        "cache_bytes": 2,
-    }
+        "weight_bytes": 2, "cache_bytes": 2,
+    }  # fmt: skip
     return ModelShape.model_validate({**values, **changes})
 
 
@@ -142,14 +136,9 @@ def bound(rows: int, context: int, slots: int = 1) -> float:
 
 
 MEASURED = [
-    point(1, 15, 1, 2.0),
-    point(16, 15, 1, 5.0),
-    point(64, 15, 1, 30.0),
-    point(1, 255, 1, 20.0),
-    point(16, 255, 1, 50.0),
-    point(1, 15, 4, 3.0),
-    point(16, 15, 4, 40.0),
-]
+    point(1, 15, 1, 2.0), point(16, 15, 1, 5.0), point(64, 15, 1, 30.0), point(1, 255, 1, 20.0),
+    point(16, 255, 1, 50.0), point(1, 15, 4, 3.0), point(16, 15, 4, 40.0),
+]  # fmt: skip
 
 
 def test_every_measured_step_is_met() -> None:

@@ -74,14 +74,9 @@ def test_a_look_asks_for_everything_and_leaves_the_device_open(nvml: FakeNvml) -
     assert nvml.open == 1
     assert second.at_ns > first.at_ns
     assert first == Snapshot(
-        at_ns=first.at_ns,
-        sm_clock_mhz=1980,
-        memory_clock_mhz=3201,
-        temperature_c=61,
-        energy_mj=5_000_000,
-        faults=("power cap", "hardware thermal slowdown"),
-        lost_ns={"power cap": 100, "thermal slowdown": 101},
-    )
+        at_ns=first.at_ns, sm_clock_mhz=1980, memory_clock_mhz=3201, temperature_c=61, energy_mj=5_000_000,
+        faults=("power cap", "hardware thermal slowdown"), lost_ns={"power cap": 100, "thermal slowdown": 101},
+    )  # fmt: skip
     gpu.close()
     assert nvml.open == 0
 

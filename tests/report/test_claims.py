@@ -158,12 +158,10 @@ def test_methods_and_tasks_that_are_here_go_by_their_names_here() -> None:
 @pytest.mark.parametrize(
     ("model", "config"),
     [
-        ("Qwen2.5-Coder-7B", "qwen2.5-7b"),
-        ("Qwen2.5-Math-7B", "qwen2.5-7b"),
-        ("Qwen3-8B", "qwen3-8b"),
+        ("Qwen2.5-Coder-7B", "qwen2.5-7b"), ("Qwen2.5-Math-7B", "qwen2.5-7b"), ("Qwen3-8B", "qwen3-8b"),
         ("LLaMA3-8B", "llama-3-8b"),
     ],
-)
+)  # fmt: skip
 def test_parameters_are_those_of_the_shape(model: str, config: str) -> None:
     shape = json.loads(configs()[config].read_text())
     hidden, heads, kv = shape["hidden_size"], shape["num_attention_heads"], shape["num_key_value_heads"]

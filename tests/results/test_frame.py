@@ -65,13 +65,9 @@ def test_columns_are_typed() -> None:
     frame = specbench.load(RUN)
     assert {name: str(frame[name].dtype) for name in REQUEST} == REQUEST
     said = {
-        "prompt_id": "string",
-        "peak_memory_bytes": "Int64",
-        "output_tokens": "int64",
-        "decode_tok_s": "float64",
-        "correct": "boolean",
-        "simulated": "bool",
-    }
+        "prompt_id": "string", "peak_memory_bytes": "Int64", "output_tokens": "int64", "decode_tok_s": "float64",
+        "correct": "boolean", "simulated": "bool",
+    }  # fmt: skip
     assert said.items() <= REQUEST.items()
     assert list(frame.columns)[: len(REQUEST)] == list(REQUEST)
     assert str(frame["option_block_size"].dtype) == "Int64"
@@ -102,11 +98,8 @@ def test_a_row_per_method() -> None:
 
 def test_columns_that_only_some_rows_have() -> None:
     rows: list[dict[str, Any]] = [
-        {"a": 1},
-        {"a": 2, "x": 3, "y": None},
-        {"a": 4, "z": "w", "x": 0.5},
-        {"a": 5, "m": True},
-    ]
+        {"a": 1}, {"a": 2, "x": 3, "y": None}, {"a": 4, "z": "w", "x": 0.5}, {"a": 5, "m": True},
+    ]  # fmt: skip
     frame = table([*rows, {"a": 6, "m": "?"}], {"a": "int64"})
     assert list(frame.columns) == ["a", "m", "x", "z"]  # y has no value anywhere
     assert [str(dtype) for dtype in frame.dtypes] == ["int64", "object", "float64", "string"]
@@ -167,10 +160,7 @@ def of_another(folder: Path) -> None:
     [
         (line(lambda record: record.pop("accepts")), "requests.jsonl line 2 is damaged (field 'accepted_lengths'"),
         (line(lambda record: record.update(luck=1)), "line 2 is damaged (field 'luck'"),
-        (
-            line(lambda record: record.update(n_out=record["n_out"] + 1)),
-            "other tokens than its forwards emitted",
-        ),
+        (line(lambda record: record.update(n_out=record["n_out"] + 1)), "other tokens than its forwards emitted"),
         (line(lambda record: record.update(prompt_id="HumanEval/163")), "is not what its fields say"),
         (lambda folder: (folder / "requests.jsonl").write_text("{\n"), "line 1 is damaged"),
         (lambda folder: (folder / "requests.jsonl").unlink(), "cut off or mixed"),

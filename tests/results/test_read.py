@@ -19,12 +19,7 @@ from specbench.results.schema import PHASES
 from specbench.results.stats import INTERVAL
 
 #: Fields that came later: of a request, of a run, of a method in it, of its model.
-LATER = {
-    "request": {"phases_s", "measures"},
-    "run": {"trace"},
-    "method": {"measures"},
-    "model": {"template"},
-}
+LATER = {"request": {"phases_s", "measures"}, "run": {"trace"}, "method": {"measures"}, "model": {"template"}}
 LATER_OF_A_ROW = {"phases", "measures"}
 
 

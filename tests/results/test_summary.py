@@ -68,18 +68,11 @@ def test_figures_are_ratios_of_sums() -> None:
 def test_counts_are_summed_and_ttft_is_a_median() -> None:
     mine = [
         record(
-            "mine",
-            n,
-            [2],
-            1.0,
-            ttft_s=t,
-            overshoot_tokens=n,
-            stop_tail_tokens=2 * n,
-            draft_forwards=3,
+            "mine", n, [2], 1.0, ttft_s=t, overshoot_tokens=n, stop_tail_tokens=2 * n, draft_forwards=3,
             finish_reason=reason,
         )
         for n, (t, reason) in enumerate([(1.0, "stop"), (9.0, "length"), (2.0, "stop-string")])
-    ]
+    ]  # fmt: skip
     found = row(mine, "mine", prompts=3)
     assert (found["overshoot_tokens"], found["stop_tail_tokens"], found["draft_forwards"]) == (3, 6, 9)
     assert (found["truncated"], found["ttft_median_s"]) == (1, 2.0)
@@ -180,11 +173,8 @@ def test_a_method_without_requests_has_a_row_of_nothing() -> None:
     rows = summarise(toys.config(["ar", "mine"], 2), [record("ar", 0, [1], 1.0)]).model_dump()["rows"]
     assert [r["method"] for r in rows] == ["ar", "mine"]
     assert (rows[1]["requests"], rows[1]["decode_tok_s"], rows[1]["speedup"], rows[1]["ttft_median_s"]) == (
-        0,
-        None,
-        None,
-        None,
-    )
+        0, None, None, None,
+    )  # fmt: skip
 
 
 def test_accuracy_counts_what_was_scored() -> None:

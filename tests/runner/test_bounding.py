@@ -102,14 +102,11 @@ def test_where_rows_are_free_nothing_is_changed(store: Any) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"settings": ["jf.n=32"]},
-        {"settings": ["pool=3"]},
-        {"settings": ["jf.preset=MR"]},
-        {"simulate": ["4"]},
+        {"settings": ["jf.n=32"]}, {"settings": ["pool=3"]}, {"settings": ["jf.preset=MR"]}, {"simulate": ["4"]},
         {"gpu": "h200"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_the_user_sets_wins(values: dict[str, Any], store: Any) -> None:
     store(measured())
     assert planned(**values).methods == resolve(given(Plan, {"model": "config:tiny", "method": "jf", **values})).methods
@@ -130,14 +127,11 @@ def test_another_setting_stays_beside_the_bound(store: Any) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"model": {"name": "another"}},
-        {"model": {"dtype": "bfloat16"}},
-        {"cpu": {"model": "another CPU"}},
-        {"cpu": {"usable_cores": 999}},
-        {"settings": {"compile": True}},
+        {"model": {"name": "another"}}, {"model": {"dtype": "bfloat16"}}, {"cpu": {"model": "another CPU"}},
+        {"cpu": {"usable_cores": 999}}, {"settings": {"compile": True}},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_profile_of_something_else_is_none(changes: dict[str, Any], store: Any) -> None:
     content = measured().model_dump(mode="json")
     for part, values in changes.items():

@@ -47,11 +47,8 @@ def test_every_figure_of_a_run_of_known_costs() -> None:
     for record in records:
         assert record.output_ids == [answer([int(record.prompt_id[1:])], at) for at in range(25)]
         assert (record.prompt_tokens, record.output_tokens, record.finish_reason, record.overshoot_tokens) == (
-            3,
-            25,
-            "length",
-            0,
-        )
+            3, 25, "length", 0,
+        )  # fmt: skip
         assert record.ttft_s == record.prefill_share_s == pytest.approx(7)
         assert record.latency_s == pytest.approx(record.ttft_s + record.decode_s)
         assert record.decode_share_s == pytest.approx(record.decode_s)

@@ -22,15 +22,10 @@ PROMPT = models_tiny.prompt(9, VOCAB)
 @pytest.mark.parametrize(
     ("one", "other", "at"),
     [
-        ([], [], None),
-        ([1, 2, 3], [1, 2, 3], None),
-        ([1, 2, 3], [1, 9, 3], 1),
-        ([1, 2, 3], [9, 2, 3], 0),
-        ([1, 2, 3], [1, 2, 3, 4], 3),
-        ([1, 2, 3], [1, 2], 2),
-        ([], [1], 0),
+        ([], [], None), ([1, 2, 3], [1, 2, 3], None), ([1, 2, 3], [1, 9, 3], 1), ([1, 2, 3], [9, 2, 3], 0),
+        ([1, 2, 3], [1, 2, 3, 4], 3), ([1, 2, 3], [1, 2], 2), ([], [1], 0),
     ],
-)
+)  # fmt: skip
 def test_first_divergence(one: list[int], other: list[int], at: int | None) -> None:
     assert first_divergence(one, other) == at
     assert first_divergence(other, one) == at

@@ -122,11 +122,8 @@ def test_requests_decoded_together_have_one_temperature() -> None:
     warm = [dataclasses.replace(p, temperature=t) for p, t in zip(PROMPTS, (0.7, None, 0.7), strict=True)]
     taken = walk(Order(plan([AR], concurrency=4), prepared(warm), {}))
     assert [[(r.prompt_id, r.turn, r.temperature) for r in requests] for _, requests in taken] == [
-        [("p0", 1, 0.7), ("p2", 1, 0.7)],
-        [("p1", 1, None)],
-        [("p0", 2, 0.7), ("p2", 2, 0.7)],
-        [("p0", 3, 0.7)],
-    ]
+        [("p0", 1, 0.7), ("p2", 1, 0.7)], [("p1", 1, None)], [("p0", 2, 0.7), ("p2", 2, 0.7)], [("p0", 3, 0.7)],
+    ]  # fmt: skip
 
 
 def test_completion_text_goes_on_behind_the_answer() -> None:

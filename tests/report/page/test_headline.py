@@ -27,17 +27,9 @@ def run(tmp_path: Path, *, prompts: int = 8, labels: tuple[str, ...] = ("fast", 
 def cells(rows: list[Row], label: str) -> dict[str, str]:
     (row,) = [row for row in rows if row.method == label]
     keys = (
-        "method",
-        "tokens_per_forward",
-        "decode_tok_s",
-        "speedup",
-        "verdict",
-        "step_ratio",
-        "e2e",
-        "accuracy",
-        "lossless",
-        "cut",
-    )
+        "method", "tokens_per_forward", "decode_tok_s", "speedup", "verdict", "step_ratio", "e2e", "accuracy",
+        "lossless", "cut",
+    )  # fmt: skip
     return dict(zip(keys, [cell.text for cell in row.cells], strict=True))
 
 
@@ -65,11 +57,8 @@ def test_a_row_stands_beside_its_ar_twin(tmp_path: Path) -> None:
     }  # fmt: skip
     found = cells(rows, "fast")
     assert (found["tokens_per_forward"], found["speedup"], found["verdict"], found["step_ratio"]) == (
-        "6.00",
-        "4.00",
-        "faster",
-        "0.67",
-    )
+        "6.00", "4.00", "faster", "0.67",
+    )  # fmt: skip
     assert found["accuracy"] == "0/8"
     assert cells(rows, "other")["lossless"] == "not checked"
 

@@ -63,17 +63,11 @@ def set_at(frame: pd.DataFrame, n: float, pool: float, **values: Any) -> pd.Data
 @pytest.mark.parametrize(
     ("values", "scale"),
     [
-        ([8, 16, 32, 64, 128, 256], "log"),
-        ([1, 2, 4, 8, 12], "log"),
-        (np.arange(0.5, 1.0, 0.05), "linear"),
-        ([1, 2, 3, 4], "linear"),
-        ([0, 1, 2, 4, 8], "linear"),
-        ([-8, 8, 64], "linear"),
-        ([8, 64], "log"),
-        ([0.5, 0.6, 0.9], "linear"),
-        ([64], "linear"),
+        ([8, 16, 32, 64, 128, 256], "log"), ([1, 2, 4, 8, 12], "log"), (np.arange(0.5, 1.0, 0.05), "linear"),
+        ([1, 2, 3, 4], "linear"), ([0, 1, 2, 4, 8], "linear"), ([-8, 8, 64], "linear"), ([8, 64], "log"),
+        ([0.5, 0.6, 0.9], "linear"), ([64], "linear"),
     ],
-)
+)  # fmt: skip
 def test_an_option_stands_on_the_scale_that_spreads_its_values(values: npt.ArrayLike, scale: str) -> None:
     assert axis_scale(values) == scale
 

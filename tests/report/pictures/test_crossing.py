@@ -48,9 +48,7 @@ def test_a_crossing_lies_on_the_line_between_two_measured_neighbours(
 
 
 @pytest.mark.parametrize("speedups", [{1: 3.0, 64: 1.01}, {1: 0.9, 64: 0.2}, {4: 2.0}, {1: 1.0, 2: 1.0}, {1: NOTHING}])
-def test_nothing_is_said_beyond_what_was_measured(
-    speedups: dict[int, float | tuple[float, float, float]],
-) -> None:
+def test_nothing_is_said_beyond_what_was_measured(speedups: dict[int, float | tuple[float, float, float]]) -> None:
     assert crossings(busy("jf", speedups)) == []
 
 

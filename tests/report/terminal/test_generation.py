@@ -37,11 +37,9 @@ def record(whole: bool = True) -> RequestRecord:
     body = [B, NEW, RETURN, SUM, GAP, PRINT, CALL, NOTE, NEW, PRINT, CALL]
     long = TokenTree.chain(body, origins="lookup")
     steps = [
-        (branched, [0, 1, 2], B),
-        (long, range(len(body)), RED),
-        (TokenTree.chain([RED, *[CALL] * 9]), [0], GAP),
+        (branched, [0, 1, 2], B), (long, range(len(body)), RED), (TokenTree.chain([RED, *[CALL] * 9]), [0], GAP),
         (TokenTree.chain([GAP]), [0], END),
-    ]
+    ]  # fmt: skip
     return traced.record(decode, DEF, steps, stop_ids=[END], method="jf", prompt="HumanEval/0", whole=whole)
 
 

@@ -143,11 +143,7 @@ FOUND = [
         "numeric-tie",
         "slower than ar: jetspec 0.50 [0.40, 0.60]; not every text of jetspec is ar's.",
     ),
-    (
-        ratio(1.0, 0.9, 1.1, "no difference shown"),
-        None,
-        "no difference shown: jetspec 1.00 [0.90, 1.10].",
-    ),
+    (ratio(1.0, 0.9, 1.1, "no difference shown"), None, "no difference shown: jetspec 1.00 [0.90, 1.10]."),
     (
         ratio(2.0, None, None, "too few prompts"),
         "exact",

@@ -39,11 +39,9 @@ def large(label: str) -> dict[str, Any]:
 
 PLAIN = cell("ar", tokens_per_forward=1.0, decode_tok_s=101.5, rows_per_step=1.0)
 FEW = [
-    PLAIN,
-    cell("jf n=16", 1.5, stopped="halved"),
-    cell("jf n=32", 2.5, best=True, within_noise=True),
+    PLAIN, cell("jf n=16", 1.5, stopped="halved"), cell("jf n=32", 2.5, best=True, within_noise=True),
     cell(LONG, 2.45, within_noise=True, stopped="interval"),
-]
+]  # fmt: skip
 
 
 def shown(rows: Sequence[dict[str, Any]], width: int) -> str:

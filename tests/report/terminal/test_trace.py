@@ -18,11 +18,9 @@ END = 299
 
 #        root  B   C   D   E   F    B and C D are drafted under the root, E F under B; F only generates drafts
 TREE = TokenTree(
-    list(b"ABCDEF"),
-    [-1, 0, 0, 2, 1, 4],
-    [True, True, True, True, True, False],
+    list(b"ABCDEF"), [-1, 0, 0, 2, 1, 4], [True, True, True, True, True, False],
     ["", "guess", "pool", "pool", "guess", "window"],
-)
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -89,16 +87,11 @@ def test_a_record_from_before_there_were_traces_is_refused(record: RequestRecord
 @pytest.mark.parametrize(
     ("what", "change"),
     [
-        ("tokens", {"origins": "a"}),
-        ("tokens", {"chars": [1]}),
-        ("forwards", {"rows": [6]}),
-        ("text", {"tail": "more"}),
-        ("text", {"chars": [9, -8, 1, 1, 1]}),
-        ("origins", {"words": ["prefill"]}),
-        ("drafts", {"drafts": []}),
-        ("drafts", {"rows": [5, 1]}),
+        ("tokens", {"origins": "a"}), ("tokens", {"chars": [1]}), ("forwards", {"rows": [6]}),
+        ("text", {"tail": "more"}), ("text", {"chars": [9, -8, 1, 1, 1]}), ("origins", {"words": ["prefill"]}),
+        ("drafts", {"drafts": []}), ("drafts", {"rows": [5, 1]}),
     ],
-)
+)  # fmt: skip
 def test_a_trace_that_contradicts_its_record_is_refused(
     record: RequestRecord, what: str, change: dict[str, Any]
 ) -> None:

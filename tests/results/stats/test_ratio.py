@@ -72,14 +72,9 @@ def test_agrees_with_scipys_bootstrap_where_prompts_are_many_and_alike() -> None
         return (a.sum(axis) / m.sum(axis)) / (b.sum(axis) / n.sum(axis))
 
     theirs = bootstrap(
-        (baseline, tokens, method, others),
-        statistic,
-        paired=True,
-        vectorized=True,
-        n_resamples=4_000,
-        method="percentile",
-        rng=np.random.default_rng(1),
-    ).confidence_interval
+        (baseline, tokens, method, others), statistic, paired=True, vectorized=True, n_resamples=4_000,
+        method="percentile", rng=np.random.default_rng(1),
+    ).confidence_interval  # fmt: skip
     ours = paired_ratio(arm(baseline, tokens), arm(method, others), seed=0)
     assert ours.interval is not None
     tolerance = 0.05 * (theirs.high - theirs.low)
@@ -213,13 +208,10 @@ def test_an_arm_without_tokens_has_no_value() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "said"),
     [
-        (1.01, 1.2, "faster"),
-        (0.8, 0.99, "slower"),
-        (0.99, 1.2, "no difference shown"),
-        (1.0, 1.2, "no difference shown"),
-        (0.8, 1.0, "no difference shown"),
+        (1.01, 1.2, "faster"), (0.8, 0.99, "slower"), (0.99, 1.2, "no difference shown"),
+        (1.0, 1.2, "no difference shown"), (0.8, 1.0, "no difference shown"),
     ],
-)
+)  # fmt: skip
 def test_verdict_follows_the_interval_and_not_the_value(low: float, high: float, said: str) -> None:
     assert verdict(Ratio(1.5, Interval(low, high, 0.95), 40, 100, 0)) == said
 
