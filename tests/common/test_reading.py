@@ -112,15 +112,14 @@ def test_a_compressed_bomb_is_refused_in_time(tmp_path: Path, content: bytes) ->
     assert time.process_time() - began < 30
 
 
-def test_a_compressed_file_unpacks_to_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compressed_file_unpacks_to_so_much_and_a_line_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reading, "_UNPACKED", 1 << 20)
     path = write(tmp_path / "x.gz", gzip.compress((b" " * 1023 + b"\n") * 1024))
     assert list(reading.read_json_lines(path, TODO)) == []
     path = write(tmp_path / "x.gz", gzip.compress((b" " * 1023 + b"\n") * 1025))
     assert refused(reading.read_json_lines, path, TODO) == f"{path} cannot be read (it unpacks to more than 1 MiB)"
-
-
-def test_a_line_is_named_by_its_number(tmp_path: Path) -> None:
     path = write(tmp_path / "x", '{"a": 1}\n\n{"a": \n')
     assert refused(reading.read_json_lines, path, TODO).startswith(f"{path} line 3 is damaged (not JSON: EOF")
 

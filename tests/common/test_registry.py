@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import site_packages
+from known import refusal
 
 from specbench.cli.app import main
 from specbench.common import registry
@@ -71,10 +72,8 @@ def planned(site: Path, *settings: str) -> Method:
 
 def refused(site: Path, *settings: str) -> str:
     """The line that says why it is not used."""
-    with pytest.raises(UsageError) as caught:
-        planned(site, *settings)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    text = refusal(UsageError, planned, site, *settings)
+    return text
 
 
 def test_a_method_of_another_package_is_found_and_used_like_our_own(tmp_path: Path) -> None:

@@ -58,19 +58,6 @@ def test_slots_share_the_weights_and_not_the_cache() -> None:
     assert cost.bytes == 2 * (100 + 40 + 6 + 6 * 4) + 2 * (2 * 2 * 8 * (9 + 6))
 
 
-def test_cache_and_weights_have_their_own_widths() -> None:
-    narrow = step_cost(shape(weight_bytes=0.5), 1, 9).bytes
-    assert step_cost(shape(weight_bytes=0.5, cache_bytes=1), 1, 9).bytes == narrow - 2 * 8 * 11
-    assert narrow == 0.5 * 150 + 2 * 2 * 8 * 11
-
-
-def test_a_window_bounds_what_is_read_of_the_cache() -> None:
-    sliding = AttentionLayers(layers=1, query_heads=4, kv_heads=2, key_size=3, value_size=5, window=8)
-    slid = shape(attention=(sliding,))
-    assert step_cost(slid, 2, 7) == step_cost(shape(), 2, 7)  # a row sees itself and seven before it
-    assert step_cost(slid, 2, 500) == step_cost(shape(), 2, 7)
-
-
 def test_experts_are_read_as_often_as_different_ones_are_hit() -> None:
     experts = Experts(count=4, active=1, elements=10)
     assert experts.distinct(1) == 1
@@ -80,6 +67,9 @@ def test_experts_are_read_as_often_as_different_ones_are_hit() -> None:
     mixed, plain = shape(experts=experts), shape()
     assert step_cost(mixed, 2, 9).flops - step_cost(plain, 2, 9).flops == 2 * 2 * 1 * 10
     assert step_cost(mixed, 2, 9).bytes - step_cost(plain, 2, 9).bytes == pytest.approx(2 * 1.75 * 10)
+    mixed, plain = shape(experts=Experts(count=4, active=1, elements=10)), shape()
+    more = step_cost(mixed, rows=1, context=9, slots=2).bytes - step_cost(plain, rows=1, context=9, slots=2).bytes
+    assert more == pytest.approx(2 * 1.75 * 10)
 
 
 @pytest.mark.parametrize(("count", "active", "rows"), [(4, 1, 3), (8, 2, 5), (64, 6, 30)])
@@ -89,15 +79,19 @@ def test_distinct_experts_are_those_of_routing_by_lot(count: int, active: int, r
     assert Experts(count=count, active=active, elements=1).distinct(rows) == pytest.approx(fmean(hit), rel=0.01)
 
 
-def test_parameters_and_cache_by_hand() -> None:
+def test_parameters_cache_and_bound_by_hand() -> None:
     assert shape().parameters == 100 + 40 + 40 + 6
     assert shape(experts=Experts(count=4, active=1, elements=10), embedding=0).parameters == 100 + 40 + 6 + 40
     assert shape().token_bytes == 2 * 2 * 8
-
-
-def test_the_bound_is_the_longer_of_moving_and_computing() -> None:
     assert bound_s(Cost(flops=4000, bytes=3000), DEVICE) == 3
     assert bound_s(Cost(flops=8000, bytes=1000), DEVICE) == 2
+    narrow = step_cost(shape(weight_bytes=0.5), 1, 9).bytes
+    assert step_cost(shape(weight_bytes=0.5, cache_bytes=1), 1, 9).bytes == narrow - 2 * 8 * 11
+    assert narrow == 0.5 * 150 + 2 * 2 * 8 * 11
+    sliding = AttentionLayers(layers=1, query_heads=4, kv_heads=2, key_size=3, value_size=5, window=8)
+    slid = shape(attention=(sliding,))
+    assert step_cost(slid, 2, 7) == step_cost(shape(), 2, 7)  # a row sees itself and seven before it
+    assert step_cost(slid, 2, 500) == step_cost(shape(), 2, 7)
 
 
 def test_the_knee_is_the_first_row_that_computes_longer_than_it_moves() -> None:
@@ -141,11 +135,13 @@ MEASURED = [
 ]  # fmt: skip
 
 
-def test_every_measured_step_is_met() -> None:
+def test_every_measured_step_is_met_and_one_slot_is_needed() -> None:
     times = StepTimes(shape(), DEVICE, MEASURED)
     for one in MEASURED:
         assert times.seconds(one.rows, one.context, one.slots) == pytest.approx(one.seconds)
         assert times.covers(one.rows, one.context, one.slots)
+    with pytest.raises(ValueError, match="one slot"):
+        StepTimes(shape(), DEVICE, [point(1, 15, 4, 1.0)])
 
 
 def test_between_two_row_counts_the_share_of_the_bound_is_their_geometric_mean() -> None:
@@ -182,17 +178,6 @@ def test_outside_of_what_was_measured_seconds_grow_with_the_bound() -> None:
 )
 def test_it_tells_inside_from_outside(asked: tuple[int, int, int], inside: bool) -> None:
     assert StepTimes(shape(), DEVICE, MEASURED).covers(*asked) is inside
-
-
-def test_step_times_need_one_slot() -> None:
-    with pytest.raises(ValueError, match="one slot"):
-        StepTimes(shape(), DEVICE, [point(1, 15, 4, 1.0)])
-
-
-def test_the_rows_of_all_slots_choose_experts() -> None:
-    mixed, plain = shape(experts=Experts(count=4, active=1, elements=10)), shape()
-    more = step_cost(mixed, rows=1, context=9, slots=2).bytes - step_cost(plain, rows=1, context=9, slots=2).bytes
-    assert more == pytest.approx(2 * 1.75 * 10)
 
 
 def test_every_layer_attends_and_has_a_cache_of_its_own() -> None:

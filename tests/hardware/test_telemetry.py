@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from known import known
 
 from specbench.hardware.telemetry import GpuMeter, Nvml, Snapshot
 from specbench.runner import session
@@ -68,8 +69,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 
 def test_a_look_asks_for_everything_and_leaves_the_device_open(nvml: FakeNvml) -> None:
-    gpu = Nvml.open(UUID)
-    assert gpu is not None
+    gpu = known(Nvml.open(UUID))
     first, second = gpu.look(), gpu.look()
     assert nvml.open == 1
     assert second.at_ns > first.at_ns
@@ -94,8 +94,7 @@ def test_a_look_asks_for_everything_and_leaves_the_device_open(nvml: FakeNvml) -
 def test_what_a_gpu_does_not_tell_is_none_and_the_rest_is_told(
     nvml: FakeNvml, silent: str, without: dict[str, Any]
 ) -> None:
-    gpu = Nvml.open(UUID)
-    assert gpu is not None
+    gpu = known(Nvml.open(UUID))
     whole = gpu.look()
     nvml.silent = {silent}
     found = gpu.look()
@@ -119,8 +118,7 @@ def test_a_run_looks_at_the_gpu_that_its_model_is_on(nvml: FakeNvml, monkeypatch
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[str(device)]))
     assert session.open_gpu(torch.device("cpu")) is None
     assert session.open_gpu(torch.device("cuda:0")) is None
-    gpu = session.open_gpu(torch.device("cuda:1"))
-    assert gpu is not None
+    gpu = known(session.open_gpu(torch.device("cuda:1")))
     assert gpu.look().temperature_c == 61
 
 

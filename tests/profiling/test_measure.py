@@ -70,16 +70,13 @@ def cells_of(points: Any) -> set[Cell]:
     return {Cell(one.rows, one.context, one.slots) for one in points}
 
 
-def test_with_time_everything_is_measured_equally_often(measured: Any) -> None:
+def test_with_time_everything_is_measured_equally_often_in_orders_of_their_own(measured: Any) -> None:
     clock = Clock()
     points, left_out = measured(clock, 100.0)
     assert left_out == []
     assert cells_of(points) == set(CELLS)
     assert {one.steps for one in points} == {25}
     assert all(one.seconds == pytest.approx(1e-3 * one.rows * one.slots) for one in points)
-
-
-def test_rounds_are_in_another_order_each_time(measured: Any) -> None:
     clock = Clock()
     measured(clock, 100.0)
     rounds = clock.stepped[2 * len(CELLS) :]

@@ -117,7 +117,7 @@ def test_what_is_damaged_is_named_and_not_used(run: Path, name: str) -> None:
         gather([run])
 
 
-def test_a_sound_run_is_used_and_counted(run: Path) -> None:
+def test_a_sound_run_is_used_and_one_that_was_killed_is_not_complete(run: Path) -> None:
     found = gather([run.parent])
     (made,) = found.runs
     assert found.skipped == ()
@@ -125,9 +125,6 @@ def test_a_sound_run_is_used_and_counted(run: Path) -> None:
     assert [row.method for row in made.rows] == ["ar", "jf"]
     assert made.tallies["jf"].accepted_lengths == {3: 64}
     assert made.tallies["jf"].tokens_per_forward().value == pytest.approx(24 / 8)
-
-
-def test_a_run_that_was_killed_is_used_and_said_not_to_be_complete(run: Path) -> None:
     (run / "DONE").unlink()
     lines(run, lambda all: [*all[:-1], all[-1][:50]])  # its last line was torn; its summary is of an earlier command
     made = read_whole_run(run)

@@ -9,6 +9,7 @@ from typing import Any
 import older_runs
 import pytest
 import runs
+from known import known
 from reported import EXACT, answers, config, folder
 
 from specbench.common import UsageError
@@ -45,8 +46,7 @@ def test_the_runs_committed_until_then_are_of_schema_1() -> None:
 
 @pytest.mark.parametrize("path", OLDER, ids=lambda path: f"{path.parent.name[:9]}-{path.name[:16]}")
 def test_a_summary_is_written_again_as_it_was(path: Path) -> None:
-    found = RunFolder.load(path).summary()
-    assert found is not None
+    found = known(RunFolder.load(path).summary())
     content = json.loads((path / "summary.json").read_text())
     assert summary_json(found, 1) == content
     assert not older_runs.names(summary_json(found, SCHEMA_VERSION)) & {*older_runs.ROW.values()}
@@ -141,8 +141,7 @@ def test_projections_have_the_names_of_their_run(older: Path, tmp_path: Path) ->
 def test_a_summary_of_a_run_of_schema_1_is_written_with_its_names(older: Path) -> None:
     before = (older / "summary.json").read_text()
     with RunFolder.reopen(older) as opened:
-        found = opened.summary()
-        assert found is not None
+        found = known(opened.summary())
         rows = [row.model_copy(update={"tpot_median_s": 0.5, "peak_memory_bytes": 7}) for row in found.rows]
         opened.write_summary(found.model_copy(update={"rows": rows}))
     assert json.loads((older / "summary.json").read_text()) == json.loads(before)
@@ -168,6 +167,5 @@ def test_a_run_of_schema_1_gets_no_requests(tmp_path: Path) -> None:
 
 def test_a_finished_run_of_schema_1_is_found_as_one(older: Path) -> None:
     digest = json.loads((older / "run.json").read_text())["digest"]
-    found = RunFolder.find_finished(older.parent, digest)
-    assert found is not None
+    found = known(RunFolder.find_finished(older.parent, digest))
     assert found.path == older

@@ -65,8 +65,3 @@ def test_no_two_stretches_have_a_number_in_common(done: int) -> None:
     assert [one.segment for one in whole] == list(range(6))
     _, records = decoded(whole[:done])
     assert len({one.segment for one in records}) == 6, "times of one stretch share a clock, and no others do"
-
-
-def test_nothing_is_warmed_up_where_nothing_is_left() -> None:
-    _, whole = decoded([])
-    assert decoded(whole) == ([], whole)

@@ -15,6 +15,7 @@ from typing import Any
 
 import older_runs
 import pytest
+from known import refusal
 from sweep_workers import ToyWorker, counts, grid
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
@@ -348,10 +349,8 @@ def test_a_corrupt_head_is_named_and_a_newer_one_not_overwritten(tmp_path: Path)
     for content in (b"", b"{", b"[1]", b"{}", b'{"schema_version": 1, "cells": 3}', b"\xff\xfe", b"null"):
         file.write_bytes(content)
         for act in (lambda: sweep(tmp_path), lambda: read_sweep(path)):
-            with pytest.raises(UsageError) as caught:
-                act()
-            assert str(file) in str(caught.value)
-            assert "\n" not in str(caught.value)
+            text = refusal(UsageError, act)
+            assert str(file) in text
     for version in (True, "1", 1.0, 0, -1):
         file.write_text(json.dumps({**good, "schema_version": version}))
         with pytest.raises(UsageError, match=r"sweep.json is damaged \(its schema_version is"):

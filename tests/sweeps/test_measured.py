@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from known import known
 from sweep_workers import record
 
 from specbench.results.schema import RequestRecord
@@ -23,8 +24,7 @@ def measured(*records: RequestRecord, shared: bool = False) -> Measured:
 
 
 def speedup(of: Measured, label: str, **more: Any) -> Ratio:
-    found = of.speedup(label, **more)
-    assert found is not None
+    found = known(of.speedup(label, **more))
     return found
 
 

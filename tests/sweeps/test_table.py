@@ -153,7 +153,7 @@ def swept(out: Path, labels: Sequence[str]) -> Path:
     return drive(Asked(grid(labels), out), Here(lambda: ToyWorker(labels)), Silent())
 
 
-def test_a_sweep_is_read_from_its_files(tmp_path: Path) -> None:
+def test_a_sweep_is_read_from_its_files_and_may_lack_some(tmp_path: Path) -> None:
     path = swept(tmp_path, [A, B])
     assert is_sweep(path)
     assert not is_sweep(path / "c1")
@@ -162,6 +162,10 @@ def test_a_sweep_is_read_from_its_files(tmp_path: Path) -> None:
     assert list(found.runs) == [1]
     assert list(found.cells["label"]) == ["ar", A, B]
     assert found.cells["best"].sum() == 1
+    path = swept(tmp_path, [A])
+    content = json.loads((path / "sweep.json").read_text())
+    (path / "sweep.json").write_text(json.dumps({**content, "concurrency": [1, 2]}))
+    assert not read_sweep(path).finished
 
 
 def test_an_unfinished_sweep_has_figures_and_no_best_cell(tmp_path: Path) -> None:
@@ -186,13 +190,6 @@ def test_a_sweep_that_lacks_requests_is_damaged(tmp_path: Path) -> None:
     requests.write_text("".join(requests.read_text().splitlines(keepends=True)[:-1]))
     with pytest.raises(UsageError, match=r"cut off or mixed: it holds \d+ requests of .* where its summary has"):
         read_sweep(path)
-
-
-def test_a_sweep_that_lacks_a_concurrency_is_not_finished(tmp_path: Path) -> None:
-    path = swept(tmp_path, [A])
-    content = json.loads((path / "sweep.json").read_text())
-    (path / "sweep.json").write_text(json.dumps({**content, "concurrency": [1, 2]}))
-    assert not read_sweep(path).finished
 
 
 def test_what_is_no_sweep_is_named(tmp_path: Path) -> None:

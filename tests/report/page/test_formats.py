@@ -48,15 +48,12 @@ def document(words: str = HOSTILE) -> Document:
     return Document(words, words, [Section("s", words, blocks, under=words)])
 
 
-def test_html_takes_everything_for_text() -> None:
+def test_html_and_markdown_take_everything_for_text() -> None:
     page = to_html(document())
     assert "<img" not in page
     assert "\x1b" not in page
     assert page.encode()
     assert page.count("&lt;img") > 10
-
-
-def test_markdown_takes_everything_for_text() -> None:
     text = to_markdown(document(), PICTURES)
     outside = re.sub(r"```text.*?```", "", text, flags=re.DOTALL)
     assert "<img" not in outside.replace(r"\<img", "")

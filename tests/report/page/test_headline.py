@@ -63,17 +63,14 @@ def test_a_row_stands_beside_its_ar_twin(tmp_path: Path) -> None:
     assert cells(rows, "other")["lossless"] == "not checked"
 
 
-def test_lossy_rows_stand_apart_and_last(tmp_path: Path) -> None:
+def test_lossy_rows_stand_apart_and_last_and_without_quality_withhold_their_speed(tmp_path: Path) -> None:
     made = run(tmp_path, right=lambda one: True, lossless={"fast": LOSSY, "other": EXACT})
     rows = table(made)
     assert [row.method for row in rows] == ["ar", "other", "fast"]
     assert rows[0].part == rows[1].part != rows[2].part
     assert "lossy" in rows[2].part
     assert cells(rows, "fast")["speedup"] == "4.00", "it has an accuracy"
-
-
-def test_a_lossy_row_without_quality_keeps_its_speed_to_itself(tmp_path: Path) -> None:
-    made = run(tmp_path, lossless={"fast": LOSSY, "other": EXACT})
+    made = run(tmp_path / "without", lossless={"fast": LOSSY, "other": EXACT})
     found = cells(table(made), "fast")
     assert found["verdict"] == "withheld"
     assert {found[key] for key in ("tokens_per_forward", "decode_tok_s", "speedup", "step_ratio", "e2e")} == {DASH}

@@ -52,16 +52,13 @@ def test_nothing_is_said_beyond_what_was_measured(speedups: dict[int, float | tu
     assert crossings(busy("jf", speedups)) == []
 
 
-def test_every_crossing_of_every_setting_is_found_in_the_order_of_rows() -> None:
+def test_every_crossing_of_every_setting_is_found_but_of_the_baseline() -> None:
     frame = pd.concat(
         [busy("pld", {1: 0.5, 2: 1.5, 4: 0.5}), busy("jf", {1: 1.5, 2: 0.5}, n=8), busy("jf", {1: 1.5, 2: 1.2}, n=64)],
         ignore_index=True,
     )
     found = [(c.method, c.between, c.stops) for c in crossings(frame)]
     assert found == [("pld", (1, 2), False), ("pld", (2, 4), True), ("jf", (1, 2), True)]
-
-
-def test_baseline_is_no_method_that_crosses() -> None:
     assert crossings(busy("ar", {1: 1.1, 2: 0.9})) == []
 
 
@@ -82,10 +79,12 @@ def test_a_crossing_is_sure_where_both_intervals_exclude_1(
     assert str(found) == f"stops paying between 8 and 16 (at about 11.3{'' if sure else ', within noise'})"
 
 
-def test_two_rows_of_a_setting_at_one_concurrency_are_refused() -> None:
+def test_what_is_no_table_of_speedups_is_refused() -> None:
     frame = pd.concat([busy("jf", {1: 1.5, 2: 1.1}), busy("jf", {2: 0.9})], ignore_index=True)
     with pytest.raises(ValueError, match="jf has several rows at one concurrency"):
         crossings(frame)
+    with pytest.raises(ValueError, match="no cell has a speedup"):
+        crossing(busy("jf", {1: NOTHING}))
 
 
 def test_the_picture_shows_lines_bands_and_crossings() -> None:
@@ -156,8 +155,3 @@ def test_of_many_settings_those_that_lead_somewhere_are_told_apart() -> None:
     assert "lucky" not in lines  # its few prompts lead nothing
     assert len(diamonds(axes)) == 1  # of "wide"; that of a grey line would say nothing of the method
     assert CROSSING in axes.get_legend_handles_labels()[1]
-
-
-def test_a_sweep_without_speedups_has_no_such_picture() -> None:
-    with pytest.raises(ValueError, match="no cell has a speedup"):
-        crossing(busy("jf", {1: NOTHING}))
