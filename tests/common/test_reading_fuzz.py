@@ -19,7 +19,7 @@ from mutants import mutant
 
 from specbench.common.errors import SpecbenchError
 
-FEW, MANY = 150, 10_000
+FEW, MANY = 100, 10_000
 LONGEST_S = 5.0  # of the processor, for one file: a slow machine does each in a hundredth
 
 
@@ -99,7 +99,7 @@ def _socket(path: Path) -> None:
 
 def _large(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(3 << 30)  # without a block of it on disk
+        file.truncate(1 << 30)  # without a block of it on disk
 
 
 PLACES: dict[str, Callable[[Path], Any]] = {

@@ -75,44 +75,39 @@ def test_tables_of_both_have_the_same_columns(older: Path, tmp_path: Path) -> No
     assert frame[same].equals(other[same])
 
 
-@pytest.mark.parametrize(("new", "old"), [*older_runs.REQUEST.items()])
-def test_an_old_name_in_a_record_of_today_is_damage(tmp_path: Path, new: str, old: str) -> None:
+def renamed(content: dict[str, Any], new: str, old: str) -> dict[str, Any]:
+    return {old if name == new else name: value for name, value in content.items()}
+
+
+def test_an_old_name_in_a_record_or_a_summary_of_today_is_damage(tmp_path: Path) -> None:
     run = today(tmp_path)
     first, *others = (run / "requests.jsonl").read_text().splitlines()
-    renamed = {old if name == new else name: value for name, value in json.loads(first).items()}
-    (run / "requests.jsonl").write_text("\n".join([json.dumps(renamed), *others, ""]))
-    with pytest.raises(UsageError, match=f"line 1 is damaged .field '{new}'"):
-        list(RunFolder.load(run).records())
-
-
-@pytest.mark.parametrize(("new", "old"), [*older_runs.ROW.items()])
-def test_an_old_name_in_a_summary_of_today_is_damage(tmp_path: Path, new: str, old: str) -> None:
-    run = today(tmp_path)
+    for new, old in older_runs.REQUEST.items():
+        written = [json.dumps(renamed(json.loads(first), new, old)), *others, ""]
+        (run / "requests.jsonl").write_text("\n".join(written))
+        with pytest.raises(UsageError, match=f"line 1 is damaged .field '{new}'"):
+            list(RunFolder.load(run).records())
     content = json.loads((run / "summary.json").read_text())
-    content["rows"][1] = {old if name == new else name: value for name, value in content["rows"][1].items()}
-    (run / "summary.json").write_text(json.dumps(content))
-    with pytest.raises(UsageError, match=f"is damaged .field 'rows.1.{new}'"):
-        RunFolder.load(run).summary()
+    for new, old in older_runs.ROW.items():
+        rows = [content["rows"][0], renamed(content["rows"][1], new, old)]
+        (run / "summary.json").write_text(json.dumps({**content, "rows": rows}))
+        with pytest.raises(UsageError, match=f"is damaged .field 'rows.1.{new}'"):
+            RunFolder.load(run).summary()
 
 
-@pytest.mark.parametrize("new", older_runs.REQUEST)
-def test_a_name_of_today_in_a_record_of_schema_1_is_damage(older: Path, new: str) -> None:
+def test_a_name_of_today_in_a_record_of_schema_1_is_damage_as_is_what_is_no_record(older: Path) -> None:
     first, *others = (older / "requests.jsonl").read_text().splitlines()
-    line = json.loads(first)
-    line[new] = line[older_runs.REQUEST[new]]
-    (older / "requests.jsonl").write_text("\n".join([json.dumps(line), *others, ""]))
-    said = f"line 1 is damaged .'{new}' is a name of another schema"
-    with pytest.raises(UsageError, match=said):
-        list(RunFolder.load(older).records())
-    with pytest.raises(UsageError, match=said):
-        list(RunFolder.load(older).lines())
-
-
-@pytest.mark.parametrize("line", ["[1]", "3", "nonsense"])
-def test_what_is_no_record_at_all_is_named(older: Path, line: str) -> None:
-    (older / "requests.jsonl").write_text(f"{line}\n")
-    with pytest.raises(UsageError, match=r"requests.jsonl line 1 is damaged"):
-        list(RunFolder.load(older).records())
+    for new, old in older_runs.REQUEST.items():
+        line = json.loads(first)
+        line[new] = line[old]
+        (older / "requests.jsonl").write_text("\n".join([json.dumps(line), *others, ""]))
+        for read in (RunFolder.load(older).records, RunFolder.load(older).lines):
+            with pytest.raises(UsageError, match=f"line 1 is damaged .'{new}' is a name of another schema"):
+                list(read())
+    for text in ("[1]", "3", "nonsense"):
+        (older / "requests.jsonl").write_text(f"{text}\n")
+        with pytest.raises(UsageError, match=r"requests.jsonl line 1 is damaged"):
+            list(RunFolder.load(older).records())
 
 
 @pytest.mark.parametrize(

@@ -103,10 +103,9 @@ def test_the_interval_by_hand_without_vectors() -> None:
     assert found.interval.high == pytest.approx(math.exp(truth + half))
 
 
-@pytest.mark.parametrize("world", ["lognormal", "heavy", "turns"])
-@pytest.mark.parametrize("prompts", [20, 40])
+@pytest.mark.parametrize(("world", "prompts"), [("lognormal", 20), ("heavy", 40), ("turns", 20)])
 def test_the_interval_covers_the_truth_in_93_to_97_percent_of_500_experiments(world: str, prompts: int) -> None:
-    assert 0.93 <= coverage(WORLDS[world], prompts, experiments=500, draws=400) <= 0.97
+    assert 0.93 <= coverage(WORLDS[world], prompts, experiments=500, draws=300) <= 0.97
 
 
 def test_few_prompts_and_a_machine_that_pauses_make_no_interval_that_is_too_sure() -> None:
