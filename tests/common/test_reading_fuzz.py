@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kinds_read import KINDS, Kind
+from kinds_read import KINDS, Kind, prompts
 from mutants import mutant
 
 from specbench.common.errors import SpecbenchError
+from specbench.common.reading import LARGEST
 
 FEW, MANY = 100, 10_000
 LONGEST_S = 5.0  # of the processor, for one file: a slow machine does each in a hundredth
@@ -99,7 +100,7 @@ def _socket(path: Path) -> None:
 
 def _large(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(1 << 30)  # without a block of it on disk
+        file.truncate(3 << 30)  # without a block of it on disk
 
 
 PLACES: dict[str, Callable[[Path], Any]] = {
@@ -112,7 +113,8 @@ PLACES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_stands_in_a_files_place_is_refused(place: str) -> None:
+def test_what_stands_in_a_files_place_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "_LARGEST", LARGEST)  # a user's own prompts may be a whole GiB, which takes its time
     for name, kind in KINDS.items():
         if name in _NO_FILES:
             continue

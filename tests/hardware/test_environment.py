@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fake_nvml import REASONS, UUID, FakeNvml
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.hardware import environment
@@ -22,58 +23,10 @@ from specbench.hardware.environment import Device, Environment, capture, fingerp
 from specbench.profiling import doctor
 from specbench.profiling.doctor import Check, doctor_checks
 
-UUID = "11111111-2222-3333-4444-555555555555"
-REASONS = 0x1 | 0x4 | 0x40  # idle, power cap, hardware thermal slowdown
-
 
 def check(name: str, out: Path = Path()) -> Check:
     (found,) = (one for one in doctor_checks(out) if one.name == name)
     return found
-
-
-class FakeNvml(ModuleType):
-    """NVML with one GPU whose temperature sensor it does not support."""
-
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self) -> None:
-        super().__init__("pynvml")
-        self.reasons, self.pids, self.busy, self.open = REASONS, [os.getpid()], 0, 0
-
-    def nvmlInit(self) -> None:  # noqa: N802 (NVML's own names)
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.open -= 1
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "580.65.06"
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        if uuid != f"GPU-{UUID}":
-            raise self.NVMLError("not found")
-        return uuid
-
-    def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> int:  # noqa: N802
-        return {1: 1980, 2: 3201}[kind]
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: str) -> int:  # noqa: N802
-        return 700_000
-
-    def nvmlDeviceGetTemperature(self, gpu: str, sensor: int) -> int:  # noqa: N802
-        raise self.NVMLError("not supported")
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: str) -> int:  # noqa: N802
-        return self.reasons
-
-    def nvmlDeviceGetComputeRunningProcesses(self, gpu: str) -> list[Any]:  # noqa: N802
-        return [SimpleNamespace(pid=pid) for pid in self.pids]
-
-    def nvmlDeviceGetUtilizationRates(self, gpu: str) -> Any:  # noqa: N802
-        return SimpleNamespace(gpu=self.busy)
 
 
 @pytest.fixture
@@ -87,6 +40,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: properties.name)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     fake = FakeNvml()
+    fake.silent = {"nvmlDeviceGetTemperature"}
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     return fake
 
@@ -241,13 +195,16 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_clean_checkout_none_and_another_projects(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkouts_of_ours_and_others(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert git_state(checkout) == (git(checkout, "rev-parse", "HEAD"), False)
     assert git_state(tmp_path) == (None, None)
     assert git_state(checkout / "specbench") == (None, None)  # as when installed within another project's checkout
-    monkeypatch.setenv("PATH", "")
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "--quiet")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    assert git_state(checkout) == (git(checkout, "rev-parse", "HEAD"), False)
+    monkeypatch.setenv("PATH", "")  # a machine without git
     assert git_state(checkout) == (None, None)
 
 
@@ -267,14 +224,6 @@ def test_only_sources_make_it_dirty(checkout: Path) -> None:
     empty.mkdir()
     git(empty, "init", "--quiet")
     assert git_state(empty) == (None, False)
-
-
-def test_a_hooks_git_variables_do_not_redirect(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    git(other, "init", "--quiet")
-    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    assert git_state(checkout) == (git(checkout, "rev-parse", "HEAD"), False)
 
 
 # Doctor

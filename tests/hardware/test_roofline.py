@@ -44,18 +44,23 @@ def point(rows: int, context: int, slots: int, seconds: float) -> StepPoint:
 DEVICE = Ceilings(bytes_per_s=1000.0, flops_per_s=4000.0)
 
 
-def test_the_cost_of_one_row_by_hand() -> None:
+def test_the_cost_of_rows_and_slots_by_hand() -> None:
     cost = step_cost(shape(), rows=1, context=9)
     # Scores and values: 4 heads × (3 + 5) × 10 keys. Weights, then 9 cached tokens read, one written and read.
     assert cost.flops == 2 * (100 + 40 + 4 * 8 * 10)
     assert cost.bytes == 2 * (100 + 40 + 6 + 4) + 2 * (2 * 8 * (9 + 2))
     assert cost.intensity == cost.flops / cost.bytes
-
-
-def test_slots_share_the_weights_and_not_the_cache() -> None:
     cost = step_cost(shape(), rows=3, context=9, slots=2)
     assert cost.flops == 2 * 6 * (100 + 40 + 4 * 8 * (9 + 3))
     assert cost.bytes == 2 * (100 + 40 + 6 + 6 * 4) + 2 * (2 * 2 * 8 * (9 + 6))
+
+    def layers(count: int) -> ModelShape:
+        return shape(attention=(AttentionLayers(layers=count, query_heads=4, kv_heads=2, key_size=3, value_size=5),))
+
+    one, three, none = (step_cost(made, 2, 9) for made in (layers(1), layers(3), shape(attention=())))
+    assert three.flops - none.flops == 3 * (one.flops - none.flops) > 0
+    assert three.bytes - none.bytes == 3 * (one.bytes - none.bytes) > 0
+    assert layers(3).token_bytes == 3 * layers(1).token_bytes
 
 
 def test_experts_are_read_as_often_as_different_ones_are_hit() -> None:
@@ -144,12 +149,17 @@ def test_every_measured_step_is_met_and_one_slot_is_needed() -> None:
         StepTimes(shape(), DEVICE, [point(1, 15, 4, 1.0)])
 
 
-def test_between_two_row_counts_the_share_of_the_bound_is_their_geometric_mean() -> None:
+def test_step_times_between_and_beyond_what_was_measured() -> None:
     times = StepTimes(shape(), DEVICE, MEASURED)
     share = math.sqrt(bound(1, 15) / 2.0 * bound(16, 15) / 5.0)  # 4 lies in the middle of 1 and 16
     assert times.seconds(4, 15) == pytest.approx(bound(4, 15) / share)
     share = math.sqrt(bound(1, 15) / 2.0 * bound(1, 255) / 20.0)  # 1 + 63 in the middle of 1 + 15 and 1 + 255
     assert times.seconds(1, 63) == pytest.approx(bound(1, 63) / share)
+    times = StepTimes(shape(), DEVICE, MEASURED)
+    assert times.seconds(512, 15) == pytest.approx(30.0 * bound(512, 15) / bound(64, 15))
+    assert times.seconds(1, 4095) == pytest.approx(20.0 * bound(1, 4095) / bound(1, 255))
+    # 64 rows were measured at the short context only: the long one goes on with what it has.
+    assert times.seconds(64, 255) == pytest.approx(50.0 * bound(64, 255) / bound(16, 255))
 
 
 def test_slots_correct_the_share_of_one_slot_with_all_their_rows() -> None:
@@ -161,14 +171,6 @@ def test_slots_correct_the_share_of_one_slot_with_all_their_rows() -> None:
     assert times.seconds(1, 15, 8) / without.seconds(1, 15, 8) == pytest.approx(correction)
 
 
-def test_outside_of_what_was_measured_seconds_grow_with_the_bound() -> None:
-    times = StepTimes(shape(), DEVICE, MEASURED)
-    assert times.seconds(512, 15) == pytest.approx(30.0 * bound(512, 15) / bound(64, 15))
-    assert times.seconds(1, 4095) == pytest.approx(20.0 * bound(1, 4095) / bound(1, 255))
-    # 64 rows were measured at the short context only: the long one goes on with what it has.
-    assert times.seconds(64, 255) == pytest.approx(50.0 * bound(64, 255) / bound(16, 255))
-
-
 @pytest.mark.parametrize(
     ("asked", "inside"),
     [
@@ -178,13 +180,3 @@ def test_outside_of_what_was_measured_seconds_grow_with_the_bound() -> None:
 )
 def test_it_tells_inside_from_outside(asked: tuple[int, int, int], inside: bool) -> None:
     assert StepTimes(shape(), DEVICE, MEASURED).covers(*asked) is inside
-
-
-def test_every_layer_attends_and_has_a_cache_of_its_own() -> None:
-    def layers(count: int) -> ModelShape:
-        return shape(attention=(AttentionLayers(layers=count, query_heads=4, kv_heads=2, key_size=3, value_size=5),))
-
-    one, three, none = (step_cost(made, 2, 9) for made in (layers(1), layers(3), shape(attention=())))
-    assert three.flops - none.flops == 3 * (one.flops - none.flops) > 0
-    assert three.bytes - none.bytes == 3 * (one.bytes - none.bytes) > 0
-    assert layers(3).token_bytes == 3 * layers(1).token_bytes

@@ -123,14 +123,11 @@ def test_a_step_that_takes_longer_than_foreseen_is_left_out_after_all(measured: 
     assert clock.now <= 6.0
 
 
-def test_the_first_step_is_measured_whatever_the_time(measured: Any) -> None:
+def test_the_first_step_is_measured_whatever_the_time_and_slow_ones_end_early(measured: Any) -> None:
     points, left_out = measured(Clock(), 0.0)
     assert cells_of(points) == {CELLS[0]}
     assert [one.steps for one in points] == [3]
     assert len(left_out) == len(CELLS) - 1
-
-
-def test_steps_that_turn_out_slower_end_the_rounds_early(measured: Any) -> None:
     # Each step is slower than the one before by as much as the first took.
     points, _ = measured(Clock(drift=1.0), 4.0)
     assert {one.steps for one in points} == {3}

@@ -73,11 +73,6 @@ def test_bad_entries_are_refused_by_name(before: str, after: str, says: str) -> 
     assert says in str(refused.value)
 
 
-def test_a_speedup_that_contradicts_its_tok_s_needs_a_note() -> None:
-    wrong = TABLE.replace("speedup = 2.50", 'speedup = 2.60, note = "its tok/s give 2.50"')
-    assert not consistent(read(wrong).claims[0])
-
-
 @pytest.mark.parametrize(
     ("speedup", "tok_s", "baseline", "agrees"),
     [
@@ -121,13 +116,15 @@ def test_the_jacobi_forcing_row_is_there_and_its_baseline_is_bound_by_launches()
     assert all(share is not None and share < 0.4 for share in shares)
 
 
-def test_every_row_that_contradicts_itself_says_what_its_tok_s_give() -> None:
+def test_every_row_agrees_with_itself_or_says_that_it_does_not() -> None:
     wrong = [claim for claim in claims().claims if not consistent(claim)]
     assert len(wrong) > 10
     for row in wrong:
         assert row.tok_s is not None
         assert row.baseline_tok_s is not None
         assert any(f"{row.tok_s / row.baseline_tok_s:.{digits}f}" in row.note for digits in (1, 2, 3)), row
+    noted = TABLE.replace("speedup = 2.50", 'speedup = 2.60, note = "its tok/s give 2.50"')
+    assert not consistent(read(noted).claims[0])
 
 
 def test_published_rows_say_where_they_come_from_in_our_names() -> None:

@@ -114,7 +114,7 @@ def test_a_sound_run_is_used_and_one_that_was_killed_is_not_complete(run: Path) 
     assert made.rows[1].tokens_per_forward == pytest.approx(3)
 
 
-def test_they_are_found_below_a_folder_once_each(run: Path) -> None:
+def test_they_are_found_below_a_folder_once_each(run: Path, tmp_path: Path) -> None:
     outer = run.parent
     profile(outer / "deep" / "er" / "p")
     (outer / "deep" / "link").symlink_to(outer)
@@ -126,16 +126,6 @@ def test_they_are_found_below_a_folder_once_each(run: Path) -> None:
     assert [made.folder for made in found.runs] == [run.name]
     assert [name for name, _ in found.profiles] == ["p"]
     assert found.skipped == ()
-
-
-def test_a_copy_is_not_a_second_run(run: Path) -> None:
-    shutil.copytree(run, run.parent / "copy")
-    found = gather([run.parent])
-    assert len(found.runs) == 1
-    assert [(each.folder, each.why) for each in found.skipped] == [("copy", f"the same run as {run.name}")]
-
-
-def test_a_path_without_any_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="holds no run, sweep or profile"):
         gather([tmp_path])
@@ -143,6 +133,13 @@ def test_a_path_without_any_is_an_error(tmp_path: Path) -> None:
         gather([tmp_path / "nowhere"])
     with pytest.raises(UsageError, match="is not a folder"):
         gather([tmp_path / "file"])
+
+
+def test_a_copy_is_not_a_second_run(run: Path) -> None:
+    shutil.copytree(run, run.parent / "copy")
+    found = gather([run.parent])
+    assert len(found.runs) == 1
+    assert [(each.folder, each.why) for each in found.skipped] == [("copy", f"the same run as {run.name}")]
 
 
 def test_a_damaged_sweep_or_profile_is_named(tmp_path: Path, run: Path) -> None:

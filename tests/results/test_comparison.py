@@ -46,7 +46,7 @@ def row(found: dict[str, Any], label: str, run: str = "B") -> dict[str, Any]:
 # ------------------------------------------------------------------ what is told
 
 
-def test_a_planted_slow_down_of_5_percent_is_told_and_equal_runs_are_not(made: Callable[..., Path]) -> None:
+def test_a_planted_slow_down_of_5_percent_is_told_and_only_a_proven_one_counts(made: Callable[..., Path]) -> None:
     first, again = made("first", noisy(1)), made("again", noisy(2))
     slower = made("slower", noisy(3, {"jetspec": 1.05}))
     same, other = compared(first, again), compared(first, slower)

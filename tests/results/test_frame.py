@@ -61,7 +61,7 @@ def test_rates_of_requests_that_shared_the_engine_count_their_share_of_it() -> N
     assert (frame["tpot_s"] * decoded).tolist() == pytest.approx(frame["decode_s"].tolist())
 
 
-def test_columns_are_typed() -> None:
+def test_columns_are_typed_and_several_runs_are_one_table() -> None:
     frame = specbench.load(RUN)
     assert {name: str(frame[name].dtype) for name in REQUEST} == REQUEST
     said = {
@@ -74,9 +74,6 @@ def test_columns_are_typed() -> None:
     assert set(frame.loc[frame["method"] == "jacobi", "option_block_size"]) == {16}
     assert frame.loc[frame["method"] == "ar", "option_block_size"].isna().all()
     assert set(frame["run"]) == {RUN.name}
-
-
-def test_several_runs_are_one_table() -> None:
     frame = specbench.load(*COMMITTED)
     assert frame["run"].value_counts().to_dict() == {path.name: len(read_run(path).records) for path in COMMITTED}
     assert frame.index.tolist() == list(range(len(frame)))

@@ -128,15 +128,12 @@ def test_only_requests_of_both_are_compared_and_the_summary_says_incomplete() ->
     assert summary(both(), 8, repeats=2)["complete"] is False
 
 
-def test_pairs_are_joined_by_prompt_and_repeat_never_by_order() -> None:
+def test_pairs_are_joined_by_prompt_and_repeats_of_one_are_one_cluster() -> None:
     records = [record("ar", n, [1] * (n + 1), 1.0) for n in range(8)]
     records += [record("mine", n, [1] * (n + 1), 0.5) for n in reversed(range(8))]
     found = row(records, "mine")
     assert found["length_changed"] == 0
     assert (found["speedup"]["low"], found["speedup"]["high"]) == (pytest.approx(2), pytest.approx(2))
-
-
-def test_repeats_of_a_prompt_are_one_cluster() -> None:
     # Five prompts six times are not thirty prompts: no interval, no verdict.
     records = [
         record(m, n, [1] * 8, s, repeat=r) for m, s in (("ar", 1.0), ("mine", 0.5)) for n in range(5) for r in range(6)
@@ -175,7 +172,7 @@ def test_answers_of_one_token_and_methods_without_requests_break_nothing() -> No
     )  # fmt: skip
 
 
-def test_accuracy_counts_what_was_scored() -> None:
+def test_right_answers_are_counted_and_compared_with_ars() -> None:
     records = both()
     verdicts = {r.request_id: r.prompt_id != "p0" for r in records if r.prompt_id != "p7"}
     accuracy = row(records, "mine", verdicts=verdicts)["accuracy"]
@@ -184,10 +181,6 @@ def test_accuracy_counts_what_was_scored() -> None:
     assert accuracy["low"] < 6 / 7 < accuracy["high"]
     assert row(records, "mine")["accuracy"] is None
     assert row(records, "mine", verdicts={})["accuracy"] is None
-
-
-def test_right_answers_beyond_ars_are_counted_on_the_prompts_of_both() -> None:
-    records = both()
     # AR has p0 to p3 right, the method p2 to p5; p6 of the method and p7 of AR are not scored.
     right = {"ar": range(0, 4), "mine": range(2, 6)}
     skipped = {request_key("mine", "p6", 0), request_key("ar", "p7", 0)}
@@ -198,13 +191,9 @@ def test_right_answers_beyond_ars_are_counted_on_the_prompts_of_both() -> None:
     assert found["verdict"] == "no difference shown"
     assert row(records, "ar", verdicts=verdicts)["accuracy_difference"] is None
     assert row(records, "mine")["accuracy_difference"] is None
-
-
-def test_more_right_answers_than_ar_are_a_gain_and_fewer_a_loss() -> None:
-    records = both()
     for more, less, sign in (("mine", "ar", 1), ("ar", "mine", -1)):
-        right = {more: {0, 1, 2, 3, 4}, less: {0, 5}}
-        verdicts = {r.request_id: int(r.prompt_id[1:]) in right[r.method] for r in records}
+        passed = {more: {0, 1, 2, 3, 4}, less: {0, 5}}
+        verdicts = {r.request_id: int(r.prompt_id[1:]) in passed[r.method] for r in records}
         found = row(records, "mine", verdicts=verdicts)["accuracy_difference"]
         assert (found["gained"], found["lost"]) == ((4, 1) if sign > 0 else (1, 4))
         assert found["value"] == pytest.approx(sign * 3 / len({r.prompt_id for r in records}))
@@ -266,7 +255,7 @@ def grouped() -> list[RequestRecord]:
     return records
 
 
-def test_groups_are_the_first_part_of_a_category_and_overall_is_everything() -> None:
+def test_groups_are_the_first_part_of_a_category_and_have_a_mat() -> None:
     groups = row(grouped(), "mine", prompts=4)["groups"]
     assert {name: figures["prompts"] for name, figures in groups.items()} == {"talk": 2, "code": 1, "overall": 4}
     assert groups["talk"]["tokens_per_forward"] == pytest.approx(8 / 3)
@@ -274,9 +263,6 @@ def test_groups_are_the_first_part_of_a_category_and_overall_is_everything() -> 
     one = [r for r in grouped() if r.category.startswith("talk")]
     assert list(row(one, "mine", prompts=2)["groups"]) == ["talk"]
     assert row(both(), "mine")["groups"] == {}
-
-
-def test_spec_benchs_mat_counts_the_prefill_as_a_forward_that_keeps_one_token() -> None:
     groups = row(grouped(), "mine", prompts=4)["groups"]
     assert groups["talk"]["specbench_mat"] == pytest.approx((1 + 3 + 3 + 2) / 4)
     assert row(grouped(), "ar", prompts=4)["groups"]["talk"]["specbench_mat"] == 1
@@ -347,7 +333,7 @@ def looked(number: int, watts: float | None, joules: float | None, **changes: An
     return record("mine", number, [4, 4], 1.0, gpu=GpuTrace.model_validate(trace | changes))
 
 
-def test_the_gpu_of_a_method_is_medians_the_highest_temperature_and_the_energy_of_a_token() -> None:
+def test_the_gpu_of_a_method_and_one_that_tells_nothing() -> None:
     mine = [
         looked(0, 400.0, 90.0, throttled=["power cap"]),
         looked(1, 600.0, 45.0, temperature_c=None, throttled=["thermal slowdown", "power cap"]),
@@ -360,18 +346,12 @@ def test_the_gpu_of_a_method_is_medians_the_highest_temperature_and_the_energy_o
         "sm_clock_mhz": 1950, "power_w": 410, "temperature_c": 52, "energy_per_token_j": pytest.approx(135 / 18),
         "throttled": 2, "throttle_reasons": ["power cap", "thermal slowdown"],
     }  # fmt: skip
-
-
-def test_a_gpu_that_tells_nothing_has_no_figures() -> None:
     nothing = {"sm_clock_mhz": None, "temperature_c": None, "throttled": None}
     found = row([looked(0, None, None, **nothing)], "mine", prompts=1)["gpu"]
     assert found == {
         "sm_clock_mhz": None, "power_w": None, "temperature_c": None, "energy_per_token_j": None,
         "throttled": 0, "throttle_reasons": [],
     }  # fmt: skip
-
-
-def test_the_summary_is_json() -> None:
     more = [
         looked(7, 400.0, None),
         traced(8, (1, 2, 3, 4, 5, 6)),

@@ -69,7 +69,7 @@ def test_a_figure_that_is_no_number_and_a_summary_without_rows_are_damage(tmp_pa
     content["rows"][1]["decode_tok_s"] = float("nan")
     with pytest.raises(UsageError, match=r"summary.json is damaged"):
         read(tmp_path, content)
-    for rows in (None, [], {}):
+    for rows in list[Any]((None, [], {})):
         with pytest.raises(UsageError, match=r"summary.json is damaged .field 'rows'"):
             read(tmp_path, {"complete": True, "rows": rows})
     with pytest.raises(ValidationError):

@@ -148,7 +148,7 @@ def test_busy_shares_add_up_to_the_time_the_engine_worked(concurrency: int) -> N
         assert record.start_s + record.latency_s <= (clock.now - before) / S + 1e-9
 
 
-def test_a_step_is_shared_evenly_and_a_prefill_is_its_own() -> None:
+def test_a_step_is_shared_evenly_and_slots_refill_in_order() -> None:
     # Two slots, steps of 8 s. Both sequences step together once (4 s each); p02 then has a step of its own (8 s).
     engine = Engine(Clock(), slots=2, fixed=8 * S)
     first, second = runner(engine, 2).segment(toy(), [request(1, 2), request(2, 3)])
@@ -157,9 +157,6 @@ def test_a_step_is_shared_evenly_and_a_prefill_is_its_own() -> None:
     # On the wall, p01 also waited for the prefill of p02.
     assert (first.ttft_s, first.decode_s) == (8, 16)
     assert (second.ttft_s, second.decode_s) == (8, 16)
-
-
-def test_slots_refill_in_order_as_soon_as_one_is_free() -> None:
     engine = Engine(Clock(), slots=3)
     records = list(runner(engine, 3).segment(toy(), [request(n, b) for n, b in enumerate([5, 2, 4, 3, 1, 2], 1)]))
     # Steps left after the prefill: p1 4, p2 1, p3 3, p4 2, p5 0, p6 1. p4 takes p2's slot after step 1; after step 3,
@@ -167,9 +164,6 @@ def test_slots_refill_in_order_as_soon_as_one_is_free() -> None:
     served = [sorted(slot for slot in trees) for trees in engine.trees]
     assert served == [[0, 1, 2], [0, 1, 2], [0, 1, 2], [0, 1]]
     assert [r.prompt_id for r in records] == ["p02", "p03", "p04", "p05", "p01", "p06"]
-
-
-def test_a_record_is_handed_over_before_the_next_forward() -> None:
     # What is finished is on disk before anything else can fail: killing a run loses the requests in flight only.
     engine = Engine(Clock(), slots=2)
     forwards = []
@@ -376,7 +370,7 @@ def test_what_is_no_part_of_decoding_is_on_no_clock(who: str, concurrency: int) 
     assert run(1000 * S) == run(0)
 
 
-def test_the_consumers_time_costs_nobody_energy() -> None:
+def test_what_leaves_nothing_behind() -> None:
     clock = Clock()
     made = runner(Engine(clock, slots=2, fixed=S), 2, gpu=metered(clock, 500))
     joules = []
@@ -386,9 +380,6 @@ def test_the_consumers_time_costs_nobody_energy() -> None:
         clock.now += 1000 * S
     # Two prefills of 1 s, the second of which both were in their slots, and two steps of both.
     assert joules == pytest.approx([500 * (1 + 0.5 + 1), 500 * (0.5 + 1)])
-
-
-def test_a_segment_that_failed_leaves_nothing_that_shares_in_the_next() -> None:
     clock = Clock()
     engine = Engine(clock, slots=3, fixed=S)
     made = runner(engine, 3, gpu=metered(clock, 500))

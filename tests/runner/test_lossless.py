@@ -229,7 +229,7 @@ def test_flips_are_counted_and_every_position_is_compared_once() -> None:
     assert (found.noise.positions, found.noise.flips, found.noise.floor) == (8, 3, 0.5)
 
 
-def test_the_noise_floor_is_that_of_the_arithmetic() -> None:
+def test_the_noise_floor_is_that_of_the_arithmetic_and_survives_flips() -> None:
     floors = []
     for dtype in (torch.float32, torch.bfloat16):
         engine = engine_on(untied().to(dtype))
@@ -238,9 +238,6 @@ def test_the_noise_floor_is_that_of_the_arithmetic() -> None:
         finally:
             engine.close()
     assert 0 <= floors[0] < 1e-3 < floors[1]
-
-
-def test_the_floor_survives_flips_inside_a_wide_step() -> None:
     # The output offered is not what the engine would write: wide steps accept only part of it and must go on there.
     engine = engine_on(untied())
     try:

@@ -89,14 +89,11 @@ def test_which_rows_are_told_what() -> None:
     assert seen == [{8, 9}, {7}]  # behind either 7; and 6 is a row that nobody can accept
 
 
-def test_a_vocabulary_that_is_all_drafted_is_refused_in_one_line() -> None:
+def test_a_request_repeats_and_a_vocabulary_that_is_all_drafted_is_refused() -> None:
     acceptance = Acceptance.of(SimulatedAcceptance(mean=1, spread=0), "0", 4, STOPS)
     assert acceptance.forced(TokenTree([0, 0, 1], [-1, 0, 0]))[0] == 2  # all that is left
     with pytest.raises(UsageError, match="a row drafts all 4 tokens of the vocabulary"):
         acceptance.forced(TokenTree([0, 0, 1, 2], [-1, 0, 0, 0]))
-
-
-def test_a_request_repeats_and_another_differs() -> None:
     tree = TokenTree.chain(list(range(1, 17)))
     asked = SimulatedAcceptance(mean=6, spread=4)
 

@@ -100,15 +100,12 @@ def test_origins_are_a_letter_per_kept_token(whole: bool) -> None:
     assert (made.tokens.drafts is not None) == whole
 
 
-def test_a_step_that_the_budget_cuts_has_no_bonus() -> None:
+def test_what_a_stop_cuts_is_kept_beside_the_text_without_a_bonus() -> None:
     made = traced.record(as_bytes, 1, [(CHAIN, [0, 1, 2, 3], 9)], budget=3)
     assert made.tokens is not None
     assert made.tokens.origins == "abb"
     assert made.tokens.drafts is not None
     assert made.tokens.drafts[0].path == [1, 2, 3]  # the forward accepted them all the same
-
-
-def test_what_a_stop_string_cut_is_kept_beside_the_text() -> None:
     draft = TokenTree.chain(list(b"aXSTOPab"))
     made = traced.record(as_bytes, ord("a"), [(draft, range(8), ord("c"))], stops=["STOP"])
     assert made.tokens is not None

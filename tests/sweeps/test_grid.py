@@ -62,15 +62,12 @@ def test_axes_belong_to_methods_rows_and_runs() -> None:
     assert (grid.concurrency, labels(grid)) == ((1, 4), ["jf n=16", "jf n=32"])
 
 
-def test_a_preset_is_an_axis_and_what_is_swept_beside_it_wins() -> None:
+def test_presets_and_too_large_trees_are_cells_apart() -> None:
     grid = made("lookahead", "preset=15/5/15,10/5/10", "W=3,20")
     assert labels(grid) == [f"lookahead preset={p} W={w}" for p in ("15/5/15", "10/5/10") for w in (3, 20)]
     options = [cell.method.options.model_dump() for cell in grid.cells]
     assert [(o["window_size"], o["guess_set_size"]) for o in options] == [(3, 15), (20, 15), (3, 10), (20, 10)]
     assert grid.cells[0].values == {"preset": "15/5/15", "window_size": 3}
-
-
-def test_cells_with_too_large_trees_are_kept_apart() -> None:
     grid = made("jf", "n=64,512", "K=2,4")
     assert labels(grid) == ["jf n=64 K=2", "jf n=64 K=4"]
     assert [cell.label for cell in grid.too_large] == ["jf n=512 K=2", "jf n=512 K=4"]

@@ -28,7 +28,7 @@ def speedup(of: Measured, label: str, **more: Any) -> Ratio:
     return found
 
 
-def test_a_speedup_is_a_ratio_of_pooled_seconds_per_token() -> None:
+def test_speedups_are_of_pooled_seconds_with_turns_added_up() -> None:
     made = measured(
         record("ar", "p0", tokens=11, decode_s=10.0), record("ar", "p1", tokens=31, decode_s=20.0),
         record(A, "p0", tokens=11, decode_s=4.0), record(A, "p1", tokens=21, decode_s=6.0),
@@ -38,6 +38,9 @@ def test_a_speedup_is_a_ratio_of_pooled_seconds_per_token() -> None:
     assert found.value == pytest.approx((30 / 40) / (10 / 30))
     assert found.interval is None  # two prompts are too few for one
     assert found.clusters == 2
+    turns = (("ar", 1, 11, 10.0), ("ar", 2, 6, 5.0), (A, 1, 11, 3.0), (A, 2, 6, 2.0))
+    found = speedup(measured(*(record(m, "p0", turn=t, tokens=n, decode_s=s) for m, t, n, s in turns)), A)
+    assert (found.value, found.clusters) == (pytest.approx(3.0), 1)
 
 
 def test_only_prompts_that_both_have_count_and_of_these_only_the_wanted() -> None:
@@ -49,22 +52,13 @@ def test_only_prompts_that_both_have_count_and_of_these_only_the_wanted() -> Non
     assert made.speedup(B) is None
 
 
-def test_turns_of_a_prompt_are_added_up() -> None:
-    turns = (("ar", 1, 11, 10.0), ("ar", 2, 6, 5.0), (A, 1, 11, 3.0), (A, 2, 6, 2.0))
-    found = speedup(measured(*(record(m, "p0", turn=t, tokens=n, decode_s=s) for m, t, n, s in turns)), A)
-    assert (found.value, found.clusters) == (pytest.approx(3.0), 1)
-
-
-def test_a_cell_is_paired_with_the_plain_decoding_of_its_own_pass() -> None:
+def test_cells_are_paired_by_pass_and_by_prompt() -> None:
     # The machine is three times slower in the second pass; its cell is no slower for that.
     passes = (("ar", 0, 4.0), (A, 0, 2.0), ("ar", 1, 12.0), (B, 1, 6.0))
     made = measured(*(record(label, "p0", repeat=again, decode_s=s) for label, again, s in passes))
     assert speedup(made, A).value == speedup(made, B).value == pytest.approx(2.0)
     assert made.ranked([A, B]) == [A, B]  # equal ones stay in their order
     assert made.ranked([B, A]) == [B, A]
-
-
-def test_two_cells_are_compared_prompt_by_prompt_whatever_their_passes() -> None:
     made = measured(
         *(record(A, f"p{at}", decode_s=at + 1.0) for at in range(3)),
         *(record(B, f"p{at}", repeat=1, decode_s=1.0) for at in range(1, 4)),

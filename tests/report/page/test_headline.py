@@ -37,7 +37,7 @@ def table(made: Run) -> list[Row]:
     return list(headline("humaneval v2", [made]).rows)
 
 
-def test_the_conditions_say_how_the_prompts_were_chosen(tmp_path: Path) -> None:
+def test_conditions_and_settings_are_said(tmp_path: Path) -> None:
     made = config(("fast",), 8)
     for seed, words in ((0, "prompts: 8 of 164, drawn by seed 0"), (None, "prompts: first 8 of 164")):
         task = made.task.model_copy(update={"taken": Taken(of=164, seed=seed)})
@@ -45,6 +45,11 @@ def test_the_conditions_say_how_the_prompts_were_chosen(tmp_path: Path) -> None:
         found = read_whole_run(folder(tmp_path / str(seed), made.model_copy(update={"task": task}), records))
         assert f" · {words} · at most 64 new tokens" in conditions(found)
     assert " · 8 prompts · at most" in conditions(run(tmp_path / "all"))
+    assert settings(config(["jf", "jf#2", "pld"], 8).methods) == {"ar": "", "jf": "n 16", "jf#2": "n 32", "pld": ""}
+    (path,) = RESULTS.glob("*-ar+ar@base+msn-mbpp-*")
+    based = read_whole_run(path)
+    assert [row.method for row in based.rows] == ["ar", "ar@base", "msn"]
+    assert [row.method for row in candidates(based)] == ["msn"]
 
 
 def test_a_row_stands_beside_its_ar_twin(tmp_path: Path) -> None:
@@ -80,13 +85,6 @@ def test_lossy_rows_stand_apart_and_last_and_without_quality_withhold_their_spee
     assert "fast" not in shown
 
 
-def test_ar_of_the_base_is_no_candidate() -> None:
-    (path,) = RESULTS.glob("*-ar+ar@base+msn-mbpp-*")
-    made = read_whole_run(path)
-    assert [row.method for row in made.rows] == ["ar", "ar@base", "msn"]
-    assert [row.method for row in candidates(made)] == ["msn"]
-
-
 def test_no_verdict_without_an_interval(tmp_path: Path) -> None:
     found = cells(table(run(tmp_path, prompts=5)), "fast")
     assert found["speedup"] == "4.00"
@@ -97,10 +95,6 @@ def test_no_verdict_without_an_interval(tmp_path: Path) -> None:
 
     lying = run(tmp_path / "b", prompts=5, change=lie)
     assert cells(table(lying), "fast")["verdict"] == "no verdict"
-
-
-def test_settings_are_what_tells_rows_of_a_method_apart() -> None:
-    assert settings(config(["jf", "jf#2", "pld"], 8).methods) == {"ar": "", "jf": "n 16", "jf#2": "n 32", "pld": ""}
 
 
 def test_a_simulated_row_says_so_wherever_it_stands(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_phases_are_stacked_and_histograms_side_by_side() -> None:
     assert cards.kept_word(8) == "8+"
 
 
-def test_dumbbells_have_a_mark_for_each_figure_that_is_known() -> None:
+def test_dumbbells_and_scatters_have_a_mark_for_each_figure() -> None:
     (panel,) = cards.dumbbells([cards.Dumbbell("x", 4.0, 1.2, None), cards.Dumbbell("y", 2.0, 0.4, 9.0)]).axes
     marks = {str(line.get_label()): np.asarray(line.get_xdata()).tolist() for line in panel.lines}
     assert marks["claimed"] == [4, 2]
@@ -145,9 +145,6 @@ def test_dumbbells_have_a_mark_for_each_figure_that_is_known() -> None:
     assert (math.isnan(marks["both at the bound"][0]), marks["both at the bound"][1]) == (True, 9)
     assert panel.get_xlim()[0] == 0
     assert panel.get_xlim()[1] > 9
-
-
-def test_a_scatter_has_its_points_and_each_name_once() -> None:
     (panel,) = cards.scatter({"ar": (10.0, HALF), "jf": (20.0, HALF)}, "pass@1").axes
     seen = [(*np.asarray(line.get_xydata()).ravel().tolist(), line.get_color()) for line in panel.lines]
     assert seen == [(10, 0.5, style.INK), (20, 0.5, style.PALETTE[0])]

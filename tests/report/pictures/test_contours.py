@@ -126,23 +126,17 @@ def test_cells_are_drawn_where_they_are_and_in_the_colour_of_their_value() -> No
     drawn = next(c for c in panel.collections if c.get_label() == MEASURED)
     expected = [plane(n, pool) for n, pool in np.asarray(drawn.get_offsets())]
     assert np.asarray(drawn.get_array()) == pytest.approx(expected)
-
-
-def test_the_grid_of_a_whole_sweep_shows_what_a_slice_of_it_lacks() -> None:
     whole = grid()
     panel = speed(contour(whole[whole["n"] != 16], "n", "pool", grid=whole))
     assert marks(panel, MISSING) == {(16, 1), (16, 2), (16, 4)}
     assert band(panel, 11, 2) is None
-
-
-def test_axes_are_logarithmic_where_the_options_are() -> None:
     panel = panels(contour(grid(pools=(0.5, 0.6, 0.7)), "n", "pool"))[0]
     assert (panel.get_xscale(), panel.get_yscale()) == ("log", "linear")
     assert [text.get_text() for text in panel.get_xticklabels()] == ["8", "16", "32", "64"]
     assert [text.get_text() for text in panel.get_yticklabels()] == ["0.5", "0.6", "0.7"]
 
 
-def test_the_best_has_a_star_its_interval_and_rings_around_its_equals() -> None:
+def test_the_best_has_a_star_and_needs_no_interval() -> None:
     frame = set_at(grid(decode_tok_s_half=3.0), 64, 4, best=True, within_noise=True)
     frame = set_at(set_at(frame, 64, 2, within_noise=True), 32, 4, within_noise=True)
     figure = contour(frame, "n", "pool")
@@ -151,9 +145,6 @@ def test_the_best_has_a_star_its_interval_and_rings_around_its_equals() -> None:
         assert marks(panel, ALIKE) == {(64, 2), (32, 4)}
     assert [text.get_text() for text in speed(figure).texts] == ["88.0 tok/s\n[85.0, 91.0]"]
     assert [text.get_text() for text in panels(figure)[0].texts] == ["8.80 TPF"]
-
-
-def test_the_best_needs_no_interval_and_what_is_elsewhere_is_said_to_be() -> None:
     assert [t.get_text() for t in speed(contour(set_at(grid(), 8, 1, best=True), "n", "pool")).texts] == ["50.0 tok/s"]
     elsewhere = "The best cell of this concurrency is not among these"
     assert elsewhere in note(contour(grid(), "n", "pool"))

@@ -106,7 +106,7 @@ def test_the_picture_shows_lines_bands_and_crossings() -> None:
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "8", "16"]
 
 
-def test_the_note_names_what_crosses_and_what_does_not() -> None:
+def test_notes_say_what_crosses_and_where_predictions_do() -> None:
     slow = busy("slow", {2: (0.4, 0.5, 0.6), 4: (0.8, 0.9, 1.1)})
     pld = busy("pld", {1: (1.4, 1.5, 1.6), 16: (1.1, 1.2, 1.3)})
     frame = pd.concat([busy("jf", {8: 1.5, 16: 0.5}), pld, slow, busy("msn", {2: 1.0})], ignore_index=True)
@@ -116,20 +116,6 @@ def test_the_note_names_what_crosses_and_what_does_not() -> None:
     assert "slow does not pay where measured, from 2 to 4, in part within noise." in said
     assert "msn does not pay at 2, in part within noise." in said
     assert said.count("jf") == 1
-
-
-def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
-    mine = busy("jf", {1: 2.0, 4: 1.5}).assign(predicted_decode_tok_s=[90.0, 200.0])
-    ar = cells([{"method": "ar", "concurrency": c, "predicted_decode_tok_s": p} for c, p in ((4, 160.0), (1, 40.0))])
-    axes = panel(crossing(pd.concat([mine, ar], ignore_index=True)))
-    (drawn,) = (line for line in axes.lines if line.get_linestyle() == "--" and len(points(line)))
-    assert points(drawn) == [(1, 2.25), (4, 1.25)]
-    assert PREDICTED in axes.get_legend_handles_labels()[1]
-    without = panel(crossing(mine))  # no prediction of AR, so no ratio
-    assert [line for line in without.lines if line.get_linestyle() == "--"] == []
-
-
-def test_the_note_says_where_a_predicted_line_crosses_and_what_is_not_in_it() -> None:
     mine = busy("jf", {1: 2.0, 4: 1.5, 16: 0.5}).assign(predicted_decode_tok_s=[80.0, 200.0, 100.0])
     ar = cells(
         [
@@ -142,6 +128,17 @@ def test_the_note_says_where_a_predicted_line_crosses_and_what_is_not_in_it() ->
     assert "Predicted: jf stops paying between 4 and 16 (at about 10.1)." in said
     assert "rows of padding and slots that stand empty" in said
     assert "Predicted" not in crossing(mine).get_supxlabel()
+
+
+def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
+    mine = busy("jf", {1: 2.0, 4: 1.5}).assign(predicted_decode_tok_s=[90.0, 200.0])
+    ar = cells([{"method": "ar", "concurrency": c, "predicted_decode_tok_s": p} for c, p in ((4, 160.0), (1, 40.0))])
+    axes = panel(crossing(pd.concat([mine, ar], ignore_index=True)))
+    (drawn,) = (line for line in axes.lines if line.get_linestyle() == "--" and len(points(line)))
+    assert points(drawn) == [(1, 2.25), (4, 1.25)]
+    assert PREDICTED in axes.get_legend_handles_labels()[1]
+    without = panel(crossing(mine))  # no prediction of AR, so no ratio
+    assert [line for line in without.lines if line.get_linestyle() == "--"] == []
 
 
 def test_of_many_settings_those_that_lead_somewhere_are_told_apart() -> None:

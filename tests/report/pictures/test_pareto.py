@@ -49,7 +49,7 @@ def test_the_front_is_what_no_other_beats(speed: list[float], accuracy: list[flo
     assert front(np.array(speed, dtype=float), np.array(accuracy, dtype=float)).tolist() == ahead
 
 
-def test_points_stand_at_their_figures_and_the_front_steps_down_between_them() -> None:
+def test_points_stand_at_their_figures_with_names_of_some() -> None:
     axes = drawn(CELLS)
     assert points(axes, "ar") == [(40.0, 0.8)]
     assert points(axes, "jf") == [(60.0, 0.8), (90.0, 0.7), (80.0, 0.6)]
@@ -57,6 +57,8 @@ def test_points_stand_at_their_figures_and_the_front_steps_down_between_them() -
     steps = [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())]
     # Up to 60 tok/s it is 0.8; from there on no more than 0.7, and from 90 on 0.5.
     assert steps == [(60, 0.8), (60, 0.7), (90, 0.7), (90, 0.5), (120, 0.5)]
+    axes = drawn(CELLS)
+    assert sorted(text.get_text() for text in axes.texts) == ["ar", "jf n=16", "jf n=8", "msn"]
 
 
 def test_bars_are_the_interval_of_speed_and_wilsons_of_the_answers() -> None:
@@ -79,11 +81,6 @@ def test_small_cells_beat_nobody_and_those_without_accuracy_are_counted() -> Non
     assert points(axes, f"jf: {SMALL}") == [(130.0, 1.0)]
     line = next(line for line in axes.lines if line.get_label() == FRONT)
     assert np.asarray(line.get_xdata()).max() == 120
-
-
-def test_labels_name_the_front_the_baseline_and_each_methods_fastest() -> None:
-    axes = drawn(CELLS)
-    assert sorted(text.get_text() for text in axes.texts) == ["ar", "jf n=16", "jf n=8", "msn"]
 
 
 def test_labels_of_crowded_points_hide_neither_each_other_nor_the_points() -> None:

@@ -40,20 +40,21 @@ def test_which_pictures_contours_fronts_and_crossings_make() -> None:
     assert called_for(grid().iloc[:0]) == []
 
 
-def test_the_two_options_with_most_values_are_the_axes() -> None:
+def test_options_of_many_values_make_figures_or_axes() -> None:
     frames = [grid((8, 16), (1, 2, 4), K=k) for k in range(1, 6)]
     (picture,) = called_for(pd.concat(frames, ignore_index=True))
     assert picture.name == "contour-jf-K-pool"
     drawn = picture.draw()
     assert drawn.axes[0].get_title(loc="left") == "n 8: tokens per forward"
-
-
-def test_an_option_of_many_values_makes_a_figure_each_and_one_of_few_makes_panels() -> None:
     ns = (1, 2, 4, 8, 16, 32)
     assert names(*(grid(ns, ns, K=k) for k in range(5))) == [f"contour-jf-n-pool-K_{k}" for k in range(5)]
     assert names(*(grid(ns, ns, K=k) for k in range(4))) == ["contour-jf-n-pool"]
     both = [grid(ns, ns, K=k, r=r) for r in (0.5, 0.9) for k in (1, 2, 3)]
     assert names(*both) == ["contour-jf-n-pool-r_0.5", "contour-jf-n-pool-r_0.9"]  # K has more values: the panels
+    ns = (1, 2, 4, 8, 16, 32)
+    frames = [grid(ns, ns, draft=word) for word in ("a/b", "a-b", "../c", "A b", "d")]
+    made = names(*frames)
+    assert made == [f"contour-jf-n-pool-draft_{w}" for w in ("a-b", "a-b-2", "..-c", "A-b-3", "d")]
 
 
 @pytest.mark.parametrize(("option", "values"), [("window", ("sliding", "block")), ("recycle", (True, False))])
@@ -70,13 +71,6 @@ def test_a_slice_is_drawn_on_the_grid_of_the_whole_sweep() -> None:
     _, picture = called_for(pd.concat([grid(), slow], ignore_index=True))
     missing = [c for c in picture.draw().axes[0].collections if c.get_label() == "not measured"]
     assert [len(c.get_offsets()) for c in missing] == [3]  # type: ignore[arg-type]
-
-
-def test_names_are_those_of_files_and_no_two_are_alike() -> None:
-    ns = (1, 2, 4, 8, 16, 32)
-    frames = [grid(ns, ns, draft=word) for word in ("a/b", "a-b", "../c", "A b", "d")]
-    made = names(*frames)
-    assert made == [f"contour-jf-n-pool-draft_{w}" for w in ("a-b", "a-b-2", "..-c", "A-b-3", "d")]
 
 
 def test_files_are_written_in_that_order_and_again_the_same(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def texts(figure: Any) -> list[str]:
     return [text.get_text() for text in (*axes.texts, *(legend.get_texts() if legend else ()))]
 
 
-def test_the_roofline_has_its_ceilings_its_knee_and_a_label_for_each_row_count() -> None:
+def test_pictures_show_ceilings_knee_contexts_and_budget() -> None:
     profile = made_up()
     figure = roofline(profile)
     said = texts(figure)
@@ -107,9 +107,6 @@ def test_the_roofline_has_its_ceilings_its_knee_and_a_label_for_each_row_count()
     under = np.interp(np.log(base.get_xdata()), np.log(ceiling.get_xdata()), np.log(ceiling.get_ydata()))
     assert (np.log(base.get_ydata()) < under).all()
     assert not any("datasheet" in text for text in texts(roofline(made_up(gpu=None, datasheet=None))))
-
-
-def test_step_times_have_a_line_and_a_bound_for_each_context_and_the_budget() -> None:
     profile = made_up()
     figure = steps(profile)
     said = texts(figure)

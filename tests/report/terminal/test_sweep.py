@@ -85,14 +85,6 @@ def test_no_figure_is_broken_and_no_label_lost(width: int) -> None:
     assert LONG.replace(" ", "") in words
 
 
-def test_at_140_columns_every_cell_is_one_line() -> None:
-    lines = shown(FEW, 140).splitlines()
-    (line,) = [line for line in lines if line.startswith("jf n=32")]
-    assert line.rstrip().endswith("best")
-    (line,) = [line for line in lines if line.startswith(LONG[:30])]
-    assert "2.45 [2.40, 2.50]" in line
-
-
 def test_the_fastest_is_first_labels_are_no_markup_and_nothing_is_a_dash() -> None:
     lines = shown([*FEW, cell("pld", 0.7)], 140).splitlines()
     names = [line.split()[0] for line in lines if "164" in line and line[:1].isalpha() and "Best" not in line]
@@ -109,21 +101,23 @@ def test_the_fastest_is_first_labels_are_no_markup_and_nothing_is_a_dash() -> No
     assert "None" not in text
 
 
-def test_only_the_fastest_cells_are_in_the_table() -> None:
+def test_only_the_fastest_cells_are_in_the_table_of_each_concurrency() -> None:
     rows = [PLAIN, *(cell(f"jf n={at}", 1 + at / 100) for at in range(SHOWN + 7))]
     text = shown(rows, 80)
     assert "7 slower cells are in the CSV." in text
     assert "jf n=26 " in text
     assert "jf n=6 " not in text
     assert re.search(r"^ar ", text, re.MULTILINE)
-
-
-def test_each_concurrency_has_a_table() -> None:
     busy = [{**row, "concurrency": 8, "best": row["label"] == "jf n=16"} for row in FEW]
     text = shown([*FEW, *busy], 140)
     assert text.index("concurrency 1") < text.index("Best of 3 cells: jf n=32")
     assert text.index("Best of 3 cells: jf n=32") < text.index("concurrency 8")
     assert text.index("concurrency 8") < text.index("Best of 3 cells: jf n=16")
+    lines = shown(FEW, 140).splitlines()
+    (line,) = [line for line in lines if line.startswith("jf n=32")]
+    assert line.rstrip().endswith("best")
+    (line,) = [line for line in lines if line.startswith(LONG[:30])]
+    assert "2.45 [2.40, 2.50]" in line
 
 
 def test_sentences_of_the_best_cell_and_its_equals() -> None:

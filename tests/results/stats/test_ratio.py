@@ -141,7 +141,7 @@ def test_seed_determines_the_interval_and_is_kept_whatever_the_blocks(monkeypatc
     assert paired_ratio(arm(baseline, tokens), arm(method, tokens), seed=1, draws=1000) == whole
 
 
-def test_clusters_widen_the_interval_of_correlated_turns() -> None:
+def test_clusters_widen_the_interval_and_order_does_not_matter() -> None:
     generator = np.random.default_rng(8)
     baseline, tokens, method = simulated(generator, 40)
     rows = [np.repeat(column, 4) for column in (baseline, tokens, method)]  # four turns as fast as one another
@@ -153,9 +153,6 @@ def test_clusters_widen_the_interval_of_correlated_turns() -> None:
     assert width(together) == pytest.approx(2.0 * width(apart), rel=0.15)  # sqrt(4 turns)
     # Copies of a prompt add nothing: exactly the interval of the prompts themselves.
     assert width(together) == pytest.approx(width(single))
-
-
-def test_row_order_does_not_matter_with_prompt_ids() -> None:
     baseline, tokens, method = simulated(np.random.default_rng(9), 30)
     ids = [f"p{i:02d}" for i in range(30)]
     order = np.random.default_rng(0).permutation(30)
