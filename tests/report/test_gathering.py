@@ -126,13 +126,15 @@ def test_they_are_found_below_a_folder_once_each(run: Path, tmp_path: Path) -> N
     assert [made.folder for made in found.runs] == [run.name]
     assert [name for name, _ in found.profiles] == ["p"]
     assert found.skipped == ()
-    (tmp_path / "file").write_text("")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "file").write_text("")
     with pytest.raises(UsageError, match="holds no run, sweep or profile"):
-        gather([tmp_path])
+        gather([empty])
     with pytest.raises(UsageError, match="is not a folder"):
-        gather([tmp_path / "nowhere"])
+        gather([empty / "nowhere"])
     with pytest.raises(UsageError, match="is not a folder"):
-        gather([tmp_path / "file"])
+        gather([empty / "file"])
 
 
 def test_a_copy_is_not_a_second_run(run: Path) -> None:

@@ -61,9 +61,8 @@ def test_a_row_stands_beside_its_ar_twin(tmp_path: Path) -> None:
         "verdict": "baseline", "step_ratio": "1", "e2e": "1", "accuracy": "8/8", "lossless": "exact", "cut": "100%",
     }  # fmt: skip
     found = cells(rows, "fast")
-    assert (found["tokens_per_forward"], found["speedup"], found["verdict"], found["step_ratio"]) == (
-        "6.00", "4.00", "faster", "0.67",
-    )  # fmt: skip
+    expected = {"tokens_per_forward": "6.00", "speedup": "4.00", "verdict": "faster", "step_ratio": "0.67"}
+    assert expected.items() <= found.items()
     assert found["accuracy"] == "0/8"
     assert cells(rows, "other")["lossless"] == "not checked"
 
