@@ -7,7 +7,7 @@ import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,32 @@ import toys
 from specbench.cli.app import main
 from specbench.common import guests, registry
 from specbench.common.errors import PluginFault
+from specbench.evals.data import DATA_DIR
+from specbench.hardware import environment
+from specbench.models.loader import load
 from specbench.results.folder import RunFolder
 
 FAULT = 6
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small() -> Iterator[None]:
+    """HumanEval from its package, which is read in no time, and nobody asks git."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv(DATA_DIR, raising=False)
+        patched.setattr(environment, "git_state", lambda root: ("c" * 40, False))
+        load("config:tiny")  # what that imports, no child has to import again
+        yield
+
+
+def raising(code: int | str) -> Callable[..., Any]:
+    """A function that ends the process, in whoever's name it is called."""
+
+    def leave(*given: Any) -> Any:
+        raise SystemExit(code)
+
+    return leave
+
 
 DECODER = """
 import os, sys, threading
@@ -88,7 +111,7 @@ def run(site: Path, *argv: object) -> forked.Forked:
     what = ("--model", "config:tiny", "--limit", 3, "--max-new-tokens", 4, "--out", site.parent / "runs")
 
     def call() -> int:
-        guests._process = os.getpid()  # a child of the tests, and yet the process that hosts
+        guests._process = os.getpid()  # of a command; a child that a command forks may end as it likes
         with site_packages.visible(site):
             return main(["run", *map(str, (*what, *argv))])
 
@@ -108,11 +131,7 @@ def error_of(done: forked.Forked, kind: str = "method") -> str:
     return errors[0]
 
 
-WAYS = {
-    "raise SystemExit(0)": "SystemExit(0)",
-    "sys.exit()": "SystemExit(None)",
-    "os._exit(0)": "os._exit(0)",
-}
+WAYS = {"raise SystemExit(0)": "SystemExit(0)", "sys.exit()": "SystemExit(None)", "os._exit(0)": "os._exit(0)"}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -121,21 +140,17 @@ def test_at_import(way: str, tmp_path: Path) -> None:
     error = error_of(run(site, "--method", "leave"))
     assert f"{WAYS[way]} at decoder.py line 2; what was finished is kept, mend it or leave it out" in error
     assert not (tmp_path / "runs").exists()
+    around = install(tmp_path / "other", value="around.leaving")
+    (around / "around" / "__init__.py").write_text(f"import os, sys\n{way}\n")
+    assert WAYS[way] in error_of(run(around, "--method", "leave"))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_at_the_import_of_what_is_around_it(way: str, tmp_path: Path) -> None:
-    site = install(tmp_path / "site", value="around.leaving")
-    (site / "around" / "__init__.py").write_text(f"import os, sys\n{way}\n")
-    assert WAYS[way] in error_of(run(site, "--method", "leave"))
-
-
-@pytest.mark.parametrize("where", ["max_rows(options)", "check(options, model)"])
-def test_before_a_model_is_loaded(where: str, tmp_path: Path) -> None:
-    site = install(tmp_path / "site", DECODER.replace(f"def {where}:", f"def {where}: os._exit(0);"))
-    done = run(site, "--method", "leave")
-    assert "os._exit(0) at decoder.py" in error_of(done)
-    assert "loading" not in done.err
+def test_before_a_model_is_loaded(tmp_path: Path) -> None:
+    for at, where in enumerate(("max_rows(options)", "check(options, model)")):
+        code = DECODER.replace(f"def {where}:", f"def {where}: os._exit(0);")
+        done = run(install(tmp_path / f"site{at}", code), "--method", "leave")
+        assert "os._exit(0) at decoder.py" in error_of(done)
+        assert "loading" not in done.err
 
 
 @pytest.mark.parametrize("way", ["sys.exit(0)", "os._exit(0)", "threading.Thread(target=lambda: os._exit(0)).start()"])
@@ -205,11 +220,10 @@ class Task:
 @pytest.mark.parametrize(
     "code",
     [
-        SCORED.replace("return Verdict", "sys.exit(0); return Verdict"),
         SCORED.replace("return Verdict", "os._exit(0); return Verdict"),
         SCORED.replace("def prompts", "if 'specbench.evals' in sys.orig_argv: sys.exit(0)\n    def prompts"),
     ],
-    ids=["scoring", "hard", "import"],
+    ids=["scoring", "import"],
 )
 def test_a_task_that_ends_its_scorer(code: str, tmp_path: Path) -> None:
     site = install(tmp_path / "site", code, kind="task")
@@ -224,10 +238,7 @@ def test_a_task_that_ends_its_scorer(code: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["__init__", "begin", "draft", "observe", "end", "measures", "top_k", "taps"])
 def test_every_call_of_a_decoder(call: str) -> None:
-    def leave(*given: Any) -> Any:
-        raise SystemExit(0)
-
-    method = toys.toy(decoder=type("Leaving", (toys.Decoder,), {call: leave}))
+    method = toys.toy(decoder=type("Leaving", (toys.Decoder,), {call: raising(0)}))
     records = toys.runner(toys.Engine(toys.Clock())).segment(method, [toys.request(1, 4)])
     with pytest.raises(PluginFault, match=r"^method 'toy' \(from specbench\) ended the command .* SystemExit\(0\) at"):
         list(records)
@@ -246,26 +257,18 @@ def test_every_call_of_a_decoder(call: str) -> None:
     ],
 )
 def test_all_else_that_a_method_is_asked(call: str, ask: Callable[[Any], Any]) -> None:
-    def leave(*given: Any) -> Any:
-        raise SystemExit("enough")
-
+    method = toys.toy(decoder=type("Leaving", (toys.Decoder,), {call: staticmethod(raising("enough"))}))
     with pytest.raises(PluginFault, match=r"^method 'toy' .*: SystemExit\('enough'\) at test_guests.py line \d+;"):
-        ask(toys.toy(decoder=type("Leaving", (toys.Decoder,), {call: staticmethod(leave)})))
+        ask(method)
 
 
 def test_an_exit_from_below_is_no_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def leave() -> Any:
-        sys.exit(0)
-
-    monkeypatch.setattr(registry, "methods", leave)
+    monkeypatch.setattr(registry, "methods", raising(0))
     assert main(["list", "methods"]) == FAULT
     assert "error: a library beneath specbench ended the command" in capsys.readouterr().err
 
 
-def test_a_worker_process_can_send_it() -> None:
+def test_a_worker_process_can_send_it_and_its_exit_code_is_listed() -> None:
     sent = pickle.loads(pickle.dumps(PluginFault("method 'm' (from d) ended")))
     assert (type(sent), str(sent), sent.exit_code) == (PluginFault, "method 'm' (from d) ended", FAULT)
-
-
-def test_it_is_listed_with_the_exit_codes() -> None:
     assert f"{FAULT} a plug-in's fault" in str(main.__doc__)

@@ -49,7 +49,12 @@ def test_what_is_no_json_object_says_where(tmp_path: Path, content: bytes | str,
     assert refused(reading.read_json_object, path, TODO) == f"{path} is damaged ({why})"
 
 
-def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+def test_values_are_those_of_the_standard_library_and_a_mark_no_fault(tmp_path: Path) -> None:
+    text = (
+        '{"a": [1e308, -0.0, 123456789012345678901234567890, "\\ud83d\\ude00 \\u0000é", true, null, 1e-320], "a b": {}}'
+    )
+    assert repr(reading.parse_json(text, "x", TODO)) == repr(json.loads(text))
+    assert reading.parse_json("[NaN, Infinity]", "x", TODO, nan=True)[1] == float("inf")
     mark = b"\xef\xbb\xbf"
     assert reading.read_json_object(write(tmp_path / "x", mark + b'{"a": 1}'), TODO) == {"a": 1}
     assert list(reading.read_json_lines(write(tmp_path / "x", mark + b'{"a": 1}\n\n{}'), TODO)) == [
@@ -58,14 +63,6 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     ]
     assert toml.read(write(tmp_path / "x", mark + b"a = 1"), TODO) == {"a": 1}
     assert yaml.read(write(tmp_path / "x", mark + b"a: 1"), TODO) == {"a": 1}
-
-
-def test_values_are_those_of_the_standard_library(tmp_path: Path) -> None:
-    text = (
-        '{"a": [1e308, -0.0, 123456789012345678901234567890, "\\ud83d\\ude00 \\u0000é", true, null, 1e-320], "a b": {}}'
-    )
-    assert repr(reading.parse_json(text, "x", TODO)) == repr(json.loads(text))
-    assert reading.parse_json("[NaN, Infinity]", "x", TODO, nan=True)[1] == float("inf")
 
 
 def test_a_larger_file_is_not_read(tmp_path: Path) -> None:
@@ -112,15 +109,14 @@ def test_a_compressed_bomb_is_refused_in_time(tmp_path: Path, content: bytes) ->
     assert time.process_time() - began < 30
 
 
-def test_a_compressed_file_unpacks_to_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compressed_file_unpacks_to_so_much_and_a_line_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reading, "_UNPACKED", 1 << 20)
     path = write(tmp_path / "x.gz", gzip.compress((b" " * 1023 + b"\n") * 1024))
     assert list(reading.read_json_lines(path, TODO)) == []
     path = write(tmp_path / "x.gz", gzip.compress((b" " * 1023 + b"\n") * 1025))
     assert refused(reading.read_json_lines, path, TODO) == f"{path} cannot be read (it unpacks to more than 1 MiB)"
-
-
-def test_a_line_is_named_by_its_number(tmp_path: Path) -> None:
     path = write(tmp_path / "x", '{"a": 1}\n\n{"a": \n')
     assert refused(reading.read_json_lines, path, TODO).startswith(f"{path} line 3 is damaged (not JSON: EOF")
 
@@ -191,7 +187,7 @@ class Outer(BaseModel):
     a: list[Inner]
 
 
-def test_a_model_names_the_field() -> None:
+def test_an_error_is_one_line_and_a_model_names_the_field() -> None:
     assert reading.fitted(Outer, {"a": [{"b": 1}]}, "x", TODO).a[0].b == 1
     with pytest.raises(UsageError, match=r"^x is damaged \(field 'a\.1\.b': Input should be a valid int.*\); bring"):
         reading.fitted(Outer, {"a": [{"b": 1}, {"b": "x"}]}, "x", TODO)
@@ -199,9 +195,6 @@ def test_a_model_names_the_field() -> None:
         reading.fitted(Outer, {"a": [], "\n\x1b[2J" * 10_000: 1}, "x", TODO)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 200
-
-
-def test_an_error_is_one_line_whatever_it_quotes() -> None:
     assert str(SpecbenchError("a\nb\x1b]0;t\x07 \ud800é")) == "a b ]0;t   é"
     assert one_line("a \n\t b" + "x" * 500, 10) == "a bxxxxxx…"
 

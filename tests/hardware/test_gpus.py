@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from known import refusal
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.hardware import environment, gpus
@@ -40,40 +41,31 @@ REPORTED = [
 
 # Boards that carry the name of a table entry but not its figures.
 LOOKALIKES = [
-    "NVIDIA A100-SXM-64GB",
-    "NVIDIA H100 NVL",
-    "NVIDIA GH200 480GB",
-    "NVIDIA H200 NVL",
-    "NVIDIA GB300",
-    "NVIDIA L40",
-    "NVIDIA GeForce RTX 3090 Ti",
-    "NVIDIA GeForce RTX 4090 D",
-    "NVIDIA GeForce RTX 4090 Laptop GPU",
-    "NVIDIA GeForce RTX 5090 D",
-    "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
-    "Tesla T4",
-    "",
-]
+    "NVIDIA A100-SXM-64GB", "NVIDIA H100 NVL", "NVIDIA GH200 480GB", "NVIDIA H200 NVL", "NVIDIA GB300", "NVIDIA L40",
+    "NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA GeForce RTX 5090 D", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "Tesla T4", "",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("device_name", "mib", "name"), REPORTED)
-def test_drivers_names_are_identified(device_name: str, mib: int | None, name: str) -> None:
-    gpu = identify(device_name, None if mib is None else mib * MIB)
-    assert gpu is not None
-    assert gpu.name == name
+def test_drivers_names_are_identified_and_lookalikes_are_not() -> None:
+    for device_name, mib, name in REPORTED:
+        gpu = identify(device_name, None if mib is None else mib * MIB)
+        assert gpu is not None, device_name
+        assert gpu.name == name
+    assert {gpu.name for gpu in GPUS} == {name for _, _, name in REPORTED}, "every entry has a driver's name"
+    assert [identify(device_name, None) for device_name in LOOKALIKES] == [None] * len(LOOKALIKES)
 
 
-def test_every_entry_has_a_drivers_name() -> None:
-    assert {gpu.name for gpu in GPUS} == {name for _, _, name in REPORTED}
-
-
-@pytest.mark.parametrize("device_name", LOOKALIKES)
-def test_lookalikes_are_not_identified(device_name: str) -> None:
-    assert identify(device_name, None) is None
-
-
-def test_a_slice_is_not_the_whole_device() -> None:
+def test_lookups_know_slices_spellings_and_suggestions() -> None:
     assert identify("NVIDIA H200", 71000 * MIB) is None
+    spellings = [spelling for gpu in GPUS for spelling in (gpu.name, *gpu.aliases)]
+    assert len({spelling.replace("-", "") for spelling in spellings}) == len(spellings)
+    for gpu in GPUS:
+        assert {find(alias) for alias in gpu.aliases} <= {gpu}
+    with pytest.raises(UsageError, match=r"unknown GPU 'rtx-4900'; did you mean .*rtx-4090"):
+        find("RTX-4900")
+    with pytest.raises(UsageError, match="did you mean a100-80gb or a100-40gb"):
+        find("A100")  # two bandwidths: the user has to say which
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
@@ -88,70 +80,36 @@ def test_figures_are_dense_and_plausible(gpu: Gpu) -> None:
     assert 10 < gpu.fp32 < 200
 
 
-def test_no_spelling_means_two_gpus() -> None:
-    spellings = [spelling for gpu in GPUS for spelling in (gpu.name, *gpu.aliases)]
-    assert len({spelling.replace("-", "") for spelling in spellings}) == len(spellings)
-    for gpu in GPUS:
-        assert {find(alias) for alias in gpu.aliases} <= {gpu}
-
-
 @pytest.mark.parametrize("spelling", ["RTX 4090", "rtx4090", "rtx_4090", " 4090 ", "GeForce-RTX-4090"])
 def test_find_ignores_case_spaces_and_dashes(spelling: str) -> None:
     assert find(spelling).name == "rtx-4090"
 
 
-def test_unknown_names_get_suggestions() -> None:
-    with pytest.raises(UsageError, match=r"unknown GPU 'rtx-4900'; did you mean .*rtx-4090"):
-        find("RTX-4900")
-    with pytest.raises(UsageError, match="did you mean a100-80gb or a100-40gb"):
-        find("A100")  # two bandwidths: the user has to say which
-
-
-def test_auto_takes_what_is_there() -> None:
+def test_auto_takes_what_is_there_and_a_true_assertion_passes() -> None:
     assert require("auto", "NVIDIA H200", 143771 * MIB) == find("h200")
     assert require("Auto", None, None) is None
     assert require("auto", "Tesla T4", 15360 * MIB) is None
-
-
-def test_a_true_assertion_passes() -> None:
     assert require("h100", "NVIDIA H100 80GB HBM3", 81559 * MIB) == find("h100-sxm")
+    with pytest.raises(UsageError, match="did you mean"):
+        require("h2000", None, None)
 
 
 @pytest.mark.parametrize(
-    ("requested", "present_name", "message"),
+    ("requested", "entry", "present", "has"),
     [
-        (
-            "b200",
-            None,
-            "--gpu b200 but this machine has no CUDA device (Own 5, 2 cores); "
-            "--gpu auto runs here, and with --project b200 specbench run says what it would be there",
-        ),
-        (
-            "B200",
-            "NVIDIA H200",
-            "--gpu b200 but this machine has 'NVIDIA H200' (--gpu h200); --gpu auto runs here, and with --project b200 "
-            "specbench run says what it would be there",
-        ),
-        (
-            "h100",
-            "NVIDIA H100 NVL",
-            "--gpu h100-sxm but this machine has 'NVIDIA H100 NVL' (not a whole device of the table); "
-            "--gpu auto runs here, and with --project h100-sxm specbench run says what it would be there",
-        ),
+        ("b200", "b200", None, "no CUDA device (Own 5, 2 cores)"),
+        ("B200", "b200", "NVIDIA H200", "'NVIDIA H200' (--gpu h200)"),
+        ("h100", "h100-sxm", "NVIDIA H100 NVL", "'NVIDIA H100 NVL' (not a whole device of the table)"),
     ],
 )
 def test_a_false_assertion_names_both(
-    requested: str, present_name: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+    requested: str, entry: str, present: str | None, has: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "processor", lambda: "Own 5, 2 cores")
-    with pytest.raises(EnvironmentRefused) as refused:
-        require(requested, present_name, None)
-    assert str(refused.value) == message
-
-
-def test_a_misspelt_name_is_a_usage_error_even_without_a_gpu() -> None:
-    with pytest.raises(UsageError, match="did you mean"):
-        require("h2000", None, None)
+    assert refusal(EnvironmentRefused, require, requested, present, None) == (
+        f"--gpu {entry} but this machine has {has}; --gpu auto runs here, and with --project {entry} "
+        "specbench run says what it would be there"
+    )
 
 
 # ------------------------------------------------------------------ what the kernel's driver says

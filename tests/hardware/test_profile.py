@@ -38,17 +38,11 @@ def test_the_csv_has_a_row_for_each_point_and_units_in_its_columns() -> None:
     assert not known
 
 
-def test_the_bandwidth_ceiling_is_the_larger_one() -> None:
+def test_contexts_ceilings_and_digest() -> None:
     assert made_up().ceilings.bytes_per_s == MEASURED["read_bytes_per_s"] > MEASURED["copy_bytes_per_s"]
-
-
-def test_the_base_context_is_the_one_next_to_a_usual_prompt() -> None:
     assert base_context((128, 512, 2048)) == 512
     assert base_context((16, 64)) == 64
     assert base_context((100000, 2000)) == 2000
-
-
-def test_the_digest_is_that_of_what_was_measured_and_not_of_what_came_out() -> None:
     one = made_up()
     assert one.digest() == made_up(points=one.points[:3]).digest()
     assert one.digest() != made_up(settings={"compile": True}).digest()

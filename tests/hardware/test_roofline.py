@@ -27,16 +27,10 @@ from specbench.hardware.roofline import (
 def shape(**changes: Any) -> ModelShape:
     """100 weights, a head of 40, one layer of 4 query and 2 KV heads with keys of 3 and values of 5 elements."""
     values: dict[str, Any] = {
-        "matmul": 100,
-        "head": 40,
-        "embedding": 40,
-        "embedding_width": 4,
-        "tied": False,
-        "small": 6,
+        "matmul": 100, "head": 40, "embedding": 40, "embedding_width": 4, "tied": False, "small": 6,
         "attention": (AttentionLayers(layers=1, query_heads=4, kv_heads=2, key_size=3, value_size=5),),
-        "weight_bytes": 2,
-        "cache_bytes": 2,
-    }
+        "weight_bytes": 2, "cache_bytes": 2,
+    }  # fmt: skip
     return ModelShape.model_validate({**values, **changes})
 
 
@@ -50,31 +44,23 @@ def point(rows: int, context: int, slots: int, seconds: float) -> StepPoint:
 DEVICE = Ceilings(bytes_per_s=1000.0, flops_per_s=4000.0)
 
 
-def test_the_cost_of_one_row_by_hand() -> None:
+def test_the_cost_of_rows_and_slots_by_hand() -> None:
     cost = step_cost(shape(), rows=1, context=9)
     # Scores and values: 4 heads × (3 + 5) × 10 keys. Weights, then 9 cached tokens read, one written and read.
     assert cost.flops == 2 * (100 + 40 + 4 * 8 * 10)
     assert cost.bytes == 2 * (100 + 40 + 6 + 4) + 2 * (2 * 8 * (9 + 2))
     assert cost.intensity == cost.flops / cost.bytes
-
-
-def test_slots_share_the_weights_and_not_the_cache() -> None:
     cost = step_cost(shape(), rows=3, context=9, slots=2)
     assert cost.flops == 2 * 6 * (100 + 40 + 4 * 8 * (9 + 3))
     assert cost.bytes == 2 * (100 + 40 + 6 + 6 * 4) + 2 * (2 * 2 * 8 * (9 + 6))
 
+    def layers(count: int) -> ModelShape:
+        return shape(attention=(AttentionLayers(layers=count, query_heads=4, kv_heads=2, key_size=3, value_size=5),))
 
-def test_cache_and_weights_have_their_own_widths() -> None:
-    narrow = step_cost(shape(weight_bytes=0.5), 1, 9).bytes
-    assert step_cost(shape(weight_bytes=0.5, cache_bytes=1), 1, 9).bytes == narrow - 2 * 8 * 11
-    assert narrow == 0.5 * 150 + 2 * 2 * 8 * 11
-
-
-def test_a_window_bounds_what_is_read_of_the_cache() -> None:
-    sliding = AttentionLayers(layers=1, query_heads=4, kv_heads=2, key_size=3, value_size=5, window=8)
-    slid = shape(attention=(sliding,))
-    assert step_cost(slid, 2, 7) == step_cost(shape(), 2, 7)  # a row sees itself and seven before it
-    assert step_cost(slid, 2, 500) == step_cost(shape(), 2, 7)
+    one, three, none = (step_cost(made, 2, 9) for made in (layers(1), layers(3), shape(attention=())))
+    assert three.flops - none.flops == 3 * (one.flops - none.flops) > 0
+    assert three.bytes - none.bytes == 3 * (one.bytes - none.bytes) > 0
+    assert layers(3).token_bytes == 3 * layers(1).token_bytes
 
 
 def test_experts_are_read_as_often_as_different_ones_are_hit() -> None:
@@ -86,6 +72,9 @@ def test_experts_are_read_as_often_as_different_ones_are_hit() -> None:
     mixed, plain = shape(experts=experts), shape()
     assert step_cost(mixed, 2, 9).flops - step_cost(plain, 2, 9).flops == 2 * 2 * 1 * 10
     assert step_cost(mixed, 2, 9).bytes - step_cost(plain, 2, 9).bytes == pytest.approx(2 * 1.75 * 10)
+    mixed, plain = shape(experts=Experts(count=4, active=1, elements=10)), shape()
+    more = step_cost(mixed, rows=1, context=9, slots=2).bytes - step_cost(plain, rows=1, context=9, slots=2).bytes
+    assert more == pytest.approx(2 * 1.75 * 10)
 
 
 @pytest.mark.parametrize(("count", "active", "rows"), [(4, 1, 3), (8, 2, 5), (64, 6, 30)])
@@ -95,15 +84,19 @@ def test_distinct_experts_are_those_of_routing_by_lot(count: int, active: int, r
     assert Experts(count=count, active=active, elements=1).distinct(rows) == pytest.approx(fmean(hit), rel=0.01)
 
 
-def test_parameters_and_cache_by_hand() -> None:
+def test_parameters_cache_and_bound_by_hand() -> None:
     assert shape().parameters == 100 + 40 + 40 + 6
     assert shape(experts=Experts(count=4, active=1, elements=10), embedding=0).parameters == 100 + 40 + 6 + 40
     assert shape().token_bytes == 2 * 2 * 8
-
-
-def test_the_bound_is_the_longer_of_moving_and_computing() -> None:
     assert bound_s(Cost(flops=4000, bytes=3000), DEVICE) == 3
     assert bound_s(Cost(flops=8000, bytes=1000), DEVICE) == 2
+    narrow = step_cost(shape(weight_bytes=0.5), 1, 9).bytes
+    assert step_cost(shape(weight_bytes=0.5, cache_bytes=1), 1, 9).bytes == narrow - 2 * 8 * 11
+    assert narrow == 0.5 * 150 + 2 * 2 * 8 * 11
+    sliding = AttentionLayers(layers=1, query_heads=4, kv_heads=2, key_size=3, value_size=5, window=8)
+    slid = shape(attention=(sliding,))
+    assert step_cost(slid, 2, 7) == step_cost(shape(), 2, 7)  # a row sees itself and seven before it
+    assert step_cost(slid, 2, 500) == step_cost(shape(), 2, 7)
 
 
 def test_the_knee_is_the_first_row_that_computes_longer_than_it_moves() -> None:
@@ -142,29 +135,31 @@ def bound(rows: int, context: int, slots: int = 1) -> float:
 
 
 MEASURED = [
-    point(1, 15, 1, 2.0),
-    point(16, 15, 1, 5.0),
-    point(64, 15, 1, 30.0),
-    point(1, 255, 1, 20.0),
-    point(16, 255, 1, 50.0),
-    point(1, 15, 4, 3.0),
-    point(16, 15, 4, 40.0),
-]
+    point(1, 15, 1, 2.0), point(16, 15, 1, 5.0), point(64, 15, 1, 30.0), point(1, 255, 1, 20.0),
+    point(16, 255, 1, 50.0), point(1, 15, 4, 3.0), point(16, 15, 4, 40.0),
+]  # fmt: skip
 
 
-def test_every_measured_step_is_met() -> None:
+def test_every_measured_step_is_met_and_one_slot_is_needed() -> None:
     times = StepTimes(shape(), DEVICE, MEASURED)
     for one in MEASURED:
         assert times.seconds(one.rows, one.context, one.slots) == pytest.approx(one.seconds)
         assert times.covers(one.rows, one.context, one.slots)
+    with pytest.raises(ValueError, match="one slot"):
+        StepTimes(shape(), DEVICE, [point(1, 15, 4, 1.0)])
 
 
-def test_between_two_row_counts_the_share_of_the_bound_is_their_geometric_mean() -> None:
+def test_step_times_between_and_beyond_what_was_measured() -> None:
     times = StepTimes(shape(), DEVICE, MEASURED)
     share = math.sqrt(bound(1, 15) / 2.0 * bound(16, 15) / 5.0)  # 4 lies in the middle of 1 and 16
     assert times.seconds(4, 15) == pytest.approx(bound(4, 15) / share)
     share = math.sqrt(bound(1, 15) / 2.0 * bound(1, 255) / 20.0)  # 1 + 63 in the middle of 1 + 15 and 1 + 255
     assert times.seconds(1, 63) == pytest.approx(bound(1, 63) / share)
+    times = StepTimes(shape(), DEVICE, MEASURED)
+    assert times.seconds(512, 15) == pytest.approx(30.0 * bound(512, 15) / bound(64, 15))
+    assert times.seconds(1, 4095) == pytest.approx(20.0 * bound(1, 4095) / bound(1, 255))
+    # 64 rows were measured at the short context only: the long one goes on with what it has.
+    assert times.seconds(64, 255) == pytest.approx(50.0 * bound(64, 255) / bound(16, 255))
 
 
 def test_slots_correct_the_share_of_one_slot_with_all_their_rows() -> None:
@@ -176,14 +171,6 @@ def test_slots_correct_the_share_of_one_slot_with_all_their_rows() -> None:
     assert times.seconds(1, 15, 8) / without.seconds(1, 15, 8) == pytest.approx(correction)
 
 
-def test_outside_of_what_was_measured_seconds_grow_with_the_bound() -> None:
-    times = StepTimes(shape(), DEVICE, MEASURED)
-    assert times.seconds(512, 15) == pytest.approx(30.0 * bound(512, 15) / bound(64, 15))
-    assert times.seconds(1, 4095) == pytest.approx(20.0 * bound(1, 4095) / bound(1, 255))
-    # 64 rows were measured at the short context only: the long one goes on with what it has.
-    assert times.seconds(64, 255) == pytest.approx(50.0 * bound(64, 255) / bound(16, 255))
-
-
 @pytest.mark.parametrize(
     ("asked", "inside"),
     [
@@ -193,24 +180,3 @@ def test_outside_of_what_was_measured_seconds_grow_with_the_bound() -> None:
 )
 def test_it_tells_inside_from_outside(asked: tuple[int, int, int], inside: bool) -> None:
     assert StepTimes(shape(), DEVICE, MEASURED).covers(*asked) is inside
-
-
-def test_step_times_need_one_slot() -> None:
-    with pytest.raises(ValueError, match="one slot"):
-        StepTimes(shape(), DEVICE, [point(1, 15, 4, 1.0)])
-
-
-def test_the_rows_of_all_slots_choose_experts() -> None:
-    mixed, plain = shape(experts=Experts(count=4, active=1, elements=10)), shape()
-    more = step_cost(mixed, rows=1, context=9, slots=2).bytes - step_cost(plain, rows=1, context=9, slots=2).bytes
-    assert more == pytest.approx(2 * 1.75 * 10)
-
-
-def test_every_layer_attends_and_has_a_cache_of_its_own() -> None:
-    def layers(count: int) -> ModelShape:
-        return shape(attention=(AttentionLayers(layers=count, query_heads=4, kv_heads=2, key_size=3, value_size=5),))
-
-    one, three, none = (step_cost(made, 2, 9) for made in (layers(1), layers(3), shape(attention=())))
-    assert three.flops - none.flops == 3 * (one.flops - none.flops) > 0
-    assert three.bytes - none.bytes == 3 * (one.bytes - none.bytes) > 0
-    assert layers(3).token_bytes == 3 * layers(1).token_bytes

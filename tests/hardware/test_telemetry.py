@@ -4,60 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fake_nvml import UUID, FakeNvml
+from known import known
 
 from specbench.hardware.telemetry import GpuMeter, Nvml, Snapshot
 from specbench.runner import session
-
-UUID = "11111111-2222-3333-4444-555555555555"
-
-
-class FakeNvml(ModuleType):
-    """NVML with one GPU; queries in ``silent`` are not supported by it."""
-
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-    NVML_PERF_POLICY_POWER, NVML_PERF_POLICY_THERMAL = 0, 1
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self) -> None:
-        super().__init__("pynvml")
-        self.open = 0
-        self.silent: set[str] = set()
-        self.answers: dict[str, Any] = {
-            "nvmlDeviceGetClockInfo": lambda kind: {1: 1980, 2: 3201}[kind],
-            "nvmlDeviceGetTemperature": lambda sensor: 61,
-            "nvmlDeviceGetTotalEnergyConsumption": lambda: 5_000_000,
-            "nvmlDeviceGetCurrentClocksEventReasons": lambda: 0x1 | 0x4 | 0x40,
-            "nvmlDeviceGetViolationStatus": lambda policy: SimpleNamespace(violationTime=100 + policy, referenceTime=9),
-        }
-
-    def nvmlInit(self) -> None:  # noqa: N802 (NVML's own names)
-        if "nvmlInit" in self.silent:
-            raise self.NVMLError("driver not loaded")
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.open -= 1
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        if uuid != f"GPU-{UUID}":
-            raise self.NVMLError("not found")
-        return "handle"
-
-    def __getattr__(self, query: str) -> Any:
-        def ask(handle: str, *arguments: Any) -> Any:
-            assert handle == "handle"
-            if query in self.silent:
-                raise self.NVMLError("not supported")
-            return self.answers[query](*arguments)
-
-        return ask
 
 
 @pytest.fixture
@@ -68,20 +24,14 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 
 def test_a_look_asks_for_everything_and_leaves_the_device_open(nvml: FakeNvml) -> None:
-    gpu = Nvml.open(UUID)
-    assert gpu is not None
+    gpu = known(Nvml.open(UUID))
     first, second = gpu.look(), gpu.look()
     assert nvml.open == 1
     assert second.at_ns > first.at_ns
     assert first == Snapshot(
-        at_ns=first.at_ns,
-        sm_clock_mhz=1980,
-        memory_clock_mhz=3201,
-        temperature_c=61,
-        energy_mj=5_000_000,
-        faults=("power cap", "hardware thermal slowdown"),
-        lost_ns={"power cap": 100, "thermal slowdown": 101},
-    )
+        at_ns=first.at_ns, sm_clock_mhz=1980, memory_clock_mhz=3201, temperature_c=61, energy_mj=5_000_000,
+        faults=("power cap", "hardware thermal slowdown"), lost_ns={"power cap": 100, "thermal slowdown": 101},
+    )  # fmt: skip
     gpu.close()
     assert nvml.open == 0
 
@@ -99,8 +49,7 @@ def test_a_look_asks_for_everything_and_leaves_the_device_open(nvml: FakeNvml) -
 def test_what_a_gpu_does_not_tell_is_none_and_the_rest_is_told(
     nvml: FakeNvml, silent: str, without: dict[str, Any]
 ) -> None:
-    gpu = Nvml.open(UUID)
-    assert gpu is not None
+    gpu = known(Nvml.open(UUID))
     whole = gpu.look()
     nvml.silent = {silent}
     found = gpu.look()
@@ -124,8 +73,7 @@ def test_a_run_looks_at_the_gpu_that_its_model_is_on(nvml: FakeNvml, monkeypatch
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[str(device)]))
     assert session.open_gpu(torch.device("cpu")) is None
     assert session.open_gpu(torch.device("cuda:0")) is None
-    gpu = session.open_gpu(torch.device("cuda:1"))
-    assert gpu is not None
+    gpu = known(session.open_gpu(torch.device("cuda:1")))
     assert gpu.look().temperature_c == 61
 
 

@@ -27,14 +27,11 @@ def test_the_curve_over_rows_comes_first_then_contexts_then_slots_then_the_rest(
     assert len(set(cells)) == len(cells) == 3 * 3 + 2
 
 
-def test_the_default_contexts_are_shortened_to_what_the_model_takes() -> None:
+def test_positions_bound_contexts_and_rows() -> None:
     cells, left_out = within(Settings(), SHAPE, 8192, PLENTY)
     assert max(cell.context for cell in cells) == 8192 - 512 - 1
     assert max(cell.context + cell.rows for cell in cells) < 8192
     assert left_out == []
-
-
-def test_rows_are_at_most_half_of_the_positions() -> None:
     cells, left_out = within(Settings(), SHAPE, 128, PLENTY)
     assert max(cell.rows for cell in cells) == 64
     assert [(one.rows, one.why) for one in left_out] == [(rows, "model") for rows in (96, 128, 192, 256, 384, 512)]

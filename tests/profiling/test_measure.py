@@ -70,16 +70,13 @@ def cells_of(points: Any) -> set[Cell]:
     return {Cell(one.rows, one.context, one.slots) for one in points}
 
 
-def test_with_time_everything_is_measured_equally_often(measured: Any) -> None:
+def test_with_time_everything_is_measured_equally_often_in_orders_of_their_own(measured: Any) -> None:
     clock = Clock()
     points, left_out = measured(clock, 100.0)
     assert left_out == []
     assert cells_of(points) == set(CELLS)
     assert {one.steps for one in points} == {25}
     assert all(one.seconds == pytest.approx(1e-3 * one.rows * one.slots) for one in points)
-
-
-def test_rounds_are_in_another_order_each_time(measured: Any) -> None:
     clock = Clock()
     measured(clock, 100.0)
     rounds = clock.stepped[2 * len(CELLS) :]
@@ -126,14 +123,11 @@ def test_a_step_that_takes_longer_than_foreseen_is_left_out_after_all(measured: 
     assert clock.now <= 6.0
 
 
-def test_the_first_step_is_measured_whatever_the_time(measured: Any) -> None:
+def test_the_first_step_is_measured_whatever_the_time_and_slow_ones_end_early(measured: Any) -> None:
     points, left_out = measured(Clock(), 0.0)
     assert cells_of(points) == {CELLS[0]}
     assert [one.steps for one in points] == [3]
     assert len(left_out) == len(CELLS) - 1
-
-
-def test_steps_that_turn_out_slower_end_the_rounds_early(measured: Any) -> None:
     # Each step is slower than the one before by as much as the first took.
     points, _ = measured(Clock(drift=1.0), 4.0)
     assert {one.steps for one in points} == {3}

@@ -61,7 +61,7 @@ def test_a_table_without_rows_is_one(to: str) -> None:
         assert "seconds" in text
 
 
-def test_markdown_keeps_its_cells() -> None:
+def test_markdown_latex_and_unknown_formats() -> None:
     lines = written("md").splitlines()
     assert lines[0] == "| name | count | seconds_s | right | option_x |"
     assert lines[1] == "| --- | ---: | ---: | --- | --- |"
@@ -70,16 +70,10 @@ def test_markdown_keeps_its_cells() -> None:
     for line in lines:  # pipes that do not end a cell are escaped
         assert line.replace("\\|", "").count("|") == 6
     assert "\\<b>\\*\\[c\\](d) next [2J".replace(" [", " \\[") in lines[3]
-
-
-def test_latex_is_escaped_booktabs() -> None:
     text = written("latex")
     assert text.startswith("\\begin{tabular}{lrrll}\n\\toprule\nname & count & seconds\\_s & right & option\\_x \\\\\n")
     assert "\\& 50\\% \\$x\\_1 \\#\\{\\}\\textasciitilde \\textasciicircum \\textbackslash " in text
     assert sum(line.endswith(r"\\") for line in text.splitlines()) == 4
     assert "\x1b" not in text
-
-
-def test_an_unknown_format_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         write(FRAME, "xlsx", io.StringIO())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known import known
 
 from specbench.common import files
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -94,15 +95,12 @@ def names(folder: Path) -> list[str]:
 # Atomic JSON
 
 
-def test_json_replaces_the_old_content(tmp_path: Path) -> None:
+def test_json_replaces_the_old_content_which_a_reader_has_whole(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     write_json_atomic(path, {"speedup": 1.5})
     write_json_atomic(path, {"speedup": None, "text": "2 × é"})
     assert json.loads(path.read_text()) == {"speedup": None, "text": "2 × é"}
     assert names(tmp_path) == ["summary.json"]
-
-
-def test_who_reads_while_it_is_replaced_has_the_old_content_whole(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     write_json_atomic(path, {"old": True})
     with path.open() as reader:
@@ -132,19 +130,12 @@ def test_content_is_on_disk_before_its_name_and_the_name_before_the_end(
     assert done == ["content", "name", "folder"], "a power cut at any moment leaves the old content or the new"
 
 
-@pytest.mark.parametrize("bad", [{"x": float("nan")}, {"x": object()}])
-def test_what_is_not_json_leaves_the_old_content(tmp_path: Path, bad: Any) -> None:
+def test_what_cannot_be_written_leaves_the_old_json_and_no_draft(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     write_json_atomic(path, {"old": True})
-    with pytest.raises((ValueError, TypeError)):
-        write_json_atomic(path, bad)
-    assert json.loads(path.read_text()) == {"old": True}
-    assert names(tmp_path) == ["summary.json"]
-
-
-def test_full_disk_leaves_the_old_json_and_no_draft(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    write_json_atomic(path, {"old": True})
+    for bad in ({"x": float("nan")}, {"x": object()}):
+        with pytest.raises((ValueError, TypeError)):
+            write_json_atomic(path, bad)
     done = subprocess.run(python(FULL_DISK, path, 4096), capture_output=True, text=True, check=True)
     assert done.stdout == f"disk full while writing {path}; free space and repeat the same command\n"
     assert json.loads(path.read_text()) == {"old": True}
@@ -156,12 +147,20 @@ def test_an_unwritable_place_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentRefused, match=r"^cannot write .*taken \(Is a directory\); mend that"):
         write_json_atomic(tmp_path / "taken", {})
     assert names(tmp_path) == ["taken"]
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(EnvironmentRefused, match=r"^cannot write .*runs"):
+        RunFolder.create(tmp_path / "runs", "ar-gsm8k", DIGEST, RUN)
+    check_writable(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentRefused, match=r"cannot write .*file"):
+        check_writable(tmp_path / "file")
 
 
 # The log
 
 
-def test_lines_come_back_and_appending_goes_on(tmp_path: Path) -> None:
+def test_lines_come_back_and_are_on_disk_when_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "requests.jsonl"
     rows: list[dict[str, Any]] = [
         {"i": 0, "text": "line\nbreak \u2028 \U0001f600 é"},
@@ -179,10 +178,7 @@ def test_lines_come_back_and_appending_goes_on(tmp_path: Path) -> None:
     again.append(rows[2])
     assert list(again.read()) == rows
     assert path.read_bytes().count(b"\n") == 3
-
-
-def test_a_line_is_on_disk_when_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = RequestLog(tmp_path / "requests.jsonl")
+    log = RequestLog(tmp_path / "other.jsonl")
     sizes: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda fd: sizes.append(os.fstat(fd).st_size))
     log.append({"i": 0})
@@ -201,10 +197,6 @@ def test_a_last_line_torn_anywhere_is_dropped(tmp_path: Path) -> None:
         log.append({"i": 2})
         assert path.read_bytes() == first + b'{"i":2}\n'
         log.close()
-
-
-def test_torn_lines_longer_than_a_read_block(tmp_path: Path) -> None:
-    path = tmp_path / "requests.jsonl"
     path.write_bytes(b'{"i":0}\n{"text":"' + b"x" * 3_000_000 + b'"}\n{"text":"' + b"y" * 3_000_000)
     log = RequestLog(path)
     assert log.kept == 2
@@ -314,12 +306,6 @@ def test_a_folder_without_run_json_is_never_seen(tmp_path: Path, monkeypatch: py
     assert names(tmp_path) == []
 
 
-def test_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("")
-    with pytest.raises(EnvironmentRefused, match=r"^cannot write .*runs"):
-        RunFolder.create(tmp_path / "runs", "ar-gsm8k", DIGEST, RUN)
-
-
 def test_a_folder_of_files_has_its_name_once_all_are_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_utc", lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
 
@@ -347,14 +333,6 @@ def test_a_folder_of_files_that_cannot_all_be_written_is_none(tmp_path: Path, er
         write_folder(tmp_path, "profile", DIGEST, write)
     assert not isinstance(error, OSError) or "disk full while writing" in str(raised.value)
     assert names(tmp_path) == []
-
-
-def test_an_out_is_made_or_refused_beforehand(tmp_path: Path) -> None:
-    check_writable(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentRefused, match=r"cannot write .*file"):
-        check_writable(tmp_path / "file")
 
 
 def test_an_interrupted_run_is_found_and_a_finished_one_is_not(tmp_path: Path) -> None:
@@ -389,11 +367,9 @@ def test_the_newest_whole_run_that_suits_is_found_finished(tmp_path: Path, monke
                 folder.finish(SUMMARY.model_copy(update={"bootstrap_seed": len(made)}))
     (made[3] / "summary.json").write_text("{")
 
-    found = RunFolder.find_finished(tmp_path, DIGEST)
-    assert found is not None
+    found = known(RunFolder.find_finished(tmp_path, DIGEST))
     assert (found.path, found.summary()) == (made[1], SUMMARY.model_copy(update={"bootstrap_seed": 2}))
-    older = RunFolder.find_finished(tmp_path, DIGEST, lambda found: found.path != made[1])
-    assert older is not None
+    older = known(RunFolder.find_finished(tmp_path, DIGEST, lambda found: found.path != made[1]))
     assert older.path == made[0]
     assert RunFolder.find_finished(tmp_path, DIGEST, lambda found: False) is None
 
@@ -444,17 +420,14 @@ def test_a_run_that_finished_while_it_was_looked_up_is_not_resumed(
     assert RunFolder.find_unfinished(tmp_path, DIGEST) is None
 
 
-def test_a_summary_that_cannot_be_written_leaves_the_run_unfinished(tmp_path: Path) -> None:
+def test_a_run_that_is_finished_or_cannot_be_stays_as_it_is(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN) as folder:
         (folder.path / "summary.json").mkdir()
         with pytest.raises(EnvironmentRefused, match=r"cannot write .*summary\.json"):
             folder.finish(SUMMARY)
         assert not folder.finished
-
-
-def test_a_folder_opened_for_reading_refuses_writes(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN).close()
-    (path,) = tmp_path.iterdir()
+    with RunFolder.create(tmp_path / "another", "ar-gsm8k", DIGEST, RUN) as folder:
+        path = folder.path
     folder = RunFolder.load(path)
     with pytest.raises(ValueError, match="opened for reading"):
         folder.log.append({})
@@ -463,30 +436,22 @@ def test_a_folder_opened_for_reading_refuses_writes(tmp_path: Path) -> None:
     assert names(path) == [".lock", "run.json"]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    newer = SCHEMA_VERSION + 2
+    for content, message in (
         (None, r"is not a run folder \(it has no run\.json\); name a folder"),
         ('{"schema_version": 1, "meth', r"run\.json is damaged \(.*\); restore it"),
         ("[1]", r"run\.json is damaged \(not a JSON object\)"),
         ("{}", r"run\.json is damaged \(it has no schema_version"),
         (
-            f'{{"schema_version": {SCHEMA_VERSION + 2}}}',
-            rf"newer specbench \(schema {SCHEMA_VERSION + 2}, this one reads up to {SCHEMA_VERSION}\); upgrade",
+            f'{{"schema_version": {newer}}}',
+            rf"newer specbench \(schema {newer}, this one reads up to {SCHEMA_VERSION}\); upgrade",
         ),
-    ],
-)
-def test_what_cannot_be_loaded_says_why(tmp_path: Path, content: str | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / "run.json").write_text(content)
-    with pytest.raises(UsageError, match=message):
-        RunFolder.load(tmp_path)
-
-
-def test_storage_needs_no_heavy_library() -> None:
-    code = "import sys, specbench.results.folder, specbench.hardware.gpus, specbench.results.stats; print(*sys.modules)"
-    loaded = subprocess.run(python(code), capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "transformers", "pandas", "matplotlib"} & set(loaded)
+    ):
+        if content is not None:
+            (tmp_path / "run.json").write_text(content)
+        with pytest.raises(UsageError, match=message):
+            RunFolder.load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["run", "files"])

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from known import known
 
 from specbench.results.grades import merge, prompt_of, rates, worst
 from specbench.results.stats import proportion_interval
 
 
-def test_the_worst_of_some() -> None:
+def test_the_worst_of_some_and_whose_it_is() -> None:
     assert worst([]) == "exact"
     assert worst(["numeric-tie", "exact"]) == "numeric-tie"
     assert worst(["numeric-tie", "lossy", "exact"]) == "lossy"
-
-
-def test_what_an_item_of_a_tally_is_to_a_user() -> None:
     assert prompt_of("HumanEval/0|0") == ("HumanEval/0", "")
     assert prompt_of("81|0|2") == ("81", "2")
 
@@ -27,12 +25,8 @@ def test_a_prompt_counts_once_by_its_worst_answer() -> None:
     assert {grade: (share["count"], share["of"]) for grade, share in found.items()} == {
         "exact": (2, 4), "numeric-tie": (1, 4), "lossy": (1, 4),
     }  # fmt: skip
-    wilson = proportion_interval(1, 4)
-    assert wilson is not None
+    wilson = known(proportion_interval(1, 4))
     assert (found["lossy"]["low"], found["lossy"]["high"]) == (wilson.low, wilson.high)
-
-
-def test_prompts_that_were_not_asked_for_are_left_out_and_none_have_no_interval() -> None:
     assert rates(["a"], [("z", "lossy")])["lossy"]["count"] == 0
     assert rates([], []) == {
         grade: {"count": 0, "of": 0, "low": None, "high": None} for grade in ("exact", "numeric-tie", "lossy")

@@ -9,6 +9,7 @@ from typing import Any
 import older_runs
 import pytest
 import runs
+from known import known
 from reported import EXACT, answers, config, folder
 
 from specbench.common import UsageError
@@ -45,8 +46,7 @@ def test_the_runs_committed_until_then_are_of_schema_1() -> None:
 
 @pytest.mark.parametrize("path", OLDER, ids=lambda path: f"{path.parent.name[:9]}-{path.name[:16]}")
 def test_a_summary_is_written_again_as_it_was(path: Path) -> None:
-    found = RunFolder.load(path).summary()
-    assert found is not None
+    found = known(RunFolder.load(path).summary())
     content = json.loads((path / "summary.json").read_text())
     assert summary_json(found, 1) == content
     assert not older_runs.names(summary_json(found, SCHEMA_VERSION)) & {*older_runs.ROW.values()}
@@ -75,44 +75,39 @@ def test_tables_of_both_have_the_same_columns(older: Path, tmp_path: Path) -> No
     assert frame[same].equals(other[same])
 
 
-@pytest.mark.parametrize(("new", "old"), [*older_runs.REQUEST.items()])
-def test_an_old_name_in_a_record_of_today_is_damage(tmp_path: Path, new: str, old: str) -> None:
+def renamed(content: dict[str, Any], new: str, old: str) -> dict[str, Any]:
+    return {old if name == new else name: value for name, value in content.items()}
+
+
+def test_an_old_name_in_a_record_or_a_summary_of_today_is_damage(tmp_path: Path) -> None:
     run = today(tmp_path)
     first, *others = (run / "requests.jsonl").read_text().splitlines()
-    renamed = {old if name == new else name: value for name, value in json.loads(first).items()}
-    (run / "requests.jsonl").write_text("\n".join([json.dumps(renamed), *others, ""]))
-    with pytest.raises(UsageError, match=f"line 1 is damaged .field '{new}'"):
-        list(RunFolder.load(run).records())
-
-
-@pytest.mark.parametrize(("new", "old"), [*older_runs.ROW.items()])
-def test_an_old_name_in_a_summary_of_today_is_damage(tmp_path: Path, new: str, old: str) -> None:
-    run = today(tmp_path)
+    for new, old in older_runs.REQUEST.items():
+        written = [json.dumps(renamed(json.loads(first), new, old)), *others, ""]
+        (run / "requests.jsonl").write_text("\n".join(written))
+        with pytest.raises(UsageError, match=f"line 1 is damaged .field '{new}'"):
+            list(RunFolder.load(run).records())
     content = json.loads((run / "summary.json").read_text())
-    content["rows"][1] = {old if name == new else name: value for name, value in content["rows"][1].items()}
-    (run / "summary.json").write_text(json.dumps(content))
-    with pytest.raises(UsageError, match=f"is damaged .field 'rows.1.{new}'"):
-        RunFolder.load(run).summary()
+    for new, old in older_runs.ROW.items():
+        rows = [content["rows"][0], renamed(content["rows"][1], new, old)]
+        (run / "summary.json").write_text(json.dumps({**content, "rows": rows}))
+        with pytest.raises(UsageError, match=f"is damaged .field 'rows.1.{new}'"):
+            RunFolder.load(run).summary()
 
 
-@pytest.mark.parametrize("new", older_runs.REQUEST)
-def test_a_name_of_today_in_a_record_of_schema_1_is_damage(older: Path, new: str) -> None:
+def test_a_name_of_today_in_a_record_of_schema_1_is_damage_as_is_what_is_no_record(older: Path) -> None:
     first, *others = (older / "requests.jsonl").read_text().splitlines()
-    line = json.loads(first)
-    line[new] = line[older_runs.REQUEST[new]]
-    (older / "requests.jsonl").write_text("\n".join([json.dumps(line), *others, ""]))
-    said = f"line 1 is damaged .'{new}' is a name of another schema"
-    with pytest.raises(UsageError, match=said):
-        list(RunFolder.load(older).records())
-    with pytest.raises(UsageError, match=said):
-        list(RunFolder.load(older).lines())
-
-
-@pytest.mark.parametrize("line", ["[1]", "3", "nonsense"])
-def test_what_is_no_record_at_all_is_named(older: Path, line: str) -> None:
-    (older / "requests.jsonl").write_text(f"{line}\n")
-    with pytest.raises(UsageError, match=r"requests.jsonl line 1 is damaged"):
-        list(RunFolder.load(older).records())
+    for new, old in older_runs.REQUEST.items():
+        line = json.loads(first)
+        line[new] = line[old]
+        (older / "requests.jsonl").write_text("\n".join([json.dumps(line), *others, ""]))
+        for read in (RunFolder.load(older).records, RunFolder.load(older).lines):
+            with pytest.raises(UsageError, match=f"line 1 is damaged .'{new}' is a name of another schema"):
+                list(read())
+    for text in ("[1]", "3", "nonsense"):
+        (older / "requests.jsonl").write_text(f"{text}\n")
+        with pytest.raises(UsageError, match=r"requests.jsonl line 1 is damaged"):
+            list(RunFolder.load(older).records())
 
 
 @pytest.mark.parametrize(
@@ -141,8 +136,7 @@ def test_projections_have_the_names_of_their_run(older: Path, tmp_path: Path) ->
 def test_a_summary_of_a_run_of_schema_1_is_written_with_its_names(older: Path) -> None:
     before = (older / "summary.json").read_text()
     with RunFolder.reopen(older) as opened:
-        found = opened.summary()
-        assert found is not None
+        found = known(opened.summary())
         rows = [row.model_copy(update={"tpot_median_s": 0.5, "peak_memory_bytes": 7}) for row in found.rows]
         opened.write_summary(found.model_copy(update={"rows": rows}))
     assert json.loads((older / "summary.json").read_text()) == json.loads(before)
@@ -168,6 +162,5 @@ def test_a_run_of_schema_1_gets_no_requests(tmp_path: Path) -> None:
 
 def test_a_finished_run_of_schema_1_is_found_as_one(older: Path) -> None:
     digest = json.loads((older / "run.json").read_text())["digest"]
-    found = RunFolder.find_finished(older.parent, digest)
-    assert found is not None
+    found = known(RunFolder.find_finished(older.parent, digest))
     assert found.path == older

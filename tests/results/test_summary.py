@@ -53,36 +53,36 @@ def both(prompts: int = 8, **changes: Any) -> list[RequestRecord]:
 def test_figures_are_ratios_of_sums() -> None:
     # Unlike lengths: a mean of ratios would give 3 and 1.5 the same weight.
     mine = [record("mine", 0, [3] * 10, 1.0), record("mine", 1, [1, 2], 4.0)]
+    figures = {
+        "tokens": 31 + 4, "tokens_per_forward": 33 / 12, "tokens_per_forward_with_prefill": 35 / 14,
+        "decode_tok_s": 33 / 18, "e2e_tok_s": 35 / 22, "step_s": 18 / 12, "rows_per_step": 4, "target_forwards": 12,
+        "prompts": 2, "requests": 2,
+    }  # fmt: skip
     found = row(mine, "mine", prompts=2)
-    assert found["tokens"] == 31 + 4
-    assert found["tokens_per_forward"] == pytest.approx(33 / 12)
-    assert found["tokens_per_forward_with_prefill"] == pytest.approx(35 / 14)
-    assert found["decode_tok_s"] == pytest.approx(33 / 18)
-    assert found["e2e_tok_s"] == pytest.approx(35 / 22)
-    assert found["step_s"] == pytest.approx(18 / 12)
-    assert found["rows_per_step"] == pytest.approx(4)
-    assert found["target_forwards"] == 12
-    assert (found["prompts"], found["requests"]) == (2, 2)
+    assert {name: found[name] for name in figures} == pytest.approx(figures)
 
 
 def test_counts_are_summed_and_ttft_is_a_median() -> None:
     mine = [
         record(
-            "mine",
-            n,
-            [2],
-            1.0,
-            ttft_s=t,
-            overshoot_tokens=n,
-            stop_tail_tokens=2 * n,
-            draft_forwards=3,
+            "mine", n, [2], 1.0, ttft_s=t, overshoot_tokens=n, stop_tail_tokens=2 * n, draft_forwards=3,
             finish_reason=reason,
         )
         for n, (t, reason) in enumerate([(1.0, "stop"), (9.0, "length"), (2.0, "stop-string")])
-    ]
+    ]  # fmt: skip
     found = row(mine, "mine", prompts=3)
     assert (found["overshoot_tokens"], found["stop_tail_tokens"], found["draft_forwards"]) == (3, 6, 9)
     assert (found["truncated"], found["ttft_median_s"]) == (1, 2.0)
+    records = [record("ar", n, [1], 1.0) for n in range(2)]
+    records += [record("mine", 0, [1], 1.0), record("mine", 1, [1], 1.0, prompt_tokens=6)]
+    assert row(records, "mine", prompts=2)["prompt_changed"] == 1
+    mine = [
+        record("mine", 0, [2], 1.0, measures={"often": 1.0, "seldom": 7.0}),
+        record("mine", 1, [2] * 9, 1.0, measures={"often": 4.0}),
+        record("mine", 2, [2], 1.0),
+    ]
+    rows = summary([record("ar", 0, [1], 1.0), *mine], 3)["rows"]
+    assert [r["measures"] for r in rows] == [{}, {"often": 2.5, "seldom": 7}]
 
 
 def test_the_wait_for_a_token_is_a_median_over_requests_and_the_wall_at_any_concurrency() -> None:
@@ -108,15 +108,9 @@ def test_speedup_over_ar_and_its_decomposition() -> None:
     assert found["speedup"]["value"] == pytest.approx(found["tokens_per_forward"] * found["step_ratio"])
     assert found["speedup"]["verdict"] == "faster"
     assert found["length_changed"] == 0
-
-
-def test_ar_is_compared_with_itself() -> None:
     speedup = row(both(), "ar")["speedup"]
     assert (speedup["value"], speedup["low"], speedup["high"]) == (1, 1, 1)
     assert speedup["verdict"] == "no difference shown"
-
-
-def test_fewer_tokens_in_less_time_are_no_speedup() -> None:
     # The method stops after 4 of 8 tokens at AR's own pace: per token nothing was gained, and the row says so.
     records = [r for r in both() if r.method == "ar"] + [record("mine", n, [1] * 4, 1.0) for n in range(8)]
     found = row(records, "mine")
@@ -134,15 +128,12 @@ def test_only_requests_of_both_are_compared_and_the_summary_says_incomplete() ->
     assert summary(both(), 8, repeats=2)["complete"] is False
 
 
-def test_pairs_are_joined_by_prompt_and_repeat_never_by_order() -> None:
+def test_pairs_are_joined_by_prompt_and_repeats_of_one_are_one_cluster() -> None:
     records = [record("ar", n, [1] * (n + 1), 1.0) for n in range(8)]
     records += [record("mine", n, [1] * (n + 1), 0.5) for n in reversed(range(8))]
     found = row(records, "mine")
     assert found["length_changed"] == 0
     assert (found["speedup"]["low"], found["speedup"]["high"]) == (pytest.approx(2), pytest.approx(2))
-
-
-def test_repeats_of_a_prompt_are_one_cluster() -> None:
     # Five prompts six times are not thirty prompts: no interval, no verdict.
     records = [
         record(m, n, [1] * 8, s, repeat=r) for m, s in (("ar", 1.0), ("mine", 0.5)) for n in range(5) for r in range(6)
@@ -168,26 +159,18 @@ def test_several_at_a_time_are_judged_by_their_share_of_the_engine() -> None:
     assert row(records, "mine")["decode_tok_s"] == pytest.approx(8 / 100)  # one at a time it is the wall
 
 
-def test_answers_of_one_token_have_no_speed_and_break_nothing() -> None:
+def test_answers_of_one_token_and_methods_without_requests_break_nothing() -> None:
     records = [record(method, n, [], 1.0) for method in ("ar", "mine") for n in range(8)]
     found = row(records, "mine")
     for name in ("tokens_per_forward", "decode_tok_s", "step_s", "rows_per_step", "step_ratio", "speedup"):
         assert found[name] is None
     assert found["e2e_speedup"]["value"] == pytest.approx(1)
-
-
-def test_a_method_without_requests_has_a_row_of_nothing() -> None:
     rows = summarise(toys.config(["ar", "mine"], 2), [record("ar", 0, [1], 1.0)]).model_dump()["rows"]
     assert [r["method"] for r in rows] == ["ar", "mine"]
-    assert (rows[1]["requests"], rows[1]["decode_tok_s"], rows[1]["speedup"], rows[1]["ttft_median_s"]) == (
-        0,
-        None,
-        None,
-        None,
-    )
+    assert [rows[1][name] for name in ("requests", "decode_tok_s", "speedup", "ttft_median_s")] == [0, None, None, None]
 
 
-def test_accuracy_counts_what_was_scored() -> None:
+def test_right_answers_are_counted_and_compared_with_ars() -> None:
     records = both()
     verdicts = {r.request_id: r.prompt_id != "p0" for r in records if r.prompt_id != "p7"}
     accuracy = row(records, "mine", verdicts=verdicts)["accuracy"]
@@ -196,10 +179,6 @@ def test_accuracy_counts_what_was_scored() -> None:
     assert accuracy["low"] < 6 / 7 < accuracy["high"]
     assert row(records, "mine")["accuracy"] is None
     assert row(records, "mine", verdicts={})["accuracy"] is None
-
-
-def test_right_answers_beyond_ars_are_counted_on_the_prompts_of_both() -> None:
-    records = both()
     # AR has p0 to p3 right, the method p2 to p5; p6 of the method and p7 of AR are not scored.
     right = {"ar": range(0, 4), "mine": range(2, 6)}
     skipped = {request_key("mine", "p6", 0), request_key("ar", "p7", 0)}
@@ -210,13 +189,9 @@ def test_right_answers_beyond_ars_are_counted_on_the_prompts_of_both() -> None:
     assert found["verdict"] == "no difference shown"
     assert row(records, "ar", verdicts=verdicts)["accuracy_difference"] is None
     assert row(records, "mine")["accuracy_difference"] is None
-
-
-def test_more_right_answers_than_ar_are_a_gain_and_fewer_a_loss() -> None:
-    records = both()
     for more, less, sign in (("mine", "ar", 1), ("ar", "mine", -1)):
-        right = {more: {0, 1, 2, 3, 4}, less: {0, 5}}
-        verdicts = {r.request_id: int(r.prompt_id[1:]) in right[r.method] for r in records}
+        passed = {more: {0, 1, 2, 3, 4}, less: {0, 5}}
+        verdicts = {r.request_id: int(r.prompt_id[1:]) in passed[r.method] for r in records}
         found = row(records, "mine", verdicts=verdicts)["accuracy_difference"]
         assert (found["gained"], found["lost"]) == ((4, 1) if sign > 0 else (1, 4))
         assert found["value"] == pytest.approx(sign * 3 / len({r.prompt_id for r in records}))
@@ -278,7 +253,7 @@ def grouped() -> list[RequestRecord]:
     return records
 
 
-def test_groups_are_the_first_part_of_a_category_and_overall_is_everything() -> None:
+def test_groups_are_the_first_part_of_a_category_and_have_a_mat() -> None:
     groups = row(grouped(), "mine", prompts=4)["groups"]
     assert {name: figures["prompts"] for name, figures in groups.items()} == {"talk": 2, "code": 1, "overall": 4}
     assert groups["talk"]["tokens_per_forward"] == pytest.approx(8 / 3)
@@ -286,15 +261,15 @@ def test_groups_are_the_first_part_of_a_category_and_overall_is_everything() -> 
     one = [r for r in grouped() if r.category.startswith("talk")]
     assert list(row(one, "mine", prompts=2)["groups"]) == ["talk"]
     assert row(both(), "mine")["groups"] == {}
-
-
-def test_spec_benchs_mat_counts_the_prefill_as_a_forward_that_keeps_one_token() -> None:
     groups = row(grouped(), "mine", prompts=4)["groups"]
     assert groups["talk"]["specbench_mat"] == pytest.approx((1 + 3 + 3 + 2) / 4)
     assert row(grouped(), "ar", prompts=4)["groups"]["talk"]["specbench_mat"] == 1
     # Pooled over forwards: a long answer weighs more than a short one.
     unlike = [record("mine", 0, [4] * 9, 1.0, category="x"), record("mine", 1, [1], 1.0, category="x")]
     assert row(unlike, "mine", prompts=2)["groups"]["x"]["specbench_mat"] == pytest.approx((1 + 36 + 1 + 1) / 12)
+    mine = [record("mine", 0, [3, 3], 1.0, repeat=again) for again in range(3)]
+    found = row(mine, "mine", prompts=1, repeats=3)
+    assert found["tokens_per_forward_with_prefill"] == pytest.approx(21 / 9)
 
 
 def test_spec_benchs_speedup_is_a_ratio_of_mean_speeds_where_only_ar_goes_without_its_stop_token() -> None:
@@ -323,12 +298,6 @@ def test_the_turns_of_a_question_are_one_speed_and_repeats_one_ratio_each() -> N
     assert figures["specbench_speedup"] == pytest.approx((8 / 6 + 1) / 2)
 
 
-def test_later_turns_that_followed_another_answer_are_counted() -> None:
-    records = [record("ar", n, [1], 1.0) for n in range(2)]
-    records += [record("mine", 0, [1], 1.0), record("mine", 1, [1], 1.0, prompt_tokens=6)]
-    assert row(records, "mine", prompts=2)["prompt_changed"] == 1
-
-
 def traced(number: int, *steps: Sequence[float]) -> RequestRecord:
     """A request whose steps spent this much in each phase."""
     split = {phase: list(spent) for phase, spent in zip(PHASES, zip(*steps, strict=True), strict=True)}
@@ -345,25 +314,12 @@ def test_phases_are_medians_over_all_steps_and_host_is_a_median_of_sums() -> Non
     }  # fmt: skip
 
 
-def test_without_a_trace_there_are_no_phases() -> None:
+def test_without_a_trace_or_a_step_there_are_no_phases() -> None:
     assert row(both(), "mine")["phases"] is None
     assert row([*both(), record("ended in its prefill", 0, [], 1.0)], "ended in its prefill")["phases"] is None
-
-
-def test_a_request_without_a_step_adds_nothing_to_the_phases() -> None:
     mine = [traced(0, (1, 2, 3, 4, 5, 6)), record("mine", 1, [], 1.0)]
     found = row(mine, "mine", prompts=2)["phases"]
     assert (found["draft_s"], found["observe_s"], found["host_s"]) == (1, 6, 18)
-
-
-def test_measures_are_means_over_the_requests_that_have_them() -> None:
-    mine = [
-        record("mine", 0, [2], 1.0, measures={"often": 1.0, "seldom": 7.0}),
-        record("mine", 1, [2] * 9, 1.0, measures={"often": 4.0}),
-        record("mine", 2, [2], 1.0),
-    ]
-    rows = summary([record("ar", 0, [1], 1.0), *mine], 3)["rows"]
-    assert [r["measures"] for r in rows] == [{}, {"often": 2.5, "seldom": 7}]
 
 
 def looked(number: int, watts: float | None, joules: float | None, **changes: Any) -> RequestRecord:
@@ -375,7 +331,7 @@ def looked(number: int, watts: float | None, joules: float | None, **changes: An
     return record("mine", number, [4, 4], 1.0, gpu=GpuTrace.model_validate(trace | changes))
 
 
-def test_the_gpu_of_a_method_is_medians_the_highest_temperature_and_the_energy_of_a_token() -> None:
+def test_the_gpu_of_a_method_and_one_that_tells_nothing() -> None:
     mine = [
         looked(0, 400.0, 90.0, throttled=["power cap"]),
         looked(1, 600.0, 45.0, temperature_c=None, throttled=["thermal slowdown", "power cap"]),
@@ -388,27 +344,15 @@ def test_the_gpu_of_a_method_is_medians_the_highest_temperature_and_the_energy_o
         "sm_clock_mhz": 1950, "power_w": 410, "temperature_c": 52, "energy_per_token_j": pytest.approx(135 / 18),
         "throttled": 2, "throttle_reasons": ["power cap", "thermal slowdown"],
     }  # fmt: skip
-
-
-def test_a_gpu_that_tells_nothing_has_no_figures() -> None:
     nothing = {"sm_clock_mhz": None, "temperature_c": None, "throttled": None}
     found = row([looked(0, None, None, **nothing)], "mine", prompts=1)["gpu"]
     assert found == {
         "sm_clock_mhz": None, "power_w": None, "temperature_c": None, "energy_per_token_j": None,
         "throttled": 0, "throttle_reasons": [],
     }  # fmt: skip
-
-
-def test_the_summary_is_json() -> None:
     more = [
         looked(7, 400.0, None),
         traced(8, (1, 2, 3, 4, 5, 6)),
         record("mine", 9, [2], 1.0, measures={"figure": 0.5}),
     ]
     json.dumps(summary([*both(), *more], 8, verdicts={}), allow_nan=False)
-
-
-def test_every_request_has_a_prefill_of_its_own() -> None:
-    mine = [record("mine", 0, [3, 3], 1.0, repeat=again) for again in range(3)]
-    found = row(mine, "mine", prompts=1, repeats=3)
-    assert found["tokens_per_forward_with_prefill"] == pytest.approx(21 / 9)

@@ -74,7 +74,7 @@ def test_rows_within_twice_the_time_of_one() -> None:
     assert measured().rows_within(9.0) == 64, "no further than was measured"
 
 
-def test_the_widest_setting_that_fits_is_taken_and_said(store: Any) -> None:
+def test_the_widest_setting_that_fits_is_taken_and_else_the_smallest(store: Any) -> None:
     store(measured())
     made = planned()
     assert (jf(made).max_rows, jf(made).options.blocks, jf(made).options.chains) == (23, 2, 2)
@@ -83,10 +83,7 @@ def test_the_widest_setting_that_fits_is_taken_and_said(store: Any) -> None:
         "--set jf.block_size=8 --set jf.pool_size=2"
     )
     assert resolve(made.plan, by_machine=True).methods == made.methods
-
-
-def test_where_nothing_fits_the_smallest_is_taken(store: Any) -> None:
-    store(measured(seconds=(1.0, 5.0, 6.0, 7.0, 8.0)))
+    store(measured(seconds=(1.0, 5.0, 6.0, 7.0, 8.0)), "20261102T000000Z-profile")
     assert jf(planned()).max_rows == 11
 
 
@@ -102,42 +99,33 @@ def test_where_rows_are_free_nothing_is_changed(store: Any) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"settings": ["jf.n=32"]},
-        {"settings": ["pool=3"]},
-        {"settings": ["jf.preset=MR"]},
-        {"simulate": ["4"]},
+        {"settings": ["jf.n=32"]}, {"settings": ["pool=3"]}, {"settings": ["jf.preset=MR"]}, {"simulate": ["4"]},
         {"gpu": "h200"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_the_user_sets_wins(values: dict[str, Any], store: Any) -> None:
     store(measured())
     assert planned(**values).methods == resolve(given(Plan, {"model": "config:tiny", "method": "jf", **values})).methods
 
 
-def test_one_row_that_is_sized_leaves_the_other_open(store: Any) -> None:
+def test_one_row_that_is_sized_leaves_the_other_and_other_settings_open(store: Any) -> None:
     store(measured())
     made = planned(method="jf,jf", settings=["jf#2.n=32"])
     assert (jf(made).max_rows, jf(made, "jf#2").max_rows) == (23, 157)
-
-
-def test_another_setting_stays_beside_the_bound(store: Any) -> None:
-    store(measured())
     made = planned(settings=["jf.K=3"])
     assert (jf(made).max_rows, jf(made).options.blocks) == (21, 3), "4 · 3 + 3 · 3"
+    assert jf(resolve(given(Plan, {"model": "config:tiny", "method": "jf"}))).max_rows == 317
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"model": {"name": "another"}},
-        {"model": {"dtype": "bfloat16"}},
-        {"cpu": {"model": "another CPU"}},
-        {"cpu": {"usable_cores": 999}},
-        {"settings": {"compile": True}},
+        {"model": {"name": "another"}}, {"model": {"dtype": "bfloat16"}}, {"cpu": {"model": "another CPU"}},
+        {"cpu": {"usable_cores": 999}}, {"settings": {"compile": True}},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_profile_of_something_else_is_none(changes: dict[str, Any], store: Any) -> None:
     content = measured().model_dump(mode="json")
     for part, values in changes.items():
@@ -157,11 +145,6 @@ def test_the_newest_profile_counts_and_a_damaged_one_does_not(store: Any, tmp_pa
     assert jf(planned()).max_rows == 11
     (tmp_path / PROFILES / "20261102T000000Z-profile" / PROFILE).write_text("{")
     assert jf(planned()).max_rows == 23
-
-
-def test_only_a_run_is_bounded(store: Any) -> None:
-    store(measured())
-    assert jf(resolve(given(Plan, {"model": "config:tiny", "method": "jf"}))).max_rows == 317
 
 
 @pytest.mark.parametrize("name", [name for name, card in registry.methods().items() if "machine" in card.info])

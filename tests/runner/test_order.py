@@ -78,20 +78,17 @@ def test_methods_follow_each_other_on_every_turn_in_an_order_of_their_own() -> N
     assert first != second  # a turn is shuffled anew
 
 
-def test_a_turn_is_asked_after_the_methods_own_answers() -> None:
+def test_a_turn_is_asked_after_the_methods_own_answers_or_forced_after_ars() -> None:
     taken = walk(Order(plan([AR, MINE]), prepared(PROMPTS), {}))
     texts = {(m.label, r.prompt_id, r.turn): conversations.text(r.ids) for m, rs in taken for r in rs}
     assert texts["mine", "p0", 1] == "user: one|"
     assert texts["mine", "p0", 3] == "user: one|assistant: mine 1|user: two|assistant: mine 2|user: three|"
     assert texts["ar", "p2", 2] == "user: uno|assistant: ar 1|user: due|"
-
-
-def test_forced_turns_are_asked_after_ars_answers_by_every_method() -> None:
     forced = [dataclasses.replace(prompt, forced=True) for prompt in PROMPTS]
     taken = walk(Order(plan([AR, MINE]), prepared(forced), {}))
     for label in ("ar", "mine"):
-        texts = {(r.prompt_id, r.turn): conversations.text(r.ids) for m, rs in taken for r in rs if m.label == label}
-        assert texts["p0", 3] == "user: one|assistant: ar 1|user: two|assistant: ar 2|user: three|"
+        mine = {(r.prompt_id, r.turn): conversations.text(r.ids) for m, rs in taken for r in rs if m.label == label}
+        assert mine["p0", 3] == "user: one|assistant: ar 1|user: two|assistant: ar 2|user: three|"
 
 
 def test_each_repeat_has_a_history_of_its_own() -> None:
@@ -122,11 +119,8 @@ def test_requests_decoded_together_have_one_temperature() -> None:
     warm = [dataclasses.replace(p, temperature=t) for p, t in zip(PROMPTS, (0.7, None, 0.7), strict=True)]
     taken = walk(Order(plan([AR], concurrency=4), prepared(warm), {}))
     assert [[(r.prompt_id, r.turn, r.temperature) for r in requests] for _, requests in taken] == [
-        [("p0", 1, 0.7), ("p2", 1, 0.7)],
-        [("p1", 1, None)],
-        [("p0", 2, 0.7), ("p2", 2, 0.7)],
-        [("p0", 3, 0.7)],
-    ]
+        [("p0", 1, 0.7), ("p2", 1, 0.7)], [("p1", 1, None)], [("p0", 2, 0.7), ("p2", 2, 0.7)], [("p0", 3, 0.7)],
+    ]  # fmt: skip
 
 
 def test_completion_text_goes_on_behind_the_answer() -> None:

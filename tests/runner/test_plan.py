@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from known import refusal
 
 from specbench.common.errors import UsageError
 from specbench.common.options import given
@@ -23,10 +24,6 @@ def labels(*names: str) -> list[str]:
     return [method.label for method in plan_methods(names, [])]
 
 
-def test_ar_alone() -> None:
-    assert labels("ar") == ["ar"]
-
-
 @pytest.mark.parametrize("names", [["jacobi"], ["jacobi", "ar"], ["ar", "jacobi"]])
 def test_ar_is_always_there_and_first(names: list[str]) -> None:
     assert labels(*names) == ["ar", "jacobi"]
@@ -35,17 +32,15 @@ def test_ar_is_always_there_and_first(names: list[str]) -> None:
 def test_a_method_named_again_is_another_row() -> None:
     assert labels("jacobi", "jacobi", "ar", "jacobi") == ["ar", "jacobi", "jacobi#2", "jacobi#3"]
     assert labels("ar", "ar") == ["ar", "ar#2"]  # the A/A run
+    assert labels("ar") == ["ar"]
 
 
-def test_settings_go_to_the_label_they_name() -> None:
+def test_settings_go_to_the_label_they_name_which_may_be_left_out() -> None:
     ar, first, second = plan_methods(["jacobi", "jacobi"], ["jacobi.n=4", "jacobi#2.n=8", "jacobi#2.window=sliding"])
     assert (ar.name, first.name, second.name) == ("ar", "jacobi", "jacobi")
     assert (first.options.block_size, second.options.block_size) == (4, 8)  # type: ignore[attr-defined]
     assert (first.options.window, second.options.window) == ("block", "sliding")  # type: ignore[attr-defined]
     assert (ar.max_rows, first.max_rows, second.max_rows) == (1, 4, 8)
-
-
-def test_the_label_may_be_left_out_when_one_method_can_be_meant() -> None:
     assert plan_methods(["jacobi"], ["n=4"])[1].max_rows == 4
 
 
@@ -69,21 +64,26 @@ def test_the_label_may_be_left_out_when_one_method_can_be_meant() -> None:
     ],
 )
 def test_a_wrong_method_or_setting_is_one_line(names: list[str], settings: list[str], parts: list[str]) -> None:
-    with pytest.raises(UsageError) as caught:
-        plan_methods(names, settings)
-    text = str(caught.value)
+    text = refusal(UsageError, plan_methods, names, settings)
     assert all(part in text for part in parts), text
-    assert "\n" not in text
 
 
 def options(name: str, *settings: str) -> dict[str, Any]:
     return plan_methods([name], settings)[1].options.model_dump()
 
 
-def test_a_preset_stands_for_its_options() -> None:
+def test_a_preset_stands_for_its_options_and_is_recorded_as_them() -> None:
     found = options("lookahead", "lookahead.preset=15/5/15")
     assert found == options("lookahead", "W=15", "N=5", "G=15")
     assert found != options("lookahead")
+    (_, method) = plan_methods(["cllm"], ["preset=sharegpt"])
+    assert method.options.model_dump()["block_size"] == 32
+    assert "preset" not in method.options.model_dump()
+    assert set(method.measures) == {"fast_forwarded", "stationary"}
+    assert options("jf", "preset=vanilla") == options("jf", "jf.multiblock=false", "jf.recycling=false")
+    _, first, second = plan_methods(["jf", "jf"], ["jf#2.preset=released", "jf#2.n=8"])
+    assert (first.options.variant, second.options.variant) == ("paper", "released")  # type: ignore[attr-defined]
+    assert (first.options.block_size, second.options.block_size) == (64, 8)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("window", ["W", "w", "window_size", "window-size"])
@@ -92,20 +92,6 @@ def test_what_is_set_beside_a_preset_wins_by_whatever_name_and_order(window: str
     settings = ["lookahead.preset=10/5/10", f"lookahead.{window}=3"]
     found = options("lookahead", *(settings if first else reversed(settings)))
     assert (found["window_size"], found["ngram_size"], found["guess_set_size"]) == (3, 5, 10)
-
-
-def test_a_preset_takes_the_same_short_form_and_label_as_an_option() -> None:
-    assert options("jf", "preset=vanilla") == options("jf", "jf.multiblock=false", "jf.recycling=false")
-    _, first, second = plan_methods(["jf", "jf"], ["jf#2.preset=released", "jf#2.n=8"])
-    assert (first.options.variant, second.options.variant) == ("paper", "released")  # type: ignore[attr-defined]
-    assert (first.options.block_size, second.options.block_size) == (64, 8)  # type: ignore[attr-defined]
-
-
-def test_a_spec_records_what_a_preset_stood_for() -> None:
-    (_, method) = plan_methods(["cllm"], ["preset=sharegpt"])
-    assert method.options.model_dump()["block_size"] == 32
-    assert "preset" not in method.options.model_dump()
-    assert set(method.measures) == {"fast_forwarded", "stationary"}
 
 
 @pytest.mark.parametrize(
@@ -121,15 +107,14 @@ def test_a_spec_records_what_a_preset_stood_for() -> None:
     ],
 )
 def test_a_wrong_preset_is_one_line(name: str, settings: list[str], parts: list[str]) -> None:
-    with pytest.raises(UsageError) as caught:
-        plan_methods([name], settings)
-    text = str(caught.value)
+    text = refusal(UsageError, plan_methods, [name], settings)
     assert all(part in text for part in parts), text
-    assert "\n" not in text
 
 
-def test_a_method_brings_how_many_best_tokens_it_wants() -> None:
+def test_a_method_brings_how_many_best_tokens_it_wants_and_whether_it_runs_as_it_comes() -> None:
     assert [method.top_k for method in plan_methods(["msn", "msn"], ["msn#2.tree=chain"])] == [0, 10, 0]
+    assert {"ar", "jacobi"} <= set(runnable())
+    assert "sps" not in runnable()
 
 
 @pytest.mark.parametrize(
@@ -144,17 +129,8 @@ def test_a_method_brings_how_many_best_tokens_it_wants() -> None:
     ],
 )
 def test_a_wrong_task_or_setting_is_one_line(names: list[str], settings: list[str], parts: list[str]) -> None:
-    with pytest.raises(UsageError) as caught:
-        plan_tasks(names, settings)
-    text = str(caught.value)
+    text = refusal(UsageError, plan_tasks, names, settings)
     assert all(part in text for part in parts), text
-    assert "\n" not in text
-
-
-def test_task_settings() -> None:
-    (task,) = plan_tasks(["humaneval"], ["humaneval.style=completion"])
-    assert (task.card.name, task.options.style) == ("humaneval", "completion")
-    assert plan_tasks(["humaneval"], [])[0].options.style == "auto"
 
 
 def test_the_largest_tree_of_a_plan_is_that_of_its_widest_method() -> None:
@@ -165,6 +141,11 @@ def test_the_largest_tree_of_a_plan_is_that_of_its_widest_method() -> None:
         ("ar", "ar", True), ("jacobi", "jacobi", True), ("jacobi#2", "jacobi", True),
     ]  # fmt: skip
     assert plan.specs()[2].options["block_size"] == 32
+    # Two numbers because a plan must be checked without torch.
+    assert ROW_LIMIT == MAX_ROWS
+    (task,) = plan_tasks(["humaneval"], ["humaneval.style=completion"])
+    assert (task.card.name, task.options.style) == ("humaneval", "completion")
+    assert plan_tasks(["humaneval"], [])[0].options.style == "auto"
 
 
 @pytest.mark.parametrize(
@@ -191,11 +172,6 @@ def test_sampling_is_refused_by_the_plan_exactly_where_the_engine_would(value: d
         Sampling(**values)
 
 
-def test_the_plan_refuses_at_the_row_count_where_the_engine_ends() -> None:
-    # Two numbers because a plan must be checked without torch.
-    assert ROW_LIMIT == MAX_ROWS
-
-
 def test_a_plan_needs_no_torch() -> None:
     code = (
         "import sys; from specbench.runner import Plan, resolve\n"
@@ -204,8 +180,3 @@ def test_a_plan_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_methods_that_have_to_be_told_what_to_draft_with_do_not_run_as_they_come() -> None:
-    assert {"ar", "jacobi"} <= set(runnable())
-    assert "sps" not in runnable()

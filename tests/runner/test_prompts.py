@@ -27,32 +27,20 @@ def test_a_request_is_a_turn_of_its_prompt() -> None:
     assert (third.turn, third.repeat, third.category, third.temperature) == (3, 4, "a/b", 0.7)
     assert (third.rule.stops, third.rule.budget) == (("#",), 10)
     assert [request.prompt_id for request in made.requests()] == ["talk", "line"]
-
-
-def test_answers_are_counted_turn_by_turn() -> None:
     spec = prepared([TALK, LINE]).spec
     assert (spec.prompts, spec.requests, spec.name, spec.version, spec.metric) == (2, 4, "toy-task", 3, "")
-
-
-def test_the_budget_is_the_tasks_own_unless_the_plan_has_one() -> None:
     assert prepared([LINE]).budget == 10
     assert prepared([LINE], max_new_tokens=None).budget == 7
 
 
-def test_there_is_room_for_the_last_turn_with_all_answers_in_its_history() -> None:
+def test_there_is_room_for_all_turns_or_the_conversation_is_refused() -> None:
     made = prepared([TALK])
     longest_answers = ["x" * made.budget] * 2
     assert made.longest >= len(made.request("talk", 0, longest_answers).ids)
-
-
-def test_a_conversation_that_does_not_fit_is_refused_with_its_turns() -> None:
     asked = len(prepared([TALK]).request("talk", 0, ["", ""]).ids)
     assert prepared([TALK], Model(context=asked + 30)).budget == 10
     with pytest.raises(UsageError, match=f"prompt talk has {asked} tokens and --max-new-tokens is 10 in 3 turns"):
         prepared([TALK], Model(context=asked + 29))
-
-
-def test_two_prompts_of_one_id_and_none_at_all_are_refused() -> None:
     with pytest.raises(UsageError, match="two prompts 'line'"):
         prepared([LINE, TALK, LINE])
     with pytest.raises(UsageError, match="has no prompts"):
@@ -62,16 +50,13 @@ def test_two_prompts_of_one_id_and_none_at_all_are_refused() -> None:
 MANY = [Prompt(f"t/{at}", "Once", False) for at in range(10)]
 
 
-def test_the_limit_draws_prompts_and_keeps_their_order() -> None:
+def test_the_limit_draws_prompts_and_without_a_seed_takes_the_first() -> None:
     made = prepared(MANY, limit=3)
     assert list(made.prompts) == ["t/3", "t/7", "t/9"]
     assert made.spec.taken == Taken(of=10, seed=0)
     other = prepared(MANY, limit=3, prompt_seed=1)
     assert list(other.prompts) != list(made.prompts)
     assert other.spec.taken == Taken(of=10, seed=1)
-
-
-def test_without_a_seed_the_limit_takes_the_first_prompts() -> None:
     made = prepared(MANY, limit=3, first=True)
     assert list(made.prompts) == ["t/0", "t/1", "t/2"]
     assert made.spec.taken == Taken(of=10, seed=None)

@@ -94,12 +94,10 @@ def test_models_that_methods_bring_step_as_the_target_does(model: Any, monkeypat
     ]  # fmt: skip
 
 
-def test_a_method_that_wants_a_draft_model_is_refused_where_there_are_none(model: Any) -> None:
+def test_what_is_refused_leaves_the_model_free(model: Any) -> None:
     with pytest.raises(UsageError, match="tiny-draft is a draft model, which is not used here"):
         Session(model, [bringing(lambda told: told.load("tiny-draft"))], capacity=32)
 
-
-def test_what_is_refused_leaves_the_model_free(model: Any) -> None:
     def refuse(told: Any) -> Any:
         raise UsageError("no head for this model")
 

@@ -66,7 +66,7 @@ def test_the_engine_accepts_what_was_wanted_whatever_the_target_says(
     assert len(forced) == len(tree)
 
 
-def test_a_repeated_sibling_does_not_lead_further_down() -> None:
+def test_which_rows_are_told_what() -> None:
     # root → 7, and 7 again → 8 → 9: left alone, a target that says 8 after the second 7 has a longer path there.
     tree = TokenTree([1, 7, 7, 8, 9], [-1, 0, 0, 2, 3])
     forced = force(tree, 2, lambda known: 50)
@@ -74,9 +74,9 @@ def test_a_repeated_sibling_does_not_lead_further_down() -> None:
     assert accepted(tree, forced, [7, 8, 8, 9, 9]) == ([0, 1], 50)
     # Wanted deeper, the path goes through the second, and the first is told the same.
     assert force(tree, 3, lambda known: 50) == [7, 8, 8, 50, COMPUTED]
-
-
-def test_what_ends_the_path_is_no_draft_behind_it() -> None:
+    tree = TokenTree.chain([1, 2, 3], drafts_only=True)
+    assert force(tree, 3, lambda known: 50) == [50, COMPUTED, COMPUTED]
+    assert force(TokenTree([1, 2, 3, 4, 5], [-1, 0, 0, 1, 2]), 3, lambda known: 50) == [2, 4, COMPUTED, 50, COMPUTED]
     tree = TokenTree([1, 7, 7, 8, 9, 6], [-1, 0, 0, 1, 2, 0], [True, True, True, True, True, False])
     seen = []
 
@@ -89,23 +89,11 @@ def test_what_ends_the_path_is_no_draft_behind_it() -> None:
     assert seen == [{8, 9}, {7}]  # behind either 7; and 6 is a row that nobody can accept
 
 
-def test_rows_that_only_draft_are_left_to_the_target() -> None:
-    tree = TokenTree.chain([1, 2, 3], drafts_only=True)
-    assert force(tree, 3, lambda known: 50) == [50, COMPUTED, COMPUTED]
-
-
-def test_of_equally_deep_rows_the_lowest_is_taken() -> None:
-    assert force(TokenTree([1, 2, 3, 4, 5], [-1, 0, 0, 1, 2]), 3, lambda known: 50) == [2, 4, COMPUTED, 50, COMPUTED]
-
-
-def test_a_vocabulary_that_is_all_drafted_is_refused_in_one_line() -> None:
+def test_a_request_repeats_and_a_vocabulary_that_is_all_drafted_is_refused() -> None:
     acceptance = Acceptance.of(SimulatedAcceptance(mean=1, spread=0), "0", 4, STOPS)
     assert acceptance.forced(TokenTree([0, 0, 1], [-1, 0, 0]))[0] == 2  # all that is left
     with pytest.raises(UsageError, match="a row drafts all 4 tokens of the vocabulary"):
         acceptance.forced(TokenTree([0, 0, 1, 2], [-1, 0, 0, 0]))
-
-
-def test_a_request_repeats_and_another_differs() -> None:
     tree = TokenTree.chain(list(range(1, 17)))
     asked = SimulatedAcceptance(mean=6, spread=4)
 

@@ -128,24 +128,22 @@ def test_stop_string_and_stop_id_together(chunk: int, tokens: list[int], ids: in
     assert (output.ids, output.reason, output.text()) == (tokens[:ids], reason, text)
 
 
-def test_the_first_of_several_stop_strings_wins_whatever_their_order() -> None:
+def test_of_several_stop_strings_the_earliest_in_the_text_wins() -> None:
     for stops in (["ab", "``"], ["``", "ab"]):
         output = run([1, 3, 0, 1], [4], stops=stops)
         assert (output.ids, output.text()) == ([1, 3], "b")
-
-
-def test_of_two_stop_strings_that_one_token_completes_the_earlier_cuts_the_text() -> None:
     output = run([0, 7], [2], stops=["b", "a`"])  # "a" + "`b"
     assert (output.ids, output.text()) == ([0, 7], "")
+    assert cut("one two three", ["three", "two"]) == "one "
+    assert cut("one two", ["x"]) == "one two"
+    assert cut("one two", []) == "one two"
+    assert cut("one", ["one"]) == ""
 
 
-def test_a_stop_string_on_the_last_token_of_the_budget_is_a_stop() -> None:
+def test_a_stop_string_on_the_last_token_of_the_budget_or_around_special_ones_is_a_stop() -> None:
     for chunk in (1, 2, 3, 4):
         output = run([0, *SPLIT_TICKS, 0], [chunk], stops=[TICKS], budget=3)
         assert (output.reason, len(output.ids)) == ("stop-string", 3)
-
-
-def test_special_tokens_inside_a_stop_string_do_not_hide_it() -> None:
     for chunk in (1, 3, 9):
         output = run([0, 4, PAD, 2, PAD, PAD, 2, PAD, 2, 0], [chunk], stops=[TICKS])
         assert (output.reason, len(output.ids), output.text()) == ("stop-string", 9, "a")
@@ -175,13 +173,6 @@ def test_a_stop_string_of_a_character_in_pieces(chunk: int) -> None:
 def test_stop_tail(tokens: list[int], stop: str, text: str, tail: int) -> None:
     output = run(tokens, [4], stops=[stop])
     assert (output.text(), output.stop_tail()) == (text, tail)
-
-
-def test_cut() -> None:
-    assert cut("one two three", ["three", "two"]) == "one "
-    assert cut("one two", ["x"]) == "one two"
-    assert cut("one two", []) == "one two"
-    assert cut("one", ["one"]) == ""
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 11])

@@ -31,16 +31,13 @@ def texts(ids: Sequence[int], decode: Decode) -> list[str]:
 # ------------------------------------------------------------------ characters
 
 
-def test_the_token_that_completes_a_character_has_it() -> None:
+def test_whose_a_character_is() -> None:
     assert texts(list("né€!".encode()), as_bytes) == ["n", "", "é", "", "", "€", "!"]
-
-
-def test_a_character_that_is_never_completed_belongs_to_the_last_token() -> None:
     assert texts([0x41, 0xE2, 0x82], as_bytes) == ["A", "", "�"]
-
-
-def test_a_byte_that_can_begin_no_character_waits_for_the_next_token() -> None:
     assert texts([0xFF, 0x41, 0x42], as_bytes) == ["", "�A", "B"]
+    assert texts([1, 2, 3], sentencepiece) == ["w1", " w2", " w3"]
+    # The blank of the first token is gone once the full stop is there: it was nobody's.
+    assert texts([0, 1, 2], merging) == ["a", ".", " b"]
 
 
 @given(st.lists(st.integers(0, 299), max_size=40))
@@ -56,15 +53,6 @@ def sentencepiece(ids: Sequence[int]) -> str:
 def merging(ids: Sequence[int]) -> str:
     """A tokenizer that mends blanks in what is already written, as ``clean_up_tokenization_spaces`` does."""
     return "".join({0: "a ", 1: ".", 2: " b"}[i] for i in ids).replace(" .", ".")
-
-
-def test_a_tokenizer_that_drops_the_first_blank() -> None:
-    assert texts([1, 2, 3], sentencepiece) == ["w1", " w2", " w3"]
-
-
-def test_a_tokenizer_that_changes_what_it_has_said() -> None:
-    # The blank of the first token is gone once the full stop is there: it was nobody's.
-    assert texts([0, 1, 2], merging) == ["a", ".", " b"]
 
 
 @given(st.lists(st.integers(0, 2), max_size=12))
@@ -112,15 +100,12 @@ def test_origins_are_a_letter_per_kept_token(whole: bool) -> None:
     assert (made.tokens.drafts is not None) == whole
 
 
-def test_a_step_that_the_budget_cuts_has_no_bonus() -> None:
+def test_what_a_stop_cuts_is_kept_beside_the_text_without_a_bonus() -> None:
     made = traced.record(as_bytes, 1, [(CHAIN, [0, 1, 2, 3], 9)], budget=3)
     assert made.tokens is not None
     assert made.tokens.origins == "abb"
     assert made.tokens.drafts is not None
     assert made.tokens.drafts[0].path == [1, 2, 3]  # the forward accepted them all the same
-
-
-def test_what_a_stop_string_cut_is_kept_beside_the_text() -> None:
     draft = TokenTree.chain(list(b"aXSTOPab"))
     made = traced.record(as_bytes, ord("a"), [(draft, range(8), ord("c"))], stops=["STOP"])
     assert made.tokens is not None
@@ -141,12 +126,9 @@ def test_a_draft_is_written_down_in_full_and_a_chain_in_short() -> None:
     assert made.tokens.pieces == {66: "B", 67: "C", 68: "D"}
 
 
-def test_more_origins_than_letters_are_an_error() -> None:
+def test_a_tree_has_one_origin_or_one_for_each_row_and_a_letter_for_each() -> None:
     tree = TokenTree.chain(range(80), origins=[f"word{row}" for row in range(80)])
     with pytest.raises(ValueError, match="62 different origins at most"):
         traced.record(lambda ids: "".join(map(str, ids)), 0, [(tree, [0], 1)])
-
-
-def test_a_tree_has_one_origin_or_one_for_each_row() -> None:
     with pytest.raises(ValueError, match="3 rows have 2 origins"):
         TokenTree.chain([1, 2, 3], origins=["guess", "guess"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import random
@@ -13,6 +15,7 @@ from typing import Any
 
 import older_runs
 import pytest
+from known import refusal
 from sweep_workers import ToyWorker, counts, grid
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
@@ -54,8 +57,7 @@ class Told(Silent):
     """Keeps what progress was told."""
 
     def __init__(self) -> None:
-        self.started: list[tuple[int, int, int]] = []
-        self.requests = 0
+        self.started, self.requests = list[tuple[int, int, int]](), 0
 
     def start(self, path: Path, concurrency: int, done: int, most: int) -> None:
         self.started.append((concurrency, done, most))
@@ -70,21 +72,27 @@ def sweep(
     labels: Sequence[str] = CELLS,
     *,
     after: int | None = None,
-    worker: ToyWorker | None = None,
     concurrency: Sequence[int] = (1,),
     kind: Kind = "grid",
     until: float | None = None,
     progress: Silent | None = None,
     too_large: Sequence[str] = (),
     **of_worker: Any,
-) -> tuple[Path | None, ToyWorker]:
-    """One command; its folder is None where it broke off."""
-    made = worker or ToyWorker(labels, **of_worker)
+) -> tuple[Path, ToyWorker]:
+    """One command; :class:`Broken` where it is to break off."""
+    worker = ToyWorker(labels, **of_worker)
     asked = Asked(grid(labels, concurrency, too_large), out, kind, until)
-    try:
-        return drive(asked, Breaking(made, after), progress or Silent()), made
-    except Broken:
-        return None, made
+    return drive(asked, Breaking(worker, after), progress or Silent()), worker
+
+
+def broken(out: Path, labels: Sequence[str] = CELLS, **more: Any) -> None:
+    """A command that breaks off."""
+    with pytest.raises(Broken):
+        sweep(out, labels, **more)
+
+
+def content_of(path: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def records(path: Path, concurrency: int = 1) -> list[RequestRecord]:
@@ -92,22 +100,20 @@ def records(path: Path, concurrency: int = 1) -> list[RequestRecord]:
         return list(folder.records())
 
 
-def summary(path: Path, concurrency: int = 1) -> dict[str, Any]:
-    return dict(json.loads((path / f"c{concurrency}" / "summary.json").read_text()))
+def read_json(*parts: Any) -> dict[str, Any]:
+    return dict(json.loads(Path(*parts).read_text()))
+
+
+def summary(path: Path) -> dict[str, Any]:
+    return read_json(path, "c1", "summary.json")
 
 
 def head(path: Path) -> dict[str, Any]:
-    return dict(json.loads((path / "sweep.json").read_text()))
-
-
-def whole(path: Path | None) -> Path:
-    assert path is not None, "it broke off"
-    return path
+    return read_json(path, "sweep.json")
 
 
 def test_a_sweep_and_its_files(tmp_path: Path) -> None:
     path, worker = sweep(tmp_path, held_out=HELD, too_large=["toy n=999"])
-    path = whole(path)
     assert list(tmp_path.iterdir()) == [path]
     assert path.name.startswith("sweep-toy-t-")
     assert {file.name for file in path.iterdir()} == {"sweep.json", "c1"}
@@ -135,26 +141,29 @@ def test_a_sweep_and_its_files(tmp_path: Path) -> None:
     speedups = {row["method"]: row["speedup"]["value"] for row in said["rows"][1:]}
     assert best == max(speedups, key=lambda label: speedups[label])
     assert best in said["sweep"]["within_noise"]
-    run = json.loads((path / "c1" / "run.json").read_text())
+    run = read_json(path, "c1", "run.json")
     assert run["passes"] == dict.fromkeys(CELLS, 0)
     assert [spec["label"] for spec in run["methods"]] == ["ar", *CELLS]
 
 
-@pytest.mark.parametrize("search", [("grid", None), ("halving", None), ("grid", 0.02), ("halving", 0.02)])
-@pytest.mark.parametrize("turns", [1, 3])
-def test_a_broken_sweep_goes_on_to_the_same_end(tmp_path: Path, search: tuple[Kind, float | None], turns: int) -> None:
-    kind, until = search
-    of_turns = {f"p{at}": 1 + at % turns for at in range(16)}
+@pytest.mark.parametrize(
+    ("kind", "until", "turns"), [("grid", None, 1), ("halving", None, 3), ("grid", 0.02, 3), ("halving", 0.02, 1)]
+)
+def test_a_broken_sweep_goes_on_to_the_same_end(tmp_path: Path, kind: Kind, until: float | None, turns: int) -> None:
+    of_turns = {f"p{at}": 1 + at % turns for at in range(12)}
     given: dict[str, Any] = {
         "kind": kind, "until": until, "of_turns": of_turns, "tuning": tuple(of_turns), "held_out": HELD,
     }  # fmt: skip
     straight, reference = sweep(tmp_path / "straight", **given)
-    expected = counts(records(whole(straight)))
-    rng = random.Random(f"{search}/{turns}")
-    for trial in range(6):
+    expected = counts(records(straight))
+    rng = random.Random(f"{kind}/{until}/{turns}")
+    for trial in range(2):
         out, decoded, path, commands = tmp_path / f"broken-{trial}", Counter[str](), None, 0
         while path is None:
-            path, worker = sweep(out, after=rng.randint(1, len(expected) // 3), **given)
+            worker = ToyWorker(CELLS, **{name: given[name] for name in ("of_turns", "tuning", "held_out")})
+            asked = Asked(grid(CELLS), out, kind, until)
+            with contextlib.suppress(Broken):
+                path = drive(asked, Breaking(worker, rng.randint(1, len(expected) // 3)), Silent())
             decoded.update(worker.decoded)
             commands += 1
         assert commands > 1, "nothing was broken off"
@@ -163,35 +172,35 @@ def test_a_broken_sweep_goes_on_to_the_same_end(tmp_path: Path, search: tuple[Ki
         assert counts(made) == expected
         assert len({record.segment for record in made}) == len(made)
         for name in ("rows", "sweep"):
-            assert summary(path)[name] == summary(whole(straight))[name]
+            assert summary(path)[name] == summary(straight)[name]
     assert Counter(reference.decoded) == decoded
 
 
-@pytest.mark.parametrize("after", range(1, 2 * 3 + 1))
-def test_plain_decoding_is_there_for_every_cell_wherever_it_broke_off(tmp_path: Path, after: int) -> None:
+def test_plain_decoding_is_there_for_every_cell_wherever_it_broke_off(tmp_path: Path) -> None:
     # Which of them comes last on a prompt is drawn by lot: in half of the cases it is plain decoding.
-    for seed in range(4):
-        given = {"tuning": tuple(f"q{seed}{at}" for at in range(2)), "labels": CELLS[:2]}
-        out = tmp_path / str(seed)
-        sweep(out, after=after, **given)  # type: ignore[arg-type]
-        path, _ = sweep(out, **given)  # type: ignore[arg-type]
-        assert Counter(r.method for r in records(whole(path))) == dict.fromkeys(["ar", *CELLS[:2]], 2)
+    for after, seed in itertools.product(range(1, 2 * 3 + 1), range(2)):
+        given: Any = {"tuning": tuple(f"q{seed}{at}" for at in range(2)), "labels": CELLS[:2]}
+        out = tmp_path / f"{after}-{seed}"
+        with contextlib.suppress(Broken):
+            sweep(out, after=after, **given)
+        path, _ = sweep(out, **given)
+        assert Counter(r.method for r in records(path)) == dict.fromkeys(["ar", *CELLS[:2]], 2)
 
 
 def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(tmp_path: Path) -> None:
     narrow, _ = sweep(tmp_path, CELLS[:2])
-    before = {record.request_id: record for record in records(whole(narrow))}
+    before = {record.request_id: record for record in records(narrow)}
     told = Told()
     path, worker = sweep(tmp_path, CELLS, progress=told)
     assert path == narrow
     prompts = [f"p{at}" for at in range(8)]
     assert Counter(worker.decoded) == Counter(request_key(c, p, 1) for c in ("ar", *CELLS[2:]) for p in prompts)
-    after = {record.request_id: record for record in records(whole(path))}
+    after = {record.request_id: record for record in records(path)}
     assert {key: after[key] for key in before} == before
-    run = json.loads((whole(path) / "c1" / "run.json").read_text())
+    run = read_json(path, "c1", "run.json")
     assert run["passes"] == {CELLS[0]: 0, CELLS[1]: 0, CELLS[2]: 1, CELLS[3]: 1}
-    assert list(head(whole(path))["cells"]) == CELLS
-    assert (whole(path) / "c1" / "DONE").exists()
+    assert list(head(path)["cells"]) == CELLS
+    assert (path / "c1" / "DONE").exists()
     assert told.started == [(1, 24, 24 + 24)], "done and, at most, all"
     assert told.requests == 24
     # A third one, and back to the first: nothing is decoded for it.
@@ -202,12 +211,11 @@ def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(t
     assert worker.decoded == []
 
 
-def test_a_wider_grid_of_a_broken_one_finishes_both_passes(tmp_path: Path) -> None:
-    path, _ = sweep(tmp_path, CELLS[:2], after=5)
-    assert path is None
+def test_wider_grids_of_broken_and_unbegun_sweeps(tmp_path: Path) -> None:
+    broken(tmp_path, CELLS[:2], after=5)
     path, worker = sweep(tmp_path, CELLS)
     assert len(worker.decoded) == 3 * 8 - 5 + 3 * 8
-    assert Counter((r.method, r.repeat) for r in records(whole(path))) == Counter(
+    assert Counter((r.method, r.repeat) for r in records(path)) == Counter(
         {("ar", 0): 8, ("ar", 1): 8, **{(label, int(at > 1)): 8 for at, label in enumerate(CELLS)}}
     )
 
@@ -221,42 +229,42 @@ def test_cells_added_before_anything_was_decoded_share_the_first_pass(tmp_path: 
         drive(Asked(grid(CELLS[:2]), tmp_path), Refusing(ToyWorker(CELLS[:2])), Silent())
     path, worker = sweep(tmp_path, CELLS)
     assert len(worker.decoded) == 5 * 8
-    assert {record.repeat for record in records(whole(path))} == {0}
+    assert {record.repeat for record in records(path)} == {0}
 
 
 def test_the_best_cell_is_that_of_all_commands_and_graded_cells_stay_graded(tmp_path: Path) -> None:
     together, _ = sweep(tmp_path / "together", CELLS)
-    best = summary(whole(together))["sweep"]["best"]
+    best = summary(together)["sweep"]["best"]
     others = [label for label in CELLS if label != best]
     sweep(tmp_path / "apart", [best])
     path, worker = sweep(tmp_path / "apart", others)
     assert best not in {key.split("|")[0] for key in worker.decoded}
-    said = summary(whole(path))
+    said = summary(path)
     assert said["sweep"]["best"] == best
     assert best in said["sweep"]["within_noise"]
     assert {row["method"] for row in said["rows"] if row["lossless"]} == {"ar", *CELLS}
     # One that was broken off is on few prompts, and not comparable.
-    sweep(tmp_path / "third", [best], after=3)
+    broken(tmp_path / "third", [best], after=3)
     path, _ = sweep(tmp_path / "third", others)
-    assert summary(whole(path))["sweep"]["best"] in others
+    assert summary(path)["sweep"]["best"] in others
 
 
 def test_a_halved_cell_stays_halved_until_a_grid_decodes_it(tmp_path: Path) -> None:
     path, _ = sweep(tmp_path, CELLS, kind="halving")
-    halved = summary(whole(path))["sweep"]["stopped"]
+    halved = summary(path)["sweep"]["stopped"]
     assert list(halved.values()) == ["halved"] * 3
     path, worker = sweep(tmp_path, ["toy n=32"])
-    assert summary(whole(path))["sweep"]["stopped"] == halved
+    assert summary(path)["sweep"]["stopped"] == halved
     path, worker = sweep(tmp_path, CELLS)
     assert worker.decoded
-    assert summary(whole(path))["sweep"]["stopped"] == {}
-    assert Counter(r.method for r in records(whole(path)) if r.repeat == 0) == dict.fromkeys(["ar", *CELLS], 8)
+    assert summary(path)["sweep"]["stopped"] == {}
+    assert Counter(r.method for r in records(path) if r.repeat == 0) == dict.fromkeys(["ar", *CELLS], 8)
 
 
 def test_a_command_with_nothing_to_do_does_nothing(tmp_path: Path) -> None:
     given: dict[str, Any] = {"held_out": HELD, "kind": "halving"}
     path, _ = sweep(tmp_path, **given)
-    folder = whole(path) / "c1"
+    folder = path / "c1"
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
     told = Told()
     again, worker = sweep(tmp_path, progress=told, **given)
@@ -268,20 +276,17 @@ def test_a_command_with_nothing_to_do_does_nothing(tmp_path: Path) -> None:
 def test_other_prompts_another_model_and_other_software_are_another_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [sweep(tmp_path)[0]]
-    paths.append(sweep(tmp_path, tuning=("p0", "p1", "p2"))[0])
-    paths.append(sweep(tmp_path, held_out=HELD)[0])
+    paths = [sweep(tmp_path, **more)[0] for more in ({}, {"tuning": ("p0", "p1", "p2")}, {"held_out": HELD})]  # type: ignore[arg-type]
     monkeypatch.setenv("PLACE", "elsewhere")
-    paths.append(sweep(tmp_path)[0])
-    assert len(set(paths)) == 4
+    assert len({*paths, sweep(tmp_path)[0]}) == 4
 
 
 def test_one_label_with_other_options_beside_it_is_refused(tmp_path: Path) -> None:
     path, _ = sweep(tmp_path, options={"window": "block"})
-    before = (whole(path) / "c1" / "run.json").read_bytes()
+    before = (path / "c1" / "run.json").read_bytes()
     with pytest.raises(UsageError, match=r"has 'toy n=\d+' with other options; choose another --out"):
         sweep(tmp_path, options={"window": "sliding"})
-    assert (whole(path) / "c1" / "run.json").read_bytes() == before
+    assert (path / "c1" / "run.json").read_bytes() == before
     _, worker = sweep(tmp_path, options={"window": "block"})  # no lock was left behind
     assert worker.decoded == []
 
@@ -289,7 +294,6 @@ def test_one_label_with_other_options_beside_it_is_refused(tmp_path: Path) -> No
 def test_each_concurrency_has_a_folder(tmp_path: Path) -> None:
     told = Told()
     path, worker = sweep(tmp_path, CELLS[:2], concurrency=(1, 4), progress=told)
-    path = whole(path)
     assert head(path)["concurrency"] == [1, 4]
     assert told.started == [(1, 0, 24), (4, 0, 24)]
     assert counts(records(path, 1)) == counts(records(path, 4))
@@ -312,17 +316,6 @@ def test_blocks_of_many_prompts_go_to_one_worker(tmp_path: Path) -> None:
     assert all(task.labels == ("ar", *CELLS) for task in made.tasks)
 
 
-def test_a_sweep_in_use_is_refused_and_a_refused_one_leaves_no_lock(tmp_path: Path) -> None:
-    path, _ = sweep(tmp_path, concurrency=(1, 2))
-    with (
-        RunFolder.reopen(whole(path) / "c2"),
-        pytest.raises(EnvironmentRefused, match=r"c2 is in use by another specbench process"),
-    ):
-        sweep(tmp_path, concurrency=(1, 2))
-    RunFolder.reopen(whole(path) / "c1").close()
-    sweep(tmp_path, concurrency=(1, 2))
-
-
 class Elsewhere(Silent):
     """Starts the same sweep while one runs."""
 
@@ -335,50 +328,54 @@ class Elsewhere(Silent):
         self.refused += 1
 
 
-def test_a_second_sweep_beside_a_running_one_is_refused(tmp_path: Path) -> None:
+def test_a_sweep_in_use_is_refused_and_a_refused_one_leaves_no_lock(tmp_path: Path) -> None:
     beside = Elsewhere(tmp_path)
     path, worker = sweep(tmp_path, progress=beside)
     assert beside.refused == len(worker.decoded) == 40
-    counts(records(whole(path)))
+    counts(records(path))
+    sweep(tmp_path, concurrency=(1, 2))
+    with (
+        RunFolder.reopen(path / "c2"),
+        pytest.raises(EnvironmentRefused, match=r"c2 is in use by another specbench process"),
+    ):
+        sweep(tmp_path, concurrency=(1, 2))
+    RunFolder.reopen(path / "c1").close()
+    sweep(tmp_path, concurrency=(1, 2))
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[1]", b"{}", b'{"schema_version": 1, "cells": 3}', b"\xff\xfe", b"null"]
-)
-def test_a_corrupt_head_is_named(tmp_path: Path, content: bytes) -> None:
-    path = whole(sweep(tmp_path)[0])
-    (path / "sweep.json").write_bytes(content)
-    for act in (lambda: sweep(tmp_path), lambda: read_sweep(path)):
-        with pytest.raises(UsageError) as caught:
-            act()
-        assert str(path / "sweep.json") in str(caught.value)
-        assert "\n" not in str(caught.value)
-    (path / "sweep.json").unlink()  # as the error says
+def test_a_corrupt_head_is_named_and_a_newer_one_not_overwritten(tmp_path: Path) -> None:
+    path, _ = sweep(tmp_path)
+    file, good = path / "sweep.json", head(path)
+    for content in (b"", b"{", b"[1]", b"{}", b'{"schema_version": 1, "cells": 3}', b"\xff\xfe", b"null"):
+        file.write_bytes(content)
+        for act in (lambda: sweep(tmp_path), lambda: read_sweep(path)):
+            text = refusal(UsageError, act)
+            assert str(file) in text
+    for version in (True, "1", 1.0, 0, -1):
+        file.write_text(json.dumps({**good, "schema_version": version}))
+        with pytest.raises(UsageError, match=r"sweep.json is damaged \(its schema_version is"):
+            read_sweep(path)
+    newer = json.dumps({**good, "schema_version": 2})
+    file.write_text(newer)
+    with pytest.raises(UsageError, match="newer specbench"):
+        sweep(tmp_path)
+    assert file.read_text() == newer
+    file.unlink()  # as the error of a damaged one says
     _, worker = sweep(tmp_path)
     assert worker.decoded == []
     assert len(read_sweep(path).cells) == 5
 
 
-def test_a_newer_head_is_not_overwritten(tmp_path: Path) -> None:
-    path = whole(sweep(tmp_path)[0])
-    newer = json.dumps({**head(path), "schema_version": 2})
-    (path / "sweep.json").write_text(newer)
-    with pytest.raises(UsageError, match="newer specbench"):
-        sweep(tmp_path)
-    assert (path / "sweep.json").read_text() == newer
-
-
-@pytest.mark.parametrize("line", [b"{}\n", b"nonsense\n"])
-def test_damaged_records_are_named_and_leave_no_lock(tmp_path: Path, line: bytes) -> None:
-    path = whole(sweep(tmp_path)[0])
+def test_damaged_records_are_named_and_leave_no_lock(tmp_path: Path) -> None:
+    path, _ = sweep(tmp_path)
     file = path / "c1" / "requests.jsonl"
     good = file.read_bytes()
-    file.write_bytes(line + good)
-    with pytest.raises(UsageError, match=r"c1.*damaged"):
-        sweep(tmp_path)
+    for line in (b"{}\n", b"nonsense\n"):
+        file.write_bytes(line + good)
+        with pytest.raises(UsageError, match=r"c1.*damaged"):
+            sweep(tmp_path)
     file.write_bytes(good)
-    _, worker = sweep(tmp_path)
-    assert worker.decoded == []
+    assert sweep(tmp_path)[1].decoded == []
 
 
 def test_an_error_of_a_worker_keeps_what_is_finished(tmp_path: Path) -> None:
@@ -408,48 +405,34 @@ def test_a_full_disk_is_one_line_and_the_sweep_goes_on_behind_it(
             sweep(tmp_path)
     path, worker = sweep(tmp_path)
     assert len(worker.decoded) == 40 - 7
-    assert len(counts(records(whole(path)))) == 40
+    assert len(counts(records(path))) == 40
 
 
 # ------------------------------------------------------------------ sweeps of schema 1
 
 
 def test_a_sweep_of_schema_1_is_shown_and_not_extended(tmp_path: Path) -> None:
-    made = whole(sweep(tmp_path, CELLS[:2])[0])
-    part = older_runs.make_schema_1(made / "c1")
-    before = {file: file.read_bytes() for file in made.rglob("*") if file.is_file()}
-    again, worker = sweep(tmp_path, CELLS[:2])
+    made, _ = sweep(tmp_path / "done", CELLS[:2])
+    part, before = older_runs.make_schema_1(made / "c1"), content_of(made)
+    again, worker = sweep(tmp_path / "done", CELLS[:2])
     assert (again, worker.decoded) == (made, [])
     for labels, concurrency in ((CELLS, (1,)), (CELLS[:2], (1, 2))):
-        worker = ToyWorker(labels)
         with pytest.raises(UsageError, match=f"{part} is of schema 1, written by .* choose another --out"):
-            sweep(tmp_path, labels, worker=worker, concurrency=concurrency)
-        assert worker.decoded == []
-    assert {file: file.read_bytes() for file in made.rglob("*") if file.is_file()} == before
+            sweep(tmp_path / "done", labels, concurrency=concurrency)
+    assert content_of(made) == before
     assert read_sweep(made).cells["decode_tok_s"].notna().all()
+    broken(tmp_path / "broken", after=20)
+    (made,) = (tmp_path / "broken").iterdir()
+    older_runs.make_schema_1(made / "c1")
+    with pytest.raises(UsageError, match="is of schema 1"):
+        sweep(tmp_path / "broken")
+    assert not (made / "c1" / "DONE").exists()
 
 
-def test_a_sweep_that_has_lost_its_runs_decodes_them_anew(tmp_path: Path) -> None:
-    made = whole(sweep(tmp_path, CELLS[:2])[0])
+def test_a_sweep_that_has_lost_its_runs_or_has_nothing_to_do(tmp_path: Path) -> None:
+    made = sweep(tmp_path, CELLS[:2])[0]
     shutil.rmtree(made / "c1")
     again, worker = sweep(tmp_path, CELLS[:2])
     assert again == made
     assert worker.decoded
     assert (made / "c1" / "DONE").exists()
-
-
-def test_a_sweep_of_schema_1_that_was_broken_off_is_not_gone_on_with(tmp_path: Path) -> None:
-    assert sweep(tmp_path, after=20)[0] is None
-    (made,) = tmp_path.iterdir()
-    older_runs.make_schema_1(made / "c1")
-    with pytest.raises(UsageError, match="is of schema 1"):
-        sweep(tmp_path)
-    assert not (made / "c1" / "DONE").exists()
-
-
-@pytest.mark.parametrize("version", [True, "1", 1.0, 0, -1])
-def test_a_version_of_a_head_is_a_whole_number(tmp_path: Path, version: object) -> None:
-    made = whole(sweep(tmp_path, CELLS[:1])[0])
-    (made / "sweep.json").write_text(json.dumps({**head(made), "schema_version": version}))
-    with pytest.raises(UsageError, match=r"sweep.json is damaged \(its schema_version is"):
-        read_sweep(made)

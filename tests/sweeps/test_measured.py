@@ -3,126 +3,89 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
+from known import known
 from sweep_workers import record
 
+from specbench.results.schema import RequestRecord
+from specbench.results.stats import Ratio
 from specbench.sweeps.search import Measured
 
 A, B, C = "toy n=2", "toy n=4", "toy n=8"
 
 
-def measured(*records: object, shared: bool = False) -> Measured:
+def measured(*records: RequestRecord, shared: bool = False) -> Measured:
     made = Measured(shared)
     for each in records:
-        made.add(each)  # type: ignore[arg-type]
+        made.add(each)
     return made
 
 
-def test_a_speedup_is_a_ratio_of_pooled_seconds_per_token() -> None:
-    found = measured(
-        record("ar", "p0", tokens=11, decode_s=10.0),
-        record("ar", "p1", tokens=31, decode_s=20.0),
-        record(A, "p0", tokens=11, decode_s=4.0),
-        record(A, "p1", tokens=21, decode_s=6.0),
-    ).speedup(A)
-    assert found is not None
+def speedup(of: Measured, label: str, **more: Any) -> Ratio:
+    found = known(of.speedup(label, **more))
+    return found
+
+
+def test_speedups_are_of_pooled_seconds_with_turns_added_up() -> None:
+    made = measured(
+        record("ar", "p0", tokens=11, decode_s=10.0), record("ar", "p1", tokens=31, decode_s=20.0),
+        record(A, "p0", tokens=11, decode_s=4.0), record(A, "p1", tokens=21, decode_s=6.0),
+    )  # fmt: skip
+    found = speedup(made, A)
     # AR: 30 s for 10 + 30 tokens; the cell: 10 s for 10 + 20.
     assert found.value == pytest.approx((30 / 40) / (10 / 30))
     assert found.interval is None  # two prompts are too few for one
     assert found.clusters == 2
+    turns = (("ar", 1, 11, 10.0), ("ar", 2, 6, 5.0), (A, 1, 11, 3.0), (A, 2, 6, 2.0))
+    found = speedup(measured(*(record(m, "p0", turn=t, tokens=n, decode_s=s) for m, t, n, s in turns)), A)
+    assert (found.value, found.clusters) == (pytest.approx(3.0), 1)
 
 
 def test_only_prompts_that_both_have_count_and_of_these_only_the_wanted() -> None:
-    made = measured(
-        *(record("ar", f"p{at}", decode_s=at + 1.0) for at in range(3)),
-        record(A, "p0", decode_s=0.5),
-        record(A, "p2", decode_s=0.5),
-        record(A, "p9", decode_s=99.0),
-    )
-    every, one = made.speedup(A), made.speedup(A, prompts=["p2", "p1"])
-    assert every is not None
-    assert every.value == pytest.approx((1 + 3) / 1)
-    assert one is not None
-    assert one.value == pytest.approx(3 / 0.5)
+    plain = (record("ar", f"p{at}", decode_s=at + 1.0) for at in range(3))
+    made = measured(*plain, *(record(A, f"p{at}", decode_s=s) for at, s in ((0, 0.5), (2, 0.5), (9, 99.0))))
+    assert speedup(made, A).value == pytest.approx((1 + 3) / 1)
+    assert speedup(made, A, prompts=["p2", "p1"]).value == pytest.approx(3 / 0.5)
     assert made.speedup(A, prompts=["p1"]) is None
     assert made.speedup(B) is None
 
 
-def test_turns_of_a_prompt_are_added_up() -> None:
-    made = measured(
-        record("ar", "p0", tokens=11, decode_s=10.0),
-        record("ar", "p0", turn=2, tokens=6, decode_s=5.0),
-        record(A, "p0", tokens=11, decode_s=3.0),
-        record(A, "p0", turn=2, tokens=6, decode_s=2.0),
-    )
-    found = made.speedup(A)
-    assert found is not None
-    assert (found.value, found.clusters) == (pytest.approx(3.0), 1)
-
-
-def test_a_cell_is_paired_with_the_plain_decoding_of_its_own_pass() -> None:
+def test_cells_are_paired_by_pass_and_by_prompt() -> None:
     # The machine is three times slower in the second pass; its cell is no slower for that.
-    made = measured(
-        record("ar", "p0", decode_s=4.0),
-        record(A, "p0", decode_s=2.0),
-        record("ar", "p0", repeat=1, decode_s=12.0),
-        record(B, "p0", repeat=1, decode_s=6.0),
-    )
-    first, second = made.speedup(A), made.speedup(B)
-    assert first is not None
-    assert second is not None
-    assert first.value == second.value == pytest.approx(2.0)
+    passes = (("ar", 0, 4.0), (A, 0, 2.0), ("ar", 1, 12.0), (B, 1, 6.0))
+    made = measured(*(record(label, "p0", repeat=again, decode_s=s) for label, again, s in passes))
+    assert speedup(made, A).value == speedup(made, B).value == pytest.approx(2.0)
     assert made.ranked([A, B]) == [A, B]  # equal ones stay in their order
     assert made.ranked([B, A]) == [B, A]
-
-
-def test_two_cells_are_compared_prompt_by_prompt_whatever_their_passes() -> None:
     made = measured(
         *(record(A, f"p{at}", decode_s=at + 1.0) for at in range(3)),
         *(record(B, f"p{at}", repeat=1, decode_s=1.0) for at in range(1, 4)),
     )
-    found = made.speedup(B, over=A)
-    assert found is not None
-    assert found.value == pytest.approx((2 + 3) / 2)
+    assert speedup(made, B, over=A).value == pytest.approx((2 + 3) / 2)
 
 
 def test_shared_engines_count_a_requests_share_of_the_time() -> None:
-    records = [
-        record("ar", "p0", decode_s=8.0, decode_share_s=2.0),
-        record(A, "p0", decode_s=4.0, decode_share_s=0.5),
-    ]
-    alone, shared = measured(*records).speedup(A), measured(*records, shared=True).speedup(A)
-    assert alone is not None
-    assert shared is not None
-    assert (alone.value, shared.value) == (pytest.approx(2.0), pytest.approx(4.0))
+    records = [record("ar", "p0", decode_s=8.0, decode_share_s=2.0), record(A, "p0", decode_s=4.0, decode_share_s=0.5)]
+    for shared, value in ((False, 2.0), (True, 4.0)):
+        assert speedup(measured(*records, shared=shared), A).value == pytest.approx(value)
 
 
 def test_the_ranking_is_by_speedup_and_what_has_none_comes_last() -> None:
     made = measured(
         *(record("ar", f"p{at}", decode_s=4.0) for at in range(2)),
         *(record(A, f"p{at}", decode_s=2.0) for at in range(2)),
-        record(B, "p0", decode_s=1.0),
-        record(B, "p1", decode_s=9.0),
+        *(record(B, f"p{at}", decode_s=seconds) for at, seconds in enumerate((1.0, 9.0))),
         *(record(C, f"p{at}", tokens=1, forwards=0, decode_s=0.0) for at in range(2)),  # nan
     )
     nothing = "toy n=16"
     assert made.ranked([nothing, C, B, A]) == [A, B, nothing, C]
     assert made.ranked([nothing, C, B, A], ["p0"]) == [B, A, nothing, C]
-
-
-def test_the_ranking_agrees_with_the_speedups() -> None:
-    rng = random.Random(5)
-    cells = [f"toy n={at}" for at in range(2, 14)]
-    made = measured(
-        *(
-            record(label, f"p{at}", tokens=rng.randint(2, 40), decode_s=rng.uniform(1, 2))
-            for label in ["ar", *cells]
-            for at in range(9)
-        )
-    )
-    values = {label: ratio.value for label in cells if (ratio := made.speedup(label))}
-    assert made.ranked(cells) == sorted(cells, key=lambda label: -values[label])
+    rng, cells = random.Random(5), [f"toy n={at}" for at in range(2, 14)]
+    drawn = [(label, f"p{at}", rng.randint(2, 40), rng.uniform(1, 2)) for label in ["ar", *cells] for at in range(9)]
+    made = measured(*(record(label, prompt, tokens=n, decode_s=s) for label, prompt, n, s in drawn))
+    assert made.ranked(cells) == sorted(cells, key=lambda label: -speedup(made, label).value)
 
 
 def test_cells_are_within_noise_until_their_paired_interval_leaves_out_1() -> None:

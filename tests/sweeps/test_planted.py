@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from known import known
 from sweep_workers import record
 
 from specbench.results.schema import RequestRecord
@@ -83,7 +84,7 @@ def test_the_surface_is_what_it_says() -> None:
     assert sum(value < 2.5 / 1.4 for value in ranked) >= len(ranked) / 2
 
 
-@pytest.mark.parametrize(("kind", "share", "trials"), [("grid", 1.0, 3), ("halving", 0.11, 30)])
+@pytest.mark.parametrize(("kind", "share", "trials"), [("grid", 1.0, 2), ("halving", 0.11, 20)])
 def test_the_planted_optimum_is_found(kind: Kind, share: float, trials: int) -> None:
     # 64 prompts and 36 cells. Noise of two cells' ratio is 8% a prompt and 1.2% over all, against a lead of 6%: the
     # grid finds the one best cell every time. Halving drops half of the cells after one prompt, where the noise is as
@@ -92,8 +93,7 @@ def test_the_planted_optimum_is_found(kind: Kind, share: float, trials: int) -> 
     for seed in range(trials):
         search = Search(list(TRUE), ids(prompts), kind=kind)
         measured, count = sweep(World(seed, TRUE, len(prompts)), search)
-        best = search.best(measured)
-        assert best is not None
+        best = known(search.best(measured))
         assert best in search.within_noise(measured)
         assert count <= share * len(prompts) * (1 + len(TRUE))
         grades.append(TRUE[best] / TRUE[BEST])
@@ -102,7 +102,7 @@ def test_the_planted_optimum_is_found(kind: Kind, share: float, trials: int) -> 
     assert min(grades) > 0.9, grades
 
 
-@pytest.mark.parametrize(("trials", "least", "most"), [(90, 0.92, 0.99), pytest.param(300, 0.93, 0.97, marks=_SLOW)])
+@pytest.mark.parametrize(("trials", "least", "most"), [(60, 0.9, 0.99), pytest.param(300, 0.93, 0.97, marks=_SLOW)])
 def test_the_held_out_interval_covers_the_truth_and_the_tuning_figure_flatters(
     trials: int, least: float, most: float
 ) -> None:
@@ -115,8 +115,7 @@ def test_the_held_out_interval_covers_the_truth_and_the_tuning_figure_flatters(
         search = Search(list(truth), ids(tuning), ids(held))
         measured, count = sweep(World(1000 + seed, truth, 52), search)
         assert count == 7 * len(tuning) + 2 * len(held)
-        best = search.best(measured)
-        assert best is not None
+        best = known(search.best(measured))
         inside, outside = (measured.speedup(best, prompts=ids(which)) for which in (tuning, held))
         assert inside is not None
         assert outside is not None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import pytest
+from known import known
 from sweep_workers import record
 
 from specbench.sweeps.search import LOOK_EVERY, Measured, Round, Search
@@ -45,18 +46,18 @@ def by_size(label: str, prompt: str) -> float:
     return 0.2 + 0.1 * abs(CELLS.index(label) - 4)
 
 
-def test_a_grid_is_one_round_of_all_cells_on_all_prompts() -> None:
+def test_a_grid_is_one_round_of_all_cells_on_all_prompts_in_blocks() -> None:
     search = Search(CELLS, PROMPTS)
     (only,) = run(search, by_size)
     assert only.labels == ("ar", *CELLS)
     assert only.blocks == tuple((prompt,) for prompt in PROMPTS)
     assert search.stopped == {}
-
-
-def test_blocks_fill_the_slots() -> None:
     (only,) = run(Search(CELLS, PROMPTS, block=10), by_size)
     assert [len(block) for block in only.blocks] == [10, 10, 4]
     assert [prompt for block in only.blocks for prompt in block] == PROMPTS
+    search = Search(CELLS, PROMPTS)
+    assert search.best(Measured(shared=False)) is None
+    assert search.within_noise(Measured(shared=False)) == []
 
 
 @pytest.mark.parametrize("kind", ["grid", "halving"])
@@ -123,8 +124,7 @@ def test_no_prompt_is_decoded_twice_and_the_last_cell_gets_them_all(
     measured = Measured(shared=False)
     found = decoded(run(search, lambda label, prompt: rng.uniform(0.5, 1), measured))
     assert set(found.values()) == {1}
-    best = search.best(measured)
-    assert best is not None
+    best = known(search.best(measured))
     for label in CELLS[:cells]:
         mine = [prompt for prompt in PROMPTS if found[label, prompt]]
         assert mine == PROMPTS[: len(mine)], "the prompts are used in their order"
@@ -155,8 +155,7 @@ def test_a_cell_stops_at_the_first_look_at_which_its_interval_is_narrow() -> Non
         looks = range(LOOK_EVERY, len(PROMPTS) + 1, LOOK_EVERY)
         narrow = []
         for end in looks:
-            ratio = measured.speedup(label, prompts=PROMPTS[: min(end, found[label])])
-            assert ratio is not None
+            ratio = known(measured.speedup(label, prompts=PROMPTS[: min(end, found[label])]))
             half = (ratio.interval.high - ratio.interval.low) / 2 if ratio.interval else float("inf")
             narrow.append(half <= 0.02 * ratio.value)
         end = looks[narrow.index(True)] if True in narrow else len(PROMPTS)
@@ -187,9 +186,3 @@ def test_a_cell_stops_at_the_same_prompt_whatever_was_measured_further_on(kind: 
                     left.add(record(label, prompt, decode_s=1.0 if label == "ar" else noisy(label, prompt)))
     assert rounds == expected
     assert again.stopped == straight.stopped
-
-
-def test_nothing_is_best_before_anything_is_measured() -> None:
-    search = Search(CELLS, PROMPTS)
-    assert search.best(Measured(shared=False)) is None
-    assert search.within_noise(Measured(shared=False)) == []

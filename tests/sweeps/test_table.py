@@ -128,6 +128,9 @@ def test_a_cell_is_named_after_all_that_decides_it() -> None:
     second = cells(head(["p0", "p1"]), {1: changed})
     assert row(first, A)["cell"] != row(second, A)["cell"]
     assert row(first, "ar")["cell"] == row(second, "ar")["cell"]
+    lacking = head(["p0", "p1"])
+    del lacking["cells"][B]
+    assert row(cells(lacking, {1: read(RECORDS)}), B)["method"] == "toy"
 
 
 def test_what_there_is_not_is_nan() -> None:
@@ -143,17 +146,11 @@ def test_what_there_is_not_is_nan() -> None:
     assert all(pd.isna(large[name]) for name in ("cell", "prompts", "speedup", "best"))
 
 
-def test_a_cell_that_the_head_does_not_know_keeps_its_method() -> None:
-    lacking = head(["p0", "p1"])
-    del lacking["cells"][B]
-    assert row(cells(lacking, {1: read(RECORDS)}), B)["method"] == "toy"
-
-
 def swept(out: Path, labels: Sequence[str]) -> Path:
     return drive(Asked(grid(labels), out), Here(lambda: ToyWorker(labels)), Silent())
 
 
-def test_a_sweep_is_read_from_its_files(tmp_path: Path) -> None:
+def test_a_sweep_is_read_from_its_files_and_may_lack_some(tmp_path: Path) -> None:
     path = swept(tmp_path, [A, B])
     assert is_sweep(path)
     assert not is_sweep(path / "c1")
@@ -162,6 +159,10 @@ def test_a_sweep_is_read_from_its_files(tmp_path: Path) -> None:
     assert list(found.runs) == [1]
     assert list(found.cells["label"]) == ["ar", A, B]
     assert found.cells["best"].sum() == 1
+    path = swept(tmp_path, [A])
+    content = json.loads((path / "sweep.json").read_text())
+    (path / "sweep.json").write_text(json.dumps({**content, "concurrency": [1, 2]}))
+    assert not read_sweep(path).finished
 
 
 def test_an_unfinished_sweep_has_figures_and_no_best_cell(tmp_path: Path) -> None:
@@ -180,22 +181,12 @@ def test_an_unfinished_sweep_has_figures_and_no_best_cell(tmp_path: Path) -> Non
     assert found.cells["best"].sum() == 0
 
 
-def test_a_sweep_that_lacks_requests_is_damaged(tmp_path: Path) -> None:
+def test_a_sweep_that_lacks_requests_is_damaged_and_what_is_none_is_named(tmp_path: Path) -> None:
     path = swept(tmp_path, [A, B])
     requests = path / "c1" / "requests.jsonl"
     requests.write_text("".join(requests.read_text().splitlines(keepends=True)[:-1]))
     with pytest.raises(UsageError, match=r"cut off or mixed: it holds \d+ requests of .* where its summary has"):
         read_sweep(path)
-
-
-def test_a_sweep_that_lacks_a_concurrency_is_not_finished(tmp_path: Path) -> None:
-    path = swept(tmp_path, [A])
-    content = json.loads((path / "sweep.json").read_text())
-    (path / "sweep.json").write_text(json.dumps({**content, "concurrency": [1, 2]}))
-    assert not read_sweep(path).finished
-
-
-def test_what_is_no_sweep_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is no sweep .* name a folder that specbench sweep wrote"):
         read_sweep(tmp_path)
     path = swept(tmp_path, [A])

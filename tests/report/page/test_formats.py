@@ -48,15 +48,12 @@ def document(words: str = HOSTILE) -> Document:
     return Document(words, words, [Section("s", words, blocks, under=words)])
 
 
-def test_html_takes_everything_for_text() -> None:
+def test_html_and_markdown_take_everything_for_text() -> None:
     page = to_html(document())
     assert "<img" not in page
     assert "\x1b" not in page
     assert page.encode()
     assert page.count("&lt;img") > 10
-
-
-def test_markdown_takes_everything_for_text() -> None:
     text = to_markdown(document(), PICTURES)
     outside = re.sub(r"```text.*?```", "", text, flags=re.DOTALL)
     assert "<img" not in outside.replace(r"\<img", "")
@@ -66,12 +63,18 @@ def test_markdown_takes_everything_for_text() -> None:
     assert " Runs: words." in to_markdown(document("words"), PICTURES)
 
 
-def test_csv_has_a_line_for_each_figure() -> None:
+def test_csv_has_a_line_for_each_figure_and_words_are_the_readmes() -> None:
     first, *rest = csv.DictReader(io.StringIO(to_csv(document("words"))))
     assert (first["figure"], first["text"]) == ("method", "words")
     (figure,) = rest
     assert (figure["table"], figure["run"], figure["row"], figure["figure"]) == ("t", "r", "words", "decode_tok_s")
     assert [float(figure[end]) for end in ("value", "low", "high")] == [2.5, 2.0, 3.0]
+    text = README.read_text(encoding="utf-8")
+    found = vocabulary()
+    assert found["clock"] in " ".join(text.split())
+    assert len(found["term"]) > 10
+    for term in found["term"]:
+        assert f"| {term['word']} | {term['means']} |" in text
 
 
 def test_a_report_replaces_the_pictures_of_the_one_before(tmp_path: Path) -> None:
@@ -80,12 +83,3 @@ def test_a_report_replaces_the_pictures_of_the_one_before(tmp_path: Path) -> Non
     (tmp_path / PICTURES / "mine.txt").write_text("")
     write_report(document("a"), tmp_path)
     assert {file.name for file in (tmp_path / PICTURES).iterdir()} == {"f.svg", "mine.txt"}
-
-
-def test_the_words_are_those_of_the_readme() -> None:
-    text = README.read_text(encoding="utf-8")
-    found = vocabulary()
-    assert found["clock"] in " ".join(text.split())
-    assert len(found["term"]) > 10
-    for term in found["term"]:
-        assert f"| {term['word']} | {term['means']} |" in text

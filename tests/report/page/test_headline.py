@@ -27,17 +27,9 @@ def run(tmp_path: Path, *, prompts: int = 8, labels: tuple[str, ...] = ("fast", 
 def cells(rows: list[Row], label: str) -> dict[str, str]:
     (row,) = [row for row in rows if row.method == label]
     keys = (
-        "method",
-        "tokens_per_forward",
-        "decode_tok_s",
-        "speedup",
-        "verdict",
-        "step_ratio",
-        "e2e",
-        "accuracy",
-        "lossless",
-        "cut",
-    )
+        "method", "tokens_per_forward", "decode_tok_s", "speedup", "verdict", "step_ratio", "e2e", "accuracy",
+        "lossless", "cut",
+    )  # fmt: skip
     return dict(zip(keys, [cell.text for cell in row.cells], strict=True))
 
 
@@ -45,7 +37,7 @@ def table(made: Run) -> list[Row]:
     return list(headline("humaneval v2", [made]).rows)
 
 
-def test_the_conditions_say_how_the_prompts_were_chosen(tmp_path: Path) -> None:
+def test_conditions_and_settings_are_said(tmp_path: Path) -> None:
     made = config(("fast",), 8)
     for seed, words in ((0, "prompts: 8 of 164, drawn by seed 0"), (None, "prompts: first 8 of 164")):
         task = made.task.model_copy(update={"taken": Taken(of=164, seed=seed)})
@@ -53,6 +45,11 @@ def test_the_conditions_say_how_the_prompts_were_chosen(tmp_path: Path) -> None:
         found = read_whole_run(folder(tmp_path / str(seed), made.model_copy(update={"task": task}), records))
         assert f" · {words} · at most 64 new tokens" in conditions(found)
     assert " · 8 prompts · at most" in conditions(run(tmp_path / "all"))
+    assert settings(config(["jf", "jf#2", "pld"], 8).methods) == {"ar": "", "jf": "n 16", "jf#2": "n 32", "pld": ""}
+    (path,) = RESULTS.glob("*-ar+ar@base+msn-mbpp-*")
+    based = read_whole_run(path)
+    assert [row.method for row in based.rows] == ["ar", "ar@base", "msn"]
+    assert [row.method for row in candidates(based)] == ["msn"]
 
 
 def test_a_row_stands_beside_its_ar_twin(tmp_path: Path) -> None:
@@ -64,27 +61,20 @@ def test_a_row_stands_beside_its_ar_twin(tmp_path: Path) -> None:
         "verdict": "baseline", "step_ratio": "1", "e2e": "1", "accuracy": "8/8", "lossless": "exact", "cut": "100%",
     }  # fmt: skip
     found = cells(rows, "fast")
-    assert (found["tokens_per_forward"], found["speedup"], found["verdict"], found["step_ratio"]) == (
-        "6.00",
-        "4.00",
-        "faster",
-        "0.67",
-    )
+    expected = {"tokens_per_forward": "6.00", "speedup": "4.00", "verdict": "faster", "step_ratio": "0.67"}
+    assert expected.items() <= found.items()
     assert found["accuracy"] == "0/8"
     assert cells(rows, "other")["lossless"] == "not checked"
 
 
-def test_lossy_rows_stand_apart_and_last(tmp_path: Path) -> None:
+def test_lossy_rows_stand_apart_and_last_and_without_quality_withhold_their_speed(tmp_path: Path) -> None:
     made = run(tmp_path, right=lambda one: True, lossless={"fast": LOSSY, "other": EXACT})
     rows = table(made)
     assert [row.method for row in rows] == ["ar", "other", "fast"]
     assert rows[0].part == rows[1].part != rows[2].part
     assert "lossy" in rows[2].part
     assert cells(rows, "fast")["speedup"] == "4.00", "it has an accuracy"
-
-
-def test_a_lossy_row_without_quality_keeps_its_speed_to_itself(tmp_path: Path) -> None:
-    made = run(tmp_path, lossless={"fast": LOSSY, "other": EXACT})
+    made = run(tmp_path / "without", lossless={"fast": LOSSY, "other": EXACT})
     found = cells(table(made), "fast")
     assert found["verdict"] == "withheld"
     assert {found[key] for key in ("tokens_per_forward", "decode_tok_s", "speedup", "step_ratio", "e2e")} == {DASH}
@@ -92,13 +82,6 @@ def test_a_lossy_row_without_quality_keeps_its_speed_to_itself(tmp_path: Path) -
     shown = [row.method for block in run_section(made).tables() if block.name != "lossless" for row in block.rows]
     assert "other" in shown
     assert "fast" not in shown
-
-
-def test_ar_of_the_base_is_no_candidate() -> None:
-    (path,) = RESULTS.glob("*-ar+ar@base+msn-mbpp-*")
-    made = read_whole_run(path)
-    assert [row.method for row in made.rows] == ["ar", "ar@base", "msn"]
-    assert [row.method for row in candidates(made)] == ["msn"]
 
 
 def test_no_verdict_without_an_interval(tmp_path: Path) -> None:
@@ -111,10 +94,6 @@ def test_no_verdict_without_an_interval(tmp_path: Path) -> None:
 
     lying = run(tmp_path / "b", prompts=5, change=lie)
     assert cells(table(lying), "fast")["verdict"] == "no verdict"
-
-
-def test_settings_are_what_tells_rows_of_a_method_apart() -> None:
-    assert settings(config(["jf", "jf#2", "pld"], 8).methods) == {"ar": "", "jf": "n 16", "jf#2": "n 32", "pld": ""}
 
 
 def test_a_simulated_row_says_so_wherever_it_stands(tmp_path: Path) -> None:

@@ -107,14 +107,11 @@ def test_the_look_finds_what_it_is_for(tmp_path: Path) -> None:
     assert len(seen.found["beyond"]) == len(seen.found["faint"]) == len(seen.found["small"]) == 1
 
 
-def test_it_names_nothing_outside_of_itself(report: Path) -> None:
+def test_it_names_nothing_outside_of_itself_and_runs_write_no_markup(report: Path) -> None:
     text = report.read_text()
     assert re.findall(r'(?:href|src)="(?!#|data:)[^"]*"', text) == []
     assert "@import" not in text
     assert "url(" not in text
-
-
-def test_what_runs_have_written_is_never_markup(report: Path) -> None:
     text = report.read_text()
     assert "<script" not in text
     assert "&lt;script&gt;" in text

@@ -120,30 +120,24 @@ def test_the_bars_of_a_decomposition_go_to_tpf_and_back_to_the_speedup() -> None
     assert 1 in panel.get_xticks()
 
 
-def test_phases_are_stacked_in_milliseconds() -> None:
+def test_phases_are_stacked_and_histograms_side_by_side() -> None:
     (panel,) = cards.phases({"m": {"draft": 0.002, "forward": 0.005}, "n": {"draft": 0.001, "forward": 0.001}}).axes
     draft, forward = panel.containers
     assert [bar.get_width() for bar in draft] == [2, 1]
     assert [(bar.get_x(), bar.get_width()) for bar in forward] == [(2, 5), (1, 1)]
-
-
-def test_histograms_share_a_scale_and_have_their_own_place() -> None:
     (panel,) = cards.accepted({"m": Counter({1: 3, 3: 1}), "n": Counter({2: 1})}).axes
     first, second = panel.containers
     assert [bar.get_height() for bar in first][:3] == [0.75, 0, 0.25]
     assert [bar.get_height() for bar in second][:3] == [0, 1, 0]
     assert max(bar.get_x() + bar.get_width() for bar in first) < min(bar.get_x() for bar in second)
     assert [bar.get_y() for bar in (*first, *second)] == [0] * 16
-
-
-def test_shares_add_up_and_the_last_bar_has_all_the_rest() -> None:
     found = cards.shares(Counter({1: 2, 3: 1, 8: 1, 40: 4}))
     assert math.fsum(found.values()) == pytest.approx(1)
     assert found[8] == pytest.approx(5 / 8)
     assert cards.kept_word(8) == "8+"
 
 
-def test_dumbbells_have_a_mark_for_each_figure_that_is_known() -> None:
+def test_dumbbells_and_scatters_have_a_mark_for_each_figure() -> None:
     (panel,) = cards.dumbbells([cards.Dumbbell("x", 4.0, 1.2, None), cards.Dumbbell("y", 2.0, 0.4, 9.0)]).axes
     marks = {str(line.get_label()): np.asarray(line.get_xdata()).tolist() for line in panel.lines}
     assert marks["claimed"] == [4, 2]
@@ -151,9 +145,6 @@ def test_dumbbells_have_a_mark_for_each_figure_that_is_known() -> None:
     assert (math.isnan(marks["both at the bound"][0]), marks["both at the bound"][1]) == (True, 9)
     assert panel.get_xlim()[0] == 0
     assert panel.get_xlim()[1] > 9
-
-
-def test_a_scatter_has_its_points_and_each_name_once() -> None:
     (panel,) = cards.scatter({"ar": (10.0, HALF), "jf": (20.0, HALF)}, "pass@1").axes
     seen = [(*np.asarray(line.get_xydata()).ravel().tolist(), line.get_color()) for line in panel.lines]
     assert seen == [(10, 0.5, style.INK), (20, 0.5, style.PALETTE[0])]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
+from known import known
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.contour import QuadContourSet
@@ -63,22 +64,16 @@ def set_at(frame: pd.DataFrame, n: float, pool: float, **values: Any) -> pd.Data
 @pytest.mark.parametrize(
     ("values", "scale"),
     [
-        ([8, 16, 32, 64, 128, 256], "log"),
-        ([1, 2, 4, 8, 12], "log"),
-        (np.arange(0.5, 1.0, 0.05), "linear"),
-        ([1, 2, 3, 4], "linear"),
-        ([0, 1, 2, 4, 8], "linear"),
-        ([-8, 8, 64], "linear"),
-        ([8, 64], "log"),
-        ([0.5, 0.6, 0.9], "linear"),
-        ([64], "linear"),
+        ([8, 16, 32, 64, 128, 256], "log"), ([1, 2, 4, 8, 12], "log"), (np.arange(0.5, 1.0, 0.05), "linear"),
+        ([1, 2, 3, 4], "linear"), ([0, 1, 2, 4, 8], "linear"), ([-8, 8, 64], "linear"), ([8, 64], "log"),
+        ([0.5, 0.6, 0.9], "linear"), ([64], "linear"),
     ],
-)
+)  # fmt: skip
 def test_an_option_stands_on_the_scale_that_spreads_its_values(values: npt.ArrayLike, scale: str) -> None:
     assert axis_scale(values) == scale
 
 
-def test_interpolation_repeats_a_plane_over_the_scales_of_its_axes() -> None:
+def test_interpolation_repeats_a_plane_and_folds_no_diagonal() -> None:
     ns, rs = [8, 32, 64, 256], [0.5, 0.6, 0.9]  # log2, and linear
     corners = [[3 + 5 * np.log2(n) - 2 * r for n in ns] for r in rs]
     x, y, values = interpolate(ns, rs, corners, steps=5)
@@ -86,9 +81,6 @@ def test_interpolation_repeats_a_plane_over_the_scales_of_its_axes() -> None:
     assert x[[0, 5, 10, 15]] == pytest.approx(ns)
     assert y[[0, 5, 10]] == pytest.approx(rs)
     assert values == pytest.approx(3 + 5 * np.log2(x) - 2 * y[:, None])
-
-
-def test_interpolation_folds_a_rectangle_along_no_diagonal() -> None:
     _, _, values = interpolate([1, 2], [1, 2], [[0, 0], [0, 8]], steps=2)
     assert values[1, 1] == pytest.approx(2)  # the mean of the corners; a diagonal would give 0 or 4
 
@@ -108,8 +100,7 @@ def test_colour_between_the_cells_is_that_of_the_plane_they_lie_on() -> None:
     for column, scale in ((0, 0.1), (1, 1.0)):
         panel = panels(contour(frame, "n", "pool"))[column]
         for n, pool in ((8.5, 1.1), (11, 3), (23, 1.5), (50, 3.7)):
-            between = band(panel, n, pool)
-            assert between is not None
+            between = known(band(panel, n, pool))
             assert between[0] - 1e-6 <= scale * plane(n, pool) <= between[1] + 1e-6
             assert between[1] - between[0] < 0.2 * scale * (plane(64, 4) - plane(8, 1))  # tells places apart
 
@@ -121,9 +112,6 @@ def test_nothing_is_coloured_in_a_hole_or_outside_the_cells() -> None:
     assert [band(panel, *place) for place in holes + beyond] == [None] * 10
     assert band(panel, 40, 1.05) is not None
     assert band(panel, 40, 3.9) is not None
-
-
-def test_a_hole_is_not_rounded_off_where_two_of_its_sides_meet() -> None:
     panel = speed(contour(grid((8, 16, 32, 64), (1, 2, 4, 8), without={(16, 2)}), "n", "pool"))
     assert band(panel, 2**4.99, 2**1.99) is None
     assert band(panel, 2**5.01, 2**1.99) is not None
@@ -138,23 +126,17 @@ def test_cells_are_drawn_where_they_are_and_in_the_colour_of_their_value() -> No
     drawn = next(c for c in panel.collections if c.get_label() == MEASURED)
     expected = [plane(n, pool) for n, pool in np.asarray(drawn.get_offsets())]
     assert np.asarray(drawn.get_array()) == pytest.approx(expected)
-
-
-def test_the_grid_of_a_whole_sweep_shows_what_a_slice_of_it_lacks() -> None:
     whole = grid()
     panel = speed(contour(whole[whole["n"] != 16], "n", "pool", grid=whole))
     assert marks(panel, MISSING) == {(16, 1), (16, 2), (16, 4)}
     assert band(panel, 11, 2) is None
-
-
-def test_axes_are_logarithmic_where_the_options_are() -> None:
     panel = panels(contour(grid(pools=(0.5, 0.6, 0.7)), "n", "pool"))[0]
     assert (panel.get_xscale(), panel.get_yscale()) == ("log", "linear")
     assert [text.get_text() for text in panel.get_xticklabels()] == ["8", "16", "32", "64"]
     assert [text.get_text() for text in panel.get_yticklabels()] == ["0.5", "0.6", "0.7"]
 
 
-def test_the_best_has_a_star_its_interval_and_rings_around_its_equals() -> None:
+def test_the_best_has_a_star_and_needs_no_interval() -> None:
     frame = set_at(grid(decode_tok_s_half=3.0), 64, 4, best=True, within_noise=True)
     frame = set_at(set_at(frame, 64, 2, within_noise=True), 32, 4, within_noise=True)
     figure = contour(frame, "n", "pool")
@@ -163,9 +145,6 @@ def test_the_best_has_a_star_its_interval_and_rings_around_its_equals() -> None:
         assert marks(panel, ALIKE) == {(64, 2), (32, 4)}
     assert [text.get_text() for text in speed(figure).texts] == ["88.0 tok/s\n[85.0, 91.0]"]
     assert [text.get_text() for text in panels(figure)[0].texts] == ["8.80 TPF"]
-
-
-def test_the_best_needs_no_interval_and_what_is_elsewhere_is_said_to_be() -> None:
     assert [t.get_text() for t in speed(contour(set_at(grid(), 8, 1, best=True), "n", "pool")).texts] == ["50.0 tok/s"]
     elsewhere = "The best cell of this concurrency is not among these"
     assert elsewhere in note(contour(grid(), "n", "pool"))
@@ -181,7 +160,7 @@ def test_cells_that_were_stopped_early_are_smaller() -> None:
     assert marks(at_its_interval, SMALL) == set()
 
 
-def test_the_note_says_how_wide_intervals_are_and_how_many_there_are() -> None:
+def test_the_note_says_how_wide_intervals_are_and_the_title_what_is_fixed() -> None:
     frame = cells(
         [{"n": n, "pool": p, "decode_tok_s": 100.0, "decode_tok_s_half": half, "prompts": prompts}
          for n, p, half, prompts in ((8, 1, 1.0, 10), (8, 2, 2.0, 20), (16, 1, 6.0, 30), (16, 2, None, 40))]
@@ -189,9 +168,6 @@ def test_the_note_says_how_wide_intervals_are_and_how_many_there_are() -> None:
     said = note(contour(frame, "n", "pool"))
     assert "median ±2.0%, widest ±6.0%; 1 of 4 cells have none." in said
     assert "Prompts per cell: 10 to 40." in said
-
-
-def test_the_title_says_what_is_held_fixed_and_what_was_asked() -> None:
     title = contour(grid(K=2, concurrency=8), "n", "pool", caption="a model · a task").get_suptitle()
     assert title == "jf over n and pool · K 2 · concurrency 8\na model · a task"
     line = pd.concat([grid(pools=(4,), K=1), grid(pools=(4,), K=2)])
@@ -233,11 +209,16 @@ def test_one_row_or_column_of_cells_is_a_line_with_error_bars(
     assert ends == [[pytest.approx(value - 2), pytest.approx(value + 2)] for value in frame["decode_tok_s"]]
 
 
-def test_an_interval_beside_its_value_is_a_bar_on_one_side() -> None:
+def test_lines_have_bars_on_their_sides_and_gaps_at_missing_cells() -> None:
     frame = grid((8, 16), (4,), decode_tok_s_low=70.0, decode_tok_s_high=75.0)
     panel = speed(contour(frame, "n"))
     (drawn,) = (c for c in panel.collections if isinstance(c, LineCollection))
     assert [[float(y) for _, y in segment] for segment in drawn.get_segments()] == [[58, 75], [68, 75]]
+    frame = grid((8, 16, 32, 64), (4,))
+    panel = speed(contour(set_at(frame, 16, 4, decode_tok_s=NOTHING), "n"))
+    assert [float(x) for x, _ in marks(panel, MISSING)] == [16]
+    line = next(line for line in panel.lines if len(np.asarray(line.get_xdata())) == 4)
+    assert np.isnan(np.asarray(line.get_ydata(), dtype=float)).tolist() == [False, True, False, False]
 
 
 def test_what_is_written_at_the_best_of_a_line_hides_no_cell() -> None:
@@ -250,37 +231,22 @@ def test_what_is_written_at_the_best_of_a_line_hides_no_cell() -> None:
     assert not any(box.contains(x, y) for x, y in panel.transData.transform(frame[["n", "decode_tok_s"]].to_numpy()))
 
 
-def test_a_line_is_not_drawn_across_a_missing_cell() -> None:
-    frame = grid((8, 16, 32, 64), (4,))
-    panel = speed(contour(set_at(frame, 16, 4, decode_tok_s=NOTHING), "n"))
-    assert [float(x) for x, _ in marks(panel, MISSING)] == [16]
-    line = next(line for line in panel.lines if len(np.asarray(line.get_xdata())) == 4)
-    assert np.isnan(np.asarray(line.get_ydata(), dtype=float)).tolist() == [False, True, False, False]
-
-
-def test_one_cell_is_a_point() -> None:
+def test_one_cell_is_a_point_and_a_diagonal_is_points() -> None:
     panel = speed(contour(grid((8,), (2,)), "n", "pool"))
     assert marks(panel, MEASURED) == {(8, plane(8, 2))}
     low, high = panel.get_xlim()
     assert low < 8 < high
-
-
-def test_cells_on_a_diagonal_are_points_with_nothing_between() -> None:
     frame = grid(without={(8, 2), (8, 4), (16, 1), (16, 4), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4)})
     panel = speed(contour(frame, "n", "pool"))
     assert marks(panel, MEASURED) == {(8, 1), (16, 2), (32, 4)}
     assert not [c for c in panel.collections if isinstance(c, QuadContourSet)]
 
 
-def test_equal_cells_are_all_of_one_colour() -> None:
+def test_equal_cells_are_of_one_colour_and_other_rows_no_cells() -> None:
     frame = grid()
     frame["decode_tok_s"] = 70.0
-    between = band(speed(contour(frame, "n", "pool")), 20, 1.5)
-    assert between is not None
+    between = known(band(speed(contour(frame, "n", "pool")), 20, 1.5))
     assert between[0] <= 70 <= between[1]
-
-
-def test_baseline_rows_and_rows_without_the_options_are_no_cells() -> None:
     further = cells([{"method": "ar"}, {"pool": 2, "decode_tok_s": 1000.0}])
     panel = speed(contour(pd.concat([grid(), further], ignore_index=True), "n", "pool"))
     assert len(marks(panel, MEASURED)) == 12
@@ -320,6 +286,5 @@ def test_the_legend_stands_clear_of_note_and_panels() -> None:
     line = style.SMALL_SIZE * 1.2 * figure.dpi / 72
     assert box.y0 >= below.get_window_extent().y1 - 2.2 * line  # two empty lines head the note
     for panel in panels(figure):
-        around = panel.get_tightbbox()
-        assert around is not None
+        around = known(panel.get_tightbbox())
         assert box.y1 <= around.y0 + 1

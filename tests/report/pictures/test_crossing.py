@@ -48,22 +48,17 @@ def test_a_crossing_lies_on_the_line_between_two_measured_neighbours(
 
 
 @pytest.mark.parametrize("speedups", [{1: 3.0, 64: 1.01}, {1: 0.9, 64: 0.2}, {4: 2.0}, {1: 1.0, 2: 1.0}, {1: NOTHING}])
-def test_nothing_is_said_beyond_what_was_measured(
-    speedups: dict[int, float | tuple[float, float, float]],
-) -> None:
+def test_nothing_is_said_beyond_what_was_measured(speedups: dict[int, float | tuple[float, float, float]]) -> None:
     assert crossings(busy("jf", speedups)) == []
 
 
-def test_every_crossing_of_every_setting_is_found_in_the_order_of_rows() -> None:
+def test_every_crossing_of_every_setting_is_found_but_of_the_baseline() -> None:
     frame = pd.concat(
         [busy("pld", {1: 0.5, 2: 1.5, 4: 0.5}), busy("jf", {1: 1.5, 2: 0.5}, n=8), busy("jf", {1: 1.5, 2: 1.2}, n=64)],
         ignore_index=True,
     )
     found = [(c.method, c.between, c.stops) for c in crossings(frame)]
     assert found == [("pld", (1, 2), False), ("pld", (2, 4), True), ("jf", (1, 2), True)]
-
-
-def test_baseline_is_no_method_that_crosses() -> None:
     assert crossings(busy("ar", {1: 1.1, 2: 0.9})) == []
 
 
@@ -84,10 +79,12 @@ def test_a_crossing_is_sure_where_both_intervals_exclude_1(
     assert str(found) == f"stops paying between 8 and 16 (at about 11.3{'' if sure else ', within noise'})"
 
 
-def test_two_rows_of_a_setting_at_one_concurrency_are_refused() -> None:
+def test_what_is_no_table_of_speedups_is_refused() -> None:
     frame = pd.concat([busy("jf", {1: 1.5, 2: 1.1}), busy("jf", {2: 0.9})], ignore_index=True)
     with pytest.raises(ValueError, match="jf has several rows at one concurrency"):
         crossings(frame)
+    with pytest.raises(ValueError, match="no cell has a speedup"):
+        crossing(busy("jf", {1: NOTHING}))
 
 
 def test_the_picture_shows_lines_bands_and_crossings() -> None:
@@ -109,7 +106,7 @@ def test_the_picture_shows_lines_bands_and_crossings() -> None:
     assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "8", "16"]
 
 
-def test_the_note_names_what_crosses_and_what_does_not() -> None:
+def test_notes_say_what_crosses_and_where_predictions_do() -> None:
     slow = busy("slow", {2: (0.4, 0.5, 0.6), 4: (0.8, 0.9, 1.1)})
     pld = busy("pld", {1: (1.4, 1.5, 1.6), 16: (1.1, 1.2, 1.3)})
     frame = pd.concat([busy("jf", {8: 1.5, 16: 0.5}), pld, slow, busy("msn", {2: 1.0})], ignore_index=True)
@@ -119,20 +116,6 @@ def test_the_note_names_what_crosses_and_what_does_not() -> None:
     assert "slow does not pay where measured, from 2 to 4, in part within noise." in said
     assert "msn does not pay at 2, in part within noise." in said
     assert said.count("jf") == 1
-
-
-def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
-    mine = busy("jf", {1: 2.0, 4: 1.5}).assign(predicted_decode_tok_s=[90.0, 200.0])
-    ar = cells([{"method": "ar", "concurrency": c, "predicted_decode_tok_s": p} for c, p in ((4, 160.0), (1, 40.0))])
-    axes = panel(crossing(pd.concat([mine, ar], ignore_index=True)))
-    (drawn,) = (line for line in axes.lines if line.get_linestyle() == "--" and len(points(line)))
-    assert points(drawn) == [(1, 2.25), (4, 1.25)]
-    assert PREDICTED in axes.get_legend_handles_labels()[1]
-    without = panel(crossing(mine))  # no prediction of AR, so no ratio
-    assert [line for line in without.lines if line.get_linestyle() == "--"] == []
-
-
-def test_the_note_says_where_a_predicted_line_crosses_and_what_is_not_in_it() -> None:
     mine = busy("jf", {1: 2.0, 4: 1.5, 16: 0.5}).assign(predicted_decode_tok_s=[80.0, 200.0, 100.0])
     ar = cells(
         [
@@ -147,6 +130,17 @@ def test_the_note_says_where_a_predicted_line_crosses_and_what_is_not_in_it() ->
     assert "Predicted" not in crossing(mine).get_supxlabel()
 
 
+def test_predictions_are_dashed_and_over_the_prediction_of_ar() -> None:
+    mine = busy("jf", {1: 2.0, 4: 1.5}).assign(predicted_decode_tok_s=[90.0, 200.0])
+    ar = cells([{"method": "ar", "concurrency": c, "predicted_decode_tok_s": p} for c, p in ((4, 160.0), (1, 40.0))])
+    axes = panel(crossing(pd.concat([mine, ar], ignore_index=True)))
+    (drawn,) = (line for line in axes.lines if line.get_linestyle() == "--" and len(points(line)))
+    assert points(drawn) == [(1, 2.25), (4, 1.25)]
+    assert PREDICTED in axes.get_legend_handles_labels()[1]
+    without = panel(crossing(mine))  # no prediction of AR, so no ratio
+    assert [line for line in without.lines if line.get_linestyle() == "--"] == []
+
+
 def test_of_many_settings_those_that_lead_somewhere_are_told_apart() -> None:
     settings = {"wide": {1: 2.0, 8: 0.6}, "narrow": {1: 1.4, 8: 1.2}, "never": {1: 1.3, 8: 0.8}}
     rows = [busy("jf", dict(s), label=name, n=i) for i, (name, s) in enumerate(settings.items())]
@@ -158,8 +152,3 @@ def test_of_many_settings_those_that_lead_somewhere_are_told_apart() -> None:
     assert "lucky" not in lines  # its few prompts lead nothing
     assert len(diamonds(axes)) == 1  # of "wide"; that of a grey line would say nothing of the method
     assert CROSSING in axes.get_legend_handles_labels()[1]
-
-
-def test_a_sweep_without_speedups_has_no_such_picture() -> None:
-    with pytest.raises(ValueError, match="no cell has a speedup"):
-        crossing(busy("jf", {1: NOTHING}))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from known import known
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.text import Text
@@ -48,7 +49,7 @@ def test_the_front_is_what_no_other_beats(speed: list[float], accuracy: list[flo
     assert front(np.array(speed, dtype=float), np.array(accuracy, dtype=float)).tolist() == ahead
 
 
-def test_points_stand_at_their_figures_and_the_front_steps_down_between_them() -> None:
+def test_points_stand_at_their_figures_with_names_of_some() -> None:
     axes = drawn(CELLS)
     assert points(axes, "ar") == [(40.0, 0.8)]
     assert points(axes, "jf") == [(60.0, 0.8), (90.0, 0.7), (80.0, 0.6)]
@@ -56,6 +57,8 @@ def test_points_stand_at_their_figures_and_the_front_steps_down_between_them() -
     steps = [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())]
     # Up to 60 tok/s it is 0.8; from there on no more than 0.7, and from 90 on 0.5.
     assert steps == [(60, 0.8), (60, 0.7), (90, 0.7), (90, 0.5), (120, 0.5)]
+    axes = drawn(CELLS)
+    assert sorted(text.get_text() for text in axes.texts) == ["ar", "jf n=16", "jf n=8", "msn"]
 
 
 def test_bars_are_the_interval_of_speed_and_wilsons_of_the_answers() -> None:
@@ -65,28 +68,19 @@ def test_bars_are_the_interval_of_speed_and_wilsons_of_the_answers() -> None:
     across = [s for s in found if s[0, 1] == s[1, 1]]
     upright = [s for s in found if s[0, 0] == s[1, 0] == 60.0]
     assert [s[:, 0].tolist() for s in across] == [[pytest.approx(55.0), pytest.approx(65.0)]]
-    wilson = proportion_interval(40, 50)
-    assert wilson is not None
+    wilson = known(proportion_interval(40, 50))
     assert [s[:, 1].tolist() for s in upright] == [[pytest.approx(wilson.low), pytest.approx(wilson.high)]]
 
 
-def test_cells_without_accuracy_are_left_out_and_counted() -> None:
+def test_small_cells_beat_nobody_and_those_without_accuracy_are_counted() -> None:
     figure = pareto(cells([*CELLS, {"decode_tok_s": 999.0}, {"decode_tok_s": NOTHING, "accuracy": 0.9}]))
     assert all(x < 900 for x, _ in points(figure.axes[0], "jf"))
     assert "2 cells are not shown" in " ".join(figure.get_supxlabel().split())
     assert "not shown" not in pareto(cells(CELLS)).get_supxlabel()
-
-
-def test_a_cell_that_was_stopped_early_is_small_and_beats_nobody() -> None:
     axes = drawn([*CELLS, {"decode_tok_s": 130.0, "accuracy": 1.0, "stopped": "halved", "prompts": 4}])
     assert points(axes, f"jf: {SMALL}") == [(130.0, 1.0)]
     line = next(line for line in axes.lines if line.get_label() == FRONT)
     assert np.asarray(line.get_xdata()).max() == 120
-
-
-def test_labels_name_the_front_the_baseline_and_each_methods_fastest() -> None:
-    axes = drawn(CELLS)
-    assert sorted(text.get_text() for text in axes.texts) == ["ar", "jf n=16", "jf n=8", "msn"]
 
 
 def test_labels_of_crowded_points_hide_neither_each_other_nor_the_points() -> None:

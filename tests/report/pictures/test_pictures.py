@@ -17,26 +17,44 @@ def names(*frames: pd.DataFrame) -> list[str]:
     return [picture.name for picture in called_for(pd.concat(frames, ignore_index=True))]
 
 
-def test_two_options_make_a_contour_and_one_a_line() -> None:
+def test_which_pictures_contours_fronts_and_crossings_make() -> None:
     assert names(grid()) == ["contour-jf-n-pool"]
     assert names(grid(pools=(4,))) == ["contour-jf-n"]
     assert names(grid((8,), (4,))) == []
+    other = grid(method="lookahead").rename(columns={"n": "w", "pool": "g"})
+    assert names(grid(concurrency=1), grid(concurrency=8), other) == [
+        "contour-jf-n-pool-c1", "contour-jf-n-pool-c8", "contour-lookahead-w-g-c1",
+    ]  # fmt: skip
+    ar = busy("ar", {1: 1.0, 8: 1.0})
+    assert names(ar, busy("jf", {1: 1.5, 8: 0.9})) == ["crossing"]
+    assert names(ar, busy("jf", {8: 0.9})) == []
+    assert names(ar, busy("jf", {1: NOTHING, 8: NOTHING})) == []
+    right = {"method": "ar", "accuracy": 0.8}
+    assert names(cells([right, {"accuracy": 0.7}])) == ["pareto"]
+    assert names(cells([right, {"accuracy": 0.7}, {"concurrency": 4, "accuracy": 0.7}, {"concurrency": 8}])) == [
+        "pareto-c1", "pareto-c4",
+    ]  # fmt: skip
+    assert names(cells([right, {"decode_tok_s": 50.0}])) == []  # AR alone is no comparison
+    assert names(grid(), grid(concurrency=2).assign(decode_tok_s=NOTHING)) == ["contour-jf-n-pool-c1"]
+    assert names(cells([{"method": "ar"}])) == []
+    assert called_for(grid().iloc[:0]) == []
 
 
-def test_the_two_options_with_most_values_are_the_axes() -> None:
+def test_options_of_many_values_make_figures_or_axes() -> None:
     frames = [grid((8, 16), (1, 2, 4), K=k) for k in range(1, 6)]
     (picture,) = called_for(pd.concat(frames, ignore_index=True))
     assert picture.name == "contour-jf-K-pool"
     drawn = picture.draw()
     assert drawn.axes[0].get_title(loc="left") == "n 8: tokens per forward"
-
-
-def test_an_option_of_many_values_makes_a_figure_each_and_one_of_few_makes_panels() -> None:
     ns = (1, 2, 4, 8, 16, 32)
     assert names(*(grid(ns, ns, K=k) for k in range(5))) == [f"contour-jf-n-pool-K_{k}" for k in range(5)]
     assert names(*(grid(ns, ns, K=k) for k in range(4))) == ["contour-jf-n-pool"]
     both = [grid(ns, ns, K=k, r=r) for r in (0.5, 0.9) for k in (1, 2, 3)]
     assert names(*both) == ["contour-jf-n-pool-r_0.5", "contour-jf-n-pool-r_0.9"]  # K has more values: the panels
+    ns = (1, 2, 4, 8, 16, 32)
+    frames = [grid(ns, ns, draft=word) for word in ("a/b", "a-b", "../c", "A b", "d")]
+    made = names(*frames)
+    assert made == [f"contour-jf-n-pool-draft_{w}" for w in ("a-b", "a-b-2", "..-c", "A-b-3", "d")]
 
 
 @pytest.mark.parametrize(("option", "values"), [("window", ("sliding", "block")), ("recycle", (True, False))])
@@ -48,47 +66,11 @@ def test_words_and_flags_are_no_axis(option: str, values: tuple[Any, Any]) -> No
     assert titles == [f"{option} {value}: {name}" for value in values for name in ("tokens per forward", "tok/s")]
 
 
-def test_methods_and_concurrencies_have_their_own_contours() -> None:
-    other = grid(method="lookahead").rename(columns={"n": "w", "pool": "g"})
-    assert names(grid(concurrency=1), grid(concurrency=8), other) == [
-        "contour-jf-n-pool-c1", "contour-jf-n-pool-c8", "contour-lookahead-w-g-c1",
-    ]  # fmt: skip
-
-
 def test_a_slice_is_drawn_on_the_grid_of_the_whole_sweep() -> None:
     slow = grid(concurrency=8, without={(64, 1), (64, 2), (64, 4)})
     _, picture = called_for(pd.concat([grid(), slow], ignore_index=True))
     missing = [c for c in picture.draw().axes[0].collections if c.get_label() == "not measured"]
     assert [len(c.get_offsets()) for c in missing] == [3]  # type: ignore[arg-type]
-
-
-def test_speedups_at_several_concurrencies_make_a_crossing() -> None:
-    ar = busy("ar", {1: 1.0, 8: 1.0})
-    assert names(ar, busy("jf", {1: 1.5, 8: 0.9})) == ["crossing"]
-    assert names(ar, busy("jf", {8: 0.9})) == []
-    assert names(ar, busy("jf", {1: NOTHING, 8: NOTHING})) == []
-
-
-def test_accuracy_makes_a_front_for_each_concurrency_that_has_it() -> None:
-    ar = {"method": "ar", "accuracy": 0.8}
-    assert names(cells([ar, {"accuracy": 0.7}])) == ["pareto"]
-    assert names(cells([ar, {"accuracy": 0.7}, {"concurrency": 4, "accuracy": 0.7}, {"concurrency": 8}])) == [
-        "pareto-c1", "pareto-c4",
-    ]  # fmt: skip
-    assert names(cells([ar, {"decode_tok_s": 50.0}])) == []  # AR alone is no comparison
-
-
-def test_what_was_not_measured_has_no_picture() -> None:
-    assert names(grid(), grid(concurrency=2).assign(decode_tok_s=NOTHING)) == ["contour-jf-n-pool-c1"]
-    assert names(cells([{"method": "ar"}])) == []
-    assert called_for(grid().iloc[:0]) == []
-
-
-def test_names_are_those_of_files_and_no_two_are_alike() -> None:
-    ns = (1, 2, 4, 8, 16, 32)
-    frames = [grid(ns, ns, draft=word) for word in ("a/b", "a-b", "../c", "A b", "d")]
-    made = names(*frames)
-    assert made == [f"contour-jf-n-pool-draft_{w}" for w in ("a-b", "a-b-2", "..-c", "A-b-3", "d")]
 
 
 def test_files_are_written_in_that_order_and_again_the_same(tmp_path: Path) -> None:
@@ -101,11 +83,8 @@ def test_files_are_written_in_that_order_and_again_the_same(tmp_path: Path) -> N
     assert sorted(tmp_path.iterdir()) == sorted(written)
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_written_or_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentRefused, match="cannot write"):
         pictures(grid(), tmp_path / "nowhere")
-
-
-def test_a_table_without_its_columns_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks decode_tok_s, stopped"):
         called_for(grid().drop(columns=["decode_tok_s", "stopped"]))

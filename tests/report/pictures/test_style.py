@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib
 import pytest
+from known import known
 from matplotlib.figure import Figure
 
 from specbench.common.errors import EnvironmentRefused
@@ -31,7 +32,7 @@ def chunks(png: bytes) -> list[bytes]:
     return found
 
 
-def test_bytes_repeat_under_any_configuration_of_the_reader(tmp_path: Path) -> None:
+def test_bytes_repeat_under_any_configuration_and_tell_no_time(tmp_path: Path) -> None:
     first = style.save(drawn(), tmp_path / "first.png").read_bytes()
     # Some that the style sets itself, and some that it leaves at matplotlib's defaults.
     readers: dict[Any, Any] = {"font.size": 30, "savefig.dpi": 50, "axes.facecolor": "red", "legend.loc": "center"}
@@ -39,23 +40,20 @@ def test_bytes_repeat_under_any_configuration_of_the_reader(tmp_path: Path) -> N
         again = style.save(drawn(), tmp_path / "again.png").read_bytes()
     assert again == first
     assert style.save(drawn("another title"), tmp_path / "other.png").read_bytes() != first
-
-
-def test_the_file_tells_no_time_and_no_software(tmp_path: Path) -> None:
     png = style.save(drawn(), tmp_path / "picture.png").read_bytes()
     assert set(chunks(png)) == {b"IHDR", b"pHYs", b"IDAT", b"IEND"}
+    with pytest.raises(EnvironmentRefused, match="cannot write"):
+        style.save(drawn(), tmp_path / "no such folder" / "picture.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"first.png", "again.png", "other.png", "picture.png"}
 
 
-def test_settings_of_the_reader_are_as_they_were() -> None:
+def test_settings_of_the_reader_and_dollars_are_as_they_were() -> None:
     with matplotlib.rc_context({"font.size": 30}):
         drawn()
         assert matplotlib.rcParams["font.size"] == 30
-
-
-def test_a_write_that_fails_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentRefused, match="cannot write"):
-        style.save(drawn(), tmp_path / "no such folder" / "picture.png")
-    assert list(tmp_path.iterdir()) == []
+    figure = drawn("costs $1 or $2", "a $note$")
+    assert [text.get_text() for text in figure.texts] == ["costs $1 or $2", "a $note$"]
+    assert [text.get_parse_math() for text in figure.texts] == [False, False]
 
 
 def test_long_titles_and_notes_are_wrapped_inside_the_figure() -> None:
@@ -65,13 +63,6 @@ def test_long_titles_and_notes_are_wrapped_inside_the_figure() -> None:
     above, below = figure.texts
     assert 0.6 * width < above.get_window_extent().x1 <= width
     assert 0.6 * width < below.get_window_extent().x1 <= width
-    panel = figure.axes[0].get_tightbbox()
-    assert panel is not None
+    panel = known(figure.axes[0].get_tightbbox())
     assert below.get_window_extent().y1 <= panel.y0
     assert panel.y1 <= above.get_window_extent().y0
-
-
-def test_a_dollar_in_a_name_is_a_dollar() -> None:
-    figure = drawn("costs $1 or $2", "a $note$")
-    assert [text.get_text() for text in figure.texts] == ["costs $1 or $2", "a $note$"]
-    assert [text.get_parse_math() for text in figure.texts] == [False, False]

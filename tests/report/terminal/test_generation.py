@@ -37,11 +37,9 @@ def record(whole: bool = True) -> RequestRecord:
     body = [B, NEW, RETURN, SUM, GAP, PRINT, CALL, NOTE, NEW, PRINT, CALL]
     long = TokenTree.chain(body, origins="lookup")
     steps = [
-        (branched, [0, 1, 2], B),
-        (long, range(len(body)), RED),
-        (TokenTree.chain([RED, *[CALL] * 9]), [0], GAP),
+        (branched, [0, 1, 2], B), (long, range(len(body)), RED), (TokenTree.chain([RED, *[CALL] * 9]), [0], GAP),
         (TokenTree.chain([GAP]), [0], END),
-    ]
+    ]  # fmt: skip
     return traced.record(decode, DEF, steps, stop_ids=[END], method="jf", prompt="HumanEval/0", whole=whole)
 
 
@@ -81,16 +79,16 @@ l lookup  10 copied from earlier text; rows drafted: 10
 ∎ the answer's end; ◌ a token without text of its own; ✗ rejected drafts."""
 
 
-def test_at_eighty_columns() -> None:
+def test_at_eighty_columns_and_with_nothing_broken_at_a_hundred_and_forty() -> None:
     assert shown(record(), 80) == EIGHTY
-
-
-def test_at_a_hundred_and_forty_columns_nothing_is_broken() -> None:
     lines = shown(record(), 140).splitlines()
     body = "⟨l:\\n    │return│ a + b│\\n\\n│print(│add(1, 2))│ # 漢字│\\n    │print(│add(1, 2))⟩\\x1b[31m"
     assert f"   2   11     11 {body}" in lines
     assert f"                 ✗ ⟨d:{'│'.join(['add(1, 2))'] * 9)}⟩" in lines
     assert len(lines) == len(EIGHTY.splitlines()) - 2
+    text = shown(record(whole=False), 80)
+    assert "✗" not in text
+    assert " ".join(text.split()).endswith("run with --trace to see rejected drafts.")
 
 
 def cells(line: str) -> int:
@@ -103,24 +101,15 @@ def test_no_line_is_too_wide(columns: int) -> None:
     assert max(map(cells, shown(record(), columns).splitlines())) <= columns
 
 
-def test_without_trace_it_says_how_to_see_more() -> None:
-    text = shown(record(whole=False), 80)
-    assert "✗" not in text
-    assert " ".join(text.split()).endswith("run with --trace to see rejected drafts.")
-
-
 # ------------------------------------------------------------------ colours
 
 
-def test_a_terminal_has_colours_instead_of_letters() -> None:
+def test_colours_stand_for_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     text = printed(record(), 80, force_terminal=True, color_system="standard", no_color=False)
     assert "⟨" not in text
     assert "\x1b[32m add\x1b[0m" in text  # a guess
     assert "\x1b[31m(a,\x1b[0m" in text  # noise
     assert "\x1b[2;9;35m sub\x1b[0m" in text  # rejected: dim and struck through
-
-
-def test_a_terminal_without_colours_has_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     text = printed(record(), 80, force_terminal=True, color_system="standard")
     assert "⟨g: add⟩" in text
@@ -154,13 +143,10 @@ def test_escapes(text: str, expected: str) -> None:
     assert escaped(text) == expected
 
 
-def test_names_are_shown_escaped_too() -> None:
+def test_names_are_escaped_and_origins_have_letters_of_their_own() -> None:
     made = traced.record(decode, DEF, [(TokenTree.chain([DEF, ADD], origins="w\x1b[2J"), [0, 1], A)], prompt="p\x1b[2J")
     for columns in (80, 140):
         assert "\x1b" not in shown(made, columns)
-
-
-def test_every_origin_has_a_letter_of_its_own() -> None:
     found = letters(["bonus", "guess", "gamble", "garble", "noise"])
     assert found == {"bonus": "", "guess": "g", "gamble": "a", "garble": "r", "noise": "n"}
 

@@ -33,15 +33,12 @@ def test_it_fits_and_nothing_is_cut(columns: int) -> None:
         assert f" {context} " in text.replace("\n", " \n")
 
 
-def test_ceilings_stand_beside_the_datasheet() -> None:
+def test_ceilings_and_every_step_are_in_the_table() -> None:
     lines = [line.split() for line in shown(made_up()).splitlines()]
     assert ["read", "(sum)", "4.2", "TB/s", "4.8", "TB/s", "88%"] in lines
     assert ["matrix", "product,", "bfloat16", "710", "TFLOP/s", "990", "TFLOP/s", "72%"] in lines
     without = [line.split() for line in shown(made_up(gpu=None, datasheet=None)).splitlines()]
     assert ["read", "(sum)", "4.2", "TB/s", "–", "–"] in without
-
-
-def test_every_step_is_in_the_table() -> None:
     profile = made_up()
     lines = [line.split() for line in shown(profile).splitlines()]
     for rows, point in profile.curve(512).items():
@@ -53,7 +50,7 @@ def test_every_step_is_in_the_table() -> None:
     assert several == [["16", *expected]]
 
 
-def test_the_budget_is_a_sentence() -> None:
+def test_the_budget_is_a_sentence_and_a_range_in_the_table() -> None:
     profile = made_up()
     knee, free = sentences(profile)
     assert knee == f"Knee: 169 FLOPs per byte, which a step reaches with {profile.knee.rows} rows (context 512)."
@@ -64,12 +61,9 @@ def test_the_budget_is_a_sentence() -> None:
     none = made_up(free_rows=[{"context": 512, "rows": 1, "below": 2, "tolerance": 0.1}])
     assert sentences(none)[1].startswith("Free rows: none. Every step of more rows that was measured costs over 10%")
     assert "no number of rows" in sentences(made_up(knee={"intensity": 169.0, "rows": None}))[0]
-
-
-def test_between_measured_row_counts_the_budget_is_a_range() -> None:
     found = [(128, 1, 2), (512, 96, 128), (2048, 512, None)]
-    free = [{"context": c, "rows": rows, "below": below, "tolerance": 0.1} for c, rows, below in found]
-    (line,) = [line.split() for line in shown(made_up(free_rows=free)).splitlines() if line.startswith("free")]
+    ranges = [{"context": c, "rows": rows, "below": below, "tolerance": 0.1} for c, rows, below in found]
+    (line,) = [line.split() for line in shown(made_up(free_rows=ranges)).splitlines() if line.startswith("free")]
     assert line == ["free", "1", "96–127", "512+", "–", "–"]
 
 
@@ -97,7 +91,7 @@ def texts(figure: Any) -> list[str]:
     return [text.get_text() for text in (*axes.texts, *(legend.get_texts() if legend else ()))]
 
 
-def test_the_roofline_has_its_ceilings_its_knee_and_a_label_for_each_row_count() -> None:
+def test_pictures_show_ceilings_knee_contexts_and_budget() -> None:
     profile = made_up()
     figure = roofline(profile)
     said = texts(figure)
@@ -113,9 +107,6 @@ def test_the_roofline_has_its_ceilings_its_knee_and_a_label_for_each_row_count()
     under = np.interp(np.log(base.get_xdata()), np.log(ceiling.get_xdata()), np.log(ceiling.get_ydata()))
     assert (np.log(base.get_ydata()) < under).all()
     assert not any("datasheet" in text for text in texts(roofline(made_up(gpu=None, datasheet=None))))
-
-
-def test_step_times_have_a_line_and_a_bound_for_each_context_and_the_budget() -> None:
     profile = made_up()
     figure = steps(profile)
     said = texts(figure)
@@ -125,16 +116,13 @@ def test_step_times_have_a_line_and_a_bound_for_each_context_and_the_budget() ->
     assert sum(line.get_linestyle() == "--" and np.size(line.get_xdata()) > 0 for line in axes.lines) == 5
 
 
-def test_no_tick_is_in_powers_of_ten() -> None:
+def test_no_tick_is_in_powers_of_ten_and_one_point_can_be_drawn(tmp_path: Path) -> None:
     for figure in (roofline(made_up()), steps(made_up())):
         figure.canvas.draw()
         (axes,) = figure.axes
         said = [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
         assert "1 P" in said or "20" in said
         assert not any("e" in text or "$" in text for text in said)
-
-
-def test_one_point_can_be_drawn(tmp_path: Path) -> None:
     profile = made_up(contexts=(512,), slots=())
     write_pictures(made_up(contexts=(512,), slots=(), points=profile.points[:1], free_rows=[]), tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"roofline.png", "steps.png"}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import runs
+from known import known
 from rich.console import Console
 
 from specbench.report.terminal.run import finding, headline, notes
@@ -41,10 +42,8 @@ def ratio(value: float, low: float | None, high: float | None, said: str, **more
 
 
 def test_a_speedup_is_taken_apart_and_spread_over_prompts(read: ReadRun) -> None:
-    speedup = read.summary.rows[1].speedup
-    assert speedup is not None
-    each = speedup.per_prompt
-    assert each is not None
+    speedup = known(read.summary.rows[1].speedup)
+    each = known(speedup.per_prompt)
     (said,) = [line for line in told(read) if line.startswith("jetspec: ")][-1:]
     assert said.startswith(f"jetspec: {speedup.verdict}; {speedup.value:.2f} = ")
     assert f"per prompt {each.median:.2f} in the median, geometric mean {each.geometric_mean:.2f}" in said
@@ -143,11 +142,7 @@ FOUND = [
         "numeric-tie",
         "slower than ar: jetspec 0.50 [0.40, 0.60]; not every text of jetspec is ar's.",
     ),
-    (
-        ratio(1.0, 0.9, 1.1, "no difference shown"),
-        None,
-        "no difference shown: jetspec 1.00 [0.90, 1.10].",
-    ),
+    (ratio(1.0, 0.9, 1.1, "no difference shown"), None, "no difference shown: jetspec 1.00 [0.90, 1.10]."),
     (
         ratio(2.0, None, None, "too few prompts"),
         "exact",
@@ -162,17 +157,14 @@ def test_what_was_found_is_one_sentence(read: ReadRun, speedup: Any, graded: str
     assert finding(saying(read, speedup=speedup, lossless=lossless)) == f"Found: {sentence}"
 
 
-def test_ar_alone_found_nothing(read: ReadRun) -> None:
-    assert finding(read.summary.model_copy(update={"rows": read.summary.rows[:1]})) == ""
-    assert finding(saying(read, simulated={"mean": 4.0, "spread": 1.0})) == ""
-
-
-def test_the_fastest_comes_first(read: ReadRun) -> None:
+def test_the_fastest_comes_first_and_ar_alone_found_nothing(read: ReadRun) -> None:
     ar = read.summary.rows[0]
     faster = saying(read, speedup=ratio(1.5, 1.2, 1.8, "faster")).rows[1]
     fastest = saying(read, speedup=ratio(2.5, 2.2, 2.8, "faster"), method="pld").rows[1]
     found = finding(read.summary.model_copy(update={"rows": [ar, faster, fastest]}))
     assert found.startswith("Found: faster than ar: pld 2.50 [2.20, 2.80], jetspec 1.50 [1.20, 1.80]")
+    assert finding(read.summary.model_copy(update={"rows": read.summary.rows[:1]})) == ""
+    assert finding(saying(read, simulated={"mean": 4.0, "spread": 1.0})) == ""
 
 
 @pytest.mark.parametrize(("passed", "shown"), [(0, False), (3, True)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from known import known
 from rich.console import Console
 
 from specbench.report.terminal.sweep import SHOWN, interval, sentences, sweep_table
@@ -39,11 +40,9 @@ def large(label: str) -> dict[str, Any]:
 
 PLAIN = cell("ar", tokens_per_forward=1.0, decode_tok_s=101.5, rows_per_step=1.0)
 FEW = [
-    PLAIN,
-    cell("jf n=16", 1.5, stopped="halved"),
-    cell("jf n=32", 2.5, best=True, within_noise=True),
+    PLAIN, cell("jf n=16", 1.5, stopped="halved"), cell("jf n=32", 2.5, best=True, within_noise=True),
     cell(LONG, 2.45, within_noise=True, stopped="interval"),
-]
+]  # fmt: skip
 
 
 def shown(rows: Sequence[dict[str, Any]], width: int) -> str:
@@ -81,31 +80,16 @@ def test_no_figure_is_broken_and_no_label_lost(width: int) -> None:
     # The long label may be folded, but is there to the last letter, ahead of its figures.
     rule = next(at for at, line in enumerate(text.splitlines()) if line.startswith("───"))
     table = text.splitlines()[rule + 1 : rule + 12]
-    column = re.search("prompts", text.splitlines()[rule - 1])
-    assert column is not None
+    column = known(re.search("prompts", text.splitlines()[rule - 1]))
     words = "".join(line[: column.start()].strip() for line in table).replace(" ", "")
     assert LONG.replace(" ", "") in words
 
 
-def test_at_140_columns_every_cell_is_one_line() -> None:
-    lines = shown(FEW, 140).splitlines()
-    (line,) = [line for line in lines if line.startswith("jf n=32")]
-    assert line.rstrip().endswith("best")
-    (line,) = [line for line in lines if line.startswith(LONG[:30])]
-    assert "2.45 [2.40, 2.50]" in line
-
-
-def test_the_fastest_is_first_and_plain_decoding_last() -> None:
+def test_the_fastest_is_first_labels_are_no_markup_and_nothing_is_a_dash() -> None:
     lines = shown([*FEW, cell("pld", 0.7)], 140).splitlines()
     names = [line.split()[0] for line in lines if "164" in line and line[:1].isalpha() and "Best" not in line]
     assert names == ["jf", "lookahead", "jf", "pld", "ar"]
-
-
-def test_a_label_is_no_markup() -> None:
     assert "jetspec tree=[red]" in shown([PLAIN, cell("jetspec tree=[red]", 1.2)], 140)
-
-
-def test_what_there_is_not_is_a_dash() -> None:
     rows = [
         PLAIN,
         cell("jf n=16", tokens_per_forward=None, decode_tok_s=NAN, rows_per_step=NAN),
@@ -117,24 +101,26 @@ def test_what_there_is_not_is_a_dash() -> None:
     assert "None" not in text
 
 
-def test_only_the_fastest_cells_are_in_the_table() -> None:
+def test_only_the_fastest_cells_are_in_the_table_of_each_concurrency() -> None:
     rows = [PLAIN, *(cell(f"jf n={at}", 1 + at / 100) for at in range(SHOWN + 7))]
     text = shown(rows, 80)
     assert "7 slower cells are in the CSV." in text
     assert "jf n=26 " in text
     assert "jf n=6 " not in text
     assert re.search(r"^ar ", text, re.MULTILINE)
-
-
-def test_each_concurrency_has_a_table() -> None:
     busy = [{**row, "concurrency": 8, "best": row["label"] == "jf n=16"} for row in FEW]
     text = shown([*FEW, *busy], 140)
     assert text.index("concurrency 1") < text.index("Best of 3 cells: jf n=32")
     assert text.index("Best of 3 cells: jf n=32") < text.index("concurrency 8")
     assert text.index("concurrency 8") < text.index("Best of 3 cells: jf n=16")
+    lines = shown(FEW, 140).splitlines()
+    (line,) = [line for line in lines if line.startswith("jf n=32")]
+    assert line.rstrip().endswith("best")
+    (line,) = [line for line in lines if line.startswith(LONG[:30])]
+    assert "2.45 [2.40, 2.50]" in line
 
 
-def test_sentences() -> None:
+def test_sentences_of_the_best_cell_and_its_equals() -> None:
     held = [cell("ar", set="held-out", prompts=40), cell("jf n=32", 2.31, set="held-out", prompts=40, best=True)]
     said = sentences(pd.DataFrame([*FEW, *held, *map(large, ["jf n=512", "jf n=640"])]))
     assert said == [
@@ -144,16 +130,10 @@ def test_sentences() -> None:
     ]
     assert "too large" in shown([*FEW, large("jf n=512")], 80)
     assert not re.search(r"^jf n=512", shown([*FEW, large("jf n=512")], 80), re.MULTILINE)
-
-
-def test_many_within_noise_are_counted() -> None:
     rows = [PLAIN, cell("jf n=1", 2.5, best=True, within_noise=True)]
     rows += [cell(f"jf n={at}", 2.4, within_noise=True) for at in range(2, 8)]
-    (said,) = sentences(pd.DataFrame(rows))
-    assert said.endswith("; 6 within noise of it: jf n=2, jf n=3, jf n=4, jf n=5 and 2 more.")
-
-
-def test_nothing_is_said_of_a_best_cell_that_there_is_not() -> None:
+    (one,) = sentences(pd.DataFrame(rows))
+    assert one.endswith("; 6 within noise of it: jf n=2, jf n=3, jf n=4, jf n=5 and 2 more.")
     assert sentences(pd.DataFrame([PLAIN, cell("jf n=1", 2.5)])) == []
 
 

@@ -18,11 +18,9 @@ END = 299
 
 #        root  B   C   D   E   F    B and C D are drafted under the root, E F under B; F only generates drafts
 TREE = TokenTree(
-    list(b"ABCDEF"),
-    [-1, 0, 0, 2, 1, 4],
-    [True, True, True, True, True, False],
+    list(b"ABCDEF"), [-1, 0, 0, 2, 1, 4], [True, True, True, True, True, False],
     ["", "guess", "pool", "pool", "guess", "window"],
-)
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def test_the_steps_of_an_answer(record: RequestRecord) -> None:
     ]
 
 
-def test_the_drafts_of_a_step_in_the_order_of_their_rows(record: RequestRecord) -> None:
+def test_drafts_come_in_the_order_of_their_rows_and_rejected_ones_in_chains(record: RequestRecord) -> None:
     before, step, last = steps(record)
     assert before.drafts is None
     assert last.drafts == []
@@ -53,19 +51,13 @@ def test_the_drafts_of_a_step_in_the_order_of_their_rows(record: RequestRecord) 
     ]  # fmt: skip
     assert [draft.text for draft in drafts if draft.accepted] == ["B", "E"]
     assert [draft.text for draft in drafts if draft.draft_only] == ["F"]
-
-
-def test_what_was_not_emitted_comes_in_chains_each_row_once(record: RequestRecord) -> None:
     assert [[draft.text for draft in chain] for chain in steps(record)[1].branches] == [["C", "D"], ["F"]]
-
-
-def test_a_row_that_branches_goes_on_with_its_first_child() -> None:
     tree = TokenTree(list(b"ABCDE"), [-1, 0, 1, 1, 3])
     found = steps(traced.record(as_bytes, ord("A"), [(tree, [0], ord("Z"))]))
     assert [[draft.text for draft in chain] for chain in found[1].branches] == [["B", "C"], ["D", "E"]]
 
 
-def test_the_legend_has_what_occurs_and_ends_with_words_of_a_methods_own() -> None:
+def test_the_legend_has_what_occurs() -> None:
     tree = TokenTree.chain(list(b"AB"), origins="tea-leaves")
     found = legend(steps(traced.record(as_bytes, ord("A"), [(tree, [0, 1], ord("C"))])))
     assert list(found) == ["prefill", "bonus", "tea-leaves"]
@@ -73,15 +65,12 @@ def test_the_legend_has_what_occurs_and_ends_with_words_of_a_methods_own() -> No
     assert found["bonus"] == "the target's own next token"
 
 
-def test_a_run_without_trace_has_steps_without_drafts() -> None:
+def test_a_record_without_drafts_or_without_tokens(record: RequestRecord) -> None:
     made = traced.record(as_bytes, ord("A"), [(TREE, [0, 1], ord("C"))], whole=False)
     (_, step) = steps(made)
     assert step.drafts is None
     assert step.branches == []
     assert [token.origin for token in step.tokens] == ["guess", "bonus"]
-
-
-def test_a_record_from_before_there_were_traces_is_refused(record: RequestRecord) -> None:
     with pytest.raises(UsageError, match=r"toy\|p0\|0 was recorded before tokens were traced; repeat its run"):
         steps(record.model_copy(update={"tokens": None}))
 
@@ -89,16 +78,11 @@ def test_a_record_from_before_there_were_traces_is_refused(record: RequestRecord
 @pytest.mark.parametrize(
     ("what", "change"),
     [
-        ("tokens", {"origins": "a"}),
-        ("tokens", {"chars": [1]}),
-        ("forwards", {"rows": [6]}),
-        ("text", {"tail": "more"}),
-        ("text", {"chars": [9, -8, 1, 1, 1]}),
-        ("origins", {"words": ["prefill"]}),
-        ("drafts", {"drafts": []}),
-        ("drafts", {"rows": [5, 1]}),
+        ("tokens", {"origins": "a"}), ("tokens", {"chars": [1]}), ("forwards", {"rows": [6]}),
+        ("text", {"tail": "more"}), ("text", {"chars": [9, -8, 1, 1, 1]}), ("origins", {"words": ["prefill"]}),
+        ("drafts", {"drafts": []}), ("drafts", {"rows": [5, 1]}),
     ],
-)
+)  # fmt: skip
 def test_a_trace_that_contradicts_its_record_is_refused(
     record: RequestRecord, what: str, change: dict[str, Any]
 ) -> None:

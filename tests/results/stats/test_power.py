@@ -44,25 +44,16 @@ def test_the_prompts_that_are_needed_are_enough_and_half_of_them_are_not() -> No
     assert seen(needed // 2, 1.05) < 0.7
 
 
-def test_it_does_not_hang_on_where_the_interval_lies() -> None:
-    same, faster = (experiment(np.random.default_rng(2), 30, by) for by in (1.0, 2.0))
-    assert detectable(same) == pytest.approx(detectable(faster))
-    assert prompts_needed(same, 0.03) == prompts_needed(faster, 0.03)
-
-
-def test_a_handful_of_prompts_has_no_interval_but_an_order_of_magnitude() -> None:
+def test_few_or_equal_prompts_have_an_order_of_magnitude_or_nothing() -> None:
     few = experiment(np.random.default_rng(2), 4, 1.0)
     assert detectable(few) is None
     assert 20 < (prompts_needed(few, 0.03) or 0) < 400
-
-
-def test_without_any_spread_nothing_is_needed_and_nothing_is_known_of_one_prompt() -> None:
     alike = paired_ratio(([1.0] * 8, [9.0] * 8), ([0.5] * 8, [9.0] * 8), seed=0)
     assert detectable(alike) == 0
     assert prompts_needed(alike, 0.03) is None
     single = paired_ratio(([1.0], [9.0]), ([0.5], [9.0]), seed=0)
     assert (detectable(single), prompts_needed(single, 0.03)) == (None, None)
-
-
-def test_never_fewer_than_an_interval_takes() -> None:
     assert prompts_needed(experiment(np.random.default_rng(2), 30, 1.0), 9.0) == minimum_clusters()
+    same, faster = (experiment(np.random.default_rng(2), 30, by) for by in (1.0, 2.0))
+    assert detectable(same) == pytest.approx(detectable(faster))
+    assert prompts_needed(same, 0.03) == prompts_needed(faster, 0.03)
