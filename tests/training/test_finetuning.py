@@ -79,11 +79,11 @@ def test_200_steps_save_a_third_of_the_forwards_and_no_answer_changes(
     assert card["answer_tokens"] == 200 * 16 * languages.ANSWER
 
 
-def test_50_steps_teach_something(speaker: Any, trajectories: Sequence[Any], tmp_path: Path) -> None:
+def test_a_few_steps_teach_something(speaker: Any, trajectories: Sequence[Any], tmp_path: Path) -> None:
     target, known, aside = loaded(copy.deepcopy(speaker)), trajectories[4:], trajectories[:4]
-    options = {"full": True, "steps": 50, "batch": 8, "lr": 2e-3, "bf16": False, "eval_every": 500, "save_every": 500}
+    options = {"full": True, "steps": 80, "batch": 8, "lr": 5e-3, "bf16": False, "eval_every": 500, "save_every": 500}
     card = train("cllm", {**options, "ar_weight": 3}, Job(target, known, aside, tmp_path, 0, lambda line: None))
-    assert card["after"]["tpf"] > 1.1 * card["before"]["tpf"]
+    assert card["after"]["tpf"] > 1.2 * card["before"]["tpf"]
     assert card["after"]["agrees"] > 0.9
 
 
