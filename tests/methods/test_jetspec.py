@@ -102,7 +102,12 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
 def test_one_pass_serves_all_sequences_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     work = HeadPass._work
-    monkeypatch.setattr(HeadPass, "_work", lambda self, slots: (asked.append(slots), work(self, slots)))
+
+    def counted(self: HeadPass, slots: int) -> None:
+        asked.append(slots)
+        work(self, slots)
+
+    monkeypatch.setattr(HeadPass, "_work", counted)
     with attached(supported("llama"), slots=3, capacity=60, max_rows=16) as engine:
         method = ready(engine, budget=16)
         asked.clear()

@@ -251,7 +251,8 @@ def test_retrieval_is_a_plain_scan(text: list[int]) -> None:
     expected = window_scan(text)
     assert column == [*expected, *[None] * (5 - len(expected))]
     assert chain[: len(expected)] == expected
-    assert retrieved(text, "pld")[1] == (lookup_scan(text) or [None] * 5)
+    followed: list[int | None] = [*lookup_scan(text)]
+    assert retrieved(text, "pld")[1] == (followed or [None] * 5)
 
 
 def test_soft3_by_hand() -> None:

@@ -24,7 +24,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
 def test_an_alias_is_its_hub_id(known: dict[str, Any]) -> None:
     known["toy"] = {"title": "", "hub": "someone/toy-7b"}
     assert resolve("toy") == Source("hub", "toy", "someone/toy-7b", "someone/toy-7b", None, None)
-    assert resolve("someone/toy-7b") == Source("hub", *["someone/toy-7b"] * 3)
+    assert resolve("someone/toy-7b") == Source("hub", "someone/toy-7b", "someone/toy-7b", "someone/toy-7b")
     known["toy"] |= {"tokenizer": "someone/target", "template": "vicuna"}
     assert (resolve("toy").tokenizer, resolve("toy").template) == ("someone/target", "vicuna")
 
