@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,20 +73,6 @@ def test_the_window_fills_as_in_the_worked_example() -> None:
     made.observe(result([C, 0, 0, 0, 0, 0, *FILLED]))
     tree = made.draft()
     assert list(tree.tokens) == [C, g, h, i, j, L, M, N, O, P, R, S, T, U, V]
-
-
-@pytest.mark.parametrize(("n", "forwards"), [(3, 1), (4, 2), (5, 3), (7, 5)])
-def test_filling_takes_n_minus_2_forwards_and_each_emits_one_token(n: int, forwards: int) -> None:
-    # The prefill is the first of them. A full window has (N-1)W rows; before that it has fewer rows that are longer.
-    w = 6
-    walked = walk(decoder(window_size=w, ngram_size=n), language(3, words=5), PROMPT, 30)
-    assert walked.prefill is not None
-    assert len(walked.prefill) == w + n - 2
-    windows = [sum(not flag for flag in accept) + 1 for _, _, accept in walked.drafts]
-    assert windows[: forwards - 1] == [rows * (w + n - 1 - rows) for rows in range(2, forwards + 1)]
-    assert set(windows[forwards - 1 :]) == {(n - 1) * w}
-    # N-1 forwards, the prefill counted, cannot accept a guess: nothing is in the pool before.
-    assert [len(tokens) for tokens in walked.emitted[: n - 2]] == [1] * (n - 2)
 
 
 def test_init_const_starts_with_llama_cpps_ids_in_every_row() -> None:
@@ -403,16 +388,6 @@ def test_sharing_rows_changes_no_token_of_any_step(lru: str, bonus: bool) -> Non
             assert shared.emitted == apart.emitted
             saved += sum(map(len, apart.trees)) - sum(map(len, shared.trees))
         assert saved > 0 or size[1] == 2  # n-grams of one token have no common beginnings
-
-
-def test_a_text_in_which_nothing_recurs_gains_nothing() -> None:
-    def target(prompt: Sequence[int], out: Sequence[int]) -> int:
-        return 10_000 + zlib.crc32(repr([*prompt, *out]).encode())
-
-    for w, n, g in [(5, 4, 2), (7, 5, 7), (3, 2, 2)]:
-        walked = decoded((w, n, g), 0, target, tokens=40)
-        assert [len(tokens) for tokens in walked.emitted] == [1] * 39
-        assert {len(tree) for tree in walked.trees[n:]} == {w * (n - 1)}
 
 
 SWITCHES = ("pool_from_prompt", "full_accept_bonus", "accept_window", "share_prefixes")

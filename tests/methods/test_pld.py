@@ -13,7 +13,6 @@ from toys import greedy, language, walk
 
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
-from specbench.methods.ar import decoder as ar
 from specbench.methods.pld.decoder import Decoder, Options
 from specbench.runner.methods import plan_methods
 
@@ -98,16 +97,6 @@ def test_branches_are_different_and_share_what_they_begin_with() -> None:
     assert branches(drafted([C, 5, 5, B, C, 6, 6, B, C], k=2, branches=2)) == [[6, 6], [5, 5]]  # longer matches first
 
 
-def test_the_output_is_searched_like_the_prompt() -> None:
-    made = decoder(k=2)
-    made.begin([A, B, 7])
-    made.observe(StepResult([8], [0], [8]))
-    made.observe(StepResult([9, A, B], [0, 1, 2], [9, A, B]))
-    assert list(made.draft().tokens) == [B, 7, 8]
-    made.observe(StepResult([7, 8, 9], [0, 1, 2], [7, 8, 9]))
-    assert list(made.draft().tokens) == [9, A, B]
-
-
 # ------------------------------------------------------------------ against a plain scan
 
 
@@ -164,19 +153,6 @@ def test_the_draft_of_each_step_is_that_of_a_scan_of_the_text_so_far() -> None:
             assert list(tree.tokens[1:]) == (found[0] if found else [])
         assert walked.output == greedy(target, prompt, len(walked.output))
         assert len(walked.trees) < 79  # some drafts were right
-
-
-# ------------------------------------------------------------------ nothing to copy
-
-
-def test_a_text_in_which_nothing_recurs_is_decoded_as_by_ar() -> None:
-    prompt = [1, 2, 3]
-    lookup, plain = (
-        walk(made, lambda prompt, out: 100 + len(out), prompt, 30)
-        for made in (decoder(), ar.Decoder(ar.Options(), Context(50, 49, random.Random(0))))
-    )
-    assert lookup.drafts == plain.drafts
-    assert lookup.emitted == plain.emitted == [[101 + step] for step in range(29)]
 
 
 # ------------------------------------------------------------------ options
