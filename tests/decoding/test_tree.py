@@ -7,9 +7,8 @@ import pytest
 from specbench.decoding.tree import TokenTree
 
 
-@pytest.mark.parametrize(
-    ("tokens", "parents", "accept", "words"),
-    [
+def test_malformed_trees_are_refused() -> None:
+    malformed: list[tuple[list[int], list[int], list[bool] | None, str]] = [
         ([], [], None, "at least the root"),
         ([5, 6], [-1], None, "as many parents"),
         ([5, 6], [-1, 0], [True], "accept flags"),
@@ -17,25 +16,16 @@ from specbench.decoding.tree import TokenTree
         ([5, 6, 7], [-1, 0, 2], None, "row 2 has parent 2"),
         ([5, 6, 7], [-1, 2, 0], None, "row 1 has parent 2"),
         ([5, 6], [-1, -1], None, "row 1 has parent -1"),
-    ],
-)
-def test_malformed_trees_are_refused(
-    tokens: list[int], parents: list[int], accept: list[bool] | None, words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        TokenTree(tokens, parents, accept)
-
-
-def test_duplicate_siblings_and_any_parent_order_are_allowed() -> None:
+    ]
+    for tokens, parents, accept, words in malformed:
+        with pytest.raises(ValueError, match=words):
+            TokenTree(tokens, parents, accept)
+    # Duplicate siblings and any order of parents are allowed.
     assert len(TokenTree([5, 6, 6, 7], [-1, 0, 0, 1], [True, True, False, True])) == 4
 
 
 def test_a_chain_hangs_each_row_under_the_one_before() -> None:
     chain = TokenTree.chain([5, 6, 7])
-    assert list(chain.parents) == [-1, 0, 1]
-    assert chain.accept is None
-
-
-def test_a_draft_only_chain_may_emit_nothing_but_its_root() -> None:
-    assert TokenTree.chain([5, 6, 7], drafts_only=True).accept == [True, False, False]
+    assert (list(chain.parents), chain.accept) == ([-1, 0, 1], None)
+    assert TokenTree.chain([5, 6, 7], drafts_only=True).accept == [True, False, False]  # nothing but the root comes out
     assert TokenTree.chain([5], drafts_only=True).accept == [True]

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from itertools import product
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -45,37 +46,31 @@ def prefixes(marginals: Marginals) -> dict[tuple[int, ...], float]:
     return every
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_no_tree_is_worth_more_than_optimal(seed: int) -> None:
+def test_no_tree_is_worth_more_than_optimal() -> None:
     """A tree is a set of prefixes, so none is worth more than as many of the most probable ones."""
-    rng = random.Random(seed)
-    marginals = scored(rng, depths=rng.randint(1, 4), candidates=rng.randint(1, 4), sure=rng.choice([0.3, 0.6, 0.9]))
-    every = prefixes(marginals)
-    spine = {(0,) * depth for depth in range(1, len(marginals.tokens) + 1)}
-    free = sorted(every.values(), reverse=True)
-    beside = sorted((p for ranks, p in every.items() if ranks not in spine), reverse=True)
-    for budget in range(1, 40):
-        worth = expected_accepted(optimal(marginals, budget, spine=False), marginals)
-        assert worth == pytest.approx(sum(free[: budget - 1]))
-        for name, build in BUILDERS.items():
-            tree = build(marginals, budget, Knobs(width=3, step_seconds=GRAPHS))
-            assert expected_accepted(tree, marginals) <= worth + 1e-12, name
-        if budget > len(spine):  # around the spine too, the rest is the best there is
-            expected = sum(every[ranks] for ranks in spine) + sum(beside[: budget - 1 - len(spine)])
-            assert expected_accepted(optimal(marginals, budget), marginals) == pytest.approx(expected)
+    for seed in range(12):
+        rng = random.Random(seed)
+        sizes = {"depths": rng.randint(1, 4), "candidates": rng.randint(1, 4)}
+        marginals = scored(rng, **sizes, sure=rng.choice([0.3, 0.6, 0.9]))
+        every = prefixes(marginals)
+        spine = {(0,) * depth for depth in range(1, len(marginals.tokens) + 1)}
+        free = sorted(every.values(), reverse=True)
+        beside = sorted((p for ranks, p in every.items() if ranks not in spine), reverse=True)
+        for budget in range(1, 40):
+            worth = expected_accepted(optimal(marginals, budget, spine=False), marginals)
+            assert worth == pytest.approx(sum(free[: budget - 1]))
+            for name, build in BUILDERS.items():
+                tree = build(marginals, budget, Knobs(width=3, step_seconds=GRAPHS))
+                assert expected_accepted(tree, marginals) <= worth + 1e-12, name
+            if budget > len(spine):  # around the spine too, the rest is the best there is
+                expected = sum(every[ranks] for ranks in spine) + sum(beside[: budget - 1 - len(spine)])
+                assert expected_accepted(optimal(marginals, budget), marginals) == pytest.approx(expected)
 
 
 def test_expectation_is_the_mean_over_targets() -> None:
-    """Every target path with its probability, by hand: what the sum of path probabilities stands for."""
     marginals = Marginals(ROOT, [[5, 6], [7, 5]], [[math.log(0.6), math.log(0.3)], [math.log(0.5), math.log(0.25)]])
-    tree = TokenTree([ROOT, 5, 6, 7, 5], [-1, 0, 0, 1, 2])  # 5-7 and 6-5
-    mean = 0.6 * (1 + 0.5) + 0.3 * (1 + 0.25)
-    assert expected_accepted(tree, marginals) == pytest.approx(mean)
-
-
-@pytest.mark.parametrize(
-    ("tree", "worth"),
-    [
+    trees = [
+        (TokenTree([ROOT, 5, 6, 7, 5], [-1, 0, 0, 1, 2]), 0.6 * (1 + 0.5) + 0.3 * (1 + 0.25)),  # 5-7 and 6-5
         (TokenTree([ROOT], [-1]), 0.0),
         (TokenTree([ROOT, 9, 7], [-1, 0, 1]), 0.0),  # not a candidate, and below it nothing can come
         (TokenTree([ROOT, 5, 5, 7, 7], [-1, 0, 0, 1, 2]), 0.6 + 0.3),  # one path, twice
@@ -83,34 +78,31 @@ def test_expectation_is_the_mean_over_targets() -> None:
         (TokenTree([ROOT, 5, 7, 1], [-1, 0, 1, 2]), 0.6 + 0.3),  # deeper than the head looks
         (TokenTree([ROOT, 5, 7], [-1, 0, 1], [True, False, True]), 0.0),  # never accepted, nor what hangs there
         (TokenTree([ROOT, 5, 5, 7], [-1, 0, 0, 2], [True, False, True, True]), 0.6 + 0.3),
-    ],
-)
-def test_expectation_of_odd_trees(tree: TokenTree, worth: float) -> None:
-    marginals = Marginals(ROOT, [[5, 6], [7, 5]], [[math.log(0.6), math.log(0.3)], [math.log(0.5), math.log(0.25)]])
-    assert expected_accepted(tree, marginals) == pytest.approx(worth)
+    ]
+    for tree, worth in trees:
+        assert expected_accepted(tree, marginals) == pytest.approx(worth), tree
 
 
 def padded(table: Mapping[int, float], rows: int) -> float:
     return table[min(bucket for bucket in table if bucket >= rows)]
 
 
-@pytest.mark.parametrize("table", [GRAPHS, FALLING, {4: 1.0}, {1: 1.0, 32: 1.01}, {1: 1.0, 32: 99.0}])
-@pytest.mark.parametrize("most", [1, 5, 12, 40])
-@pytest.mark.parametrize("seed", range(6))
-def test_auto_takes_the_budget_that_brute_force_finds(table: dict[int, float], most: int, seed: int) -> None:
+@pytest.mark.parametrize("table", [GRAPHS, FALLING, {4: 1.0}, {1: 1.0, 32: 1.01}, {1: 1.0, 32: 99.0}], ids=str)
+def test_auto_takes_the_budget_that_brute_force_finds(table: dict[int, float]) -> None:
     # With 3 depths 14 drafts at most, less than some budgets; with 6 a spine that the best trees do not hold.
-    marginals = scored(random.Random(seed), depths=3 if seed < 3 else 6, candidates=2, sure=0.5)
-    trees = {rows: optimal(marginals, rows, spine=False) for rows in range(1, min(most, max(table)) + 1)}
-    rates = {n: (1 + expected_accepted(tree, marginals)) / padded(table, len(tree)) for n, tree in trees.items()}
-    sized = auto(marginals, table, most)
-    assert sized.budget == len(sized.tree) <= most
-    assert sized.seconds == padded(table, sized.budget)
-    assert sized.expected == pytest.approx(expected_accepted(sized.tree, marginals))
-    assert (1 + sized.expected) / sized.seconds == pytest.approx(max(rates.values()))
-    assert list(sized.tree.tokens) == list(optimal(marginals, sized.budget, spine=False).tokens)
-    # The same steps as a function: every size is asked about, and the rate is the same.
-    called = auto(marginals, lambda rows: padded(table, rows), min(most, max(table)))
-    assert (1 + called.expected) / called.seconds == pytest.approx(max(rates.values()))
+    for most, seed in product((1, 5, 12, 40), range(6)):
+        marginals = scored(random.Random(seed), depths=3 if seed < 3 else 6, candidates=2, sure=0.5)
+        trees = {rows: optimal(marginals, rows, spine=False) for rows in range(1, min(most, max(table)) + 1)}
+        rates = {n: (1 + expected_accepted(tree, marginals)) / padded(table, len(tree)) for n, tree in trees.items()}
+        sized = auto(marginals, table, most)
+        assert sized.budget == len(sized.tree) <= most
+        assert sized.seconds == padded(table, sized.budget)
+        assert sized.expected == pytest.approx(expected_accepted(sized.tree, marginals))
+        assert (1 + sized.expected) / sized.seconds == pytest.approx(max(rates.values()))
+        assert list(sized.tree.tokens) == list(optimal(marginals, sized.budget, spine=False).tokens)
+        # The same steps as a function: every size is asked about, and the rate is the same.
+        called = auto(marginals, lambda rows: padded(table, rows), min(most, max(table)))
+        assert (1 + called.expected) / called.seconds == pytest.approx(max(rates.values()))
 
 
 def test_auto_follows_the_head_and_the_price() -> None:
@@ -130,22 +122,18 @@ def test_auto_takes_the_smaller_of_equals() -> None:
     assert auto(impossible, {2: 1.0, 3: 1.0}, 3).budget == 2
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
+def test_auto_refuses_times_that_are_none() -> None:
+    marginals = Marginals(ROOT, [[1, 2]], [[-1.0, -2.0]])
+    none: list[tuple[Any, str]] = [
         ({}, "no step times"),
         ({0: 1.0, 4: 1.0}, "0 rows in 1.0 seconds is no measurement"),
         ({4: 0.0}, "in 0.0 seconds"),
         ({4: 1.0, 8: math.nan}, "8 rows in nan"),
-    ],
-)
-def test_auto_refuses_times_that_are_none(table: dict[int, float], message: str) -> None:
-    marginals = Marginals(ROOT, [[1, 2]], [[-1.0, -2.0]])
-    with pytest.raises(ValueError, match=message):
-        auto(marginals, table, 16)
-    if table:
-        with pytest.raises(ValueError, match="is no measurement"):
-            auto(marginals, lambda rows: math.inf, 16)
+        (lambda rows: math.inf, "is no measurement"),
+    ]
+    for times, message in none:
+        with pytest.raises(ValueError, match=message):
+            auto(marginals, times, 16)
 
 
 # How sure a synthetic head is, and by how much less with every depth: spines of about 7, 4 and 2 drafts.
@@ -157,11 +145,9 @@ def means(regime: str) -> dict[tuple[str, int], float]:
     sure, decay = REGIMES[regime]
     rng = random.Random(0)
     rounds = [scored(rng, 15, 64, sure=sure, decay=decay, vocabulary=2000) for _ in range(60)]
-    names = ["chain", "accum-logp", "top2gap", "optimal"]
     return {
         (name, budget): fmean(expected_accepted(BUILDERS[name](each, budget, FREE), each) for each in rounds)
-        for name in names
-        for budget in (16, 64, 256)
+        for name, budget in product(("chain", "accum-logp", "top2gap", "optimal"), (16, 64, 256))
     }
 
 

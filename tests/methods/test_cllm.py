@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import Clock, Engine, Target, greedy, language, walk
 
-from specbench.common import registry
-from specbench.common.errors import UsageError
 from specbench.decoding.convergence import fast_forwarded, settled, stationary
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import StepResult
@@ -25,7 +23,6 @@ from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 
 VOCAB, PAD = 50, 49
-a, b, c, d, e, f, g, q, r = range(9)
 PROMPT = [20, 21, 22, 20]
 
 
@@ -40,16 +37,34 @@ def result(next_tokens: Sequence[int], matches: int) -> StepResult:
 # ------------------------------------------------------------------ the two figures, by hand
 
 
-def test_the_worked_block_takes_two_states() -> None:
-    # n=6, three forwards; the third confirms e f and adds no state. The block is a b c d e f in 2 states: 3.0.
-    made = decoder(block_size=6, init="pad")
+def measured(n: int, *forwards: list[int], kept: int, stopped: bool = False) -> Mapping[str, float]:
+    """Figures of an answer that begins with token 1, from what each forward says; guesses that it confirms count."""
+    made = decoder(block_size=n, init="pad")
     made.begin(PROMPT)
-    made.observe(result([a], 0))
-    made.observe(result([b, c, d, q, r, 30], 0))  # a is committed: the state is a b c d q r
-    made.observe(result([c, d, e, f, 31], 2))  # b c d are: a b c d e f
-    made.observe(result([f, g], 1))
-    # Nothing was right before its turn: c and d came with b in one go, e and f were wrong until theirs.
-    assert made.measures(7, False) == {"fast_forwarded": 3.0, "stationary": 0}
+    made.observe(result([1], 0))
+    for said in forwards:
+        chain = list(made.draft().tokens)
+        matches = next((at for at, guess in enumerate(chain[1:]) if guess != said[at]), len(chain) - 1)
+        made.observe(result(said, matches))
+    return made.measures(kept, stopped)
+
+
+def figure(fast_forwarded: float, stationary: int) -> dict[str, float]:
+    return {"fast_forwarded": fast_forwarded, "stationary": stationary}
+
+
+def test_worked_blocks() -> None:
+    # n=6, three forwards; the third confirms 5 6 and adds no state. The block is 1 to 6 in 2 states: 3.0. Nothing was
+    # right before its turn: 3 and 4 came with 2 in one go, 5 and 6 were wrong until theirs.
+    three = [2, 3, 4, 11, 12, 30], [3, 4, 5, 6, 31], [6, 7]
+    assert measured(6, *three, kept=7) == figure(3.0, 0)
+    # Means over blocks: 1 2 3 in one state, and 4 5 8, 4 5 6 in two.
+    assert measured(3, [2, 3, 9], [3, 4], [5, 8, 9], [6, 9], [7], kept=7) == figure(2.25, 0)
+    # 4 is said behind a wrong guess already, and again when its turn comes.
+    assert measured(4, [2, 9, 4, 8], [3, 4, 8], [4, 5], kept=5) == figure(2.0, 1)
+    # All guesses are right in the second forward. A stop as the third token of four leaves what is behind it out.
+    assert measured(4, [2, 3, 4, 5], [3, 4, 5], kept=3, stopped=True) == figure(3.0, 0)
+    assert measured(4, [2, 3, 4, 5], [3, 4, 5], kept=5, stopped=True) == figure(4.0, 0)
 
 
 @pytest.mark.parametrize("n", [2, 5, 16])
@@ -63,28 +78,20 @@ def test_plain_autoregression_gives_n_over_n_minus_1(n: int) -> None:
 FINAL = [1, 2, 3, 4, 5, 6]
 
 
-def test_tokens_that_were_right_before_their_turn_are_stationary() -> None:
-    # The correct prefix has 2, then 4, then 6 tokens. 4 and 6 were right before it came, 3 and 5 only with it.
-    states = [[1, 2, 9, 4, 9, 6], [1, 2, 3, 4, 9, 6], FINAL]
-    assert stationary(states) == 2
-    assert fast_forwarded(states) == 2
-
-
-def test_a_token_that_broke_again_is_not_stationary() -> None:
-    assert stationary([[1, 2, 9, 4, 9, 6], [1, 2, 3, 4, 9, 8], FINAL]) == 1
-    # It came back before its turn, so it was right when the prefix reached it.
-    assert stationary([[1, 2, 9, 9, 9, 6], [1, 2, 9, 9, 9, 8], [1, 2, 3, 9, 9, 6], FINAL]) == 1
-
-
-def test_a_state_that_is_right_at_once_leaves_nothing_to_be_stationary() -> None:
-    assert stationary([FINAL]) == 0
-    assert fast_forwarded([FINAL]) == 6
-
-
-def test_states_behind_the_first_fixed_point_do_not_count() -> None:
-    states = [[1, 2, 9], [1, 2, 3], [1, 2, 3]]
-    assert settled(states) == states[:2]
-    assert settled([[1, 2, 3]]) == [[1, 2, 3]]
+# The correct prefix of the first has 2, then 4, then 6 tokens: 4 and 6 were right before it came, 3 and 5 only with it.
+@pytest.mark.parametrize(
+    ("states", "count"),
+    [
+        ([[1, 2, 9, 4, 9, 6], [1, 2, 3, 4, 9, 6], FINAL], 2),
+        ([[1, 2, 9, 4, 9, 6], [1, 2, 3, 4, 9, 8], FINAL], 1),  # 6 broke again
+        ([[1, 2, 9, 9, 9, 6], [1, 2, 9, 9, 9, 8], [1, 2, 3, 9, 9, 6], FINAL], 1),  # and came back before its turn
+        ([FINAL], 0),
+    ],
+)
+def test_tokens_that_were_right_before_their_turn_are_stationary(states: list[list[int]], count: int) -> None:
+    assert stationary(states) == count
+    assert fast_forwarded(states) == 6 / len(states)
+    assert settled([*states, FINAL]) == settled(states) == states  # what follows the first fixed point does not count
 
 
 # ------------------------------------------------------------------ against a plain rendering of their definition
@@ -192,44 +199,6 @@ def test_a_stop_cuts_its_block_and_the_budget_leaves_it_out(budget: int, stop: i
         assert measures == {}
 
 
-def test_tokens_behind_the_stop_are_no_part_of_its_block() -> None:
-    # All guesses are right in the second forward; the stop is the third token of four, the second state has them all.
-    made = decoder(block_size=4, init="pad")
-    made.begin(PROMPT)
-    made.observe(result([1], 0))
-    made.observe(result([2, 3, 4, 5], 0))  # 1 2 3 4
-    made.observe(result([3, 4, 5], 2))
-    assert made.measures(3, True) == {"fast_forwarded": 3.0, "stationary": 0}
-    assert made.measures(5, True) == {"fast_forwarded": 4.0, "stationary": 0}
-
-
-def test_figures_are_means_over_blocks() -> None:
-    made = decoder(block_size=3, init="pad")
-    made.begin(PROMPT)
-    made.observe(result([1], 0))
-    made.observe(result([2, 3, 9], 0))  # 1 2 3, one state: 3.0
-    made.observe(result([3, 4], 1))
-    made.observe(result([5, 8, 9], 0))  # 4 5 8
-    made.observe(result([6, 9], 0))  # 4 5 6, the second state: 1.5
-    made.observe(result([7], 0))
-    assert made.measures(7, False) == {"fast_forwarded": 2.25, "stationary": 0}
-
-
-def test_a_token_that_was_right_early_is_counted_in_a_decoded_block() -> None:
-    # 4 is said behind a wrong guess already, and again when its turn comes.
-    made = decoder(block_size=4, init="pad")
-    made.begin(PROMPT)
-    made.observe(result([1], 0))
-    made.observe(result([2, 9, 4, 8], 0))  # 1 2 9 4
-    made.observe(result([3, 4, 8], 0))  # 1 2 3 4
-    made.observe(result([4, 5], 1))
-    assert made.measures(5, False) == {"fast_forwarded": 2.0, "stationary": 1}
-
-
-def test_the_figures_are_those_that_the_method_announces() -> None:
-    assert set(registry.method("cllm").info["measures"]) == {"fast_forwarded", "stationary"}
-
-
 # ------------------------------------------------------------------ the decoding is Jacobi's
 
 
@@ -241,17 +210,9 @@ def test_trees_are_those_of_jacobi(n: int, init: str) -> None:
         plain = jacobi.Options(block_size=n, init=init, prefill_draft=False)  # type: ignore[arg-type]
         mine = walk(decoder(seed, block_size=n, init=init), target, PROMPT, 70)
         theirs = walk(jacobi.Decoder(plain, Context(VOCAB, PAD, random.Random(seed))), target, PROMPT, 70)
-        assert mine.prefill is theirs.prefill is None
-        assert mine.drafts == theirs.drafts
-        assert mine.output == theirs.output
+        assert (mine.prefill, mine.drafts, mine.output) == (None, theirs.drafts, theirs.output)
 
 
-@pytest.mark.parametrize(("preset", "n"), [("gsm8k", 16), ("spider", 16), ("sharegpt", 32), ("codesearchnet", 32)])
-def test_presets_are_the_best_block_sizes_of_table_3(preset: str, n: int) -> None:
-    assert plan_methods(["cllm"], [f"preset={preset}"])[1].max_rows == n
-
-
-@pytest.mark.parametrize("setting", ["n=0", "n=513", "init=noise"])
-def test_options_that_are_refused(setting: str) -> None:
-    with pytest.raises(UsageError, match="option"):
-        plan_methods(["cllm"], [setting])
+def test_presets_are_the_best_block_sizes_of_table_3() -> None:
+    for preset, n in {"gsm8k": 16, "spider": 16, "sharegpt": 32, "codesearchnet": 32}.items():
+        assert plan_methods(["cllm"], [f"preset={preset}"])[1].max_rows == n

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -35,54 +36,36 @@ def result(next_tokens: Sequence[int], matches: int) -> StepResult:
 
 def started(chain: Sequence[int], **options: Any) -> Decoder:
     """A decoder whose first chain is ``chain``: guesses sent along with the prompt came back as these."""
-    made = decoder(block_size=len(chain), prefill_draft=True, **options)
+    made = decoder(block_size=len(chain), **options)
     made.begin(PROMPT)
     made.observe(result(chain, 0))
     assert list(made.draft().tokens) == list(chain)
     return made
 
 
+P = PAD
+# By window: the chains behind three forwards of the papers' example with n = 6. A block that is done is followed by a
+# fresh one; where it slides, what the target says after its last row is a guess as well, and pads fill it up.
+EXAMPLE = {
+    "block": [[b, c, d, q, r], [e, f], [g, P, P, P, P, P]],
+    "sliding": [[b, c, d, q, r, 30], [e, f, 31, 32, P, P], [g, 33, 34, 35, 36, P]],
+}
+
+
+@pytest.mark.parametrize("window", EXAMPLE)
+def test_worked_example(window: str) -> None:
+    made = started([a, x, c, y, z, w], init="pad", window=window)
+    # a is committed and b verified; then c and d match; then e and f, and g is the bonus.
+    said = [b, c, d, q, r, 30], [c, d, e, f, 31, 32], [f, g, 33, 34, 35, 36]
+    for words, matches, expected in zip(said, (0, 2, 1), EXAMPLE[window], strict=True):
+        made.observe(result(words[: len(made.draft())], matches))
+        assert list(made.draft().tokens) == expected
+
+
 # ------------------------------------------------------------------ the worked example, n = 6
 
 
-def test_worked_example() -> None:
-    made = started([a, x, c, y, z, w], init="pad")
-    # 1: a is committed, nothing matches. b is verified, the rest are refreshed guesses; the last row's own next token
-    # is outside the block.
-    made.observe(result([b, c, d, q, r, 30], 0))
-    assert list(made.draft().tokens) == [b, c, d, q, r]
-    # 2: c and d match: b c d are committed.
-    made.observe(result([c, d, e, f, 31], 2))
-    assert list(made.draft().tokens) == [e, f]
-    # 3: e f are committed and the block is done; the bonus g seeds the next one.
-    made.observe(result([f, g], 1))
-    assert list(made.draft().tokens) == [g, PAD, PAD, PAD, PAD, PAD]
-
-
-def test_the_same_example_refilled_to_the_window_after_every_forward() -> None:
-    made = started([a, x, c, y, z, w], init="pad", window="sliding")
-    # Nothing ends with the chain here, so what the target says after its last row is a guess as well.
-    made.observe(result([b, c, d, q, r, 30], 0))
-    assert list(made.draft().tokens) == [b, c, d, q, r, 30]
-    made.observe(result([c, d, e, f, 31, 32], 2))
-    assert list(made.draft().tokens) == [e, f, 31, 32, PAD, PAD]
-    made.observe(result([f, g, 33, 34, 35, 36], 1))
-    assert list(made.draft().tokens) == [g, 33, 34, 35, 36, PAD]
-
-
-# ------------------------------------------------------------------ boundaries (i) to (v)
-
-
-@pytest.mark.parametrize("window", ["block", "sliding"])
-@pytest.mark.parametrize("matches", range(5))
-def test_guesses_are_the_targets_own_never_copies_of_the_old_draft(matches: int, window: str) -> None:
-    # (i) A token that was right behind a wrong one survives only because the target says it again.
-    made = started([1, 2, 3, 4, 5], init="pad", window=window)
-    said = [2, 3, 4, 5, 6][:matches] + [11, 12, 13, 14, 15][matches:]
-    made.observe(result(said, matches))
-    refreshed = said[matches + 1 : -1 if window == "block" else None]
-    assert list(made.draft().tokens)[: 1 + len(refreshed)] == [said[matches], *refreshed]
-    assert set(made.draft().tokens[1 + len(refreshed) :]) <= {PAD}
+# ------------------------------------------------------------------ stops
 
 
 def run(
@@ -106,34 +89,20 @@ def run(
     return record, [list(trees[0].tokens) for trees in engine.trees]
 
 
-def test_stop_as_the_targets_answer_to_a_rejected_guess() -> None:
-    # (ii) No further forward, though three rows of the block are left.
-    record, chains = run([1, 2, 3, 9, 5, 6], [1, 2, 3, 30, 31, 32], stop=9)
-    assert (record.output_ids, record.finish_reason, record.overshoot_tokens) == ([1, 2, 3, 9], "stop", 0)
-    assert (record.target_forwards, record.accepted_lengths, len(chains)) == (1, [3], 1)
-
-
-def test_stop_inside_the_matched_guesses() -> None:
-    # (iii) Tokens behind it matched as well; they are dropped and counted apart.
-    record, _ = run([1, 2, 9, 4, 5, 6, 7], [1, 2, 9, 4, 5], stop=9)
-    assert (record.output_ids, record.finish_reason, record.overshoot_tokens) == ([1, 2, 9], "stop", 3)
-    assert (record.target_forwards, record.accepted_lengths) == (1, [2])
-
-
-def test_stop_as_the_bonus_of_a_full_block() -> None:
-    # (iv) Exactly one stop token comes out, and no next block is begun.
-    record, chains = run([1, 2, 3, 4, 9, 9, 9], [1, 2, 3, 4], stop=9)
-    assert (record.output_ids, record.overshoot_tokens, record.accepted_lengths) == ([1, 2, 3, 4, 9], 0, [4])
-    assert len(chains) == 1
-
-
-def test_a_block_with_one_row_left_is_always_accepted_whole() -> None:
-    # (v) The row is the verified token itself: the block ends, the target's next token begins a full one.
-    made = started([1, 2, 3], init="pad")
-    made.observe(result([2, 11, 12], 1))
-    assert list(made.draft().tokens) == [11]
-    made.observe(result([12], 0))
-    assert list(made.draft().tokens) == [12, PAD, PAD]
+@pytest.mark.parametrize(
+    ("answer", "first", "output", "overshoot", "accepted"),
+    [
+        ([1, 2, 3, 9, 5, 6], [1, 2, 3, 30, 31, 32], [1, 2, 3, 9], 0, 3),  # the answer to a rejected guess
+        ([1, 2, 9, 4, 5, 6, 7], [1, 2, 9, 4, 5], [1, 2, 9], 3, 2),  # inside the matched guesses
+        ([1, 2, 3, 4, 9, 9, 9], [1, 2, 3, 4], [1, 2, 3, 4, 9], 0, 4),  # the bonus of a full block
+    ],
+)
+def test_a_stop_is_the_last_token_and_no_forward_follows_it(
+    answer: list[int], first: list[int], output: list[int], overshoot: int, accepted: int
+) -> None:
+    record, chains = run(answer, first, stop=9)
+    assert (record.output_ids, record.finish_reason, record.overshoot_tokens) == (output, "stop", overshoot)
+    assert (record.target_forwards, record.accepted_lengths, len(chains)) == (1, [accepted], 1)
 
 
 # ------------------------------------------------------------------ against an independent rendering
@@ -200,31 +169,21 @@ def walk(made: Decoder, forwards: int = 40) -> list[list[int]]:
     return chains
 
 
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_a_block_shrinks_by_what_was_accepted_and_then_starts_anew(n: int) -> None:
-    lengths = [len(chain) for chain in walk(decoder(block_size=n))]
-    left = n
-    for turn, length in enumerate(lengths):
-        assert length == left
-        left -= min(turn % 3 * 2, length - 1) + 1
-        left = left or n
-
-
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_a_sliding_window_always_has_its_full_length(n: int) -> None:
-    assert {len(chain) for chain in walk(decoder(block_size=n, window="sliding"))} == {n}
-
-
 @pytest.mark.parametrize("window", ["block", "sliding"])
 @pytest.mark.parametrize("init", ["context", "uniform", "pad"])
-@pytest.mark.parametrize("prefill_draft", [False, True])
-@pytest.mark.parametrize("n", [1, 2, 7])
-def test_no_tree_is_larger_than_announced(n: int, prefill_draft: bool, init: str, window: str) -> None:
-    options = parse(Options, {"n": n, "prefill_draft": prefill_draft, "init": init, "window": window}, "jacobi")
-    made = Decoder(options, Context(VOCAB, PAD, random.Random(0)))
-    rows = [len(chain) for chain in walk(made)]
-    assert max(rows) == Decoder.max_rows(options) == n
-    assert made.draft_forwards == 0
+def test_no_tree_is_larger_than_announced_and_drafts_repeat_with_the_seed(init: str, window: str) -> None:
+    for n, prefill_draft in product((1, 2, 7), (False, True)):
+        options = parse(
+            Options, {"n": str(n), "prefill_draft": prefill_draft, "init": init, "window": window}, "jacobi"
+        )
+        drafts = []
+        for seed in (1, 1, 2):
+            made = Decoder(options, Context(VOCAB, PAD, random.Random(seed)))
+            drafts.append(walk(made))
+            assert max(map(len, drafts[-1])) == Decoder.max_rows(options) == n
+            assert made.draft_forwards == 0
+        assert drafts[0] == drafts[1]
+        assert (drafts[0] != drafts[2]) == (n > 1 and init != "pad")
 
 
 def fresh(**options: Any) -> list[int]:
@@ -235,11 +194,13 @@ def fresh(**options: Any) -> list[int]:
     return list(made.draft().tokens[1:])
 
 
-def test_init_context_draws_from_prompt_and_output() -> None:
+def test_where_fresh_guesses_are_drawn_from() -> None:
     guesses = fresh(init="context")
     assert set(guesses) == {*PROMPT, 5}
     share = guesses.count(20) / len(guesses)  # twice in the prompt: drawn by occurrence, 2 of 5
     assert 0.3 < share < 0.5
+    assert set(fresh(init="uniform")) == set(range(VOCAB))
+    assert set(fresh(init="pad")) == {PAD}
 
 
 def test_init_context_grows_with_the_output() -> None:
@@ -252,43 +213,16 @@ def test_init_context_grows_with_the_output() -> None:
     assert {6, 7} <= guesses <= {*PROMPT, 5, 6, 7}
 
 
-def test_init_uniform_draws_from_the_whole_vocabulary() -> None:
-    assert set(fresh(init="uniform")) == set(range(VOCAB))
-
-
-def test_init_pad() -> None:
-    assert set(fresh(init="pad")) == {PAD}
-
-
-@pytest.mark.parametrize("init", ["context", "uniform"])
-@pytest.mark.parametrize("prefill_draft", [False, True])
-def test_drafts_repeat_with_the_seed(init: str, prefill_draft: bool) -> None:
-    def drafts(seed: int) -> list[list[int]]:
-        made = decoder(seed, block_size=6, init=init, prefill_draft=prefill_draft)
-        return walk(made)
-
-    assert drafts(1) == drafts(1)
-    assert drafts(1) != drafts(2)
-
-
 def test_prefill_draft_sends_rows_that_only_draft() -> None:
     made = decoder(block_size=5, init="uniform")  # the default
     tree = made.begin(PROMPT)
     assert tree is not None
-    assert tree.tokens[0] == PROMPT[-1]
-    assert len(tree) == 5
+    assert (tree.tokens[0], len(tree)) == (PROMPT[-1], 5)
     assert list(tree.accept or ()) == [True, False, False, False, False]
     # One token is emitted for every method; the draft-only rows give the first chain its refreshed guesses.
     made.observe(result([5, 6, 7, 8, 9], 0))
     assert list(made.draft().tokens) == [5, 6, 7, 8, 9]
-
-
-def test_without_it_nothing_goes_along_with_the_prompt() -> None:
     assert decoder(block_size=5, prefill_draft=False).begin(PROMPT) is None
-
-
-def test_short_name_of_the_block_size() -> None:
-    assert parse(Options, {"n": "8"}, "jacobi").block_size == 8
 
 
 def test_of_what_a_forward_emitted_every_token_may_be_guessed_again() -> None:

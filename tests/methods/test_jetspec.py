@@ -33,9 +33,16 @@ from specbench.runner.stop import StopRule
 VOCAB = 50
 
 
+CAPTURED = recorded_capture(torch.device("cpu"))
+
+
 def double() -> Any:
     """A target in float64 with the sizes of :func:`heads.head`."""
     return tiny_llama(VOCAB, hidden_size=24, num_attention_heads=4, head_dim=8, num_hidden_layers=12).double()
+
+
+def ready(engine: Engine, **options: Any) -> Method:
+    return method_sets.ready(method_sets.with_options("jetspec", options), engine)
 
 
 def whole(made: DraftHead, model: Any, features: Tensor, anchor: int, depth: int, width: int) -> Any:
@@ -49,16 +56,9 @@ def whole(made: DraftHead, model: Any, features: Tensor, anchor: int, depth: int
     return tokens.tolist(), best
 
 
-def same(found: Marginals, expected: Any, anchor: int) -> None:
-    tokens, logp = expected
-    assert found.root == anchor
-    assert found.tokens == tokens
-    assert (torch.tensor(found.logp, dtype=torch.float64) - logp).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("capture", [eager, recorded_capture(torch.device("cpu"))], ids=["eager", "captured"])
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("depth", [5, 2])
+@pytest.mark.parametrize(
+    ("causal", "capture", "depth"), [(True, eager, 5), (False, eager, 2), (True, CAPTURED, 2), (False, CAPTURED, 5)]
+)
 def test_rounds_on_the_cache_are_the_whole_head_each_time(
     causal: bool, capture: Any, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +67,7 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
     generator = torch.Generator().manual_seed(3)
     passes = BlockPass(made, alone(model, slots=3, capacity=40, capture=capture), depth=depth, width=7)
     text: dict[int, Tensor] = {}
+    anchors: dict[int, int] = {}
 
     def more(slot: int, count: int) -> None:
         new = torch.randn(count, made.fc.in_features, dtype=torch.float64, generator=generator)
@@ -75,7 +76,6 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
         passes.append(slot, new.clone(), anchors[slot])
         assert passes.length(slot) == len(text[slot])
 
-    anchors: dict[int, int] = {}
     for slot, length in enumerate((1, 13, depth + 1)):  # a prompt that fits into the buffer, and one that does not
         assert passes.open() == slot
         more(slot, length)
@@ -86,7 +86,9 @@ def test_rounds_on_the_cache_are_the_whole_head_each_time(
                 more(slot, rng.randint(1, depth + 1))
         for slot in rng.sample(going, len(going)):
             found = passes.marginals(slot)
-            same(found, whole(made, model, text[slot], anchors[slot], depth, 7), anchors[slot])
+            tokens, logp = whole(made, model, text[slot], anchors[slot], depth, 7)
+            assert (found.root, found.tokens) == (anchors[slot], tokens)
+            assert (torch.tensor(found.logp, dtype=torch.float64) - logp).abs().max() < 1e-5
             with pytest.raises(ValueError, match="without new rows"):
                 passes.marginals(slot)
         if turn == 4:  # another sequence in the same cells
@@ -106,9 +108,8 @@ def test_one_pass_serves_all_sequences_of_a_round(monkeypatch: pytest.MonkeyPatc
         work(self, slots)
 
     monkeypatch.setattr(HeadPass, "_work", counted)
-    model = supported("llama")
-    with attached(model, slots=3, capacity=60, max_rows=16) as engine:
-        method = method_sets.ready(method_sets.with_options("jetspec", {"budget": 16}), engine)
+    with attached(supported("llama"), slots=3, capacity=60, max_rows=16) as engine:
+        method = ready(engine, budget=16)
         asked.clear()
         records = run(engine, method, [prompt(5, 97, seed) for seed in range(3)], tokens=20, together=3)
     rounds = max(record.target_forwards for record in records)
@@ -129,8 +130,14 @@ def run(
     return sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
 
 
-@pytest.mark.parametrize("kind", ["random", "random-dflash"])
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
+def drafted(record: RequestRecord) -> tuple[Any, ...]:
+    """What a record says of tokens and drafts, without the times."""
+    return record.output_ids, record.accepted_lengths, record.tree_rows, record.measures
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("llama", "random"), ("qwen3", "random-dflash"), ("gemma3", "random")], ids=str
+)
 def test_it_drafts_from_the_features_of_the_text_so_far(
     family: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,15 +155,15 @@ def test_it_drafts_from_the_features_of_the_text_so_far(
     monkeypatch.setattr(BlockPass, "marginals", watched)
     with attached(model, capacity=70, max_rows=96) as engine:
         truth = autoregressive(engine, ids, 32)
-        method = method_sets.ready(method_sets.with_options("jetspec", {"head": kind, "width": 40}), engine)
+        method = ready(engine, head=kind, width=40)
         (record,) = run(engine, method, [ids])
         assert record.output_ids == truth[:30]
     made = method.shared.passes._head
+    layers = layer_outputs(model, torch.tensor([[*ids, *truth]]))  # of a causal model: a beginning's are the same
     at = 1
     for found, accepted in zip(seen, [*record.accepted_lengths, 0], strict=False):
-        text = torch.tensor([[*ids, *truth[: at - 1]]])
-        layers = layer_outputs(model, text)
-        features = torch.cat([layers[layer][0] for layer in made.config.target_layer_ids], dim=-1)
+        end = len(ids) + at - 1
+        features = torch.cat([layers[layer][0, :end] for layer in made.config.target_layer_ids], dim=-1)
         tokens, logp = whole(made, model, features, truth[at - 1], 15, 40)
         assert found.root == truth[at - 1]
         # In float32: the same candidates, where two are not within rounding of each other.
@@ -184,37 +191,30 @@ def oracle(monkeypatch: pytest.MonkeyPatch, prompt: int, truth: Sequence[int], d
     monkeypatch.setattr(BlockPass, "marginals", told)
 
 
-@pytest.mark.parametrize("tree", ["chain", "optimal", "auto"])
-@pytest.mark.parametrize("depth", [None, 4])
-def test_a_head_that_is_right_reaches_its_depth(tree: str, depth: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = supported("qwen3")
+@pytest.mark.parametrize(("tree", "depth"), [("chain", 4), ("optimal", 15), ("auto", 4)])
+def test_a_head_that_is_right_reaches_its_depth(tree: str, depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = prompt(4, 300)
-    with attached(model, capacity=80, max_rows=32) as engine:
+    with attached(supported("qwen3"), capacity=80, max_rows=32) as engine:
         truth = autoregressive(engine, ids, 40)
-        limit = depth or 15
-        chosen = {"head": "random", "tree": tree, "budget": 32, "width": 3} | ({"depth": depth} if depth else {})
-        method = method_sets.ready(method_sets.with_options("jetspec", chosen), engine)
-        oracle(monkeypatch, len(ids), truth, limit)
-        tokens = 2 * (limit + 1) + 1
+        cut = {"depth": depth} if depth < 15 else {}  # its block has 15 guesses
+        method = ready(engine, head="random", tree=tree, budget=32, width=3, **cut)
+        oracle(monkeypatch, len(ids), truth, depth)
+        tokens = 2 * (depth + 1) + 1
         (record,) = run(engine, method, [ids], tokens)
         assert record.output_ids == truth[:tokens]
-        assert record.accepted_lengths == [limit + 1] * 2
+        assert record.accepted_lengths == [depth + 1] * 2
 
 
 @pytest.mark.parametrize("kind", ["random", "random-dflash"])
 def test_a_captured_pass_drafts_what_an_eager_one_drafts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
     model = tiny_llama(97).double()
-    prompts = [prompt(length, 97, seed) for seed, length in enumerate((1, 33, 7, 16, 2))]
+    prompts = [prompt(length, 97, seed) for seed, length in enumerate((1, 33, 7, 16))]
     found = []
     for captured in (False, True):
         with attached(model, slots=3, capacity=70, max_rows=64, graphs=captured) as engine:
-            options = {"head": kind, "width": 40, "budget": 60}
-            method = method_sets.ready(method_sets.with_options("jetspec", options), engine)
-            records = run(engine, method, prompts, together=3)
-            found.append(
-                [(record.output_ids, record.accepted_lengths, record.tree_rows, record.measures) for record in records]
-            )
+            records = run(engine, ready(engine, head=kind, width=40, budget=60), prompts, tokens=20, together=3)
+        found.append([drafted(record) for record in records])
     assert found[0] == found[1]
     assert len({str(ids) for ids, *_ in found[0]}) == len(prompts)
 
@@ -224,54 +224,38 @@ def test_a_captured_pass_drafts_what_an_eager_one_drafts(kind: str, monkeypatch:
 
 def prepared(model: Any, **options: Any) -> Method:
     with attached(model, capacity=40, max_rows=64) as engine:
-        return method_sets.ready(method_sets.with_options("jetspec", options), engine)
+        return ready(engine, **options)
 
 
-def test_without_a_head_it_says_how_to_give_one() -> None:
+def test_what_cannot_be_prepared_is_refused() -> None:
     with pytest.raises(UsageError, match=r"give it one with --head FOLDER.*--head random"):
         Decoder.check(Options(), "qwen3-8b")
     Decoder.check(Options(head="random"), "qwen3-8b")
-
-
-def test_a_depth_beyond_the_block_is_refused() -> None:
     with pytest.raises(UsageError, match="depth=16 is more than head random drafts: its block of 16 has 15 guesses"):
         prepared(supported("llama"), depth=16)
-
-
-def test_a_target_of_one_layer_is_refused() -> None:
     with pytest.raises(UsageError, match="a target of one layer"):
         prepared(tiny_llama(97, num_hidden_layers=1))
 
 
 def test_a_head_from_a_folder_runs_and_is_recorded(tmp_path: Path) -> None:
-    model = supported("qwen3")
-    random_one = prepared(model)
-    assert random_one.weights["head"] == "random"
-    random_one.shared.passes._head.save(tmp_path / "mine")
-    with attached(model, capacity=60, max_rows=96) as engine:
-        named = method_sets.with_options("jetspec", {"head": str(tmp_path / "mine")})
-        mine = method_sets.ready(named, engine)
+    with attached(supported("qwen3"), capacity=60, max_rows=96) as engine:
+        other = ready(engine)
+        assert other.weights["head"] == "random"
+        other.shared.passes._head.save(tmp_path / "mine")
+        mine = ready(engine, head=str(tmp_path / "mine"))
         assert mine.weights["head"] == "mine"
         assert len(mine.weights["head_sha256"]) == 64
-        other = method_sets.ready(method_sets.with_options("jetspec", {}), engine)
         ids = [prompt(9, 300)]
-        ours, theirs = run(engine, mine, ids), run(engine, other, ids)
-    assert (ours[0].output_ids, ours[0].accepted_lengths, ours[0].measures) == (
-        theirs[0].output_ids,
-        theirs[0].accepted_lengths,
-        theirs[0].measures,
-    )
+        assert drafted(*run(engine, mine, ids)) == drafted(*run(engine, other, ids))
 
 
 def test_slots_come_back_however_a_sequence_ends() -> None:
-    model = supported("llama")
-    with attached(model, slots=2, capacity=60, max_rows=96) as engine:
-        method = method_sets.ready(method_sets.with_options("jetspec", {}), engine)
+    with attached(supported("llama"), slots=2, capacity=60, max_rows=96) as engine:
+        method = ready(engine)
         run(engine, method, [prompt(5, 97, seed) for seed in range(5)], tokens=1)  # none of them ever drafts
-        given_up = Runner(engine, lambda *_: Context(97, 0, random.Random(0)), 2).segment(
-            method,
-            [Request(str(at), 0, prompt(5, 97, at), StopRule(frozenset(), (), 4 + 9 * at, str)) for at in (0, 1)],
-        )
+        rules = [StopRule(frozenset(), (), tokens, str) for tokens in (4, 13)]
+        requests = [Request(str(at), 0, prompt(5, 97, at), rule) for at, rule in enumerate(rules)]
+        given_up = Runner(engine, lambda *_: Context(97, 0, random.Random(0)), 2).segment(method, requests)
         next(given_up)
         given_up.close()
         assert [method.shared.passes.open() for _ in range(2)] == [0, 1]
@@ -280,13 +264,8 @@ def test_slots_come_back_however_a_sequence_ends() -> None:
 
 
 def test_the_cost_of_a_pass_counts_in_the_step_times_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "draft_seconds", lambda *_: 0.5)
-    method = prepared(supported("llama"), tree="auto", budget=64)
-    assert method.shared.knobs.step_seconds[64] == 2.5
-
-
-def test_a_pass_can_be_timed() -> None:
-    method = prepared(supported("llama"))
-    passes = method.shared.passes
+    passes = prepared(supported("llama")).shared.passes
     assert shared.draft_seconds(passes, 16, 20) > 0
     assert passes.open() == 0  # nothing is left in use
+    monkeypatch.setattr(shared, "draft_seconds", lambda *_: 0.5)
+    assert prepared(supported("llama"), tree="auto", budget=64).shared.knobs.step_seconds[64] == 2.5

@@ -29,65 +29,48 @@ QWEN3_8B: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
-@pytest.mark.parametrize("context", [0, 1, 7])
-def test_it_is_what_the_papers_describe(causal: bool, context: int) -> None:
+def test_it_is_what_the_papers_describe(causal: bool) -> None:
     made = head(causal)
-    generator = torch.Generator().manual_seed(context)
-    taps = len(made.config.target_layer_ids)
-    features = torch.randn(context, taps * HIDDEN, dtype=torch.float64, generator=generator)
-    block = torch.randn(6, HIDDEN, dtype=torch.float64, generator=generator)
-    with torch.inference_mode():
-        expected = plain(dict(made.named_parameters()), features, block, causal)
-        found = together(made, features, block, causal)
-        other = plain(dict(made.named_parameters()), features, block, not causal)
-    # transformers makes the rotations in float32 and the norms too.
-    assert (found - expected).abs().max() < 2e-5
-    assert (other - expected).abs().max() > 1e-2  # or the mask would not matter here
+    for context in (0, 1, 7):
+        generator = torch.Generator().manual_seed(context)
+        taps = len(made.config.target_layer_ids)
+        features = torch.randn(context, taps * HIDDEN, dtype=torch.float64, generator=generator)
+        block = torch.randn(6, HIDDEN, dtype=torch.float64, generator=generator)
+        with torch.inference_mode():
+            expected = plain(dict(made.named_parameters()), features, block, causal)
+            found = together(made, features, block, causal)
+            other = plain(dict(made.named_parameters()), features, block, not causal)
+        # transformers makes the rotations in float32 and the norms too.
+        assert (found - expected).abs().max() < 2e-5
+        assert (other - expected).abs().max() > 1e-2  # or the mask would not matter here
 
 
 # ------------------------------------------------------------------ configurations
 
 
-def test_the_published_8b_head_has_its_number_of_parameters() -> None:
-    with torch.device("meta"):
-        made = DraftHead(HeadConfig.from_json(QWEN3_8B))
-    assert sum(parameter.numel() for parameter in made.parameters()) == 1_048_626_432
-    assert made.config.target_layer_ids == (1, 9, 17, 25, 33)
-
-
-def test_for_a_target_it_has_the_published_shape() -> None:
-    values = json.loads(names.configs()["qwen3-8b"].read_text(encoding="utf-8"))
-    made = HeadConfig.for_target(transformers.AutoConfig.for_model(**values), mask_token_id=151669)
+def test_the_published_8b_head_is_the_one_for_its_target() -> None:
     published = HeadConfig.from_json({**QWEN3_8B, "max_position_embeddings": 40960})
-    assert made == published
+    with torch.device("meta"):
+        assert sum(parameter.numel() for parameter in DraftHead(published).parameters()) == 1_048_626_432
+    assert published.target_layer_ids == (1, 9, 17, 25, 33)
+    values = json.loads(names.configs()["qwen3-8b"].read_text(encoding="utf-8"))
+    assert HeadConfig.for_target(transformers.AutoConfig.for_model(**values), mask_token_id=151669) == published
+    # (layers, taps) of the target: the layers that the published heads tap.
+    tapped = {
+        (36, 5): (1, 9, 17, 25, 33), (40, 5): (1, 10, 19, 28, 37), (64, 5): (1, 16, 31, 46, 61), (36, 1): (18,),
+        (2, 5): (0,), (3, 5): (0, 1), (2, 1): (0,),
+    }  # fmt: skip
+    assert {sizes: build_target_layer_ids(*sizes) for sizes in tapped} == tapped
 
 
 def test_parameters_have_the_published_names() -> None:
     layer = [
-        *(f"self_attn.{name}_proj" for name in "qkvo"),
+        *(f"self_attn.{name}_proj" for name in "qkvo"), *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
         *("self_attn.q_norm", "self_attn.k_norm", "input_layernorm", "post_attention_layernorm"),
-        *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
-    ]
+    ]  # fmt: skip
     expected = {"fc.weight", "hidden_norm.weight", "norm.weight"}
     expected |= {f"layers.{index}.{name}.weight" for index in range(3) for name in layer}
-    assert {name for name, _ in head().named_parameters()} == expected
-    assert set(head().state_dict()) == expected
-
-
-@pytest.mark.parametrize(
-    ("layers", "taps", "expected"),
-    [
-        (36, 5, (1, 9, 17, 25, 33)),
-        (40, 5, (1, 10, 19, 28, 37)),
-        (64, 5, (1, 16, 31, 46, 61)),
-        (36, 1, (18,)),
-        (2, 5, (0,)),
-        (3, 5, (0, 1)),
-        (2, 1, (0,)),
-    ],
-)
-def test_layers_are_tapped_as_the_published_heads_do(layers: int, taps: int, expected: tuple[int, ...]) -> None:
-    assert build_target_layer_ids(layers, taps) == expected
+    assert {name for name, _ in head().named_parameters()} == set(head().state_dict()) == expected
 
 
 @pytest.mark.parametrize(
@@ -101,31 +84,19 @@ def test_layers_are_tapped_as_the_published_heads_do(layers: int, taps: int, exp
         ({"dflash_config": {"mask_token_id": 49}}, False),  # DFlash
         ({"dflash_config": {"mask_token_id": 49, "causal_head": False}}, False),
         ({"block_size": None, "dflash_config": {"mask_token_id": 49, "block_size": 6}}, False),
+        ({"rope_theta": 5000, "rope_scaling": {"type": "linear", "factor": 2.0}}, True),
+        ({"rope_theta": None, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000, "factor": 2.0}}, True),
     ],
 )
 def test_every_spelling_of_a_configuration_is_read(about: dict[str, Any], causal: bool) -> None:
     made = HeadConfig.from_json({**TINY, **about})
     assert (made.causal, made.mask_token_id, made.block_size) == (causal, 49, 6)
     assert HeadConfig.from_json(made.to_json()) == made
-
-
-@pytest.mark.parametrize(
-    "about",
-    [
-        {"rope_theta": 5000, "rope_scaling": {"type": "linear", "factor": 2.0}},
-        {"rope_theta": None, "rope_parameters": {"rope_type": "linear", "rope_theta": 5000, "factor": 2.0}},
-    ],
-)
-def test_both_spellings_of_rope_are_read(about: dict[str, Any]) -> None:
-    made = HeadConfig.from_json({**TINY, **about})
-    assert made.rope == {"rope_type": "linear", "rope_theta": 5000, "factor": 2.0}
-    assert HeadConfig.from_json(made.to_json()) == made
-    assert DraftHead(made).rotary_emb.inv_freq[0] == 0.5
-
-
-def test_the_number_of_target_layers_may_come_from_the_target() -> None:
-    values = {**TINY, "num_target_layers": None}
-    assert HeadConfig.from_json(values, 12) == HeadConfig.from_json(TINY)
+    assert HeadConfig.from_json({**TINY, **about, "num_target_layers": None}, 12) == made
+    assert HeadConfig.from_json({**TINY, **about, "draft_vocab_size": 50}) == made  # all of them
+    if about.keys() & {"rope_scaling", "rope_parameters"}:
+        assert made.rope == {"rope_type": "linear", "rope_theta": 5000, "factor": 2.0}
+        assert DraftHead(made).rotary_emb.inv_freq[0] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -169,14 +140,6 @@ def test_a_saved_head_comes_back(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a" / "b" / "config.json").read_text())["dflash_config"]["causal_head"] is True
 
 
-def test_frequencies_are_not_rounded_with_the_weights() -> None:
-    made = head()
-    exact = made.rotary_emb.inv_freq.clone()
-    made.to(torch.bfloat16)
-    assert made.fc.weight.dtype == torch.bfloat16
-    assert torch.equal(made.rotary_emb.inv_freq, exact)
-
-
 def test_a_random_head_is_the_same_every_time() -> None:
     state = torch.random.get_rng_state()
     config = HeadConfig.from_json(TINY)
@@ -184,20 +147,24 @@ def test_a_random_head_is_the_same_every_time() -> None:
     assert torch.equal(one.fc.weight, other.fc.weight)
     assert not torch.equal(one.fc.weight, DraftHead.random(config, seed=1).fc.weight)
     assert torch.equal(torch.random.get_rng_state(), state)
+    one.to(torch.bfloat16)  # frequencies are not rounded with the weights
+    assert one.fc.weight.dtype == torch.bfloat16
+    assert torch.equal(one.rotary_emb.inv_freq, other.rotary_emb.inv_freq)
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        (target(hidden_size=32), "hidden size of 24, this one's is 32"),
-        (target(num_hidden_layers=8), "number of layers of 12, this one's is 8"),
-        (target(vocab_size=49), "mask token 49, the target 49 tokens"),
-    ],
-)
-def test_another_targets_head_is_refused(tmp_path: Path, config: Any, words: str) -> None:
+def test_another_targets_head_is_refused(tmp_path: Path) -> None:
     head().save(tmp_path)
-    with pytest.raises(UsageError, match=words):
-        DraftHead.load(tmp_path, config)
+    _few(list(range(60))).save(tmp_path / "few")
+    for folder, config, words in (
+        (tmp_path, target(hidden_size=32), "hidden size of 24, this one's is 32"),
+        (tmp_path, target(num_hidden_layers=8), "number of layers of 12, this one's is 8"),
+        (tmp_path, target(vocab_size=49), "mask token 49, the target 49 tokens"),
+        (tmp_path / "few", target(), "drafts 60 tokens, the target has 50"),
+        (tmp_path / "nothing", target(), "does not exist; give a folder or a hub id"),
+        ("no-such-head", target(), "does not exist"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            DraftHead.load(folder, config)
 
 
 def test_files_that_are_no_head_are_refused(tmp_path: Path) -> None:
@@ -237,13 +204,6 @@ def test_a_damaged_head_is_a_head_or_a_sentence(tmp_path: Path, file: str, form:
         assert len(said) < 1000, at
 
 
-def test_names_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not exist; give a folder or a hub id"):
-        DraftHead.load(tmp_path / "nothing")
-    with pytest.raises(UsageError, match="does not exist"):
-        DraftHead.load("no-such-head")
-
-
 def _few(ids: list[int]) -> DraftHead:
     made = DraftHead.random(replace(HeadConfig.from_json(TINY), draft_vocab_size=len(ids)))
     made.set_draft_ids(torch.tensor(ids))
@@ -271,16 +231,6 @@ def test_the_other_map_of_eagle_3_is_passed_over(tmp_path: Path) -> None:
     save_file({name: t for name, t in tensors.items() if name != "d2t"}, tmp_path / "model.safetensors")
     with pytest.raises(UsageError, match="lacks 1 of 37 parameters, such as d2t"):
         DraftHead.load(tmp_path)
-
-
-def test_a_whole_draft_vocabulary_is_none() -> None:
-    assert HeadConfig.from_json({**TINY, "draft_vocab_size": 50}).draft_vocab_size == 0
-
-
-def test_more_draftable_tokens_than_the_target_has_are_refused(tmp_path: Path) -> None:
-    _few(list(range(60))).save(tmp_path)
-    with pytest.raises(UsageError, match="drafts 60 tokens, the target has 50"):
-        DraftHead.load(tmp_path, target())
 
 
 def test_a_large_head_goes_in_several_files(tmp_path: Path) -> None:

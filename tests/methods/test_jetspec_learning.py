@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,8 +14,8 @@ from torch import Tensor
 
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.head import DraftHead
+from specbench.methods.jetspec.learning import divergence
 from specbench.methods.jetspec.learning.blocks import all_of, blocks_at, drawn
-from specbench.methods.jetspec.learning.divergence import forward_kl
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.sight import Sight
 from specbench.methods.jetspec.learning.start import start_from_target
@@ -30,6 +32,8 @@ def test_anchors_are_those_of_the_answer_that_have_a_next_token() -> None:
     blocks = drawn(STARTS, ENDS, 100, 4)
     found = [sorted(row[used].tolist()) for row, used in zip(blocks.anchors, blocks.used, strict=True)]
     assert found == [list(range(3, 11)), [], list(range(4, 8))]
+    assert all_of(3, 6, 4, torch.device("cpu")).anchors.tolist() == [[3, 4]]
+    assert all_of(3, 4, 4, torch.device("cpu")).anchors.shape == (1, 0)
 
 
 def test_fewer_anchors_are_drawn_evenly_and_none_twice() -> None:
@@ -49,11 +53,6 @@ def test_rows_whose_token_is_behind_the_text_learn_nothing() -> None:
     assert blocks.learns.tolist() == [[[True] * 3, [True, False, False], [False] * 3]]
 
 
-def test_all_anchors_of_a_text() -> None:
-    assert all_of(3, 6, 4, torch.device("cpu")).anchors.tolist() == [[3, 4]]
-    assert all_of(3, 4, 4, torch.device("cpu")).anchors.shape == (1, 0)
-
-
 # ------------------------------------------------------------------ sight
 
 
@@ -66,27 +65,21 @@ def test_two_ways_of_attention_are_the_one_rule(causal: bool) -> None:
     query = torch.randn(2, heads, queries, size)
     keys, values = torch.randn(2, 2, groups, length, size)
     key, value = torch.randn(2, 2, groups, queries, size)
-    sight = Sight(blocks, length, 4, causal, flex=False)
-    found = sight(query, keys, values, key, value, 0.3)
-    flexed = Sight(blocks, length, 4, causal, flex=True)(query, keys, values, key, value, 0.3)
+
+    def sees(text: int, q: int, k: int) -> bool:
+        """Row q: the text before its block's anchor, and its own block, where it is causal up to itself."""
+        own = k >= length and (k - length) // 4 == q // 4
+        return bool(k < blocks.anchors[text, q // 4]) or (own and (not causal or k - length <= q))
+
     seen = torch.tensor(
-        [
-            [
-                [
-                    k < blocks.anchors[text, q // 4]
-                    or (k >= length and (k - length) // 4 == q // 4 and (not causal or k - length <= q))
-                    for k in range(length + queries)
-                ]
-                for q in range(queries)
-            ]
-            for text in range(2)
-        ]
+        [[[sees(text, q, k) for k in range(length + queries)] for q in range(queries)] for text in range(2)]
     )
     expected = torch.nn.functional.scaled_dot_product_attention(
         query, torch.cat([keys, key], 2), torch.cat([values, value], 2), seen[:, None], scale=0.3, enable_gqa=True
     )
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(flexed, expected, rtol=1e-5, atol=1e-5)
+    for flex in (False, True):
+        sight = Sight(blocks, length, 4, causal, flex=flex)
+        torch.testing.assert_close(sight(query, keys, values, key, value, 0.3), expected, rtol=1e-5, atol=1e-5)
     at = torch.arange
     ruled = sight.sees(at(2)[:, None, None], torch.tensor(0), at(queries)[:, None], at(length + queries))
     assert ruled.equal(seen)
@@ -95,11 +88,8 @@ def test_two_ways_of_attention_are_the_one_rule(causal: bool) -> None:
 # ------------------------------------------------------------------ loss
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("chunk", [1, 40, 1 << 20])
+@pytest.mark.parametrize(("bias", "chunk"), [(True, 1), (False, 40), (True, 1 << 20)])
 def test_forward_kl_and_its_gradient_are_autograds(bias: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specbench.methods.jetspec.learning import divergence
-
     monkeypatch.setattr(divergence, "_CHUNK", chunk)
     torch.manual_seed(2)
     weight, own = torch.randn(13, 6), torch.randn(13) if bias else None
@@ -108,12 +98,11 @@ def test_forward_kl_and_its_gradient_are_autograds(bias: bool, chunk: int, monke
     states = torch.randn(7, 6, requires_grad=True)
     plain = states.detach().clone().requires_grad_()
 
-    loss, each, agrees = forward_kl(states, weight, own, teacher, rows, shares)
+    loss, each, agrees = divergence.forward_kl(states, weight, own, teacher, rows, shares)
     (3 * loss).backward()
     scores = torch.nn.functional.linear(plain, weight, own)
-    wanted = torch.nn.functional.kl_div(scores.log_softmax(-1), teacher[rows], reduction="none", log_target=True).sum(
-        -1
-    )
+    log_scores = scores.log_softmax(-1)
+    wanted = torch.nn.functional.kl_div(log_scores, teacher[rows], reduction="none", log_target=True).sum(-1)
     (3 * (wanted * shares).sum()).backward()
 
     torch.testing.assert_close(each, wanted.detach())
@@ -142,8 +131,7 @@ def double() -> Any:
     return tiny_llama(50, hidden_size=24, num_attention_heads=4, head_dim=8, num_hidden_layers=12).double()
 
 
-@pytest.mark.parametrize("flex", [False, True], ids=["dense", "flex"])
-@pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize(("causal", "flex"), [(True, False), (False, False), (True, True)])
 def test_every_block_is_the_head_on_the_text_before_its_anchor(causal: bool, flex: bool) -> None:
     model, made = double(), head(causal)
     if flex:  # which takes float64 nowhere
@@ -151,18 +139,16 @@ def test_every_block_is_the_head_on_the_text_before_its_anchor(causal: bool, fle
     lesson = Lesson(made, model, anchors=4, flex=flex)
     ids = torch.randint(0, 50, (2, 11), generator=torch.Generator().manual_seed(4))
     features, _ = lesson._frozen.teacher(ids)
-    blocks = blocks_at(
-        torch.tensor([[3, 1, 9], [5, 6, 0]]), torch.tensor([[True] * 3, [True, True, False]]), torch.tensor([11, 8]), 6
-    )
+    used = torch.tensor([[True] * 3, [True, True, False]])
+    blocks = blocks_at(torch.tensor([[3, 1, 9], [5, 6, 0]]), used, torch.tensor([11, 8]), 6)
     with torch.no_grad():
         found = lesson.states(features, ids, blocks)
-        for text, row in enumerate(blocks.anchors.tolist()):
-            for number, anchor in enumerate(row):
-                if blocks.used[text, number]:
-                    block = torch.tensor([int(ids[text, anchor])] + [made.config.mask_token_id] * 5)
-                    expected = together(made, features[text, :anchor], model.get_input_embeddings()(block), causal)
-                    tolerance = 1e-4 if flex else 1e-9
-                    torch.testing.assert_close(found[text, number], expected, rtol=tolerance, atol=tolerance)
+        for text, number in blocks.used.nonzero().tolist():
+            anchor = int(blocks.anchors[text, number])
+            block = torch.tensor([int(ids[text, anchor])] + [made.config.mask_token_id] * 5)
+            expected = together(made, features[text, :anchor], model.get_input_embeddings()(block), causal)
+            tolerance = 1e-4 if flex else 1e-9
+            torch.testing.assert_close(found[text, number], expected, rtol=tolerance, atol=tolerance)
 
 
 def test_a_step_learns_from_the_targets_own_distribution() -> None:
@@ -180,14 +166,13 @@ def test_a_step_learns_from_the_targets_own_distribution() -> None:
         logits = model(ids).logits
         hidden = lesson.states(features, ids, blocks)
         scores = model.get_output_embeddings()(hidden).float().log_softmax(-1)
-        for text in range(2):
-            for number, anchor in enumerate(blocks.anchors[text].tolist()):
-                for k in range(1, 6):
-                    if blocks.used[text, number] and anchor + k < ends[text]:
-                        target = logits[text, anchor + k - 1].float().log_softmax(-1)
-                        weight = float(torch.tensor(-(k - 1) / 2.0).exp())
-                        total += weight * (target.exp() * (target - scores[text, number, k])).sum()
-                        weights, rows = weights + weight, rows + 1
+        for (text, number), k in product(blocks.used.nonzero().tolist(), range(1, 6)):
+            at = int(blocks.anchors[text, number]) + k
+            if at < ends[text]:
+                target = logits[text, at - 1].float().log_softmax(-1)
+                weight = math.exp(-(k - 1) / 2.0)
+                total += weight * (target.exp() * (target - scores[text, number, k])).sum()
+                weights, rows = weights + weight, rows + 1
     assert int(found["rows"]) == rows
     torch.testing.assert_close(found["loss"].double(), total / weights, rtol=1e-5, atol=1e-6)
     found["loss"].backward()
@@ -198,12 +183,11 @@ def test_a_step_learns_from_the_targets_own_distribution() -> None:
 
 
 def test_what_fills_a_batch_up_changes_nothing() -> None:
-    model, made = double(), head()
-    lesson = Lesson(made, model, anchors=99)
+    lesson = Lesson(head(), double(), anchors=99)
     ids = torch.arange(1, 10)[None]
-    alone = lesson(ids, torch.tensor([3]), torch.tensor([9]))["loss"]
     filled = torch.cat([ids, torch.full((1, 6), 7)], 1)
-    torch.testing.assert_close(lesson(filled, torch.tensor([3]), torch.tensor([9]))["loss"], alone)
+    one, other = (lesson(each, torch.tensor([3]), torch.tensor([9]))["loss"] for each in (ids, filled))
+    torch.testing.assert_close(one, other)
 
 
 # ------------------------------------------------------------------ first weights
@@ -215,20 +199,18 @@ def test_a_head_begins_as_the_targets_last_layers(family: str) -> None:
     made = DraftHead.random(HeadConfig.for_target(model.config, mask_token_id=5, layers=2, block_size=4))
     copied = start_from_target(made, model, torch.arange(1, 20)[None])
     with torch.no_grad():
-        taps = len(made.config.target_layer_ids)
-        features = torch.randn(1, 3, taps * made.config.hidden_size)
+        features = torch.randn(1, 3, len(made.config.target_layer_ids) * made.config.hidden_size)
         assert made.fc(features).equal(features[..., -made.config.hidden_size :])
     if family == "gpt2":  # whose layers have other names
         assert copied < made.config.hidden_size * 4
         return
     layers = model.base_model.layers[-2:]
-    for own, theirs in zip(made.layers, layers, strict=True):
-        one: Any = own
-        assert one.mlp.down_proj.weight.equal(theirs.mlp.down_proj.weight)
-        assert one.self_attn.k_proj.weight.equal(theirs.self_attn.k_proj.weight)
+    mine: list[Any] = list(made.layers)
+    for own, theirs in zip(mine, layers, strict=True):
+        assert own.mlp.down_proj.weight.equal(theirs.mlp.down_proj.weight)
+        assert own.self_attn.k_proj.weight.equal(theirs.self_attn.k_proj.weight)
     assert made.norm.weight.equal(model.base_model.norm.weight)
-    first: Any = made.layers[0]
-    found = first.self_attn.q_norm.weight.detach()
+    found = mine[0].self_attn.q_norm.weight.detach()
     if family == "qwen3":
         assert found.equal(layers[0].self_attn.q_norm.weight)
     else:

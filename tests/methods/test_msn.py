@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import Target, greedy, language, walk
 
-from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.methods.jacobi import decoder as jacobi
@@ -80,8 +80,11 @@ def test_its_counts_are_the_published_ones() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "rows", "top_k"),
-    [([], 69, 10), (["retrieval=off"], 64, 10), (["retrieval=pld"], 69, 10), (["tree=chain", "m=4"], 5, 0)],
-)
+    [
+        ([], 69, 10), (["retrieval=off"], 64, 10), (["retrieval=pld"], 69, 10), (["tree=chain", "m=4"], 5, 0),
+        (["preset=jacobi"], 5, 0),  # the paper's chain of four guesses
+    ],
+)  # fmt: skip
 def test_rows_and_lists_that_are_announced(settings: list[str], rows: int, top_k: int) -> None:
     method = plan_methods(["msn"], settings)[1]
     assert (method.max_rows, method.top_k) == (rows, top_k)
@@ -144,49 +147,40 @@ def down(leaf: Node, length: int | None = None) -> list[Node]:
 
 # The published table of consequences: accepted path, and the source of each position's guesses.
 RELEASED = [
-    pytest.param(down((10,), 0), R5, id="nothing: the retrieval chain's five rows"),
-    pytest.param(down((0,)), [*names((0, 0), (0, 0, 1)), "root", "root", "noise"], id="only 0"),
-    pytest.param(down((1,)), [*names((1, 1)), "root", "root", "root", "noise"], id="only 1"),
-    pytest.param(down((2,)), [*names((2, 1)), "root", "root", "root", "noise"], id="only 2"),
-    *(
-        pytest.param(down((k,)), [*names((k, 0)), "root", "root", "root", "noise"], id=f"only {k}")
-        for k in range(3, 10)
-    ),
-    pytest.param(down((0, 1, 0)), ["root", "root", "noise", "noise", "noise"], id="a leaf of depth 3"),
-    pytest.param(down((0, 0, 1)), ["root", "root", "noise", "noise", "noise"], id="the first leaf"),
-    pytest.param(down((10,) * 5), ["noise"] * 5, id="all that was retrieved"),
+    (down((10,), 0), R5),  # nothing: the retrieval chain's five rows
+    (down((0,)), [*names((0, 0), (0, 0, 1)), "root", "root", "noise"]),
+    *((down((k,)), [*names((k, 1 if k < 3 else 0)), "root", "root", "root", "noise"]) for k in range(1, 10)),
+    (down((0, 1, 0)), ["root", "root", "noise", "noise", "noise"]),  # a leaf of depth 3
+    (down((0, 0, 1)), ["root", "root", "noise", "noise", "noise"]),  # the first leaf
+    (down((10,) * 5), ["noise"] * 5),  # all that was retrieved
 ]
 
 
-@pytest.mark.parametrize(("path", "expected"), RELEASED)
-def test_first_path_and_stale_root_fill_the_tree_as_released(path: list[Node], expected: list[str]) -> None:
+@pytest.mark.parametrize(("path", "expected"), RELEASED, ids=str)
+def test_the_first_path_fills_the_tree_as_released(path: list[Node], expected: list[str]) -> None:
     assert sources(path, tie="first", fill="stale_root") == expected
-
-
-@pytest.mark.parametrize(("path", "expected"), RELEASED)
-def test_with_noise_nothing_is_read_off_the_root(path: list[Node], expected: list[str]) -> None:
+    # With noise nothing is read off the root.
     assert sources(path, tie="first", fill="noise") == ["noise" if row == "root" else row for row in expected]
 
 
 LONGEST = [
-    pytest.param(down((10,), 0), R5, id="nothing"),
-    pytest.param(down((0,)), names((0, 0), (0, 0, 0), (0, 0, 0, 0)), id="only 0"),
-    pytest.param(down((1,)), names((1, 0), (1, 0, 0)), id="only 1"),
-    pytest.param(down((2,)), names((2, 0), (2, 0, 0)), id="only 2"),
-    pytest.param(down((3,)), names((3, 0)), id="only 3"),
-    pytest.param(down((9,)), names((9, 0)), id="only 9"),
-    pytest.param(down((0, 0)), names((0, 0, 0), (0, 0, 0, 0)), id="0 0"),
-    pytest.param(down((0, 1, 0)), [], id="a leaf of depth 3"),
-    pytest.param(down((10,) * 5, 2), R5[2:], id="two of the retrieved"),
-    pytest.param(down((10,) * 5), [], id="all that was retrieved"),
+    (down((10,), 0), R5),
+    (down((0,)), names((0, 0), (0, 0, 0), (0, 0, 0, 0))),
+    (down((1,)), names((1, 0), (1, 0, 0))),
+    (down((2,)), names((2, 0), (2, 0, 0))),
+    (down((3,)), names((3, 0))),
+    (down((9,)), names((9, 0))),
+    (down((0, 0)), names((0, 0, 0), (0, 0, 0, 0))),
+    (down((0, 1, 0)), []),  # a leaf of depth 3
+    (down((10,) * 5, 2), R5[2:]),  # two of the retrieved
+    (down((10,) * 5), []),  # all of them
 ]
 
 
-@pytest.mark.parametrize(("path", "expected"), LONGEST)
+@pytest.mark.parametrize(("path", "expected"), LONGEST, ids=str)
 def test_the_longest_path_keeps_most_guesses(path: list[Node], expected: list[str]) -> None:
     assert sources(path, tie="longest", fill="noise") == expected + ["noise"] * (5 - len(expected))
-    behind = ["root"] * (6 - len(path) - len(expected))
-    released = expected + behind
+    released = expected + ["root"] * (6 - len(path) - len(expected))
     assert sources(path, tie="longest", fill="stale_root") == released + ["noise"] * (5 - len(released))
 
 
@@ -237,8 +231,8 @@ def lookup_scan(pool: Sequence[int]) -> list[int]:
     return []
 
 
-def retrieved(text: Sequence[int], how: str) -> tuple[list[int], list[list[int | None]]]:
-    """The first five tokens of the retrieval path behind a text, and the table before noise went into it."""
+def retrieved(text: Sequence[int], how: str) -> tuple[list[int], list[int | None]]:
+    """The first five tokens of the retrieval path behind a text, and their column before noise went into it."""
     made = decoder(retrieval=how)
     made.begin(text[:-1])
     top = torch.zeros(69, 10, dtype=torch.int64)
@@ -248,22 +242,17 @@ def retrieved(text: Sequence[int], how: str) -> tuple[list[int], list[list[int |
     chain = [tree.tokens[ROW[node]] for node in RETRIEVAL]
     assert [token for token in column if token is not None] == chain[: 5 - column.count(None)]
     assert set(chain) <= set(text)
-    return chain, [column]
+    return chain, column
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=40))
-def test_soft3_is_the_published_scan(text: list[int]) -> None:
-    chain, (column,) = retrieved(text, "soft3")
+def test_retrieval_is_a_plain_scan(text: list[int]) -> None:
+    chain, column = retrieved(text, "soft3")
     expected = window_scan(text)
     assert column == [*expected, *[None] * (5 - len(expected))]
     assert chain[: len(expected)] == expected
-
-
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=40))
-def test_pld_is_prompt_lookup_of_five_tokens(text: list[int]) -> None:
-    _, (column,) = retrieved(text, "pld")
-    expected: list[int | None] = [*lookup_scan(text)]
-    assert column == (expected or [None] * 5)
+    followed: list[int | None] = [*lookup_scan(text)]
+    assert retrieved(text, "pld")[1] == (followed or [None] * 5)
 
 
 def test_soft3_by_hand() -> None:
@@ -275,11 +264,9 @@ def test_soft3_by_hand() -> None:
     assert retrieved(text[3:], "soft3")[0][:4] == [8, 1, 2, 3]
     # Nothing matches at all: what follows the first window, whatever it is.
     assert retrieved([11, 12, 13, 14, 15, 16, 17, 18, 19], "soft3")[0] == [14, 15, 16, 17, 18]
-
-
-def test_five_tokens_are_too_few_to_retrieve_from() -> None:
-    assert retrieved([1, 1, 1, 1, 1], "soft3")[1] == [[None] * 5]
-    assert retrieved([1, 1, 1, 1, 1, 1], "soft3")[1] == [[1, 1, 1, None, None]]
+    # Five tokens are too few to retrieve from.
+    assert retrieved([1] * 5, "soft3")[1] == [None] * 5
+    assert retrieved([1] * 6, "soft3")[1] == [1, 1, 1, None, None]
 
 
 def test_nothing_is_retrieved_for_the_prefill() -> None:
@@ -366,52 +353,48 @@ def rendering(
 
 
 @pytest.mark.parametrize("retrieval", ["soft3", "pld", "off"])
-@pytest.mark.parametrize("fill", ["noise", "stale_root"])
 @pytest.mark.parametrize("tie", ["longest", "first"])
-def test_trees_are_those_of_a_plain_rendering(tie: str, fill: str, retrieval: str) -> None:
-    prompt, vocab, accepted = [48, 1, 2, 3, 4, 5, 6], 13, Counter[int]()
-    for seed in range(4):
-        target = language(seed, words=vocab, memory=1 + seed % 2, period=(0, 5)[seed // 2])
-        options = Options(tie=tie, fill=fill, retrieval=retrieval)  # type: ignore[arg-type]
-        made = Decoder(options, Context(VOCAB, PAD, Sentinel()))
-        walked = walk(made, target, prompt, 50, top_k=10, vocab=vocab)
-        trees, emitted = rendering(target, prompt, 50, vocab, tie, fill, retrieval)
-        assert [list(tree.tokens) for tree in walked.trees] == trees
-        assert walked.emitted == emitted
-        accepted.update(map(len, emitted))
-    assert set(accepted) >= {1, 2, 3}  # several depths were reached
+def test_trees_are_those_of_a_plain_rendering(tie: str, retrieval: str) -> None:
+    prompt, vocab = [48, 1, 2, 3, 4, 5, 6], 13
+    for fill in ("noise", "stale_root"):
+        accepted = Counter[int]()
+        for seed in range(4):
+            target = language(seed, words=vocab, memory=1 + seed % 2, period=(0, 5)[seed // 2])
+            options = Options.model_validate({"tie": tie, "fill": fill, "retrieval": retrieval})
+            made = Decoder(options, Context(VOCAB, PAD, Sentinel()))
+            walked = walk(made, target, prompt, 50, top_k=10, vocab=vocab)
+            trees, emitted = rendering(target, prompt, 50, vocab, tie, fill, retrieval)
+            assert [list(tree.tokens) for tree in walked.trees] == trees
+            assert walked.emitted == emitted
+            accepted.update(map(len, emitted))
+        assert set(accepted) >= {1, 2, 3}  # several depths were reached
 
 
 # ------------------------------------------------------------------ losslessness
 
 
 @pytest.mark.parametrize(
-    "preset", [{}, {"tie": "first", "fill": "stale_root"}, {"retrieval": "off"}, {"tree": "chain"}]
+    "preset", [{}, {"tie": "first", "fill": "stale_root"}, {"retrieval": "off"}, {"tree": "chain"}], ids=str
 )
-@pytest.mark.parametrize("period", [1, 2, 3, 7])
-def test_repetitive_text_is_decoded_exactly(period: int, preset: dict[str, Any]) -> None:
-    # Where the target says the root's own token behind a leaf, the released code accepts the padding of the path.
-    def target(prompt: Sequence[int], out: Sequence[int]) -> int:
-        return 5 if (len(prompt) + len(out)) % (period * 4) else 6 + len(out) % 3
+def test_repetitive_text_is_decoded_exactly(preset: dict[str, Any]) -> None:
+    for period, seed in product((1, 2, 3, 7), range(5)):
+        # Where the target says the root's own token behind a leaf, the released code accepts the padding of the path.
+        def target(prompt: Sequence[int], out: Sequence[int], turn: int = period * 4) -> int:
+            return 5 if (len(prompt) + len(out)) % turn else 6 + len(out) % 3
 
-    for seed in range(5):
-        made = decoder(seed, **preset)
-        walked = walk(made, target, [5, 5, 5, 6, 5, 5, 5], 80, top_k=10, vocab=12)
+        walked = walk(decoder(seed, **preset), target, [5, 5, 5, 6, 5, 5, 5], 80, top_k=10, vocab=12)
         assert walked.output == greedy(target, [5, 5, 5, 6, 5, 5, 5], len(walked.output))
         for tree, result in zip(walked.trees, walked.results[1:], strict=True):
             assert [tree.tokens[row] for row in result.path[1:]] == result.emitted[:-1]
-            depths = [0] * len(tree)
-            for row in range(1, len(tree)):
-                depths[row] = depths[tree.parents[row]] + 1
-            assert [depths[row] for row in result.path] == list(range(len(result.path)))
+            assert result.path[0] == 0
+            assert [tree.parents[row] for row in result.path[1:]] == list(result.path[:-1])
 
 
 # ------------------------------------------------------------------ the chain
 
 
-@pytest.mark.parametrize("m", [1, 4, 9])
-def test_the_chain_is_sliding_jacobi_of_one_more_token(m: int) -> None:
-    for seed in range(5):
+def test_the_chain_is_sliding_jacobi_of_one_more_token() -> None:
+    for m, seed in product((1, 4, 9), range(5)):
         target = language(seed, words=6, memory=seed % 3, period=7)
         options = jacobi.Options(block_size=m + 1, window="sliding")
         theirs = walk(jacobi.Decoder(options, Context(VOCAB, PAD, random.Random(seed))), target, TEXT, 60)
@@ -419,27 +402,5 @@ def test_the_chain_is_sliding_jacobi_of_one_more_token(m: int) -> None:
         assert mine.prefill is not None
         assert theirs.prefill is not None
         assert list(mine.prefill.tokens) == list(theirs.prefill.tokens)
-        assert mine.drafts == theirs.drafts
-        assert mine.output == theirs.output
+        assert (mine.drafts, mine.output) == (theirs.drafts, theirs.output)
         assert {len(tree) for tree in mine.trees} == {m + 1}
-
-
-def test_the_jacobi_preset_is_the_papers_chain_of_four_guesses() -> None:
-    assert plan_methods(["msn"], ["preset=jacobi"])[1].max_rows == 5
-
-
-@pytest.mark.parametrize(
-    ("settings", "part"),
-    [
-        (["tree=vicuna_7b_stage2"], "tree"),
-        (["tree=mc_sim_7b_64"], "mc_sim_7b_63"),
-        (["retrieval=hard3"], "retrieval"),
-        (["fill=pad"], "fill"),
-        (["tie=shortest"], "tie"),
-        (["m=0"], "draft_length"),
-        (["tree=chain", "m=512"], "draft_length"),
-    ],
-)
-def test_options_that_are_refused(settings: list[str], part: str) -> None:
-    with pytest.raises(UsageError, match=part):
-        plan_methods(["msn"], settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,27 +61,30 @@ def test_it_says_what_it_said_in_training_and_nothing_of_peft_is_left(adapter: P
     assert loaded.stop_ids == plain.stop_ids
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_base_it_was_trained_on_is_known_in_every_precision(adapter: Path, base: Path, dtype: str) -> None:
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def test_the_base_it_was_trained_on_is_known_in_every_precision(adapter: Path, base: Path) -> None:
     (adapter / CARD).write_text(json.dumps({"base_fingerprints": fingerprints(load(str(base)).model)}))
-    assert load(str(adapter), dtype=dtype).spec.dtype == dtype
+    assert [load(str(adapter), dtype=dtype).spec.dtype for dtype in DTYPES] == list(DTYPES)
     with torch.no_grad():
         moved = load(str(base)).model
         moved.model.norm.weight *= 1.5
     moved.save_pretrained(base)
-    with pytest.raises(UsageError, match="adapter adapter was trained on other weights than those here"):
-        load(str(adapter), dtype=dtype)
+    for dtype in DTYPES:
+        with pytest.raises(UsageError, match="adapter adapter was trained on other weights than those here"):
+            load(str(adapter), dtype=dtype)
 
 
 def test_what_was_trained_in_bfloat16_is_checked_where_it_can_be(adapter: Path, base: Path) -> None:
     prints = fingerprints(load(str(base), dtype="bfloat16").model)
     assert list(prints) == ["bfloat16"]
     (adapter / CARD).write_text(json.dumps({"base_fingerprints": prints}))
-    for dtype in ("float32", "bfloat16", "float16"):
+    for dtype in DTYPES:
         load(str(adapter), dtype=dtype)
     (adapter / CARD).write_text(json.dumps({"base_fingerprints": {"bfloat16": "0" * 64}}))
     load(str(adapter), dtype="float16")  # what float16 rounds to is not known of bfloat16
-    for dtype in ("float32", "bfloat16"):
+    for dtype in DTYPES[:2]:
         with pytest.raises(UsageError, match="other weights"):
             load(str(adapter), dtype=dtype)
 
@@ -98,11 +102,6 @@ def test_an_alias_brings_an_adapter_of_the_package(
     loaded = load("toy-jf")
     assert (loaded.spec.name, loaded.spec.base, loaded.spec.template) == ("toy-jf", "toy", "vicuna")
     assert loaded.has_chat_template
-
-
-def test_a_revision_is_no_adapters(adapter: Path) -> None:
-    with pytest.raises(UsageError, match="--revision goes with a hub id"):
-        load(str(adapter), revision="main")
 
 
 def _rename_base(adapter: Path, name: Any) -> None:
@@ -129,29 +128,29 @@ def _prompt_tuning(adapter: Path) -> None:
     model.save_pretrained(adapter)
 
 
-@pytest.mark.parametrize(
-    ("harm", "says"),
-    [
-        (lambda folder: (folder / WEIGHTS).unlink(), "has no weights"),
-        (lambda folder: (folder / WEIGHTS).write_bytes(b"no"), "does not go onto its base"),
-        (_drop_one, "does not go onto its base: Found missing adapter keys"),
-        (_reshape_one, "does not go onto its base: .*size mismatch"),
-        (_prompt_tuning, "does not go onto its base"),
-        (lambda folder: (folder / CARD).write_text("{"), r"card.json is damaged .*take a whole copy of adapter"),
-        (
-            lambda folder: (folder / "adapter_config.json").write_text("{"),
-            "adapter_config.json is damaged",
-        ),
-        (lambda folder: _rename_base(folder, None), "names no base_model_name_or_path"),
-        (lambda folder: _rename_base(folder, "smollm2-13m"), "which cannot be found: .*did you mean smollm2-135m"),
-        (lambda folder: _rename_base(folder, str(folder)), "is an adapter for an adapter"),
-    ],
-)
-def test_what_cannot_be_laid_on_is_one_line(adapter: Path, harm: Callable[[Path], Any], says: str) -> None:
-    harm(adapter)
-    with pytest.raises(UsageError, match=says) as raised:
-        load(str(adapter))
-    assert "\n" not in str(raised.value)
+HARMS: list[tuple[Callable[[Path], Any], str]] = [
+    (lambda folder: (folder / WEIGHTS).unlink(), "has no weights"),
+    (lambda folder: (folder / WEIGHTS).write_bytes(b"no"), "does not go onto its base"),
+    (_drop_one, "does not go onto its base: Found missing adapter keys"),
+    (_reshape_one, "does not go onto its base: .*size mismatch"),
+    (_prompt_tuning, "does not go onto its base"),
+    (lambda folder: (folder / CARD).write_text("{"), r"card.json is damaged .*take a whole copy of adapter"),
+    (lambda folder: (folder / "adapter_config.json").write_text("{"), "adapter_config.json is damaged"),
+    (lambda folder: _rename_base(folder, None), "names no base_model_name_or_path"),
+    (lambda folder: _rename_base(folder, "smollm2-13m"), "which cannot be found: .*did you mean smollm2-135m"),
+    (lambda folder: _rename_base(folder, str(folder)), "is an adapter for an adapter"),
+]
+
+
+def test_what_cannot_be_laid_on_is_one_line(adapter: Path, tmp_path: Path) -> None:
+    for number, (harm, says) in enumerate(HARMS):
+        folder = shutil.copytree(adapter, tmp_path / str(number) / "adapter")
+        harm(folder)
+        with pytest.raises(UsageError, match=says) as raised:
+            load(str(folder))
+        assert "\n" not in str(raised.value)
+    with pytest.raises(UsageError, match="--revision goes with a hub id"):
+        load(str(adapter), revision="main")
 
 
 def test_without_peft_there_is_advice(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:

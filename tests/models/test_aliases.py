@@ -27,56 +27,49 @@ ALIASES = names.aliases()
 # ------------------------------------------------------------------------------------------------------- the catalogue
 
 
-@pytest.mark.parametrize("alias", ALIASES)
-def test_an_entry_is_well_formed(alias: str) -> None:
-    entry = ALIASES[alias]
-    assert set(entry) <= FIELDS
-    assert "/" not in alias  # or it would hide a hub id
-    assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", alias)
-    assert entry["title"]
-    assert ("adapter" in entry) != ("hub" in entry)
-    for field in ("hub", "tokenizer") if "adapter" in entry else ("hub", "base", "tokenizer"):
-        assert HUB_ID.fullmatch(entry.get(field, "owner/name")), field
-    assert entry.get("base") != entry.get("hub", alias)
-    assert entry.get("template") in {None, *names.templates()}
+def test_an_entry_is_well_formed() -> None:
+    for alias, entry in ALIASES.items():
+        assert set(entry) <= FIELDS, alias
+        assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", alias)  # no slash, or it would hide a hub id
+        assert entry["title"]
+        assert ("adapter" in entry) != ("hub" in entry), alias
+        for field in ("hub", "tokenizer") if "adapter" in entry else ("hub", "base", "tokenizer"):
+            assert HUB_ID.fullmatch(entry.get(field, "owner/name")), (alias, field)
+        assert entry.get("base") != entry.get("hub", alias), alias
+        assert entry.get("template") in {None, *names.templates()}, alias
+        assert "method" in entry or "options" not in entry, alias
 
 
-@pytest.mark.parametrize("alias", [alias for alias, entry in ALIASES.items() if "asks" in entry])
-def test_what_an_entry_asks_is_what_the_tasks_take(alias: str) -> None:
-    for task, options in ALIASES[alias]["asks"].items():
+def test_what_an_entry_asks_is_what_the_tasks_take() -> None:
+    asks = [(task, options) for entry in ALIASES.values() for task, options in entry.get("asks", {}).items()]
+    assert asks
+    for task, options in asks:
         (planned,) = plan_tasks([task], [f"{task}.{option}={value}" for option, value in options.items()])
         assert options.items() <= planned.options.model_dump().items()
 
 
-@pytest.mark.parametrize("alias", [alias for alias, entry in ALIASES.items() if "method" in entry])
-def test_an_entry_can_be_planned(alias: str) -> None:
-    entry = ALIASES[alias]
-    method, options = entry["method"], entry.get("options", {})
-    known = option_names(registry.method(method).load().Options)
-    assert all(known.get(option) == option for option in options if option != "preset")  # long names
-    settings = default_settings([method], [], method, options)
-    assert bool(settings) == bool(options)
-    ar, planned = plan_methods([method], settings)
-    assert (ar.name, planned.name) == ("ar", method)
-    for option in options:
-        assert option == "preset" or getattr(planned.options, option) == options[option]
+def test_an_entry_can_be_planned() -> None:
+    for entry in ALIASES.values():
+        if "method" in entry:
+            method, options = entry["method"], entry.get("options", {})
+            known = option_names(registry.method(method).load().Options)
+            assert all(known.get(option) == option for option in options if option != "preset")  # long names
+            settings = default_settings([method], [], method, options)
+            assert bool(settings) == bool(options)
+            ar, planned = plan_methods([method], settings)
+            assert (ar.name, planned.name) == ("ar", method)
+            for option in options:
+                assert option == "preset" or getattr(planned.options, option) == options[option]
 
 
-SUITS = [(alias, method) for alias, entry in ALIASES.items() for method in entry.get("suits", {})]
-
-
-@pytest.mark.parametrize(("alias", "method"), SUITS)
-def test_what_suits_a_model_can_be_planned_and_is_not_the_default(alias: str, method: str) -> None:
-    options = ALIASES[alias]["suits"][method]
-    _, planned = plan_methods([method], default_settings([method], [], method, options))
-    chosen = planned.options.model_dump()
-    usual = registry.method(method).load().Options().model_dump()
-    assert options.items() <= chosen.items()
-    assert not options.items() & usual.items()
-
-
-def test_options_come_with_a_method() -> None:
-    assert not [alias for alias, entry in ALIASES.items() if "options" in entry and "method" not in entry]
+def test_what_suits_a_model_can_be_planned_and_is_not_the_default() -> None:
+    suits = [(method, options) for entry in ALIASES.values() for method, options in entry.get("suits", {}).items()]
+    assert suits
+    for method, options in suits:
+        _, planned = plan_methods([method], default_settings([method], [], method, options))
+        usual = registry.method(method).load().Options().model_dump()
+        assert options.items() <= planned.options.model_dump().items()
+        assert not options.items() & usual.items()
 
 
 def test_every_template_is_used_and_no_weights_are_named_twice() -> None:
@@ -87,55 +80,38 @@ def test_every_template_is_used_and_no_weights_are_named_twice() -> None:
     assert len(weights) == len(set(weights))
 
 
-@pytest.mark.parametrize(
-    ("aliases", "expected"),
-    [
-        (
-            ("jf-coder-7b", "jf-math-7b"),
-            "jf: block_size=64 num_blocks=2 activation_ratio=0.85 pool_size=4",
-        ),
-        (("cllm-math-7b", "cllm-spider-7b"), "cllm: block_size=16"),
-        (("cllm-sharegpt-7b", "cllm-codesearchnet-7b"), "cllm: block_size=32"),
-        (("msn-llama3-8b", "msn-deepseek-coder-7b"), "msn:"),
-        (
-            ("llama-2-7b-chat", "codellama-7b-instruct"),
-            "lookahead: window_size=15 ngram_size=5 guess_set_size=15",
-        ),
-        (
-            ("codellama-13b-instruct",),
-            "lookahead: window_size=10 ngram_size=5 guess_set_size=10",
-        ),
-        (
-            ("codellama-34b-instruct", "llama-2-70b-chat", "vicuna-7b-v1.3", "vicuna-13b-v1.3", "vicuna-33b-v1.3"),
-            "lookahead: window_size=7 ngram_size=5 guess_set_size=7",
-        ),
-        (
-            ("tinyllama-1.1b-chat",),
-            "lookahead: window_size=20 ngram_size=7 guess_set_size=20 pool_from_prompt=true",
-        ),
-        (
-            ("mistral-7b-instruct-v0.1",),
-            "pld: max_ngram=3 draft_length=10 branches=1 order=earliest full_only=true",
-        ),
-        (("jetspec-qwen3-8b",), "jetspec: head=JetSpec/jetspec-qwen3-8b"),
-        (("jetspec-qwen3-30b-a3b",), "jetspec: head=JetSpec/jetspec-qwen3-30b-a3b"),
-        (("dflash-qwen3-8b",), "jetspec: head=z-lab/Qwen3-8B-DFlash-b16 tree=chain budget=16"),
-    ],
-)
-def test_options_are_the_published_ones(aliases: tuple[str, ...], expected: str) -> None:
-    for alias in aliases:
-        method, options = ALIASES[alias]["method"], ALIASES[alias].get("options", {})
-        settings = default_settings([method], [], method, options)
-        said = " ".join([f"{method}:", *(setting.removeprefix(f"{method}.") for setting in settings)])
-        assert said == expected, alias
+PUBLISHED = {
+    "jf: block_size=64 num_blocks=2 activation_ratio=0.85 pool_size=4": "jf-coder-7b jf-math-7b",
+    "cllm: block_size=16": "cllm-math-7b cllm-spider-7b",
+    "cllm: block_size=32": "cllm-sharegpt-7b cllm-codesearchnet-7b",
+    "msn:": "msn-llama3-8b msn-deepseek-coder-7b",
+    "lookahead: window_size=15 ngram_size=5 guess_set_size=15": "llama-2-7b-chat codellama-7b-instruct",
+    "lookahead: window_size=10 ngram_size=5 guess_set_size=10": "codellama-13b-instruct",
+    "lookahead: window_size=7 ngram_size=5 guess_set_size=7": (
+        "codellama-34b-instruct llama-2-70b-chat vicuna-7b-v1.3 vicuna-13b-v1.3 vicuna-33b-v1.3"
+    ),
+    "lookahead: window_size=20 ngram_size=7 guess_set_size=20 pool_from_prompt=true": "tinyllama-1.1b-chat",
+    "pld: max_ngram=3 draft_length=10 branches=1 order=earliest full_only=true": "mistral-7b-instruct-v0.1",
+    "jetspec: head=JetSpec/jetspec-qwen3-8b": "jetspec-qwen3-8b",
+    "jetspec: head=JetSpec/jetspec-qwen3-30b-a3b": "jetspec-qwen3-30b-a3b",
+    "jetspec: head=z-lab/Qwen3-8B-DFlash-b16 tree=chain budget=16": "dflash-qwen3-8b",
+}
+
+
+def test_options_are_the_published_ones() -> None:
+    for expected, aliases in PUBLISHED.items():
+        for alias in aliases.split():
+            method, options = ALIASES[alias]["method"], ALIASES[alias].get("options", {})
+            settings = default_settings([method], [], method, options)
+            said = " ".join([f"{method}:", *(setting.removeprefix(f"{method}.") for setting in settings)])
+            assert said == expected, alias
 
 
 def test_a_cllm_checkpoint_has_tokenizer_and_prompt_of_its_target() -> None:
-    published = {alias: entry for alias, entry in ALIASES.items() if "hub" in entry}
-    targets = {entry["hub"]: entry for entry in published.values()}
-    tuned = {alias: entry for alias, entry in published.items() if entry.get("method") == "cllm"}
+    targets = {entry["hub"]: entry for entry in ALIASES.values() if "hub" in entry}
+    tuned = [entry for entry in targets.values() if entry.get("method") == "cllm"]
     assert len(tuned) == 4
-    for entry in tuned.values():
+    for entry in tuned:
         assert entry["tokenizer"] == entry["base"]
         assert entry["template"] == targets[entry["base"]]["template"]
 
@@ -147,9 +123,7 @@ SYSTEM = (
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
 TALK = [
-    {"role": "user", "content": "1+1?"},
-    {"role": "assistant", "content": "2."},
-    {"role": "user", "content": "Sure?"},
+    {"role": role, "content": content} for role, content in (("user", "1+1?"), ("assistant", "2."), ("user", "Sure?"))
 ]
 RULE = {"role": "system", "content": "Be brief."}
 DIRECT = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -162,6 +136,9 @@ def render(template: str, turns: list[dict[str, str]], prompt: bool = True) -> s
     return str(made)
 
 
+BRIEF = "<s>### Instruction:\nBe brief.\n1+1?\n### Response:\n"
+
+
 @pytest.mark.parametrize(
     ("template", "turns", "expected"),
     [
@@ -171,23 +148,9 @@ def render(template: str, turns: list[dict[str, str]], prompt: bool = True) -> s
         ("cllm-math", TALK[:1], f"<s>Question:\n1+1?\n{THINK}"),
         ("cllm-math", TALK, f"<s>Question:\n1+1?\n{THINK}2.</s>Question:\nSure?\n{THINK}"),
         ("cllm-instruct", TALK[:1], "<s>### Instruction:\n1+1?\n### Response:\n"),
-        (
-            "cllm-instruct",
-            TALK,
-            "<s>### Instruction:\n1+1?\n### Response:\n2.\n<|EOT|>\n### Instruction:\nSure?\n### Response:\n",
-        ),
-        ("cllm-instruct", [RULE, *TALK[:1]], "<s>### Instruction:\nBe brief.\n1+1?\n### Response:\n"),
-        (
-            "cllm-instruct",
-            [RULE, *TALK],
-            "<s>### Instruction:\nBe brief.\n1+1?\n### Response:\n2.\n<|EOT|>\n"
-            "### Instruction:\nSure?\n### Response:\n",
-        ),
-        (
-            "cllm-instruct",
-            [{"role": "user", "content": "\n def f():\n\n"}],
-            "<s>### Instruction:\ndef f():\n### Response:\n",
-        ),
+        ("cllm-instruct", [RULE, *TALK[:1]], BRIEF),
+        ("cllm-instruct", [RULE, *TALK], f"{BRIEF}2.\n<|EOT|>\n### Instruction:\nSure?\n### Response:\n"),
+        ("cllm-instruct", [{**TALK[0], "content": "\n f\n\n"}], "<s>### Instruction:\nf\n### Response:\n"),
         ("qwen3-direct", TALK[:1], f"<|im_start|>user\n1+1?<|im_end|>\n{DIRECT}"),
         (
             "qwen3-direct",
@@ -211,11 +174,9 @@ def test_a_conversation_is_its_beginning_continued(template: str) -> None:
     assert render(template, TALK[:1], prompt=False) == first[: len(render(template, TALK[:1], prompt=False))] != first
     for turn in TALK:
         assert render(template, TALK).count(turn["content"]) == 1
-
-
-def test_a_template_without_a_place_for_a_system_turn_says_so() -> None:
-    with pytest.raises(TemplateError, match="cllm-math takes no system turn"):
-        render("cllm-math", [RULE, *TALK])
+    if template == "cllm-math":
+        with pytest.raises(TemplateError, match="cllm-math takes no system turn"):
+            render(template, [RULE, *TALK])
 
 
 # ---------------------------------------------------------------------------------------------------------- the loader
@@ -230,13 +191,9 @@ def alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return entry
 
 
-def test_without_a_template_the_models_own_stays(alias: dict[str, Any]) -> None:
-    loaded = load("toy")
-    assert loaded.tokenizer.chat_template == "its own"
-    assert loaded.spec.template is None
-
-
 def test_the_template_of_an_alias_takes_the_place_of_the_models_own(alias: dict[str, Any]) -> None:
+    loaded = load("toy")
+    assert (loaded.tokenizer.chat_template, loaded.spec.template) == ("its own", None)
     alias["template"] = "vicuna"
     loaded = load("toy")
     assert loaded.spec.template == "vicuna"
@@ -253,6 +210,9 @@ def test_the_tokenizer_of_an_alias_is_another_repositorys(alias: dict[str, Any],
     loaded = load("toy")
     assert loaded.tokenizer.eos_token == "<end>"
     assert loaded.spec.source == alias["hub"]
+    alias["tokenizer"] = "nobody/no-such-tokenizer"
+    with pytest.raises(EnvironmentRefused, match="with the tokenizer of nobody/no-such-tokenizer cannot be had"):
+        load("toy")
 
 
 def test_a_revision_is_the_models_not_that_of_the_tokenizers_repository(
@@ -271,9 +231,3 @@ def test_a_revision_is_the_models_not_that_of_the_tokenizers_repository(
     alias["tokenizer"] = "someone/target"
     load("toy", revision="v2")
     assert asked == [(alias["hub"], "v2"), ("someone/target", None)]
-
-
-def test_a_tokenizer_out_of_reach_is_named(alias: dict[str, Any]) -> None:
-    alias["tokenizer"] = "nobody/no-such-tokenizer"
-    with pytest.raises(EnvironmentRefused, match="with the tokenizer of nobody/no-such-tokenizer cannot be had"):
-        load("toy")

@@ -18,18 +18,12 @@ from peft import LoraConfig, get_peft_model
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.prompt import Prompt
+from specbench.models import names
 from specbench.models.loader import load
 
-FILES = {
-    "config.json": "json",
-    "generation_config.json": "json",
-    "tokenizer.json": "json",
-    "tokenizer_config.json": "json",
-    "model.safetensors": "binary",
-}
+FILES = dict.fromkeys(["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"], "json")
+FILES["model.safetensors"] = "binary"
 OF_AN_ADAPTER = {"adapter_config.json": "json", "adapter_model.safetensors": "binary"}
-FEW, MANY = 8, 300
-TURN = Prompt("p", "Hi", chat=True)
 
 
 @pytest.fixture(scope="module")
@@ -64,60 +58,48 @@ def fuzz(good: Path, file: str, form: str, into: Path, count: int) -> None:
         assert time.process_time() - began < 30
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_damaged_model_is_a_model_or_a_sentence(folder: Path, file: str, tmp_path: Path) -> None:
-    fuzz(folder, file, FILES[file], tmp_path / "damaged", FEW)
-
-
-@pytest.mark.parametrize("file", OF_AN_ADAPTER)
-def test_a_damaged_adapter_is_one_too(adapter: Path, file: str, tmp_path: Path) -> None:
-    fuzz(adapter, file, OF_AN_ADAPTER[file], tmp_path / "damaged", FEW)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("file", [*FILES, *OF_AN_ADAPTER])
-def test_three_hundred_of_each(folder: Path, adapter: Path, file: str, tmp_path: Path) -> None:
-    good = folder if file in FILES else adapter
-    fuzz(good, file, {**FILES, **OF_AN_ADAPTER}[file], tmp_path / "damaged", MANY)
-
-
-@pytest.mark.parametrize("file", ["tokenizer.json", "model.safetensors", "generation_config.json"])
-def test_a_pipe_in_a_model_folder_is_not_waited_for(folder: Path, file: str, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "damaged")
-    (tmp_path / "damaged" / file).unlink()
-    os.mkfifo(tmp_path / "damaged" / file)
-    with pytest.raises(UsageError, match=f"{file} cannot be read .not an ordinary file"):
-        load(str(tmp_path / "damaged"))
-
-
-@pytest.mark.parametrize(
-    ("change", "kind", "says"),
-    [
-        ({"num_hidden_layers": 10**9}, UsageError, "field 'num_hidden_layers': 1e.09 is more than 10,000"),
-        ({"vocab_size": 10**12}, EnvironmentRefused, "no memory for config:mine.json: its weights have"),
-        ({"intermediate_size": 10**10}, EnvironmentRefused, "no memory for config:mine.json: its weights have"),
-        ({"hidden_size": "wide"}, UsageError, "config:mine.json cannot be loaded as a causal LM"),
-        ({"model_type": ["llama"]}, UsageError, "config:mine.json cannot be loaded as a causal LM"),
-        ({"model_type": None}, UsageError, "config:mine.json cannot be loaded as a causal LM"),
-    ],
-)
-def test_absurd_sizes_are_refused_before_memory_is_taken(
-    change: dict[str, Any], kind: type[SpecbenchError], says: str, tmp_path: Path
+@pytest.mark.parametrize("count", [8, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_damaged_folder_is_a_model_or_a_sentence(
+    folder: Path, adapter: Path, file: str, count: int, tmp_path: Path
 ) -> None:
-    tiny = Path(__file__).parents[2] / "specbench" / "models" / "configs" / "tiny.json"
-    (tmp_path / "mine.json").write_text(json.dumps({**json.loads(tiny.read_text()), **change}))
-    with pytest.raises(kind, match=says):
-        load(f"config:{tmp_path / 'mine.json'}")
+    good = folder if file in FILES else adapter
+    fuzz(good, file, {**FILES, **OF_AN_ADAPTER}[file], tmp_path / "damaged", count)
 
 
-@pytest.mark.parametrize(
-    "template", ["{{ 1 / 0 }}", "{{ messages[9].x.y }}", "{{ messages.nothing() }}", "{{ 'a' + 1 }}"]
-)
-def test_what_goes_wrong_within_a_chat_template_is_a_sentence(folder: Path, template: str) -> None:
+def test_a_pipe_in_a_model_folder_is_not_waited_for(folder: Path, tmp_path: Path) -> None:
+    for file in ("tokenizer.json", "model.safetensors", "generation_config.json"):
+        shutil.copytree(folder, tmp_path / file)
+        (tmp_path / file / file).unlink()
+        os.mkfifo(tmp_path / file / file)
+        with pytest.raises(UsageError, match=f"{file} cannot be read .not an ordinary file"):
+            load(str(tmp_path / file))
+
+
+def test_absurd_sizes_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    no_memory = EnvironmentRefused, "no memory for config:mine.json: its weights have"
+    no_model = UsageError, "config:mine.json cannot be loaded as a causal LM"
+    cases: list[tuple[dict[str, Any], type[SpecbenchError], str]] = [
+        ({"num_hidden_layers": 10**9}, UsageError, "field 'num_hidden_layers': 1e.09 is more than 10,000"),
+        ({"vocab_size": 10**12}, *no_memory),
+        ({"intermediate_size": 10**10}, *no_memory),
+        ({"hidden_size": "wide"}, *no_model),
+        ({"model_type": ["llama"]}, *no_model),
+        ({"model_type": None}, *no_model),
+    ]
+    tiny = json.loads(names.configs()["tiny"].read_text())
+    for change, kind, says in cases:
+        (tmp_path / "mine.json").write_text(json.dumps({**tiny, **change}))
+        with pytest.raises(kind, match=says):
+            load(f"config:{tmp_path / 'mine.json'}")
+
+
+def test_what_goes_wrong_within_a_chat_template_is_a_sentence(folder: Path) -> None:
     loaded = load(str(folder))
-    loaded.tokenizer.chat_template = template
-    with pytest.raises(UsageError, match=r"prompt p does not go through the chat template of good: \S"):
-        loaded.encode(TURN)
+    for template in ("{{ 1 / 0 }}", "{{ messages[9].x.y }}", "{{ messages.nothing() }}", "{{ 'a' + 1 }}"):
+        loaded.tokenizer.chat_template = template
+        with pytest.raises(UsageError, match=r"prompt p does not go through the chat template of good: \S"):
+            loaded.encode(Prompt("p", "Hi", chat=True))
 
 
 def test_dummy_weights_are_what_they_were(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,21 +34,16 @@ def embedded_file() -> Path:
 
 
 def test_dummy_weights_are_the_same_every_time_and_marked() -> None:
-    first, second = load("config:tiny"), load("config:tiny")
+    first, second, half = load("config:tiny"), load("config:tiny"), load("config:tiny", dtype="bf16")
     assert first.spec == second.spec
     assert first.spec.dummy
-    assert first.spec.parameters == sum(p.numel() for p in first.model.parameters())
-    assert first.spec.weight_bytes == 4 * first.spec.parameters
+    assert first.spec.parameters == half.spec.parameters == sum(p.numel() for p in first.model.parameters())
+    assert (first.spec.weight_bytes, half.spec.weight_bytes) == (4 * first.spec.parameters, 2 * first.spec.parameters)
+    assert half.spec.dtype == "bfloat16"
+    assert next(half.model.parameters()).dtype is torch.bfloat16
     assert isinstance(first.tokenizer, ByteTokenizer)
     text = 'def f(x):\n    return "é"'
     assert first.decode(first.encode(Prompt("p", text, chat=False))) == text
-
-
-def test_dtype_changes_weights_and_record() -> None:
-    half = load("config:tiny", dtype="bf16")
-    assert half.spec.dtype == "bfloat16"
-    assert next(half.model.parameters()).dtype is torch.bfloat16
-    assert half.spec.weight_bytes == 2 * half.spec.parameters
 
 
 def test_a_config_file_of_the_users_own(tmp_path: Path) -> None:
@@ -58,17 +54,9 @@ def test_a_config_file_of_the_users_own(tmp_path: Path) -> None:
 
 
 def test_stop_ids_come_from_generation_config_model_config_and_tokenizer() -> None:
-    class Holder:
-        def __init__(self, eos: int | list[int] | None) -> None:
-            self.eos_token_id = eos
-
-    class Model:
-        generation_config = Holder([7, 8])
-        config = Holder(7)
-
-    assert loader._stop_ids(Model(), Holder(9)) == {7, 8, 9}
-    Model.generation_config = Holder(None)
-    assert loader._stop_ids(Model(), Holder(None)) == {7}
+    of = [SimpleNamespace(eos_token_id=eos) for eos in ([7, 8], 7, 9, None)]
+    assert loader._stop_ids(SimpleNamespace(generation_config=of[0], config=of[1]), of[2]) == {7, 8, 9}
+    assert loader._stop_ids(SimpleNamespace(generation_config=of[3], config=of[1]), of[3]) == {7}
 
 
 def test_a_fingerprint_moves_with_any_parameter(checkpoint: Path) -> None:
@@ -114,37 +102,22 @@ def test_no_room_for_an_unpacked_copy_is_no_error(tmp_path: Path, monkeypatch: p
     assert blocker.read_text() == "in the way"
 
 
-@pytest.mark.parametrize(
-    ("spec", "says"),
-    [
+def test_what_is_no_model_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
+    broken, empty = tmp_path / "broken.gguf", tmp_path / "empty"
+    broken.write_bytes(b"GGUF but not really")
+    empty.mkdir()
+    for spec, says in (
         ("smolm2-135m", "did you mean smollm2-135m"),
         ("config:qwen3", "did you mean qwen3-8b"),
         ("./nowhere/", "does not exist"),
         ("./nowhere.gguf", "does not exist"),
-    ],
-)
-def test_names_that_are_no_model(spec: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        load(spec)
-
-
-def test_a_folder_without_a_model(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no config\.json"):
-        load(str(tmp_path))
-
-
-def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF but not really")
-    with pytest.raises(UsageError, match="cannot be loaded") as raised:
-        load(str(broken))
-    assert "\n" not in str(raised.value)
-
-
-def test_a_folder_without_a_tokenizer_is_one_line(checkpoint: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be loaded") as raised:
-        load(str(checkpoint))
-    assert "\n" not in str(raised.value)
+        (empty, r"no config\.json"),
+        (broken, "cannot be loaded"),
+        (checkpoint, "cannot be loaded"),  # it has no tokenizer
+    ):
+        with pytest.raises(UsageError, match=says) as raised:
+            load(str(spec))
+        assert "\n" not in str(raised.value)
 
 
 def test_a_hub_out_of_reach_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

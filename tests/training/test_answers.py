@@ -13,7 +13,7 @@ from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.models.loader import LoadedModel
 from specbench.training.answers import Asking, ask, read
-from specbench.training.recipe import apart
+from specbench.training.recipe import Text, apart
 
 PROMPTS = [Prompt(f"set/{text}", text * 3, False) for text in ("ab", "c", "DEF", "!", "xyz")]
 ASKING = Asking(10, 2)
@@ -54,17 +54,15 @@ def test_an_interrupted_call_goes_on(model: LoadedModel, tmp_path: Path) -> None
     assert texts == ask(model, PROMPTS, ASKING, tmp_path / "other")
 
 
-@pytest.mark.parametrize(
-    ("asking", "other"),
-    [(Asking(11, 2), "max_new_tokens"), (Asking(10, 2, 0.7), "temperature"), (Asking(10, 2, seed=1), "seed")],
-)
-def test_answers_made_in_another_way_are_refused(
-    model: LoadedModel, tmp_path: Path, asking: Asking, other: str
-) -> None:
+def test_answers_made_in_another_way_are_refused(model: LoadedModel, tmp_path: Path) -> None:
     ask(model, PROMPTS[:1], ASKING, tmp_path)
-    with pytest.raises(UsageError, match=f"holds answers with another {other}"):
-        ask(model, PROMPTS, asking, tmp_path)
+    others = {"max_new_tokens": Asking(11, 2), "temperature": Asking(10, 2, 0.7), "seed": Asking(10, 2, seed=1)}
+    for other, asking in others.items():
+        with pytest.raises(UsageError, match=f"holds answers with another {other}"):
+            ask(model, PROMPTS, asking, tmp_path)
     assert len(ask(model, PROMPTS, Asking(10, 4), tmp_path)) == 5  # how many at a time changes none of them
+    with pytest.raises(UsageError, match=r"holds no answers\.jsonl"):
+        read(tmp_path / "nowhere")
 
 
 def test_sampled_answers_repeat_by_their_seed(model: LoadedModel, tmp_path: Path) -> None:
@@ -83,13 +81,8 @@ def test_prompts_without_room_are_left_out(tmp_path: Path) -> None:
         ask(tight, PROMPTS[2:3], ASKING, tmp_path)
 
 
-def test_a_folder_without_answers_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"holds no answers\.jsonl"):
-        read(tmp_path)
-
-
-def test_texts_are_set_apart_by_the_seed(model: LoadedModel, tmp_path: Path) -> None:
-    texts = ask(model, PROMPTS, ASKING, tmp_path)
+def test_texts_are_set_apart_by_the_seed() -> None:
+    texts = [Text(name, [1], [2]) for name in "abcde"]
     learnt, aside = apart(texts, 2, 0)
     assert sorted(text.id for text in (*learnt, *aside)) == sorted(text.id for text in texts)
     assert len(aside) == 2

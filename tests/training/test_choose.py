@@ -13,15 +13,11 @@ from specbench.training.choose import choose, published
 RECIPES = [(method, name) for method in ("jf", "cllm", "msn") for name in published(registry.method(method))]
 
 
-@pytest.mark.parametrize(("method", "name"), RECIPES)
-def test_a_publications_options_are_options(method: str, name: str) -> None:
-    card = registry.method(method)
-    options = choose(card, card.recipe().Options, name, [])
-    assert options.full
-    assert name.startswith(method)
-
-
-def test_every_method_that_learns_has_its_papers() -> None:
+def test_a_publications_options_are_options() -> None:
+    for method, name in RECIPES:
+        card = registry.method(method)
+        assert choose(card, card.recipe().Options, name, []).full
+        assert name.startswith(method)
     assert {f"{method}-paper" for method in ("jf", "cllm", "msn")} <= {name for _, name in RECIPES}
 
 
@@ -63,12 +59,7 @@ def test_a_file_that_is_no_recipe(content: str | None, says: str, tmp_path: Path
     file = tmp_path / "mine.yaml"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(UsageError, match=says) as raised:
-        choose(card, card.recipe().Options, str(file), [])
-    assert "\n" not in str(raised.value)
-
-
-def test_an_unknown_name_lists_the_known() -> None:
-    card = registry.method("jf")
-    with pytest.raises(UsageError, match="unknown recipe of jf 'jf-papr'; did you mean jf-paper"):
-        choose(card, card.recipe().Options, "jf-papr", [])
+    for name, words in ((str(file), says), ("jf-papr", "unknown recipe of jf 'jf-papr'; did you mean jf-paper")):
+        with pytest.raises(UsageError, match=words) as raised:
+            choose(card, card.recipe().Options, name, [])
+        assert "\n" not in str(raised.value)

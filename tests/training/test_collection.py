@@ -85,16 +85,12 @@ def test_killed_and_resumed_it_leaves_the_same(model: LoadedModel, texts: list[T
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [({"block_size": 8}, "block_size;"), ({"seed": 1}, "seed;"), ({"init": "pad", "shard": 3}, "init, shard;")],
-)
-def test_other_settings_are_refused(
-    model: LoadedModel, texts: list[Text], tmp_path: Path, other: Any, words: str
-) -> None:
+def test_other_settings_are_refused(model: LoadedModel, texts: list[Text], tmp_path: Path) -> None:
     collected(model, texts[:4], tmp_path)
-    with pytest.raises(UsageError, match=f"with another {words}"):
-        collected(model, texts[:4], tmp_path, replace(HOW, **other))
+    others: Any = {"block_size": {"block_size": 8}, "seed": {"seed": 1}, "init, shard": {"init": "pad", "shard": 3}}
+    for words, other in others.items():
+        with pytest.raises(UsageError, match=f"with another {words};"):
+            collected(model, texts[:4], tmp_path, replace(HOW, **other))
     with pytest.raises(UsageError, match="with another answers, digest_of_answers"):
         collected(model, texts[:3], tmp_path)
     with pytest.raises(UsageError, match="there is no answer"):
@@ -106,13 +102,8 @@ def test_artificial_states_need_no_forward(
 ) -> None:
     monkeypatch.delattr("specbench.training.states.next_tokens")
     found = collected(model, texts, tmp_path, replace(HOW, states="artificial"))
-    assert [[len(states) for states in each.blocks] for each in kept(tmp_path)] == [
-        [4, 4, 2],
-        [4, 1],
-        [1],
-        [4, 4, 1],
-        [4, 2],
-    ]
+    lengths = [[len(states) for states in each.blocks] for each in kept(tmp_path)]
+    assert lengths == [[4, 4, 2], [4, 1], [1], [4, 4, 1], [4, 2]]
     assert (found["fast_forwarded"], found["stationary"]) == (None, None)
 
 
@@ -124,10 +115,9 @@ def test_augmentation_leaves_first_tokens_and_the_last_two_states_alone(
     plain, more = kept(tmp_path / "plain"), kept(tmp_path / "more")
     assert plain != more
     for one, other in zip(plain, more, strict=True):
-        assert [states[-2:] for states in one.blocks] == [states[-2:] for states in other.blocks]
-        assert [len(states) for states in one.blocks] == [len(states) for states in other.blocks]
-        firsts = [[[state[0] for state in states] for states in each.blocks] for each in (one, other)]
-        assert firsts[0] == firsts[1]
+        for mine, theirs in zip(one.blocks, other.blocks, strict=True):
+            assert mine[-2:] == theirs[-2:]
+            assert [state[0] for state in mine] == [state[0] for state in theirs]
 
 
 def test_what_repeats_itself_is_left_out_and_counted(model: LoadedModel, tmp_path: Path) -> None:

@@ -22,16 +22,10 @@ def scores(*rows: list[float]) -> Tensor:
 def test_forward_kl_by_hand() -> None:
     student = scores(HALF_FIRST, HALF_FIRST, EVEN)
     teacher = scores(HALF_SECOND, HALF_FIRST, HALF_FIRST)
-    # ¼ ln(¼/½) + ½ ln(½/¼) + 0;  nothing;  ½ ln(½ · 3) + 2 · ¼ ln(¼ · 3)
+    # ¼ ln(¼/½) + ½ ln(½/¼) + 0;  nothing;  ½ ln(½ · 3) + 2 · ¼ ln(¼ · 3), which is not the divergence the other way
     expected = [LN2 / 4, 0, math.log(1.5) / 2 + math.log(0.75) / 2]
     assert forward_kl(student, teacher).tolist() == pytest.approx(expected, abs=1e-6)
-
-
-def test_it_is_not_the_divergence_the_other_way_round() -> None:
-    a, b = scores([0.8, 0.1, 0.1]), scores(EVEN)
-    student_even = sum(p * math.log(p * 3) for p in (0.8, 0.1, 0.1))
-    assert float(forward_kl(b, a)) == pytest.approx(student_even, abs=1e-6)
-    assert float(forward_kl(a, b)) != pytest.approx(student_even, abs=1e-2)
+    assert float(forward_kl(teacher, student)[2]) != pytest.approx(expected[2], abs=1e-3)
 
 
 def test_the_gradient_of_the_student_is_q_minus_p_and_the_teacher_has_none() -> None:
@@ -55,30 +49,32 @@ def everything(weight: Tensor, states: Tensor, at_once: int | None) -> Losses:
     return evaluate(lambda rows: rows @ weight, states, pairs, targets, 0.1, at_once)
 
 
-@pytest.mark.parametrize("at_once", [None, 2, 4, 100])
-def test_pairs_and_targets_keep_their_order_in_whatever_parts(at_once: int | None) -> None:
+def test_pairs_and_targets_keep_their_order_in_whatever_parts() -> None:
     torch.manual_seed(0)
     states, weight = torch.randn(8, 4), torch.randn(4, 3)
-    found, logits = everything(weight, states, at_once), states @ weight
-    torch.testing.assert_close(found.divergence, forward_kl(logits[[5, 0, 3]], logits[[1, 6, 1]]))
-    torch.testing.assert_close(found.surprise, cross_entropy(logits[[6, 2, 1, 4]], torch.tensor([2, 0, 1, 1]), 0.1))
-    assert found.agrees.tolist() == (logits[[5, 0, 3]].argmax(-1) == logits[[1, 6, 1]].argmax(-1)).tolist()
-    assert found.right.tolist() == (logits[[6, 2, 1, 4]].argmax(-1) == torch.tensor([2, 0, 1, 1])).tolist()
+    logits, tokens = states @ weight, torch.tensor([2, 0, 1, 1])
+    students, teachers, rows = (logits[at] for at in ([5, 0, 3], [1, 6, 1], [6, 2, 1, 4]))
+    for at_once in (None, 2, 4, 100):
+        found = everything(weight, states, at_once)
+        torch.testing.assert_close(found.divergence, forward_kl(students, teachers))
+        torch.testing.assert_close(found.surprise, cross_entropy(rows, tokens, 0.1))
+        assert found.agrees.tolist() == (students.argmax(-1) == teachers.argmax(-1)).tolist()
+        assert found.right.tolist() == (rows.argmax(-1) == tokens).tolist()
 
 
-@pytest.mark.parametrize("at_once", [2, 4])
-def test_parts_have_the_gradient_of_the_whole(at_once: int) -> None:
+def test_parts_have_the_gradient_of_the_whole() -> None:
     torch.manual_seed(1)
     start, weight = torch.randn(8, 4), torch.randn(4, 3, requires_grad=True)
     gradients: list[tuple[Tensor | None, Tensor]] = []
-    for held in (None, at_once):
+    for at_once in (None, 2, 4):
         states = start.clone().requires_grad_()
         weight.grad = None
-        found = everything(weight, states, held)
+        found = everything(weight, states, at_once)
         (found.divergence.sum() + 2 * found.surprise.sum()).backward()
         assert weight.grad is not None
         gradients.append((states.grad, weight.grad.clone()))
     torch.testing.assert_close(gradients[1], gradients[0])
+    torch.testing.assert_close(gradients[2], gradients[0])
 
 
 def test_rows_that_only_teach_have_no_gradient() -> None:

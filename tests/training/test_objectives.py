@@ -81,29 +81,22 @@ def test_shares() -> None:
 
 
 @pytest.mark.parametrize("norm", ["tokens", "blocks", "released"])
-def test_shares_of_nothing(norm: Norm) -> None:
-    packed = pack([LONG], multiple=40)
-    assert not shares(packed, torch.zeros_like(packed.ids, dtype=torch.bool), norm).any()
-
-
-@pytest.mark.parametrize("norm", ["tokens", "blocks", "released"])
 def test_where_samples_lie_changes_no_loss(norm: Norm) -> None:
     torch.manual_seed(0)
-    apart, together = (pack([LONG, EARLY], length) for length in (0, 64))
-    assert (len(apart.ids), len(together.ids)) == (2, 1)
     scores: dict[tuple[int, ...], torch.Tensor] = {}
     totals = []
-    for packed in (apart, together):
-        states = torch.zeros(packed.ids.numel(), 3)
-        for row, key in enumerate(
-            zip(*(x.flatten().tolist() for x in (packed.sample, packed.stream, packed.positions)), strict=True)
-        ):
-            states[row] = scores.setdefault(key, torch.randn(3))
+    for length in (0, 64):
+        packed = pack([LONG, EARLY], length)
+        assert len(packed.ids) == (1 if length else 2)
+        keys = zip(*(x.flatten().tolist() for x in (packed.sample, packed.stream, packed.positions)), strict=True)
+        states = torch.stack([scores.setdefault(key, torch.randn(3)) for key in keys])
         found = progressive_consistency(packed, norm)
         losses = evaluate(lambda rows: rows, states, found, NONE)
         totals.append(float((losses.divergence * found.shares).sum()))
     assert totals[0] == pytest.approx(totals[1])
     assert totals[0] > 0
+    packed = pack([LONG], multiple=40)  # shares of nothing
+    assert not shares(packed, torch.zeros_like(packed.ids, dtype=torch.bool), norm).any()
 
 
 def test_progressive_consistency_by_hand_on_three_tokens() -> None:

@@ -26,6 +26,8 @@ def test_the_loop_is_told_the_visit() -> None:
     order.set_epoch(5)
     assert list(order) == [(5, index) for index in order.of(5)]
     assert len(order) == 9
+    shuffled = Order(lengths(50), batch=1, seed=0).of(0)  # one at a time
+    assert sorted(shuffled) == list(range(50)) != shuffled
 
 
 def test_neighbours_in_a_batch_are_of_one_length() -> None:
@@ -46,8 +48,3 @@ def test_the_odd_ones_come_last() -> None:
     assert len(found) == 130
     mixed = {at // 4 for at in short if any(sizes[index] > 1 for index in found[at // 4 * 4 : at // 4 * 4 + 4])}
     assert len(mixed) <= 3  # at the border of the lengths in a pool, and nowhere because the odd ones came between
-
-
-def test_one_at_a_time_is_plainly_shuffled() -> None:
-    found = Order(lengths(50), batch=1, seed=0).of(0)
-    assert sorted(found) == list(range(50)) != found

@@ -13,15 +13,10 @@ from specbench.evals import data
 from specbench.training.prompts import check_sets, trainable, training_prompts
 
 
-@pytest.mark.parametrize(
-    "name", ["gsm8k", "gsm8k-test", "mbpp", "mbpp-test", "humaneval", "humaneval-train", "mt-bench"]
-)
-def test_what_is_measured_on_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=r"is what decoders are measured on.*; use \w+-train"):
-        check_sets(["gsm8k-train", name])
-
-
-def test_unknown_sets_and_files_are_named() -> None:
+def test_sets_that_are_refused() -> None:
+    for name in ("gsm8k", "gsm8k-test", "mbpp", "mbpp-test", "humaneval", "humaneval-train", "mt-bench"):
+        with pytest.raises(UsageError, match=r"is what decoders are measured on.*; use \w+-train"):
+            check_sets(["gsm8k-train", name])
     with pytest.raises(UsageError, match="unknown prompt set 'gsm8k-trian'; did you mean gsm8k-train"):
         check_sets(["gsm8k-trian"])
     with pytest.raises(UsageError, match=r"nowhere\.jsonl does not exist"):
@@ -34,20 +29,18 @@ def test_every_task_that_says_so_has_a_training_split() -> None:
         assert callable(registry.task(name).load().Task.training_prompts)
 
 
-@pytest.mark.parametrize("name", ["gsm8k", "mbpp"])
-@pytest.mark.parametrize("chat", [True, False])
+@pytest.mark.parametrize(("name", "chat", "count"), [("gsm8k", True, 8), ("mbpp", False, 371)])
 def test_a_training_split_has_no_prompt_of_the_test(
-    task_data: Path, monkeypatch: pytest.MonkeyPatch, name: str, chat: bool
+    task_data: Path, monkeypatch: pytest.MonkeyPatch, name: str, chat: bool, count: int
 ) -> None:
     monkeypatch.setenv(data.DATA_DIR, str(task_data))
     pytest.importorskip("lm_eval" if name == "gsm8k" else "evalplus")
     module = registry.task(name).load()
     tested = module.Task(module.Options()).prompts(chat)
     trained = training_prompts([f"{name}-train"], chat)
-    assert len(trained) == {"gsm8k": 8, "mbpp": 371}[name]
-    assert len({prompt.id for prompt in trained}) == len(trained)
-    asked = {" ".join(prompt.text.split()) for prompt in tested}
-    assert not asked & {" ".join(prompt.text.split()) for prompt in trained}
+    assert len(trained) == len({prompt.id for prompt in trained}) == count
+    asked, learnt = ({" ".join(prompt.text.split()) for prompt in prompts} for prompts in (tested, trained))
+    assert not asked & learnt
     one, other = trained[0], tested[0]
     assert (one.chat, one.prefill, one.stops) == (other.chat, other.prefill, other.stops)
     if name == "mbpp":

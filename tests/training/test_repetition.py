@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+from itertools import product
 
 from specbench.training.answers import before_run, cut_circle, without_circles
 from specbench.training.recipe import Text
 
 
-@pytest.mark.parametrize("keep", [1, 2, 3])
-@pytest.mark.parametrize("circle", [[7], [1, 2], [5, 6, 7, 5], list(range(40))])
-def test_rounds_beyond_those_kept_are_cut(circle: list[int], keep: int) -> None:
+def test_rounds_beyond_those_kept_are_cut() -> None:
     start = [90, 91, 92]
-    found = list(cut_circle([*start, *circle * (keep + 3)], keep))
-    assert found[: len(start) + keep * len(circle)] == [*start, *circle * keep]
-    assert len(found) < len(start) + (keep + 1) * len(circle)
-
-
-def test_a_round_that_was_broken_off_is_cut_with_the_others() -> None:
+    for circle, keep in product(([7], [1, 2], [5, 6, 7, 5], list(range(40))), (1, 2, 3)):
+        found = list(cut_circle([*start, *circle * (keep + 3)], keep))
+        assert found[: len(start) + keep * len(circle)] == [*start, *circle * keep]
+        assert len(found) < len(start) + (keep + 1) * len(circle)
+    # A round that was broken off is cut with the others.
     assert list(cut_circle([9, *[1, 2, 3] * 5, 1, 2], 2)) == [9, *[1, 2, 3] * 2]
 
 
-@pytest.mark.parametrize("answer", [[], [1], [1, 1, 1], [1, 2, 3, 4] * 3, [*[1, 2] * 9, 3], list(range(300))])
-def test_others_stay_as_they_are(answer: list[int]) -> None:
-    assert cut_circle(answer, 3) == answer
-
-
-def test_circles_longer_than_looked_for_stay() -> None:
-    assert len(cut_circle(list(range(10)) * 6, 2, longest=9)) == 60
+def test_others_stay_as_they_are() -> None:
+    for answer in ([], [1], [1, 1, 1], [1, 2, 3, 4] * 3, [*[1, 2] * 9, 3], list(range(300))):
+        assert cut_circle(answer, 3) == answer
+    assert len(cut_circle(list(range(10)) * 6, 2, longest=9)) == 60  # a circle longer than looked for
 
 
 def test_zero_keeps_everything() -> None:
@@ -36,9 +30,6 @@ def test_zero_keeps_everything() -> None:
     assert [list(text.answer) for text in without_circles(texts, 3)] == [[4] * 3]
 
 
-@pytest.mark.parametrize(
-    ("answer", "sound"),
-    [([], 0), ([1], 1), ([1, 1, 1], 2), ([1, 2, 2, 3, 3, 3, 3], 5), ([1, 1, 2, 1, 1], 5)],
-)
-def test_an_answer_is_sound_up_to_a_run(answer: list[int], sound: int) -> None:
-    assert before_run(answer, 3) == sound
+def test_an_answer_is_sound_up_to_a_run() -> None:
+    for answer, sound in (([], 0), ([1], 1), ([1, 1, 1], 2), ([1, 2, 2, 3, 3, 3, 3], 5), ([1, 1, 2, 1, 1], 5)):
+        assert before_run(answer, 3) == sound

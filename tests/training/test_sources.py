@@ -86,17 +86,13 @@ def test_trajectories_bring_their_texts(target: Any, tmp_path: Path) -> None:
     assert made.about["trajectories"]["block_size"] == 4
 
 
-def test_texts_of_another_model_are_refused(target: Any, answers: Path, tmp_path: Path) -> None:
+def test_texts_of_another_model_or_set_are_refused(target: Any, answers: Path, tmp_path: Path) -> None:
     collect(target, answered(target, [(4, 9)]), Sampling(), Collecting(block_size=4), tmp_path / "t", rows=64)
     other = loaded(tiny_llama(VOCAB, seed=1), name="other")
     with pytest.raises(UsageError, match="holds answers with another model"):
         found(other, tmp_path / "out", answers=answers)
     with pytest.raises(UsageError, match="holds trajectories of another model"):
         found(other, tmp_path / "out", trajectories=tmp_path / "t")
-
-
-def test_no_text_of_a_set_is_said(target: Any, tmp_path: Path) -> None:
-    collect(target, answered(target, [(4, 9)]), Sampling(), Collecting(block_size=4), tmp_path / "t", rows=64)
     with pytest.raises(UsageError, match="none of the texts is of gsm8k-train; leave --prompts out"):
         found(target, tmp_path / "out", trajectories=tmp_path / "t", sets=["gsm8k-train"])
 
@@ -107,8 +103,3 @@ def test_only_who_can_judge_does(task_data: Path) -> None:
     assert score("gsm8k-train/gsm8k/0", "#### 72") is True
     assert score("gsm8k-train/gsm8k/0", "#### 71") is False
     assert score("mine/0", "72") is None
-
-
-def test_of_prompts_of_ones_own_nobody_can_judge() -> None:
-    assert scorer(["mine.jsonl"], chat=True)("mine/0", "72") is None
-    assert scorer(["mine.jsonl"], chat=True)("gsm8k-train/gsm8k/0", "#### 72") is None

@@ -48,23 +48,18 @@ def test_an_unfinished_folder_is_read_only_when_asked(folder: Path) -> None:
     assert list(read(folder, partial=True)) == [SECOND]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "words"), [({"model": "other"}, "of another model"), ({"block_size": 4}, "blocks of 2 tokens, not 4")]
-)
-def test_those_of_another_model_or_block_size_are_refused(folder: Path, wanted: Any, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        read(folder, **wanted)
-
-
 def test_what_is_no_folder_of_trajectories_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has no trajectories"):
-        read(tmp_path / "nowhere")
+    def refused(words: str, where: Path = folder, **wanted: Any) -> None:
+        with pytest.raises(UsageError, match=words):
+            read(where, **wanted)
+
+    refused("of another model", model="other")
+    refused("blocks of 2 tokens, not 4", block_size=4)
+    refused("has no trajectories", tmp_path / "nowhere")
     write_header(folder, replace(MADE, format=99))
-    with pytest.raises(UsageError, match="newer specbench"):
-        read(folder)
+    refused("newer specbench")
     (folder / HEADER).write_text("{}")
-    with pytest.raises(UsageError, match="is damaged"):
-        read(folder)
+    refused("is damaged")
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 torn", None])

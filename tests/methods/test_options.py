@@ -1,0 +1,60 @@
+"""Options of the methods: what is refused with the option's name, and the figures that a method announces."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from specbench.common import registry
+from specbench.common.errors import UsageError
+from specbench.decoding.protocol import Context
+from specbench.methods.jf.decoder import Decoder, Options
+from specbench.runner.methods import plan_methods
+
+#: By method: settings, and a part of the message.
+REFUSED = {
+    "cllm": {"n=0": "block_size", "n=513": "block_size", "init=noise": "init"},
+    "jf": {
+        "r=1.2": "activation_ratio", "r=-0.1": "activation_ratio", "n=0": "block_size", "K=0": "num_blocks",
+        "pool=0": "pool_size", "variant=blog": "variant", "variant=released K=3": "num_blocks 1 or 2",
+        "n=256 pool=16": "4337 rows; the limit is 512", "n=257 K=2 pool=1": "514 rows; the limit is 512",
+    },
+    "lookahead": {
+        "N=1": "ngram_size", "W=0": "window_size", "G=0": "guess_set_size", "G=-1": "guess_set_size",
+        "init=random": "init", "lru=fifo": "lru", "shift=two": "shift",
+        "W=60 N=8 G=60": "840 rows; the limit is 512",  # what the released code does when nothing is set
+        "W=128 N=4 G=43": "513 rows; the limit is 512",
+    },
+    "msn": {
+        "tree=vicuna_7b_stage2": "tree", "tree=mc_sim_7b_64": "mc_sim_7b_63", "retrieval=hard3": "retrieval",
+        "fill=pad": "fill", "tie=shortest": "tie", "m=0": "draft_length", "tree=chain m=512": "draft_length",
+    },
+    "pld": {
+        "min_ngram=3 max_ngram=2": "min_ngram 3 is above max_ngram 2",
+        "min_ngram=4": "min_ngram 4 is above max_ngram 3",
+        "min_ngram=0": "min_ngram", "k=0": "draft_length", "branches=0": "branches", "order=random": "order",
+        "k=256 branches=2": "513 rows; the limit is 512",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", REFUSED)
+def test_options_that_are_refused(method: str) -> None:
+    for settings, part in REFUSED[method].items():
+        with pytest.raises(UsageError, match=part):
+            plan_methods([method], settings.split())
+
+
+def test_three_released_blocks_are_no_matter_where_one_is_drafted() -> None:
+    assert plan_methods(["jf"], ["variant=released", "K=3", "multiblock=false", "pool=1", "n=8"])[1].max_rows == 8
+
+
+def test_the_figures_are_those_that_the_method_announces() -> None:
+    announced = {name: set(registry.method(name).info["measures"]) for name in ("cllm", "jf")}
+    assert announced["cllm"] == {"fast_forwarded", "stationary"}
+    paper, released = (
+        Decoder(Options.model_validate({"variant": variant}), Context(50, 49, random.Random(0))).measures(1, False)
+        for variant in ("paper", "released")
+    )
+    assert set(released) < set(paper) == announced["jf"]
