@@ -244,13 +244,7 @@ class Walk:
 
 
 def walk(
-    decoder: decoding.Decoder,
-    target: Target,
-    prompt: Sequence[int],
-    tokens: int,
-    *,
-    top_k: int = 0,
-    vocab: int = 50,
+    decoder: decoding.Decoder, target: Target, prompt: Sequence[int], tokens: int, *, top_k: int = 0, vocab: int = 50
 ) -> Walk:
     """Decodes until ``tokens`` tokens are there."""
     engine = Engine(Clock())

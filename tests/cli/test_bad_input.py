@@ -54,10 +54,7 @@ def refused(cli: Any, out: Path, code: int, *argv: object) -> str:
         ("--task-set humaneval.style=chat", "style=chat needs a model with a chat template"),
         ("--max-new-tokens 0", "--max-new-tokens "),
         ("--max-new-tokens many", "'--max-new-tokens'"),
-        (
-            "--max-new-tokens 9000",
-            "has 217 tokens and --max-new-tokens is 9000, but config:tiny takes 8192 in all",
-        ),
+        ("--max-new-tokens 9000", "has 217 tokens and --max-new-tokens is 9000, but config:tiny takes 8192 in all"),
         ("--limit 0", "--limit "),
         ("--prompt-seed -1", "--prompt-seed "),
         (

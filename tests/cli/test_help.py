@@ -62,7 +62,7 @@ FLAGS = {
         *("--no-score", "--profile", *_DECODING),
     ],
     "profile": [
-        *("--model", "--gpu", "--rows", "--contexts", "--slots", "--seconds", *_MODEL, *_KERNELS, "--out", "--json"),
+        *("--model", "--gpu", "--rows", "--contexts", "--slots", "--seconds", *_MODEL, *_KERNELS, "--out", "--json")
     ],
     "train": [
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),

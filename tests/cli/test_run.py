@@ -148,10 +148,7 @@ def test_run_output_fits_80_columns(finished: Finished) -> None:
 
 def test_show_json_gives_the_files_again(cli: Any, finished: Finished) -> None:
     shown = json.loads(cli("show", finished.folder, "--json").out)
-    assert shown == {
-        "run": json.loads((finished.folder / "run.json").read_text()),
-        "summary": finished.summary,
-    }
+    assert shown == {"run": json.loads((finished.folder / "run.json").read_text()), "summary": finished.summary}
     assert json.loads(cli("show", finished.folder, "--requests", "--json").out)["requests"] == finished.requests
 
 

@@ -23,8 +23,7 @@ def test_a_rating_is_found(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "Rating: 8", "[[eight]]", "[[8/10]]", "[[-3]]", "[[ 8 ]]", "[[0]]", "[[11]]", "[[85]]", "see [12]"],
+    "text", ["", "Rating: 8", "[[eight]]", "[[8/10]]", "[[-3]]", "[[ 8 ]]", "[[0]]", "[[11]]", "[[85]]", "see [12]"]
 )
 def test_anything_else_is_no_rating_and_never_nought(text: str) -> None:
     assert rating(text) is None
