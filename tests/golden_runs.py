@@ -13,21 +13,9 @@ from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment
 from specbench.results.schema import PHASES, GpuTrace, RequestRecord, TaskSpec
 
 _TEXTS = [
-    "def",
-    " add",
-    "(a",
-    ", b",
-    "):",
-    "\n",
-    "    return",
-    " a",
-    " +",
-    " b",
-    "<script>",
-    "alert(1)",
-    "</script>",
-    "•",
-] + [" x"] * 12
+    "def", " add", "(a", ", b", "):", "\n", "    return", " a", " +", " b", "<script>", "alert(1)", "</script>", "•",
+    *[" x"] * 12,
+]  # fmt: skip
 
 
 def write(out: Path) -> list[Path]:

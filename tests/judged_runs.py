@@ -45,27 +45,19 @@ def records(texts: Texts) -> list[RequestRecord]:
 def config(texts: Texts, **task: object) -> RunConfig:
     """The configuration of a run of these answers."""
     prompts = len(next(iter(texts.values())))
+    options = {"style": "chat", "history": "own", "temperatures": "zero", **task}
     spec = TaskSpec(
-        name="mt-bench",
-        version=1,
-        options={"style": "chat", "history": "own", "temperatures": "zero", **task},
-        prompts=prompts,
-        requests=2 * prompts,
-        metric="",
-        judge=True,
+        name="mt-bench", version=1, options=options, prompts=prompts, requests=2 * prompts, metric="", judge=True,
         prompts_sha256="0",
-    )
+    )  # fmt: skip
     return toys.config(list(texts), prompts).model_copy(update={"task": spec})
 
 
 def folder(out: Path, texts: Texts) -> Path:
     """A run folder with these answers, not finished."""
     made = config(texts)
-    run = {
-        "created_utc": "2026-01-02T03:04:05+00:00",
-        **made.model_dump(mode="json"),
-        "environment": {"device": {"name": "cpu"}},
-    }
+    content = {"created_utc": "2026-01-02T03:04:05+00:00", "environment": {"device": {"name": "cpu"}}}
+    run = made.model_dump(mode="json") | content
     with RunFolder.create(out, "toy", made.digest(), run) as created:
         for line in records(texts):
             created.log.append(line.model_dump(mode="json"))

@@ -29,8 +29,7 @@ def named(said: Any) -> str:
 
 
 def test_the_newest_by_the_time_in_its_name_is_shown_and_named(cli: Any, here: Path) -> None:
-    said = cli("show", "latest")
-    assert said.code == 0
+    said = cli.ok("show", "latest")
     assert said.err == f"latest: results/{NEWEST}\n"
     assert said.out == cli("show", here / "results" / NEWEST).out
 
@@ -63,8 +62,7 @@ def sweep(here: Path) -> Path:
 @pytest.mark.parametrize("make", [older_version, unfinished, deeper, sweep], ids=lambda make: make.__name__)
 def test_what_is_newer_is_found_wherever_it_lies(cli: Any, here: Path, make: Callable[[Path], Path]) -> None:
     path = make(here)
-    said = cli("show", "latest")
-    assert said.code == 0, said.err
+    said = cli.ok("show", "latest")
     assert named(said) == str(path.relative_to(here))
 
 
@@ -106,10 +104,9 @@ def test_every_command_that_reads_folders_takes_it(cli: Any, here: Path, command
 
 def test_none_is_an_error_that_says_where_was_looked(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    said = cli("show", "latest")
-    assert said.code == 2
     assert (
-        said.error == "error: no run, sweep or profile in results/, profiles/, runs/ or sweeps/ here; name its folder"
+        cli.refused(2, "show", "latest")
+        == "error: no run, sweep or profile in results/, profiles/, runs/ or sweeps/ here; name its folder"
     )
 
 

@@ -67,9 +67,6 @@ def accept(*paths: Path) -> Iterator[None]:
 def run(code: str, folder: Path) -> tuple[int, str, str]:
     """Runs code in a process of its own that accepts ``folder``, and calls it so: exit code and what was printed."""
     code = f"import sys, small_data\nfrom pathlib import Path\nfolder = Path({str(folder)!r})\n{code}"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys\nsys.path.append({str(Path(__file__).parents[1])!r})\n{code}"],
-        capture_output=True,
-        text=True,
-    )
+    code = f"import sys\nsys.path.append({str(Path(__file__).parents[1])!r})\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr

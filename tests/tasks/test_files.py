@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,10 +130,3 @@ def test_another_file_than_the_published_one_and_none_are_refused(task_data: Pat
         there.append(path)
     with small_data.accept(*there):
         module.Task(module.Options(**options), tmp_path)
-
-
-def test_the_short_name_is_refused() -> None:
-    root = Path(__file__).parents[2]
-    for name in ("tasks", "methods"):
-        found = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=root, capture_output=True, text=True)
-        assert f"ImportError: import specbench.{name}" in found.stderr

@@ -74,9 +74,7 @@ def test_a_file_per_method_with_fastchats_fields(tmp_path: Path, asked: Mapping[
     assert exported(tmp_path, asked) == files  # and again, over the first
 
 
-def test_repeats_are_choices_and_unfinished_questions_are_left_out(
-    tmp_path: Path, asked: Mapping[str, Question]
-) -> None:
+def test_repeats_are_choices_and_unfinished_ones_are_left_out(tmp_path: Path, asked: Mapping[str, Question]) -> None:
     config = judged_runs.config(TEXTS).model_copy(update={"repeats": 2})
     records = [r for r in judged_runs.records(TEXTS) if r.method == "ar" and r.request_id != "ar|111|0|2"]
     records += [judged_runs.record("ar", "81", turn, f"again {turn}", repeat=1) for turn in (1, 2)]
@@ -99,7 +97,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, asked: Mapping[
         exported(tmp_path, asked)
 
 
-def test_judgments_of_the_exported_answers_come_back(
+def test_judgments_of_exported_answers_come_back(
     tmp_path: Path, asked: Mapping[str, Question], task_data: Path
 ) -> None:
     files = exported(tmp_path, asked)
@@ -120,9 +118,7 @@ def test_judgments_of_the_exported_answers_come_back(
     assert len((tmp_path / "judgments.jsonl").read_text().splitlines()) == 8
 
 
-def test_a_judgment_of_another_text_is_none_of_this_run(
-    tmp_path: Path, asked: Mapping[str, Question], task_data: Path
-) -> None:
+def test_a_judgment_of_another_text_is_not_ours(tmp_path: Path, asked: Mapping[str, Question], task_data: Path) -> None:
     rows = gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
     rows[0]["user_prompt"] = rows[0]["user_prompt"].replace("A travel blog.", "A poem.")
     file = write(tmp_path / "gpt-4_single.jsonl", rows)
