@@ -98,8 +98,6 @@ def test_a_notebook_shows_a_table_whose_texts_are_escaped(tmp_path: Path) -> Non
     ("values", "error", "sentence"),
     [
         ({"task": "humaneval,gsm8k"}, UsageError, "takes one task"),
-        ({"limit": "2"}, UsageError, "--limit '2': input should be a valid integer"),
-        ({"metod": "ar"}, UsageError, "unknown option 'metod'; did you mean method"),
         ({"method": "jacoby"}, UsageError, "unknown method 'jacoby'; did you mean jacobi?"),
         ({"graphs": "on", "device": "cpu"}, EnvironmentRefused, "CUDA graphs need a CUDA device"),
     ],

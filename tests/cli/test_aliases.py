@@ -83,12 +83,6 @@ def test_a_preset_of_the_alias_is_told_by_its_options(entry: dict[str, Any]) -> 
     assert plan().methods[1].max_rows == 24, "an option wins over the preset"
 
 
-def test_another_method_is_left_alone(entry: dict[str, Any]) -> None:
-    made = plan("toy", "jacobi")
-    assert [method.label for method in made.methods] == ["ar", "jacobi"]
-    assert made.notes == ()
-
-
 def test_what_suits_the_model_is_set_where_that_method_runs_and_a_setting_wins(entry: dict[str, Any]) -> None:
     entry["suits"] = {"lookahead": {"window_size": 3, "ngram_size": 4}}
     assert [method.label for method in plan().methods] == ["ar", "jf"]
@@ -98,9 +92,8 @@ def test_what_suits_the_model_is_set_where_that_method_runs_and_a_setting_wins(e
     assert (spec.options["window_size"], spec.options["ngram_size"]) == (3, 2)
 
 
-def test_an_alias_without_a_method_gets_the_usual_ones() -> None:
-    for model in ("smollm2-135m", "config:tiny"):
-        made = plan(model)
+def test_an_alias_without_a_method_gets_the_usual_ones_and_another_method_is_left_alone(entry: dict[str, Any]) -> None:
+    for made in (plan("smollm2-135m"), plan("config:tiny"), plan("toy", "jacobi")):
         assert [method.label for method in made.methods] == ["ar", "jacobi"]
         assert made.notes == ()
 
@@ -168,15 +161,16 @@ def test_check_lossless_says_it_once(cli: Any, checkpoint: dict[str, Any]) -> No
     said = cli.ok("check-lossless", "--model", "toy", "--limit", 1, "--max-new-tokens", 6, "--seeds", "0,1", "--json")
     expected = line(checkpoint, "--method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false")
     assert said.err.splitlines().count(expected) == 1
-    assert {row["method"] for row in json.loads(said.out)["rows"]} == {"jf"}
+    found = json.loads(said.out)
+    assert (found["ok"], found["strict"]) == (True, True)
+    told = [(row["method"], row["temperature"], row["seed"], row["verdict"], row["exact"]) for row in found["rows"]]
+    assert told[:2] == [("jf", 0, 0, "exact", 1), ("jf", 1, 0, "exact", 1)], "greedy has no seed"
+    assert told[2][1:3] == (1, 1)
 
 
-def test_nothing_is_said_where_nothing_is_set(cli: Any) -> None:
-    said = cli.ok("check-lossless", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 2, "--temperatures", 0)
-    assert said.err.splitlines()[0] == "loading config:tiny …"
-
-
-def test_help_tells_both_defaults(cli: Any) -> None:
+def test_nothing_is_said_where_nothing_is_set_and_help_tells_both_defaults(cli: Any) -> None:
+    given = ("--model", "config:tiny", "--limit", 1, "--max-new-tokens", 2, "--temperatures", 0)
+    assert cli.ok("check-lossless", *given).err.splitlines()[0] == "loading config:tiny …"
     for command in ("run", "check-lossless"):
         assert "ar,jacobi, or the alias's" in cli(command, "--help", columns=160).out
 

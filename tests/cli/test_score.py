@@ -40,13 +40,10 @@ def test_a_text_that_is_right_now_counts_and_what_was_measured_stays(cli: Any, c
     lines = [json.loads(line) for line in (copy / "requests.jsonl").read_text().splitlines()]
     right = "    " + "\n    ".join(
         [
-            "for i, a in enumerate(numbers):",
-            "    for b in numbers[i + 1:]:",
-            "        if abs(a - b) < threshold:",
-            "            return True",
-            "return False",
+            "for i, a in enumerate(numbers):", "    for b in numbers[i + 1:]:", "        if abs(a - b) < threshold:",
+            "            return True", "return False",
         ]
-    )
+    )  # fmt: skip
     for line in lines:
         if (line["method"], line["prompt_id"]) == ("jacobi", "HumanEval/0"):
             line["text"] = right

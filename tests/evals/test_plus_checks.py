@@ -192,23 +192,15 @@ def test_values_compare_as_in_evalplus(out: Any, expected: Any, atol: float, equ
 @pytest.mark.parametrize(
     ("rule", "out", "expected", "args", "equal"),
     [
-        ("set", [1, 2, 2], (2, 1), (), True),
-        ("set", [1, 2, 3], (2, 1), (), False),
-        ("set", [[1]], ([1],), (), False),
-        ("not_none", "x", codec.Opaque("<re.Match object>"), (), True),
-        ("not_none", None, codec.Opaque("<re.Match object>"), (), False),
-        ("not_none", False, None, (), True),
-        ("not_none", True, "Found", (), True),
-        ("pyramid", 33, 0, (3, 4), False),
-        ("pyramid", 35, 0, (3, 4), True),
-        ("digits", 1, 99, (123, 1124), False),
-        ("digits", 1003, 0, (9, 10), False),
-        ("digits", 10, 0, (9, 10), True),
-        ("polynomial", -0.5, 7.0, ([1, 2],), True),
-        ("polynomial", -0.49, -0.5, ([1, 2],), False),
+        ("set", [1, 2, 2], (2, 1), (), True), ("set", [1, 2, 3], (2, 1), (), False),
+        ("set", [[1]], ([1],), (), False), ("not_none", "x", codec.Opaque("<re.Match object>"), (), True),
+        ("not_none", None, codec.Opaque("<re.Match object>"), (), False), ("not_none", False, None, (), True),
+        ("not_none", True, "Found", (), True), ("pyramid", 33, 0, (3, 4), False), ("pyramid", 35, 0, (3, 4), True),
+        ("digits", 1, 99, (123, 1124), False), ("digits", 1003, 0, (9, 10), False), ("digits", 10, 0, (9, 10), True),
+        ("polynomial", -0.5, 7.0, ([1, 2],), True), ("polynomial", -0.49, -0.5, ([1, 2],), False),
         ("polynomial", None, -0.5, ([1, 2],), False),
     ],
-)
+)  # fmt: skip
 def test_special_rules(rule: str, out: Any, expected: Any, args: Any, equal: bool) -> None:
     assert rule in differential.RULES
     assert holds(out, expected, rule, 1e-4 if rule == "polynomial" else 0, args) is equal
@@ -309,14 +301,11 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("def f(): pass", "def f(): pass"),
-        ("Sure:\n```python\na\n```\nand\n```python\nb\n```", "a"),
-        ("Run it:\n```bash\nls\n```\n```py\na\n```", "a"),
-        ("```\na\n```", "a"),
-        ("```Python\na", "a"),
+        ("def f(): pass", "def f(): pass"), ("Sure:\n```python\na\n```\nand\n```python\nb\n```", "a"),
+        ("Run it:\n```bash\nls\n```\n```py\na\n```", "a"), ("```\na\n```", "a"), ("```Python\na", "a"),
         (" ```python\n    a\n```", "    a"),
     ],
-)
+)  # fmt: skip
 def test_the_first_python_block(text: str, code: str) -> None:
     assert first_block(text) == code
 

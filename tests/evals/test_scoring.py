@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -98,6 +97,7 @@ def test_chat_runs_are_scored_as_chat_and_one_without_requests_gives_an_empty_fi
         (lambda run: folder(run, [], name="humanevil"), "did you mean humaneval"),
         (lambda run: folder(run, [], options={"stile": "chat"}), "did you mean style"),
         (lambda run: folder(run, [RIGHT], style="auto"), "style"),
+        (lambda run: None, "no file"),  # in the data folder, which is passed on
         (lambda run: (run / "requests.jsonl").write_text("{\n"), "line 1"),
         (lambda run: (run / "requests.jsonl").write_text('{"request_id": "a", "prompt_id": "b"}\n'), "line 1.*'text'"),
     ],
@@ -107,7 +107,7 @@ def test_a_run_that_cannot_be_scored_is_named(tmp_path: Path, damage: Any, messa
     (run / "verdicts.jsonl").write_text("older\n")
     damage(run)
     with pytest.raises(UsageError, match=message):
-        score_run(run)
+        score_run(run, data_dir=tmp_path if message == "no file" else None)
     assert (run / "verdicts.jsonl").read_text() == "older\n"
 
 
@@ -123,11 +123,6 @@ def test_a_failed_write_keeps_the_older_verdicts(tmp_path: Path, monkeypatch: py
         score_run(run)
     assert (run / "verdicts.jsonl").read_text() == "older\n"
     assert sorted(os.listdir(run)) == ["requests.jsonl", "run.json", "verdicts.jsonl"]
-
-
-def test_the_data_folder_is_passed_on(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
-        score_run(folder(tmp_path / "run", [RIGHT]), data_dir=tmp_path)
 
 
 def command(*arguments: str | Path, module: str = "specbench.evals") -> subprocess.CompletedProcess[str]:

@@ -22,19 +22,12 @@ from specbench.evals import data
 Row = dict[str, Any]
 
 FILES: dict[str, list[Row]] = {
-    "HumanEval.jsonl.gz": humaneval.PROBLEMS,
-    "HumanEvalPlus-v0.1.10.jsonl.gz": humaneval.PLUS_PROBLEMS,
-    "MbppPlus-v0.2.0.jsonl.gz": mbpp.PLUS,
-    "mbpp.jsonl": mbpp.ROWS,
-    "sanitized-mbpp.json": mbpp.SANITIZED,
-    "gsm8k_test.jsonl": gsm8k.TEST,
-    "gsm8k_train.jsonl": gsm8k.TRAIN,
-    "math500.jsonl": math500.ROWS,
-    "mt_bench_question.jsonl": mt_bench.QUESTIONS,
-    "mt_bench_reference_gpt4.jsonl": mt_bench.REFERENCES,
-    "mt_bench_judge_prompts.jsonl": mt_bench.JUDGE_PROMPTS,
-    "spec_bench_question.jsonl": mt_bench.SPEC_BENCH,
-}
+    "HumanEval.jsonl.gz": humaneval.PROBLEMS, "HumanEvalPlus-v0.1.10.jsonl.gz": humaneval.PLUS_PROBLEMS,
+    "MbppPlus-v0.2.0.jsonl.gz": mbpp.PLUS, "mbpp.jsonl": mbpp.ROWS, "sanitized-mbpp.json": mbpp.SANITIZED,
+    "gsm8k_test.jsonl": gsm8k.TEST, "gsm8k_train.jsonl": gsm8k.TRAIN, "math500.jsonl": math500.ROWS,
+    "mt_bench_question.jsonl": mt_bench.QUESTIONS, "mt_bench_reference_gpt4.jsonl": mt_bench.REFERENCES,
+    "mt_bench_judge_prompts.jsonl": mt_bench.JUDGE_PROMPTS, "spec_bench_question.jsonl": mt_bench.SPEC_BENCH,
+}  # fmt: skip
 
 
 def lines(rows: Iterable[Any]) -> str:

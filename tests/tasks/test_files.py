@@ -69,18 +69,13 @@ def test_a_row_with_a_bad_field_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("gsm8k_test.jsonl", {"answer": "Two."}),
-        ("gsm8k_test.jsonl", {"answer": "#### two"}),
-        ("math500.jsonl", {"solution": "2"}),
-        ("math500.jsonl", {"answer": ""}),
-        ("mt_bench_question.jsonl", {"turns": ["a"]}),
-        ("mt_bench_question.jsonl", {"turns": ["a", 3]}),
-        ("mt_bench_question.jsonl", {"category": "cooking"}),
-        ("mt_bench_question.jsonl", {"question_id": "82"}),
-        ("spec_bench_question.jsonl", {"turns": []}),
-        ("spec_bench_question.jsonl", {"category": "poems"}),
+        ("gsm8k_test.jsonl", {"answer": "Two."}), ("gsm8k_test.jsonl", {"answer": "#### two"}),
+        ("math500.jsonl", {"solution": "2"}), ("math500.jsonl", {"answer": ""}),
+        ("mt_bench_question.jsonl", {"turns": ["a"]}), ("mt_bench_question.jsonl", {"turns": ["a", 3]}),
+        ("mt_bench_question.jsonl", {"category": "cooking"}), ("mt_bench_question.jsonl", {"question_id": "82"}),
+        ("spec_bench_question.jsonl", {"turns": []}), ("spec_bench_question.jsonl", {"category": "poems"}),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_cannot_be_is_named(tmp_path: Path, name: str, change: dict[str, Any]) -> None:
     first, second, *_ = small_data.FILES[name]
     (field,) = change

@@ -223,10 +223,16 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "passed"), ANSWERS)
-def test_hand_written_answers(chat: Task, monkeypatch: pytest.MonkeyPatch, name: str, text: str, passed: bool) -> None:
-    ask = task.Task._ask  # lm-eval's own two metrics cost as much as the verdict, and are looked at above
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict without lm-eval's own two metrics, which cost as much again."""
+    ask = task.Task._ask
     monkeypatch.setattr(task.Task, "_ask", lambda self, job, s: {} if "solution" in job else ask(self, job, s))
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("name", "text", "passed"), ANSWERS)
+def test_hand_written_answers(chat: Task, name: str, text: str, passed: bool) -> None:
     found = chat.score(named(name), text)
     assert (found.passed, found.reason) == (passed, "pass" if passed else "fail"), found.detail
 
@@ -252,6 +258,7 @@ def test_an_answer_that_hangs_or_crashes_the_judge_fails_and_the_next_is_scored(
     verdict = chat.score(named("whole"), f"\\boxed{{{box}}}")
     assert time.monotonic() - start < 60
     assert (verdict.passed, verdict.reason in ("timeout", "memory")) == (False, True), verdict
+    assert verdict.also == {"exact_match": False, "lm_eval": False}
     assert chat.score(named("whole"), "\\boxed{9}").passed
 
 
@@ -289,12 +296,12 @@ def test_verdicts_import_no_torch(chat: Task) -> None:
     assert not [pid for pid in judges if "libtorch" in Path(f"/proc/{pid}/maps").read_text()]
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_hung_judge_is_a_timeout(chat: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """Last, since it costs the judge that all others have asked."""
     monkeypatch.setattr(task, "WALL_S", 0.3)
-    monkeypatch.setattr(task, "LM_EVAL_WALL_S", 0.3)
     start = time.monotonic()
     verdict = chat.score(named("whole"), "\\boxed{9^{9^{9^{9^9}}}}")
-    assert time.monotonic() - start < 20  # most of it the start of another judge
+    assert time.monotonic() - start < 20
     assert (verdict.passed, verdict.reason) == (False, "timeout")
     assert verdict.also == {"exact_match": False, "lm_eval": False}
