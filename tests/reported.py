@@ -79,7 +79,7 @@ def answers(
     """An answer to each prompt; of later prompts it takes a little longer, so that intervals have a width."""
     found = []
     for at in range(prompts) if isinstance(prompts, int) else prompts:
-        counts = {"tokens": output_tokens, "forwards": target_forwards, "rows": 4 * target_forwards}
+        counts: dict[str, Any] = {"tokens": output_tokens, "forwards": target_forwards, "rows": 4 * target_forwards}
         one = record(label, f"p/{at}", decode_s=decode_s * (1 + at / 64), **counts)
         found.append(one.model_copy(update={key: _of(value, at) for key, value in more.items()}))
     return found

@@ -163,9 +163,10 @@ def test_check_lossless_says_it_once(cli: Any, checkpoint: dict[str, Any]) -> No
     assert said.err.splitlines().count(expected) == 1
     found = json.loads(said.out)
     assert (found["ok"], found["strict"]) == (True, True)
-    told = [(row["method"], row["temperature"], row["seed"], row["verdict"], row["exact"]) for row in found["rows"]]
-    assert told[:2] == [("jf", 0, 0, "exact", 1), ("jf", 1, 0, "exact", 1)], "greedy has no seed"
-    assert told[2][1:3] == (1, 1)
+    assert {(row["method"], row["verdict"], row["exact"]) for row in found["rows"]} == {("jf", "exact", 1)}
+    greedy, *sampled = [(row["temperature"], row["seed"]) for row in found["rows"]]
+    assert greedy == (0, 0), "greedy has no seed"
+    assert [seed for _, seed in sampled] == [0, 1] * (len(sampled) // 2) != []
 
 
 def test_nothing_is_said_where_nothing_is_set_and_help_tells_both_defaults(cli: Any) -> None:

@@ -113,8 +113,9 @@ def test_a_conversation_interrupted_after_any_turn_goes_on_as_if_it_had_not_been
             error = cli.refused(130, "run", *TINY, "--out", out, *command)
             assert error == "error: interrupted; finished requests are kept, repeat the command to go on"
             assert len(records(out)) == done
-    (folder,) = out.iterdir()
-    assert "This run is not complete; repeat its command to go on." in cli.ok("show", folder).out
+            if done == 1:
+                (folder,) = out.iterdir()
+                assert "This run is not complete; repeat its command to go on." in cli.ok("show", folder).out
     _, resumed = run(cli, out, *command)
     assert ids(resumed) == ids(unbroken)
     assert [r.prompt_tokens for r in resumed] == [r.prompt_tokens for r in unbroken]
