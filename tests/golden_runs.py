@@ -13,21 +13,9 @@ from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment
 from specbench.results.schema import PHASES, GpuTrace, RequestRecord, TaskSpec
 
 _TEXTS = [
-    "def",
-    " add",
-    "(a",
-    ", b",
-    "):",
-    "\n",
-    "    return",
-    " a",
-    " +",
-    " b",
-    "<script>",
-    "alert(1)",
-    "</script>",
-    "•",
-] + [" x"] * 12
+    "def", " add", "(a", ", b", "):", "\n", "    return", " a", " +", " b", "<script>", "alert(1)", "</script>", "•",
+    *[" x"] * 12,
+]  # fmt: skip
 
 
 def write(out: Path) -> list[Path]:
@@ -50,14 +38,11 @@ def _code(out: Path) -> Path:
         *answers("jacobi#2", 8, output_tokens=26, target_forwards=20, decode_s=1.5, draft_forwards=40),
     ]
     path = reported.folder(
-        out,
-        reported.config(["lookahead", "jacobi", "jacobi#2"], 8),
-        records,
-        lossless=dict.fromkeys(["ar", "lookahead", "jacobi"], EXACT),
-        right=lambda one: one.prompt_id < "p/6",
+        out, reported.config(["lookahead", "jacobi", "jacobi#2"], 8), records,
+        lossless=dict.fromkeys(["ar", "lookahead", "jacobi"], EXACT), right=lambda one: one.prompt_id < "p/6",
         metrics=("base", "plus"),
         engine={"attention": "triton", "why": "auto: 1.3 times flash", "graphs": 14, "capture_s": 2.5},
-    )
+    )  # fmt: skip
     band = {"value": 3.0, "low": 2.5, "high": 3.5}
     projection = {"gpu": "b200", "device": "NVIDIA A100-SXM4-80GB", "context": 100, "schema_version": 1}
     rows = {"ar": {"decode_tok_s": band}, "lookahead": {"decode_tok_s": band, "speedup": band}}

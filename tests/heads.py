@@ -12,22 +12,11 @@ from specbench.methods.jetspec.head import DraftHead
 
 HIDDEN, HEADS, KV_HEADS, SIZE = 24, 4, 2, 8
 TINY: dict[str, Any] = {
-    "architectures": ["DFlashDraftModel"],
-    "model_type": "qwen3",
-    "hidden_size": HIDDEN,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": SIZE,
-    "num_target_layers": 12,
-    "block_size": 6,
-    "rope_theta": 1000000,
-    "rope_scaling": None,
-    "rms_norm_eps": 1e-6,
-    "vocab_size": 50,
-    "dflash_config": {"mask_token_id": 49, "causal_head": True},
-}
+    "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "hidden_size": HIDDEN, "intermediate_size": 40,
+    "num_hidden_layers": 3, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": SIZE,
+    "num_target_layers": 12, "block_size": 6, "rope_theta": 1000000, "rope_scaling": None, "rms_norm_eps": 1e-6,
+    "vocab_size": 50, "dflash_config": {"mask_token_id": 49, "causal_head": True},
+}  # fmt: skip
 
 
 def head(causal: bool = True, seed: int = 0) -> DraftHead:

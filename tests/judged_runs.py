@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import sweep_workers
 import toys
 
 from specbench.evals.judge.judge import Answer, answers
@@ -12,7 +14,7 @@ from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
 from specbench.evals.task import Question
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import JudgeSpec
-from specbench.results.schema import RequestRecord, RunConfig, TaskSpec, request_key
+from specbench.results.schema import RequestRecord, RunConfig, TaskSpec
 
 FILES = ("mt_bench_question.jsonl", "mt_bench_reference_gpt4.jsonl", "mt_bench_judge_prompts.jsonl")
 
@@ -23,13 +25,8 @@ Texts = Mapping[str, Mapping[str, Sequence[str]]]  # method -> prompt id -> answ
 
 def record(method: str, prompt: str, turn: int, text: str, repeat: int = 0) -> RequestRecord:
     """An answer, its times of no interest."""
-    return RequestRecord(
-        request_id=request_key(method, prompt, repeat, turn), method=method, prompt_id=prompt, repeat=repeat, turn=turn,
-        category=CATEGORIES[prompt], prompt_tokens=5, output_ids=[1, 2], text=text, finish_reason="stop",
-        output_tokens=2, overshoot_tokens=0, stop_tail_tokens=0, accepted_lengths=[1], tree_rows=1,
-        target_forwards=1, draft_forwards=0, start_s=0.0, segment=0, ttft_s=1.0, decode_s=1.0, latency_s=2.0,
-        prefill_share_s=1.0, decode_share_s=1.0,
-    )  # fmt: skip
+    made = sweep_workers.record(method, prompt, repeat=repeat, turn=turn, tokens=2, forwards=1, text=text)
+    return made.model_copy(update={"category": CATEGORIES[prompt], "finish_reason": "stop"})
 
 
 def records(texts: Texts) -> list[RequestRecord]:
@@ -45,27 +42,19 @@ def records(texts: Texts) -> list[RequestRecord]:
 def config(texts: Texts, **task: object) -> RunConfig:
     """The configuration of a run of these answers."""
     prompts = len(next(iter(texts.values())))
+    options = {"style": "chat", "history": "own", "temperatures": "zero", **task}
     spec = TaskSpec(
-        name="mt-bench",
-        version=1,
-        options={"style": "chat", "history": "own", "temperatures": "zero", **task},
-        prompts=prompts,
-        requests=2 * prompts,
-        metric="",
-        judge=True,
+        name="mt-bench", version=1, options=options, prompts=prompts, requests=2 * prompts, metric="", judge=True,
         prompts_sha256="0",
-    )
+    )  # fmt: skip
     return toys.config(list(texts), prompts).model_copy(update={"task": spec})
 
 
 def folder(out: Path, texts: Texts) -> Path:
     """A run folder with these answers, not finished."""
     made = config(texts)
-    run = {
-        "created_utc": "2026-01-02T03:04:05+00:00",
-        **made.model_dump(mode="json"),
-        "environment": {"device": {"name": "cpu"}},
-    }
+    content = {"created_utc": "2026-01-02T03:04:05+00:00", "environment": {"device": {"name": "cpu"}}}
+    run = made.model_dump(mode="json") | content
     with RunFolder.create(out, "toy", made.digest(), run) as created:
         for line in records(texts):
             created.log.append(line.model_dump(mode="json"))
@@ -75,6 +64,20 @@ def folder(out: Path, texts: Texts) -> Path:
 def rated(texts: Texts, questions: Mapping[str, Question], data: Path) -> list[Answer]:
     """The answers with their judge prompts."""
     return answers(records(texts), questions, JudgePrompts(data))
+
+
+def gen_judgment(rows: list[dict[str, Any]], asked: Mapping[str, Question], data: Path, score: float) -> list[Any]:
+    """What FastChat's gen_judgment.py makes of an answer file: a line for each turn, the prompt in it."""
+    prompts, found = JudgePrompts(data), []
+    for row in rows:
+        for turn in (1, 2):
+            made = prompts.render(asked[str(row["question_id"])], row["choices"][0]["turns"][:turn])
+            found.append(
+                {"question_id": row["question_id"], "model": row["model_id"], "judge": ["gpt-4", made.name],
+                 "user_prompt": made.user, "judgment": f"Rating: [[{score}]]", "score": score, "turn": turn,
+                 "tstamp": 1.5}
+            )  # fmt: skip
+    return found
 
 
 class ToyJudge:

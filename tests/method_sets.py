@@ -27,12 +27,7 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"n": 6, "init": "uniform", "prefill_draft": False},
         {"n": 4, "window": "sliding", "prefill_draft": False},
     ],
-    "cllm": [
-        {"n": 4},
-        {"n": 1},
-        {"n": 4, "init": "pad"},
-        {"n": 6, "init": "uniform"},
-    ],
+    "cllm": [{"n": 4}, {"n": 1}, {"n": 4, "init": "pad"}, {"n": 6, "init": "uniform"}],
     "lookahead": [
         {"W": 3, "N": 4, "G": 2},
         {"W": 1, "N": 2, "G": 1, "pool_from_prompt": True},  # no guess but the pool's
@@ -75,11 +70,7 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"retrieval": "pld", "tie": "first"},
         {"retrieval": "off", "fill": "stale_root"},
     ],
-    "sps": [
-        {"k": 3},
-        {"k": 1},
-        {"k": 8},
-    ],
+    "sps": [{"k": 3}, {"k": 1}, {"k": 8}],
     "jetspec": [
         {"budget": 40, "width": 36},
         {"tree": "accum-logp", "budget": 48, "width": 40, "depth": 2},

@@ -100,10 +100,7 @@ SUPPORTED: dict[str, _Recipe] = {
 REFUSED: dict[str, tuple[_Recipe, str]] = {
     "soft-capping": ((Gemma2Config, Gemma2ForCausalLM, {"vocab_size": 97}), "softcap"),
     "sinks": ((GptOssConfig, GptOssForCausalLM, {"vocab_size": 97, **_MOE}), "s_aux"),
-    "old-style": (
-        (BloomConfig, BloomForCausalLM, {"vocab_size": 97, "n_layer": 2, "n_head": 4}),
-        "AttentionInterface",
-    ),
+    "old-style": ((BloomConfig, BloomForCausalLM, {"vocab_size": 97, "n_layer": 2, "n_head": 4}), "AttentionInterface"),
     "chunked": (
         (Llama4TextConfig, Llama4ForCausalLM, {"vocab_size": 97, "intermediate_size_mlp": 48, **_MOE}),
         "chunked_attention",

@@ -61,15 +61,9 @@ def lm_eval_run(
     )
     model = Replay(answer)
     with contextlib.redirect_stderr(io.StringIO()):  # its progress bars
-        found = lm_eval.simple_evaluate(
-            model=model,
-            tasks=["replayed"],
-            task_manager=lm_eval.tasks.TaskManager(include_path=[str(folder)], include_defaults=False),
-            bootstrap_iters=0,
-            log_samples=True,
-            limit=limit,
-            **options,
-        )
+        manager = lm_eval.tasks.TaskManager(include_path=[str(folder)], include_defaults=False)
+        options |= {"bootstrap_iters": 0, "log_samples": True, "limit": limit}
+        found = lm_eval.simple_evaluate(model=model, tasks=["replayed"], task_manager=manager, **options)
     samples: dict[str, dict[int, dict[str, Any]]] = {}
     for sample in found["samples"]["replayed"]:
         samples.setdefault(sample["filter"], {})[sample["doc_id"]] = sample

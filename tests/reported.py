@@ -79,10 +79,8 @@ def answers(
     """An answer to each prompt; of later prompts it takes a little longer, so that intervals have a width."""
     found = []
     for at in range(prompts) if isinstance(prompts, int) else prompts:
-        took = decode_s * (1 + at / 64)
-        one = record(
-            label, f"p/{at}", tokens=output_tokens, forwards=target_forwards, rows=4 * target_forwards, decode_s=took
-        )
+        counts: dict[str, Any] = {"tokens": output_tokens, "forwards": target_forwards, "rows": 4 * target_forwards}
+        one = record(label, f"p/{at}", decode_s=decode_s * (1 + at / 64), **counts)
         found.append(one.model_copy(update={key: _of(value, at) for key, value in more.items()}))
     return found
 
@@ -93,16 +91,12 @@ def _of(value: Any, at: int) -> Any:
 
 def traced(texts: Sequence[str], accepts: Sequence[int], origins: str, words: Sequence[str]) -> dict[str, Any]:
     """What a record of these tokens says of them, for ``answers``."""
-    trace = TokenTrace(
-        words=list(words), origins=origins, rows=[5] * len(accepts), chars=[len(text) for text in texts], tail=""
-    )
-    counts = {
-        "output_tokens": len(texts),
-        "target_forwards": len(accepts),
-        "accepted_lengths": list(accepts),
-        "tree_rows": 5 * len(accepts),
-    }
-    return {"output_ids": list(range(len(texts))), "text": "".join(texts), "tokens": trace, **counts}
+    steps, chars = len(accepts), [len(text) for text in texts]
+    return {
+        "output_ids": list(range(len(texts))), "text": "".join(texts), "output_tokens": len(texts),
+        "tokens": TokenTrace(words=list(words), origins=origins, rows=[5] * steps, chars=chars, tail=""),
+        "target_forwards": steps, "accepted_lengths": list(accepts), "tree_rows": 5 * steps,
+    }  # fmt: skip
 
 
 def folder(

@@ -43,13 +43,6 @@ def visible(site: Path) -> Iterator[None]:
 
 def python(*args: object, cwd: Path, site: Path | None = None) -> subprocess.CompletedProcess[str]:
     """``python *args`` in ``cwd``, with what is in ``site`` besides all else."""
-    path = {} if site is None else {"PYTHONPATH": str(site)}
-    return subprocess.run(
-        [sys.executable, *map(str, args)],
-        cwd=cwd,
-        env={**os.environ, **path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    env = dict(os.environ) if site is None else {**os.environ, "PYTHONPATH": str(site)}
+    command = [sys.executable, *map(str, args)]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)

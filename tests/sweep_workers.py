@@ -33,20 +33,10 @@ from specbench.sweeps.task import Described, Task
 
 
 def record(
-    label: str,
-    prompt: str,
-    *,
-    repeat: int = 0,
-    turn: int = 1,
-    tokens: int = 11,
-    forwards: int = 10,
-    rows: int | None = None,
-    decode_s: float = 1.0,
-    decode_share_s: float | None = None,
-    segment: int = 0,
-    start_s: float = 0.0,
-    text: str = "",
-) -> RequestRecord:
+    label: str, prompt: str, *, repeat: int = 0, turn: int = 1, tokens: int = 11, forwards: int = 10,
+    rows: int | None = None, decode_s: float = 1.0, decode_share_s: float | None = None, segment: int = 0,
+    start_s: float = 0.0, text: str = "",
+) -> RequestRecord:  # fmt: skip
     """A finished request of ``tokens`` tokens, the first one the prefill's."""
     base, more = divmod(tokens - 1, forwards) if forwards else (0, 0)
     busy = decode_s if decode_share_s is None else decode_share_s

@@ -98,9 +98,7 @@ def test_the_wheel_names_its_licence_and_version(wheel: Path) -> None:
 
 @pytest.mark.parametrize("name", [*LINKED, "methods.ar.decoder", "tasks.humaneval.task"])
 def test_the_folders_under_their_short_names_are_refused(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=ROOT, capture_output=True, text=True)
     top = name.partition(".")[0]
     assert done.returncode == 1
     assert f"ImportError: import specbench.{top}, not {top}" in done.stderr.splitlines()[-1]

@@ -134,13 +134,7 @@ class Engine:
             phases.mark(phase)
 
     def prefill(
-        self,
-        slot: int,
-        ids: Sequence[int],
-        tree: TokenTree | None = None,
-        *,
-        top_k: int = 0,
-        taps: tuple[int, ...] = (),
+        self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, *, top_k: int = 0, taps: Any = ()
     ) -> StepResult:
         self._forward(len(ids) - 1 + (len(tree) if tree else 1))
         self.prompts[slot], self.outputs[slot] = ids, []
@@ -244,13 +238,7 @@ class Walk:
 
 
 def walk(
-    decoder: decoding.Decoder,
-    target: Target,
-    prompt: Sequence[int],
-    tokens: int,
-    *,
-    top_k: int = 0,
-    vocab: int = 50,
+    decoder: decoding.Decoder, target: Target, prompt: Sequence[int], tokens: int, *, top_k: int = 0, vocab: int = 50
 ) -> Walk:
     """Decodes until ``tokens`` tokens are there."""
     engine = Engine(Clock())
@@ -300,14 +288,8 @@ def config(labels: Sequence[str], prompts: int, *, repeats: int = 1, concurrency
         task=TaskSpec(name="t", version=1, options={}, prompts=prompts, prompts_sha256="0"),
         methods=[MethodSpec(label=label, name=label, options={}, lossless=True) for label in labels],
         sampling=SamplingSpec(temperature=0, top_k=0, top_p=1, seed=0),
-        max_new_tokens=8,
-        repeats=repeats,
-        concurrency=concurrency,
-        attention="reference",
-        linears="torch",
-        order_seed=0,
-        trace=False,
-        identity={},
+        max_new_tokens=8, repeats=repeats, concurrency=concurrency, attention="reference", linears="torch",
+        order_seed=0, trace=False, identity={},
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -36,7 +36,37 @@ class Said:
         return lines[-1]
 
 
-Cli = Callable[..., Said]
+class Cli:
+    """``cli("run", "--limit", 1, columns=140)``; the terminal is 80 columns wide unless said otherwise."""
+
+    def __call__(self, *argv: object, columns: int = 80) -> Said:
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            mock.patch.dict(os.environ, COLUMNS=str(columns)),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = main([str(arg) for arg in argv])
+        return Said(code, out.getvalue(), err.getvalue())
+
+    def ok(self, *argv: object, columns: int = 80) -> Said:
+        """What succeeds."""
+        said = self(*argv, columns=columns)
+        assert said.code == 0, said.err
+        return said
+
+    def made(self, out: Path, *argv: object, columns: int = 80) -> Path:
+        """The only folder in ``out`` after a command that writes there."""
+        self.ok(*argv, "--out", out, columns=columns)
+        (folder,) = out.iterdir()
+        return folder
+
+    def refused(self, code: int, *argv: object) -> str:
+        """The error line of what ends with this exit code; what is refused before it began prints nothing else."""
+        said = self(*argv)
+        assert said.code == code, said.err
+        assert said.out == "" or code not in (2, 3)
+        return said.error
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -59,19 +89,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cli() -> Cli:
-    """``cli("run", "--limit", 1, columns=140)``; the terminal is 80 columns wide unless said otherwise."""
-
-    def call(*argv: object, columns: int = 80) -> Said:
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            mock.patch.dict(os.environ, COLUMNS=str(columns)),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            code = main([str(arg) for arg in argv])
-        return Said(code, out.getvalue(), err.getvalue())
-
-    return call
+    return Cli()
 
 
 LIAR = """

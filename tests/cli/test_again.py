@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import run_json
 
 from specbench.common import registry
 from specbench.hardware import environment
@@ -45,36 +47,34 @@ def contents(out: Path) -> dict[Path, tuple[bytes, int]]:
 
 @pytest.mark.parametrize("methods", ["ar,jacobi", "ar,ar"])
 def test_a_finished_run_is_shown_and_not_decoded(
-    cli: Any, command: tuple[object, ...], tmp_path: Path, warmed: list[str], methods: str
+    cli: Any, command: Any, tmp_path: Path, warmed: Any, methods: str
 ) -> None:
     command = (*command, "--method", methods, "--repeats", 2, "--out", tmp_path)
-    first = cli(*command)
-    assert (first.code, warmed) == (0, ["warm-up"])
+    first = cli.ok(*command)
+    assert warmed == ["warm-up"]
     (folder,) = tmp_path.iterdir()
     before = contents(tmp_path)
-    second = cli(*command)
-    assert (second.code, second.out) == (0, first.out)
+    second = cli.ok(*command)
+    assert second.out == first.out
     assert second.err.splitlines() == ["loading config:tiny …", f"done already in {folder}; --again repeats"]
     assert (contents(tmp_path), warmed) == (before, ["warm-up"])
+    third, fourth = (cli.ok(*command, *more, "--json").out for more in ((), ("--again",)))
+    assert [[each["task"] for each in json.loads(text)] for text in (third, fourth)] == [["prompts"]] * 2
+    assert [json.loads(text)[0]["folder"] == str(folder) for text in (third, fourth)] == [True, False]
 
 
-def test_json_is_that_of_the_run(cli: Any, command: tuple[object, ...], tmp_path: Path) -> None:
-    first, second = (cli(*command, "--json", "--out", tmp_path) for _ in range(2))
-    assert "done already in " in second.err
-    assert second.out == first.out
-    assert [each["task"] for each in json.loads(second.out)] == ["prompts"]
-
-
-def test_again_makes_another_run(cli: Any, command: tuple[object, ...], tmp_path: Path, warmed: list[str]) -> None:
-    assert cli(*command, "--out", tmp_path).code == 0
-    said = cli(*command, "--again", "--out", tmp_path)
-    assert (said.code, len(warmed), len([*tmp_path.glob("*/DONE")])) == (0, 2, 2)
+def test_again_makes_another_run(cli: Any, command: Any, tmp_path: Path, warmed: list[str]) -> None:
+    cli.ok(*command, "--out", tmp_path)
+    before = contents(tmp_path)
+    said = cli.ok(*command, "--again", "--out", tmp_path)
+    assert (len(warmed), len([*tmp_path.glob("*/DONE")])) == (2, 2)
+    assert contents(tmp_path).items() > before.items(), "a finished run is never touched again"
     assert "done already" not in said.err
     newest = max(tmp_path.iterdir(), key=lambda path: (len(path.name), path.name))
     assert f"done already in {newest}; " in cli(*command, "--out", tmp_path).err
 
 
-def test_another_command_or_another_out_is_another_run(cli: Any, command: tuple[object, ...], tmp_path: Path) -> None:
+def test_another_command_or_another_out_is_another_run(cli: Any, command: Any, tmp_path: Path) -> None:
     assert cli(*command, "--out", tmp_path / "a").code == 0
     for more in (("--seed", 1, "--out", tmp_path / "a"), ("--out", tmp_path / "b")):
         said = cli(*command, *more)
@@ -82,19 +82,17 @@ def test_another_command_or_another_out_is_another_run(cli: Any, command: tuple[
     assert (len([*tmp_path.glob("a/*")]), len([*tmp_path.glob("b/*")])) == (2, 1)
 
 
-def test_each_task_by_itself(cli: Any, command: tuple[object, ...], tmp_path: Path, warmed: list[str]) -> None:
-    assert cli(*command, "--out", tmp_path).code == 0
-    (done,) = tmp_path.iterdir()
-    said = cli(*command, "--task", "prompts,humaneval", "--out", tmp_path)
-    assert said.code == 0, said.err
+def test_each_task_by_itself(cli: Any, command: Any, tmp_path: Path, warmed: list[str]) -> None:
+    done = cli.made(tmp_path, *command)
+    said = cli.ok(*command, "--task", "prompts,humaneval", "--out", tmp_path)
     assert f"done already in {done}; " in said.err
     assert len(warmed) == 2
     (other,) = (path for path in tmp_path.iterdir() if path != done)
     assert [line for line in said.out.splitlines() if line.startswith("run: ")] == [f"run: {done}", f"run: {other}"]
 
 
-def test_a_broken_off_repetition_goes_on_before_what_is_done(
-    cli: Any, command: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_broken_off_repetition_goes_on_first(
+    cli: Any, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(self: RunProgress, record: RequestRecord) -> None:
         raise KeyboardInterrupt
@@ -110,41 +108,18 @@ def test_a_broken_off_repetition_goes_on_before_what_is_done(
     assert (half / "DONE").exists()
 
 
-def test_a_projection_is_added_to_what_is_done(cli: Any, command: tuple[object, ...], tmp_path: Path) -> None:
-    assert cli(*command, "--out", tmp_path / "runs").code == 0
-    (folder,) = (tmp_path / "runs").iterdir()
-    made = cli("profile", "--model", "config:tiny", "--rows", "1,2", "--contexts", "128", "--slots", 1, "--seconds", 2,
-               "--out", tmp_path / "profiles")  # fmt: skip
-    assert made.code == 0, made.err
-    (profile,) = (tmp_path / "profiles").iterdir()
-    said = cli(*command, "--project", "h100", "--profile", profile, "--out", tmp_path / "runs")
-    assert said.code == 0, said.err
-    assert "done already in" in said.err
-    assert [path.name for path in folder.glob("projection-*.json")] != []
-
-
-# ------------------------------------------------------- what the digest does not tell apart is decoded again
-
-
-def test_changes_that_are_not_committed(
-    cli: Any, command: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_uncommitted_changes_and_a_foreign_method(
+    cli: Any, command: Any, tmp_path: Path, monkeypatch: Any, liar: str
 ) -> None:
-    monkeypatch.setattr(environment, "git_state", lambda root: ("c" * 40, True))
-    for _ in range(2):
-        assert "done already" not in cli(*command, "--out", tmp_path).err
-    assert len([*tmp_path.iterdir()]) == 2
-
-
-def test_a_method_of_another_package(cli: Any, command: tuple[object, ...], tmp_path: Path, liar: str) -> None:
     assert registry.method(liar).origin != registry.OWN
-    for _ in range(2):
-        assert "done already" not in cli(*command, "--method", liar, "--out", tmp_path / "out").err
-    assert len([*(tmp_path / "out").iterdir()]) == 2
+    for dirty, method in ((True, "ar"), (False, liar)):
+        monkeypatch.setattr(environment, "git_state", lambda root, dirty=dirty: ("c" * 40, dirty))
+        for _ in range(2):
+            assert "done already" not in cli.ok(*command, "--method", method, "--out", tmp_path / "out" / method).err
+        assert len([*(tmp_path / "out" / method).iterdir()]) == 2
 
 
-def test_other_threads_and_back(
-    cli: Any, command: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_threads_and_back(cli: Any, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for threads in ("1", "2", "1"):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)  # what torch made of it at its start stays
@@ -154,23 +129,19 @@ def test_other_threads_and_back(
 
 def test_verdicts_that_a_finished_run_was_without(cli: Any, tmp_path: Path, warmed: list[str]) -> None:
     """``--no-score`` decides nothing that is measured: without it the same run is judged, and not decoded again."""
-    command = (*TINY, "--method", "ar", "--out", tmp_path)
-    assert cli(*command, "--no-score").code == 0
-    (folder,) = tmp_path.iterdir()
-    before = json.loads((folder / "summary.json").read_text())
-    assert before["rows"][0]["accuracy"] is None
-    assert cli(*command).code == 0
-    after = json.loads((folder / "summary.json").read_text())
-    assert after["rows"][0]["accuracy"] is not None
-    assert after["rows"][0]["decode_tok_s"] == before["rows"][0]["decode_tok_s"]
-    assert [*tmp_path.iterdir()] == [folder]
+    folder = cli.made(tmp_path, *TINY, "--method", "ar", "--no-score")
+    before = run_json.rows(folder)["ar"]
+    assert cli.made(tmp_path, *TINY, "--method", "ar") == folder
+    after = run_json.rows(folder)["ar"]
+    assert (before["accuracy"], after["accuracy"] is None) == (None, False)
+    assert after["decode_tok_s"] == before["decode_tok_s"]
     assert warmed == ["warm-up"]
 
 
-@pytest.mark.parametrize("file", ["DONE", "summary.json", "run.json", "requests.jsonl"])
-def test_what_is_not_whole_is_not_done(cli: Any, command: tuple[object, ...], tmp_path: Path, file: str) -> None:
-    assert cli(*command, "--out", tmp_path).code == 0
-    (folder,) = tmp_path.iterdir()
-    (folder / file).unlink()
-    said = cli(*command, "--out", tmp_path)
-    assert (said.code, "done already" in said.err) == (0, False)
+def test_what_is_not_whole_is_not_done(cli: Any, command: Any, tmp_path: Path) -> None:
+    folder = cli.made(tmp_path / "made", *command)
+    for file in ("DONE", "summary.json", "run.json", "requests.jsonl"):
+        out = tmp_path / file
+        shutil.copytree(folder, out / folder.name)
+        (out / folder.name / file).unlink()
+        assert "done already" not in cli.ok(*command, "--out", out).err, file

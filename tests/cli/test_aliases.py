@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import run_json
 from checkpoints import byte_tokenizer, save
 
 from specbench.common.errors import UsageError
@@ -35,19 +36,15 @@ def options(made: Resolved, label: str) -> dict[str, Any]:
     return {name: found[name] for name in JF}
 
 
-def test_it_sets_the_method_and_its_options(entry: dict[str, Any]) -> None:
+def test_it_sets_the_method_and_its_options_as_the_line_that_says_so_does(entry: dict[str, Any]) -> None:
     made = plan()
     assert [method.label for method in made.methods] == ["ar", "jf"]
     assert options(made, "jf") == JF
-    assert made.notes[0] == (
-        "toy sets --method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false"
-    )
-
-
-def test_the_line_can_be_typed_instead(entry: dict[str, Any]) -> None:
-    words = plan().notes[0].removeprefix("toy sets ").split()
+    (told,) = made.notes
+    assert told == "toy sets --method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false"
+    words = told.removeprefix("toy sets ").split()
     typed = plan("config:tiny", words[1], *(word for word in words[2:] if word != "--set"))
-    assert typed.methods == plan().methods
+    assert typed.methods == made.methods
     assert not [note for note in typed.notes if " sets " in note]
 
 
@@ -82,17 +79,8 @@ def test_a_preset_of_the_alias_is_told_by_its_options(entry: dict[str, Any]) -> 
     assert made.notes == ("toy sets --method ar,cllm --set cllm.block_size=32 --set cllm.init=pad",)
     assert made.methods[1].max_rows == 32
     assert plan("toy", None, "n=8").notes[0] == "toy sets --method ar,cllm --set cllm.init=pad"
-
-
-def test_an_option_of_the_alias_wins_over_its_preset(entry: dict[str, Any]) -> None:
-    entry.update(method="cllm", options={"preset": "sharegpt", "block_size": 24})
-    assert plan().methods[1].max_rows == 24
-
-
-def test_another_method_is_left_alone(entry: dict[str, Any]) -> None:
-    made = plan("toy", "jacobi")
-    assert [method.label for method in made.methods] == ["ar", "jacobi"]
-    assert made.notes == ()
+    entry["options"] = {"preset": "sharegpt", "block_size": 24}
+    assert plan().methods[1].max_rows == 24, "an option wins over the preset"
 
 
 def test_what_suits_the_model_is_set_where_that_method_runs_and_a_setting_wins(entry: dict[str, Any]) -> None:
@@ -104,9 +92,8 @@ def test_what_suits_the_model_is_set_where_that_method_runs_and_a_setting_wins(e
     assert (spec.options["window_size"], spec.options["ngram_size"]) == (3, 2)
 
 
-def test_an_alias_without_a_method_gets_the_usual_ones() -> None:
-    for model in ("smollm2-135m", "config:tiny"):
-        made = plan(model)
+def test_an_alias_without_a_method_gets_the_usual_ones_and_another_method_is_left_alone(entry: dict[str, Any]) -> None:
+    for made in (plan("smollm2-135m"), plan("config:tiny"), plan("toy", "jacobi")):
         assert [method.label for method in made.methods] == ["ar", "jacobi"]
         assert made.notes == ()
 
@@ -129,9 +116,7 @@ def test_template_and_tokenizer_are_told(entry: dict[str, Any]) -> None:
         ("jg", "jf.n=4", "unknown method 'jg'; did you mean jf?"),
     ],
 )
-def test_mistakes_are_said_as_without_an_alias(
-    entry: dict[str, Any], method: str | None, setting: str, says: str
-) -> None:
+def test_mistakes_are_said_as_without_one(entry: dict[str, Any], method: str | None, setting: str, says: str) -> None:
     with pytest.raises(UsageError) as raised:
         plan("toy", method, setting)
     assert says in str(raised.value)
@@ -141,9 +126,6 @@ def test_a_setting_given_twice_is_still_a_mistake(entry: dict[str, Any]) -> None
     for settings in (("jf.n=4", "jf.block_size=4"), ("jf.n=4", "jf.n=4")):
         with pytest.raises(UsageError, match="is set twice"):
             plan("toy", None, *settings)
-
-
-# -------------------------------------------------------------------------------------------------------- the commands
 
 
 @pytest.fixture
@@ -161,14 +143,13 @@ def line(entry: dict[str, Any], flags: str) -> str:
 
 def test_run_says_what_is_set_and_records_it(cli: Any, checkpoint: dict[str, Any], tmp_path: Path) -> None:
     given = ("--model", "toy", "--set", "jf.n=4", "--limit", 1, "--max-new-tokens", 6, "--out", tmp_path / "out")
-    said = cli("run", *given, "--json")
-    assert said.code == 0, said.err
+    said = cli.ok("run", *given, "--json")
     # A line longer than the terminal stays one, and what goes on is told after it.
     expected = line(checkpoint, "--method ar,jf --set jf.num_blocks=1 --set jf.recycling=false")
     assert len(expected) > 80
     assert said.err.splitlines()[:2] == [expected, "loading toy …"]
     (folder,) = (tmp_path / "out").iterdir()
-    config = json.loads((folder / "run.json").read_text())
+    config = run_json.config(folder)
     assert config["model"]["template"] == "vicuna"
     assert [method["label"] for method in config["methods"]] == ["ar", "jf"]
     assert config["methods"][1]["options"]["block_size"] == 4
@@ -177,35 +158,32 @@ def test_run_says_what_is_set_and_records_it(cli: Any, checkpoint: dict[str, Any
 
 
 def test_check_lossless_says_it_once(cli: Any, checkpoint: dict[str, Any]) -> None:
-    said = cli("check-lossless", "--model", "toy", "--limit", 1, "--max-new-tokens", 6, "--seeds", "0,1", "--json")
-    assert said.code == 0, said.err
+    said = cli.ok("check-lossless", "--model", "toy", "--limit", 1, "--max-new-tokens", 6, "--seeds", "0,1", "--json")
     expected = line(checkpoint, "--method ar,jf --set jf.block_size=8 --set jf.num_blocks=1 --set jf.recycling=false")
     assert said.err.splitlines().count(expected) == 1
-    assert {row["method"] for row in json.loads(said.out)["rows"]} == {"jf"}
+    found = json.loads(said.out)
+    assert (found["ok"], found["strict"]) == (True, True)
+    assert {(row["method"], row["verdict"], row["exact"]) for row in found["rows"]} == {("jf", "exact", 1)}
+    greedy, *sampled = [(row["temperature"], row["seed"]) for row in found["rows"]]
+    assert greedy == (0, 0), "greedy has no seed"
+    assert [seed for _, seed in sampled] == [0, 1] * (len(sampled) // 2) != []
 
 
-def test_nothing_is_said_where_nothing_is_set(cli: Any) -> None:
-    said = cli("check-lossless", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 2, "--temperatures", 0)
-    assert said.code == 0, said.err
-    assert said.err.splitlines()[0] == "loading config:tiny …"
-
-
-def test_help_tells_both_defaults(cli: Any) -> None:
+def test_nothing_is_said_where_nothing_is_set_and_help_tells_both_defaults(cli: Any) -> None:
+    given = ("--model", "config:tiny", "--limit", 1, "--max-new-tokens", 2, "--temperatures", 0)
+    assert cli.ok("check-lossless", *given).err.splitlines()[0] == "loading config:tiny …"
     for command in ("run", "check-lossless"):
         assert "ar,jacobi, or the alias's" in cli(command, "--help", columns=160).out
 
 
-# ---------------------------------------------------------------------------------------------------------------- list
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-def test_the_list_has_an_aliass_method_on_its_line(cli: Any, columns: int) -> None:
-    lines = cli("list", "models", columns=columns).out.splitlines()
-    assert lines[0].split() == ["model", "here", "method", "what", "it", "is"]
-    rows = {words[0]: words[2] for words in (text.split() for text in lines[2:]) if len(words) > 2}
-    for name, entry in names.aliases().items():
-        assert rows[name] == entry.get("method", "–")
-    assert max(map(len, lines)) <= columns
+def test_the_list_has_an_aliass_method_on_its_line(cli: Any) -> None:
+    for columns in (80, 140):
+        lines = cli("list", "models", columns=columns).out.splitlines()
+        assert lines[0].split() == ["model", "here", "method", "what", "it", "is"]
+        rows = {words[0]: words[2] for words in (text.split() for text in lines[2:]) if len(words) > 2}
+        for name, entry in names.aliases().items():
+            assert rows[name] == entry.get("method", "–")
+        assert max(map(len, lines)) <= columns
 
 
 def test_the_json_list_has_all_of_it(cli: Any) -> None:
@@ -220,28 +198,15 @@ def test_the_json_list_has_all_of_it(cli: Any) -> None:
     }  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------- a draft head
+def test_head_is_the_option_of_that_name_in_every_row_that_has_it_and_wins_over_the_alias() -> None:
+    def heads(model: str, method: str | None, *settings: str) -> dict[str, Any]:
+        made = resolve(Plan(method=method, task="humaneval", model=model, settings=settings, head="a/b"))
+        return {spec.label: spec.options["head"] for spec in made.specs() if "head" in spec.options}
 
-
-def heads(model: str, method: str | None, head: str, *settings: str) -> dict[str, Any]:
-    made = resolve(Plan(method=method, task="humaneval", model=model, settings=settings, head=head))
-    return {spec.label: spec.options["head"] for spec in made.specs() if "head" in spec.options}
-
-
-def test_head_is_the_option_of_that_name_in_every_row_that_has_it() -> None:
-    assert heads("config:tiny", "jetspec,jacobi,jetspec", "a/b") == {"jetspec": "a/b", "jetspec#2": "a/b"}
-
-
-def test_head_wins_over_the_alias() -> None:
-    assert heads("jetspec-qwen3-8b", None, "a/b") == {"jetspec": "a/b"}
-    assert heads("jetspec-qwen3-8b", None, "a/b", "jetspec.budget=9") == {"jetspec": "a/b"}
-
-
-def test_head_without_a_method_that_takes_one_is_refused() -> None:
+    assert heads("config:tiny", "jetspec,jacobi,jetspec") == {"jetspec": "a/b", "jetspec#2": "a/b"}
+    assert heads("jetspec-qwen3-8b", None) == {"jetspec": "a/b"}
+    assert heads("jetspec-qwen3-8b", None, "jetspec.budget=9") == {"jetspec": "a/b"}
     with pytest.raises(UsageError, match=r"--head goes with --method .*jetspec.*; ar, jacobi takes none"):
-        heads("config:tiny", "ar,jacobi", "a/b")
-
-
-def test_head_beside_the_option_is_refused() -> None:
+        heads("config:tiny", "ar,jacobi")
     with pytest.raises(UsageError, match="set twice"):
-        heads("config:tiny", "jetspec", "a/b", "jetspec.head=c/d")
+        heads("config:tiny", "jetspec", "jetspec.head=c/d")

@@ -13,22 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import run_json
 
 from specbench.common import registry
 
 USAGE, ENVIRONMENT = 2, 3
 HUMAN_EVAL = "HumanEval.jsonl.gz"
+TINY = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4)
 CHECK = ("check-lossless", "--model", "config:tiny", "--limit", 1)
 
 
 def refused(cli: Any, out: Path, code: int, *argv: object) -> str:
     """The error line of a run that must not have begun."""
-    given = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", out)
-    said = cli(*given, *argv)
-    assert said.code == code, said.err
-    assert said.out == ""
+    error = cli.refused(code, *TINY, "--out", out, *argv)
     assert not out.exists() or not list(out.iterdir())
-    return str(said.error)
+    return str(error)
 
 
 @pytest.mark.parametrize(
@@ -54,16 +53,10 @@ def refused(cli: Any, out: Path, code: int, *argv: object) -> str:
         ("--task-set humaneval.style=chat", "style=chat needs a model with a chat template"),
         ("--max-new-tokens 0", "--max-new-tokens "),
         ("--max-new-tokens many", "'--max-new-tokens'"),
-        (
-            "--max-new-tokens 9000",
-            "has 217 tokens and --max-new-tokens is 9000, but config:tiny takes 8192 in all",
-        ),
+        ("--max-new-tokens 9000", "has 217 tokens and --max-new-tokens is 9000, but config:tiny takes 8192 in all"),
         ("--limit 0", "--limit "),
         ("--prompt-seed -1", "--prompt-seed "),
-        (
-            "--limit 2 --first --prompt-seed 0",
-            "--first takes prompts in the order of the data, by no seed; leave one of",
-        ),
+        ("--limit 2 --first --prompt-seed 0", "--first takes prompts in the order of the data, by no seed; leave one"),
         ("--repeats 0", "--repeats "),
         ("--concurrency 0", "--concurrency "),
         ("--temperature -1", "--temperature "),
@@ -128,10 +121,7 @@ def test_a_mistake_in_the_command(cli: Any, tmp_path: Path, argv: str, expected:
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )
 def test_a_mistake_in_the_other_commands(cli: Any, argv: list[object], expected: str) -> None:
-    said = cli(*argv)
-    assert said.code == USAGE
-    assert expected in said.error
-    assert said.out == ""
+    assert expected in cli.refused(USAGE, *argv)
 
 
 @pytest.mark.parametrize(
@@ -144,28 +134,14 @@ def test_a_mistake_in_the_other_commands(cli: Any, argv: list[object], expected:
         ("--model nobody/nothing", "nobody/nothing cannot be had from the hub"),
     ],
 )
-def test_a_machine_that_cannot(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: str, expected: str
-) -> None:
+def test_a_machine_that_cannot(cli: Any, tmp_path: Path, monkeypatch: Any, argv: str, expected: str) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)  # or a B200 would make the first one right
     assert expected in refused(cli, tmp_path / "out", ENVIRONMENT, *argv.split())
 
 
-def test_an_out_that_is_a_file(cli: Any, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.write_text("mine")
-    said = cli("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", out)
-    assert said.code == ENVIRONMENT
-    assert f"cannot write {out}" in said.error
-    assert out.read_text() == "mine"
-
-
 @pytest.fixture(scope="module")
 def finished(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs")
-    assert cli("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", out).code == 0
-    (folder,) = out.iterdir()
-    return folder
+    return Path(cli.made(tmp_path_factory.mktemp("runs"), *TINY, "--no-score"))
 
 
 @pytest.mark.parametrize(
@@ -182,12 +158,7 @@ def finished(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_damaged_run(cli: Any, finished: Path, tmp_path: Path, file: str, content: str, expected: str) -> None:
     folder = shutil.copytree(finished, tmp_path / finished.name)
     (folder / file).write_text(content)
-    said = cli("show", folder)
-    assert said.code == USAGE
-    assert expected in said.error
-
-
-# ---------------------------------------------------------------------------------------------------------- data files
+    assert expected in cli.refused(USAGE, "show", folder)
 
 
 def shipped() -> bytes:
@@ -204,31 +175,21 @@ def altered() -> bytes:
     return gzip.compress(json.dumps(row).encode() + b"\n" + b"".join(lines[1:]))
 
 
-@pytest.mark.parametrize(
-    "content", [shipped()[:20_000], altered(), b""], ids=["truncated", "another content", "empty file"]
-)
-def test_a_data_file_that_is_not_the_one(cli: Any, tmp_path: Path, content: bytes) -> None:
-    (tmp_path / HUMAN_EVAL).write_bytes(content)
-    error = refused(cli, tmp_path / "out", USAGE, "--data-dir", tmp_path)
-    assert f"{tmp_path / HUMAN_EVAL} is not the {HUMAN_EVAL} of this task" in error
-    assert f"({len(content)} bytes)" in error
-    assert registry.task("humaneval").info["data"][0]["sha256"] in error
+def test_a_data_file_that_is_not_the_one(cli: Any, tmp_path: Path) -> None:
+    for content in (shipped()[:20_000], altered(), b""):
+        (tmp_path / HUMAN_EVAL).write_bytes(content)
+        error = refused(cli, tmp_path / "out", USAGE, "--data-dir", tmp_path)
+        assert f"{tmp_path / HUMAN_EVAL} is not the {HUMAN_EVAL} of this task" in error
+        assert f"({len(content)} bytes)" in error
+        assert registry.task("humaneval").info["data"][0]["sha256"] in error
 
 
-def test_a_data_file_that_cannot_be_read(cli: Any, tmp_path: Path) -> None:
-    (tmp_path / HUMAN_EVAL).symlink_to(
-        "/proc/self/mem"
-    )  # a regular file whose first byte nobody can read, root neither
-    error = refused(cli, tmp_path / "out", USAGE, "--data-dir", tmp_path)
-    assert f"{tmp_path / HUMAN_EVAL} cannot be read (Input/output error)" in error
-
-
-def test_a_data_folder_without_the_file(cli: Any, tmp_path: Path) -> None:
-    error = refused(cli, tmp_path / "out", USAGE, "--data-dir", tmp_path)
-    assert f"{tmp_path} has no file {HUMAN_EVAL}" in error
-
-
-# ----------------------------------------------------------------------------------------------------------- full disk
+def test_a_data_file_that_is_not_there_or_cannot_be_read(cli: Any, tmp_path: Path) -> None:
+    given = (cli, tmp_path / "out", USAGE, "--data-dir", tmp_path)
+    assert f"{tmp_path} has no file {HUMAN_EVAL}" in refused(*given)
+    # A regular file whose first byte nobody can read, root neither.
+    (tmp_path / HUMAN_EVAL).symlink_to("/proc/self/mem")
+    assert f"{tmp_path / HUMAN_EVAL} cannot be read (Input/output error)" in refused(*given)
 
 
 @contextlib.contextmanager
@@ -248,32 +209,27 @@ def test_a_disk_full_from_the_start_leaves_no_folder(cli: Any, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("file", ["requests.jsonl", "verdicts.jsonl"])
-def test_a_disk_that_fills_up_keeps_what_is_done_and_the_same_command_goes_on(
-    cli: Any, tmp_path: Path, file: str
-) -> None:
-    command = ("run", "--model", "config:tiny", "--limit", 8, "--max-new-tokens", 1, "--seed", 1, "--out")
-    assert cli(*command, tmp_path / "unbroken").code == 0
-    (unbroken,) = (tmp_path / "unbroken").iterdir()
-    sizes = {name: (unbroken / name).stat().st_size for name in ("run.json", "requests.jsonl", "verdicts.jsonl")}
+def test_a_full_disk_keeps_what_is_done_and_the_same_command_goes_on(cli: Any, tmp_path: Path, file: str) -> None:
+    scored = [] if file == "verdicts.jsonl" else ["--no-score"]
+    command = (*TINY[:3], "--limit", 8, "--max-new-tokens", 1, "--seed", 1, *scored)
+    unbroken, out = cli.made(tmp_path / "unbroken", *command), tmp_path / "out"
+    sizes = {name: (unbroken / name).stat().st_size for name in ("run.json", "requests.jsonl", file)}
     # Times have more digits or fewer from run to run; verdicts are written at once, so that any shortage is one.
     assert sizes["run.json"] < sizes["requests.jsonl"] - 1000
     if file == "verdicts.jsonl":  # a run that was broken off before them: nothing else is left to write
-        decoded = tmp_path / "out" / unbroken.name
-        shutil.copytree(unbroken, decoded, ignore=shutil.ignore_patterns("DONE", "summary.json", "verdicts.jsonl"))
+        ignore = shutil.ignore_patterns("DONE", "summary.json", "verdicts.jsonl")
+        shutil.copytree(unbroken, out / unbroken.name, ignore=ignore)
     with full_disk(sizes[file] - (1000 if file == "requests.jsonl" else 100)):
-        said = cli(*command, tmp_path / "out")
-    assert said.code == ENVIRONMENT
-    assert said.out == ""
-    (folder,) = (tmp_path / "out").iterdir()
-    assert f"{folder / file}" in said.error
-    kept = (folder / "requests.jsonl").read_text().splitlines()
-    assert all(json.loads(line)["output_tokens"] == 1 for line in kept)
+        error = cli.refused(ENVIRONMENT, *command, "--out", out)
+    (folder,) = out.iterdir()
+    assert f"{folder / file}" in error
+    kept = run_json.requests(folder)
+    assert all(line["output_tokens"] == 1 for line in kept)
     assert len(kept) == 16 if file == "verdicts.jsonl" else 0 < len(kept) < 16
     assert {path.name for path in folder.iterdir()} == {"run.json", "requests.jsonl", ".lock"}
 
-    again = cli(*command, tmp_path / "out")
-    assert again.code == 0
+    again = cli.ok(*command, "--out", out)
     assert f"({len(kept)} of 16 requests are done)" in again.err.replace("\n", " ")
-    assert list((tmp_path / "out").iterdir()) == [folder]
+    assert list(out.iterdir()) == [folder]
     assert (folder / "DONE").exists()
-    assert len((folder / "requests.jsonl").read_text().splitlines()) == 16
+    assert len(run_json.requests(folder)) == 16

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import run_json
 import torch
 from checkpoints import save
 from peft import LoraConfig, get_peft_model
@@ -14,7 +14,7 @@ from peft import LoraConfig, get_peft_model
 from specbench.models.loader import load
 from specbench.results.schema import BASE
 
-SHORT = ("--task", "humaneval", "--limit", 6, "--max-new-tokens", 8)
+SHORT = ("--task", "humaneval", "--limit", 6, "--max-new-tokens", 8, "--no-score")
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +34,15 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(cli: Any, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     out = tmp_path_factory.mktemp("runs")
-    said = cli("run", "--model", adapter, "--method", "jacobi", *SHORT, "--out", out, columns=140)
-    assert said.code == 0, said.err
+    said = cli.ok("run", "--model", adapter, "--method", "jacobi", *SHORT, "--out", out, columns=140)
     (folder,) = out.iterdir()
     return said, folder
 
 
-def summary(folder: Path) -> dict[str, Any]:
-    rows = json.loads((folder / "summary.json").read_text())["rows"]
-    return {row["method"]: row for row in rows}
-
-
 def test_both_are_decoded_and_each_row_is_held_against_both(run: tuple[Any, Path], adapter: Path) -> None:
     _, folder = run
-    content = json.loads((folder / "run.json").read_text())
-    rows = summary(folder)
+    content = run_json.config(folder)
+    rows = run_json.rows(folder)
     assert list(rows) == ["ar", BASE, "jacobi"]
     assert (content["model"]["name"], content["base"]["name"]) == ("tuned", "base")
     assert content["base"]["fingerprint"] == load(str(adapter.parent / "base")).spec.fingerprint
@@ -60,19 +54,18 @@ def test_both_are_decoded_and_each_row_is_held_against_both(run: tuple[Any, Path
     assert rows[BASE]["again"] is None, "it is no second row of ar: its weights are others"
 
 
-def test_the_base_answers_as_it_does_alone_and_nobody_calls_that_a_loss(
-    run: tuple[Any, Path], cli: Any, adapter: Path, tmp_path: Path
+def test_the_base_answers_as_alone_and_nobody_calls_that_a_loss(
+    run: Any, cli: Any, adapter: Path, tmp_path: Path
 ) -> None:
     _, folder = run
-    records = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    records = run_json.requests(folder)
     mine = {record["prompt_id"]: record["output_ids"] for record in records if record["method"] == BASE}
     tuned = {record["prompt_id"]: record["output_ids"] for record in records if record["method"] == "ar"}
-    assert cli("run", "--model", adapter.parent / "base", "--method", "ar", *SHORT, "--out", tmp_path).code == 0
-    (alone,) = tmp_path.iterdir()
-    lines = [json.loads(line) for line in (alone / "requests.jsonl").read_text().splitlines()]
+    alone = cli.made(tmp_path, "run", "--model", adapter.parent / "base", "--method", "ar", *SHORT)
+    lines = run_json.requests(alone)
     assert mine == {record["prompt_id"]: record["output_ids"] for record in lines}
     assert mine != tuned
-    rows = summary(folder)
+    rows = run_json.rows(folder)
     assert rows[BASE]["lossless"] is None
     assert rows["jacobi"]["lossless"]["verdict"] == "exact"
 
@@ -84,9 +77,8 @@ def test_what_it_is_worth_over_the_base_is_said(run: tuple[Any, Path], cli: Any)
 
 
 def test_none_leaves_it_out(cli: Any, adapter: Path, tmp_path: Path) -> None:
-    assert cli("run", "--model", adapter, "--method", "ar", "--base", "none", *SHORT, "--out", tmp_path).code == 0
-    (folder,) = tmp_path.iterdir()
-    assert list(summary(folder)) == ["ar"]
+    folder = cli.made(tmp_path, "run", "--model", adapter, "--method", "ar", "--base", "none", *SHORT)
+    assert list(run_json.rows(folder)) == ["ar"]
 
 
 def test_a_model_of_other_tokens_was_not_what_it_was_made_from(cli: Any, adapter: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import run_json
 
 from specbench.cli.check_lossless import _left, _seeds
 from specbench.common.errors import UsageError
@@ -46,8 +47,7 @@ def test_a_liar_with_noise_of_its_own_is_found_by_the_distribution_of_its_texts(
 
 
 def test_honest_noise_of_its_own_passes_and_its_power_is_said(cli: Any, honest: Path) -> None:
-    said = cli(*TINY, *SAMPLED)
-    assert said.code == 0
+    said = cli.ok(*TINY, *SAMPLED)
     told = " ".join(said.out.split())
     assert "humaneval: prompts: 1 of 164, drawn by seed 0" in told
     assert "liar on humaneval at T=0.02, noise of its own: no difference shown (p = 1; 12 answers," in told
@@ -55,8 +55,7 @@ def test_honest_noise_of_its_own_passes_and_its_power_is_said(cli: Any, honest: 
 
 
 def test_too_few_seeds_are_said_to_be_too_few(cli: Any, honest: Path) -> None:
-    said = cli(*TINY, "--method", "liar,jacobi", "--max-new-tokens", 6, "--temperatures", "0,1", "--seeds", "0:1")
-    assert said.code == 0
+    said = cli.ok(*TINY, "--method", "liar,jacobi", "--max-new-tokens", 6, "--temperatures", "0,1", "--seeds", "0:1")
     assert "share too few prefixes to compare distributions; give it more --seeds" in " ".join(said.out.split())
     assert max(map(len, said.out.splitlines())) <= 80
     # Greedy, it has no noise and must be exact like any other; sampled, only the other method can be.
@@ -66,29 +65,29 @@ def test_too_few_seeds_are_said_to_be_too_few(cli: Any, honest: Path) -> None:
 
 
 def test_a_run_leaves_its_sampled_texts_ungraded_and_says_what_to_do(cli: Any, honest: Path, tmp_path: Path) -> None:
-    command = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 6, "--method", "liar,jacobi")
-    said = cli(*command, "--temperature", 1, "--out", tmp_path / "runs")
-    assert said.code == 0
+    command = (
+        "run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 6, "--method", "liar,jacobi", "--no-score",
+    )  # fmt: skip
+    said = cli.ok(*command, "--temperature", 1, "--out", tmp_path / "runs")
     (folder,) = (tmp_path / "runs").iterdir()
-    rows = json.loads((folder / "summary.json").read_text())["rows"]
-    assert [(row["method"], row["lossless"] and row["lossless"]["verdict"]) for row in rows] == [
-        ("ar", "exact"), ("liar", None), ("jacobi", "exact"),
-    ]  # fmt: skip
+    graded = {label: row["lossless"] and row["lossless"]["verdict"] for label, row in run_json.rows(folder).items()}
+    assert graded == {"ar": "exact", "liar": None, "jacobi": "exact"}
     assert "liar draws noise of its own: check-lossless --seeds 0:49 tests its distribution." in said.out
 
 
 def test_noise_is_shared_or_own_and_nothing_else(cli: Any, own: Path) -> None:
     (own / "method.toml").write_text(OWN.replace('"own"', '"loud"'))
-    said = cli(*TINY, "--method", "liar")
-    assert said.code == 2
-    assert "noise in its method.toml is shared or own, not loud" in said.error
+    assert "noise in its method.toml is shared or own, not loud" in cli.refused(2, *TINY, "--method", "liar")
 
 
 def test_rates_are_over_prompts_and_divergences_are_listed(cli: Any, liar: str) -> None:
     command = (*TINY, "--method", f"jacobi,{liar}", "--max-new-tokens", 8, "--temperatures", "0,1", "--seeds", "0")
     said = cli(*command, "--first")
     assert said.code == 4
+    assert said.error.startswith("error: liar says it is lossless but left AR at token 4 of HumanEval/0 (T=0, seed 0,")
     assert max(map(len, said.out.splitlines())) <= 80
+    rows = [line.split() for line in said.out.splitlines() if line.startswith("humaneval ")]
+    assert [(row[3], row[-1]) for row in rows] == [("jacobi", "exact"), ("liar", "lossy")] * 2
     lines = [line.split() for line in said.out.splitlines()]
     at = next(number for number, words in enumerate(lines) if words[:2] == ["method", "prompts"])
     # Two prompts at two samplings each are two prompts.
@@ -108,8 +107,7 @@ def test_what_is_no_tie_is_named_where_ties_are_allowed() -> None:
 
 def test_the_noise_floor_is_told_where_precision_is_reduced(cli: Any) -> None:
     command = (*TINY, "--method", "pld", "--max-new-tokens", 6, "--temperatures", "0", "--dtype", "bfloat16")
-    said = cli(*command)
-    assert said.code == 0
+    said = cli.ok(*command)
     assert "Noise floor of AR's top-2 gap on cpu in bfloat16, attention reference:" in " ".join(said.out.split())
     (row,) = json.loads(cli(*command, "--json").out)["rows"]
     assert row["noise"]["dtype"] == "bfloat16"
@@ -118,9 +116,7 @@ def test_the_noise_floor_is_told_where_precision_is_reduced(cli: Any) -> None:
 
 @pytest.mark.parametrize("seeds", ["one", "0:x", "1,,x"])
 def test_what_is_no_list_of_seeds(cli: Any, seeds: str) -> None:
-    said = cli(*TINY, "--seeds", seeds)
-    assert said.code == 2
-    assert f"'{seeds}' is no list of seeds; write them as 0,1,2 or 0:49" in said.error
+    assert f"'{seeds}' is no list of seeds; write them as 0,1,2 or 0:49" in cli.refused(2, *TINY, "--seeds", seeds)
 
 
 def test_seeds_that_are_none() -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import run_json
 
 from specbench.evals import data
 from specbench.results.schema import RequestRecord
 from specbench.runner.progress import RunProgress
+from specbench.tasks.mt_bench.task import Options, Task
 
 TINY = ("--model", "config:tiny", "--max-new-tokens", 8)
 
@@ -37,80 +39,61 @@ def mine(tmp_path: Path) -> Path:
 
 
 def run(cli: Any, out: Path, *argv: object) -> tuple[Any, list[RequestRecord]]:
-    said = cli("run", *TINY, "--out", out, *argv)
-    assert said.code == 0, said.err
+    said = cli.ok("run", *TINY, "--out", out, *argv)
     return said, records(out)
 
 
 def records(out: Path) -> list[RequestRecord]:
     (folder,) = out.iterdir()
-    return [RequestRecord.model_validate_json(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    return [RequestRecord.model_validate(line) for line in run_json.requests(folder)]
 
 
 def ids(found: list[RequestRecord]) -> dict[str, list[int]]:
     return {record.request_id: record.output_ids for record in found}
 
 
-# ---------------------------------------------------------------------------------------------------------- the tables
-
-
-@pytest.mark.parametrize("columns", [80, 140])
-@pytest.mark.parametrize("task", ["mt-bench", "spec-bench", "prompts"])
+@pytest.mark.parametrize(
+    ("task", "groups", "unjudged"),
+    [("mt-bench", ["writing"], "judged; specbench judge RUN --judge MODEL rates them."),
+     ("spec-bench", ["mt_bench"], "judged."), ("prompts", ["stories", "talk", "overall"], "judged.")],
+)  # fmt: skip
 def test_each_task_runs_with_two_methods_and_its_table_is_legible(
-    cli: Any, tmp_path: Path, mine: Path, task: str, columns: int
+    cli: Any, tmp_path: Path, mine: Path, task: str, groups: list[str], unjudged: str
 ) -> None:
     own = ("--data-file", mine) if task == "prompts" else ()
-    out = tmp_path / "out"
-    said = cli(
-        "run", *TINY, "--task", task, *own, "--method", "jacobi,pld", "--limit", 2, "--first", "--out", out,
-        columns=columns,
-    )  # fmt: skip
-    assert said.code == 0, said.err
-    *lines, last = said.out.splitlines()
-    assert last.startswith("run: ")
-    assert max(map(len, lines)) <= columns
-    assert "…" not in said.out
-    header = next(line.split() for line in lines if line.startswith("method"))
-    assert not {"pass@1", "accuracy"} & set(header)
-    assert any(line.startswith("Answers are not judged") for line in lines)
-    groups = lines[next(at for at, line in enumerate(lines) if line.startswith("group ")) :]
-    shown = {"mt-bench": ["writing"], "spec-bench": ["mt_bench"], "prompts": ["stories", "talk", "overall"]}[task]
-    assert [line.split()[0] for line in groups[2 : 2 + 2 * len(shown) : 2]] == shown
-    assert [line.split()[-6] for line in groups[3 : 3 + 2 * len(shown) : 2]]
-
-
-def test_only_what_a_judge_can_rate_names_the_command_that_does(cli: Any, tmp_path: Path, mine: Path) -> None:
-    said, _ = run(cli, tmp_path / "a", "--task", "mt-bench", "--limit", 1)
-    assert "Answers are not judged; specbench judge RUN --judge MODEL rates them." in said.out
-    said, _ = run(cli, tmp_path / "b", "--task", "prompts", "--data-file", mine)
-    assert "Answers are not judged.\n" in said.out
-
-
-# ------------------------------------------------------------------------------------------------------------ the turns
+    argv = ("--task", task, *own, "--method", "jacobi,pld", "--limit", 2, "--first")
+    said, _ = run(cli, tmp_path / "out", *argv)
+    (folder,) = (tmp_path / "out").iterdir()
+    for columns, text in ((80, said.out), (140, cli("show", folder, columns=140).out)):
+        lines = [line for line in text.splitlines() if not line.startswith("run: ")]
+        assert max(map(len, lines)) <= columns
+        assert "…" not in text
+        header = next(line.split() for line in lines if line.startswith("method"))
+        assert not {"pass@1", "accuracy"} & set(header)
+        assert f"Answers are not {unjudged}" in lines
+        below = lines[next(at for at, line in enumerate(lines) if line.startswith("group ")) :]
+        assert [line.split()[0] for line in below[2 : 2 + 2 * len(groups) : 2]] == groups
+        assert [line.split()[-6] for line in below[3 : 3 + 2 * len(groups) : 2]]
 
 
 def test_turn_two_is_what_the_same_conversation_as_one_prompt_gives(cli: Any, tmp_path: Path) -> None:
-    _, talked = run(cli, tmp_path / "talk", "--task", "mt-bench", "--limit", 2, "--method", "jacobi,lookahead")
-    from specbench.tasks.mt_bench.task import Options, Task
-
+    methods = ("--method", "jacobi,lookahead")
+    _, talked = run(cli, tmp_path / "talk", "--task", "mt-bench", "--limit", 2, *methods)
     prompts = {prompt.id: prompt for prompt in Task(Options(style="plain")).prompts(chat=False)}
-    file, rows = tmp_path / "whole.jsonl", []
-    first = {(r.method, r.prompt_id): r.text for r in talked if r.turn == 1}
-    second = {(r.method, r.prompt_id): r for r in talked if r.turn == 2}
+    first, second = ({(r.method, r.prompt_id): r for r in talked if r.turn == turn} for turn in (1, 2))
     assert len(second) == 3 * 2
-    for (method, prompt), text in first.items():
-        rows.append({"prompt": prompts[prompt].after([text]).text, "id": f"{method}/{prompt}"})
+    rows = [
+        {"prompt": prompts[prompt].after([record.text]).text, "id": f"{method}/{prompt}"}
+        for (method, prompt), record in first.items()
+    ]
+    file = tmp_path / "whole.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    whole = tmp_path / "whole"
-    _, asked = run(cli, whole, "--task", "prompts", "--data-file", file, "--method", "jacobi,lookahead")
+    _, asked = run(cli, tmp_path / "whole", "--task", "prompts", "--data-file", file, *methods)
     fresh = {record.prompt_id: record for record in asked if record.method == record.prompt_id.partition("/")[0]}
     for (method, prompt), record in second.items():
         twin = fresh[f"{method}/{prompt}"]
-        assert (record.output_ids, record.prompt_tokens, record.output_tokens) == (
-            twin.output_ids,
-            twin.prompt_tokens,
-            twin.output_tokens,
-        )
+        for name in ("output_ids", "prompt_tokens", "output_tokens"):
+            assert getattr(record, name) == getattr(twin, name)
 
 
 def test_a_conversation_interrupted_after_any_turn_goes_on_as_if_it_had_not_been(
@@ -127,8 +110,12 @@ def test_a_conversation_interrupted_after_any_turn_goes_on_as_if_it_had_not_been
     with monkeypatch.context() as patched:
         patched.setattr(RunProgress, "request", interrupt)
         for done in range(1, len(unbroken) + 1):
-            assert cli("run", *TINY, "--out", out, *command).code == 130
+            error = cli.refused(130, "run", *TINY, "--out", out, *command)
+            assert error == "error: interrupted; finished requests are kept, repeat the command to go on"
             assert len(records(out)) == done
+            if done == 1:
+                (folder,) = out.iterdir()
+                assert "This run is not complete; repeat its command to go on." in cli.ok("show", folder).out
     _, resumed = run(cli, out, *command)
     assert ids(resumed) == ids(unbroken)
     assert [r.prompt_tokens for r in resumed] == [r.prompt_tokens for r in unbroken]
@@ -144,7 +131,7 @@ def test_forced_history_asks_all_methods_the_same_and_own_history_does_not(cli: 
         first = {(r.method, r.prompt_id): r.text for r in found if r.turn == 1}
         assert first["ar", "81"] != first["liar", "81"]
         (folder,) = out.iterdir()
-        rows[history] = json.loads((folder / "summary.json").read_text())["rows"][1]
+        rows[history] = run_json.rows(folder)["liar"]
         assert f"history {history}" in said.out
     # What was asked unlike things is not graded: a first turn that lies makes the second one incomparable.
     graded = {name: row["lossless"]["exact"] + row["lossless"]["lossy"] for name, row in rows.items()}
@@ -163,11 +150,8 @@ def test_each_question_is_sampled_at_its_own_temperature_in_one_run(cli: Any, tm
     assert ids(official) == expected
     assert ids(warm) != ids(greedy)
     (folder,) = (tmp_path / "official").iterdir()
-    graded = json.loads((folder / "summary.json").read_text())["rows"][1]["lossless"]
+    graded = run_json.rows(folder)["jacobi"]["lossless"]
     assert (graded["verdict"], graded["exact"]) == ("exact", 10)
-
-
-# ---------------------------------------------------------------------------------------------------------- --data-file
 
 
 def test_the_record_names_the_file_without_its_folder_and_its_hash(cli: Any, tmp_path: Path, mine: Path) -> None:
@@ -183,9 +167,7 @@ def test_check_lossless_takes_the_file_too_and_names_the_turn(cli: Any, mine: Pa
     command = ("check-lossless", *TINY, "--task", "prompts", "--data-file", mine, "--temperatures", "0")
     said = cli(*command, "--method", "jacobi", "--json")
     assert (said.code, json.loads(said.out)["rows"][0]["exact"]) == (0, 5)
-    said = cli(*command, "--method", liar, "--task-set", "prompts.history=ar")
-    assert said.code == 4
-    assert "of 1 (T=0" in said.error
+    assert "of 1 (T=0" in cli.refused(4, *command, "--method", liar, "--task-set", "prompts.history=ar")
 
 
 @pytest.mark.parametrize(
@@ -205,11 +187,9 @@ def test_check_lossless_takes_the_file_too_and_names_the_turn(cli: Any, mine: Pa
         ("--task mt-bench --task-set mt-bench.style=chat", "use --task-set mt-bench.style=plain"),
     ],
 )
-@pytest.mark.parametrize("command", ["run", "check-lossless"])
-def test_a_mistake_is_one_line(cli: Any, tmp_path: Path, mine: Path, command: str, argv: str, expected: str) -> None:
+def test_a_mistake_is_one_line(cli: Any, tmp_path: Path, mine: Path, argv: str, expected: str) -> None:
     bad, empty = tmp_path / "bad.jsonl", tmp_path / "empty"
     bad.write_text('{"prompt": "a"}\n{}\n')
     empty.mkdir()
-    said = cli(command, *TINY, *argv.format(mine=mine, bad=bad, empty=empty).split())
-    assert (said.code, said.out) == (2, "")
-    assert expected in said.error
+    for command in ("run", "check-lossless"):
+        assert expected in cli.refused(2, command, *TINY, *argv.format(mine=mine, bad=bad, empty=empty).split())

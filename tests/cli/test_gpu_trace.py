@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import run_json
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.hardware.telemetry import Snapshot
@@ -24,41 +24,37 @@ class Gpu:
     def look(self) -> Snapshot:
         self.looks += 1
         return Snapshot(
-            at_ns=self.looks * 1_000_000_000,
-            sm_clock_mhz=1755,
-            memory_clock_mhz=3201,
-            temperature_c=64,
-            energy_mj=self.looks * 500_000,
-            faults=("power cap",) if self.looks >= self.slow_from else (),
-        )
+            at_ns=self.looks * 1_000_000_000, sm_clock_mhz=1755, memory_clock_mhz=3201, temperature_c=64,
+            energy_mj=self.looks * 500_000, faults=("power cap",) if self.looks >= self.slow_from else (),
+        )  # fmt: skip
 
     def close(self) -> None:
         self.closed = True
 
 
 @pytest.mark.parametrize("columns", [80, 140])
-def test_throttled_requests_are_counted_and_marked(
-    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
+def test_throttled_requests_are_counted_and_marked(cli: Any, tmp_path: Path, monkeypatch: Any, columns: int) -> None:
     # Warm-up takes four looks and each of the four requests two: the last request and the end of the one before.
     gpu = Gpu(slow_from=10)
     monkeypatch.setattr(session, "open_gpu", lambda device: gpu)
-    said = cli(*TINY, "--out", tmp_path, columns=columns)
-    assert said.code == 0, said.err
+    said = cli.ok(*TINY, "--out", tmp_path, columns=columns)
     assert gpu.closed
     assert gpu.looks == 12
     (folder,) = tmp_path.iterdir()
     shown = cli("show", folder, columns=columns).out
     for text in (said.out, shown):
         assert max(map(len, text.splitlines()[:-1])) <= columns
-        assert "2 of 4 requests ran on a throttled GPU (power cap); show --requests marks them." in " ".join(
-            text.split()
-        )
+        told = "2 of 4 requests ran on a throttled GPU (power cap); show --requests marks them."
+        assert told in " ".join(text.split())
         lines = [line.split() for line in text[text.index("GPU ") :].splitlines()[2:4]]
         assert [line[0] for line in lines] == ["ar", "jacobi"]
         assert all(line[1:5] == ["1755", "500", "64", "125.000"] for line in lines)
-    records = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
-    assert [record["gpu"]["throttled"] for record in records] == [[], [], ["power cap"], ["power cap"]]
+    assert [record["gpu"]["throttled"] for record in run_json.requests(folder)] == [
+        [],
+        [],
+        ["power cap"],
+        ["power cap"],
+    ]
     table = " ".join(cli("show", folder, "--requests", columns=columns).out.split())
     assert table.count("wrong, throttled: power cap") == 2
     assert table.count("wrong") == 4
@@ -66,12 +62,11 @@ def test_throttled_requests_are_counted_and_marked(
 
 def test_without_one_nothing_is_said(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "open_gpu", lambda device: None)
-    said = cli(*TINY, "--out", tmp_path)
-    assert said.code == 0, said.err
+    said = cli.ok(*TINY, "--out", tmp_path)
     (folder,) = tmp_path.iterdir()
     assert "GPU" not in said.out
     assert "throttled" not in said.out + cli("show", folder, "--requests").out
-    assert {json.loads(line)["gpu"] for line in (folder / "requests.jsonl").read_text().splitlines()} == {None}
+    assert {record["gpu"] for record in run_json.requests(folder)} == {None}
 
 
 def test_a_run_that_fails_lets_go_of_the_gpu(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from chat_server import Server, completion, replies, says, serving
 
 from specbench.evals import data
 from specbench.evals.judge import endpoint
-from specbench.evals.judge.prompts import JudgePrompts
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import JUDGMENTS, read_judgments
 from specbench.tasks.mt_bench.task import Options, Task
@@ -27,6 +26,7 @@ TEXTS: judged_runs.Texts = {
     "lossy": {"81": ["A blog.", "Aloha."], "111": ["12", "14"]},
 }
 DISTINCT, ALL = 4 + 1 + 2, 12
+GPT = ("--judge", "gpt-4", "--base-url")
 LOCAL = ("--judge", "config:tiny", "--max-new-tokens", 8)
 
 
@@ -63,57 +63,41 @@ def table(text: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
-# ---------------------------------------------------------------------------------------------------------- an endpoint
-
-
 def test_scores_by_method_and_category_with_their_counts(cli: Any, folder: Path, server: Server) -> None:
     def by_length(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         user = body["messages"][1]["content"]
         says("[[3]]" if "A blog." in user else "no rating" if "\n14\n" in user else "[[8]]")(handler, body)
 
     server.answer = by_length
-    said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url)
-    assert said.code == 0, said.err
+    said = cli.ok("judge", folder, *GPT, server.url)
     assert len(server.asked) == DISTINCT
     assert table(said.out) == {
-        "score": ["ar", "jacobi", "lossy"],
-        "writing": ["8.00 (2)", "8.00 (2)", "3.00 (2)"],
-        "math": ["8.00 (2)", "8.00 (2)", "8.00 (1/2)"],
-        "turn 1": ["8.00 (2)", "8.00 (2)", "5.50 (2)"],
-        "turn 2": ["8.00 (2)", "8.00 (2)", "3.00 (1/2)"],
-        "all": ["8.00 (4)", "8.00 (4)", "4.67 (3/4)"],
-    }
+        "score": ["ar", "jacobi", "lossy"], "writing": ["8.00 (2)", "8.00 (2)", "3.00 (2)"],
+        "math": ["8.00 (2)", "8.00 (2)", "8.00 (1/2)"], "turn 1": ["8.00 (2)", "8.00 (2)", "5.50 (2)"],
+        "turn 2": ["8.00 (2)", "8.00 (2)", "3.00 (1/2)"], "all": ["8.00 (4)", "8.00 (4)", "4.67 (3/4)"],
+    }  # fmt: skip
     assert f"by gpt-4 (at {server.url.split('/')[2]})" in said.out
     assert "judging answers, 12 of 12" in said.err
 
 
-@pytest.mark.parametrize("columns", [80, 140])
-def test_show_says_not_judged_until_there_are_judgments(cli: Any, folder: Path, server: Server, columns: int) -> None:
-    before = cli("show", folder, columns=columns)
+def test_show_says_not_judged_until_there_are_judgments(cli: Any, folder: Path, server: Server) -> None:
+    before = cli("show", folder)
     assert "Answers are not judged; specbench judge RUN --judge MODEL rates them." in before.out
     assert "score" not in before.out
-    assert cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url).code == 0
-    after = cli("show", folder, columns=columns)
-    assert "not judged" not in after.out
-    assert table(after.out)["all"] == ["7.00 (4)"] * 3
-    assert max(map(len, after.out.splitlines())) <= columns
-    shown = json.loads(cli("show", folder, "--json").out)
-    assert shown["judged"][0]["methods"]["lossy"]["score"] == 7
-    assert shown["judged"][0]["judge"]["id"] == "gpt-4"
-
-
-def test_judged_by_nobody_there_is_no_score_in_json_either(cli: Any, folder: Path) -> None:
     assert "judged" not in json.loads(cli("show", folder, "--json").out)
+    judged = json.loads(cli.ok("judge", folder, *GPT, server.url, "--json").out)["judged"][0]
+    assert judged["methods"]["ar"]["rated"] == 4
+    for columns in (80, 140):
+        after = cli("show", folder, columns=columns)
+        assert "not judged" not in after.out
+        assert table(after.out)["all"] == ["7.00 (4)"] * 3
+        assert max(map(len, after.out.splitlines())) <= columns
+    assert json.loads(cli("show", folder, "--json").out)["judged"] == [judged]
+    assert (judged["methods"]["lossy"]["score"], judged["judge"]["id"]) == (7, "gpt-4")
 
 
-def test_json_has_the_scores_and_nothing_else_is_on_stdout(cli: Any, folder: Path, server: Server) -> None:
-    said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url, "--json")
-    assert json.loads(said.out)["judged"][0]["methods"]["ar"]["rated"] == 4
-
-
-@pytest.mark.parametrize("failure", ["rubbish", "error", "death"])
-@pytest.mark.parametrize("after", [0, 1, 5])
-def test_an_endpoint_that_fails_midway_loses_nothing_and_the_same_command_goes_on(
+@pytest.mark.parametrize(("failure", "after"), [("rubbish", 0), ("error", 1), ("death", 5), ("rubbish", 5)])
+def test_where_an_endpoint_fails_the_same_command_goes_on(
     cli: Any, folder: Path, server: Server, failure: str, after: int
 ) -> None:
     def fails(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
@@ -127,33 +111,26 @@ def test_an_endpoint_that_fails_midway_loses_nothing_and_the_same_command_goes_o
             handler.connection.close()
 
     server.answer = fails
-    command = ("judge", folder, "--judge", "gpt-4", "--base-url", server.url)
-    said = cli(*command)
-    assert said.code == 3
-    assert "what is judged already is kept, repeat the command to go on" in said.error
+    command = ("judge", folder, *GPT, server.url)
+    assert "what is judged already is kept, repeat the command to go on" in cli.refused(3, *command)
     fresh = [judgment for judgment in read_judgments(folder) if not judgment.same_as]
     assert len(fresh) == after
     server.answer = says("[[6]]")
-    again = cli(*command)
-    assert again.code == 0
+    cli.ok(*command)
     assert len(server.asked) == after + 3 + (DISTINCT - after)
     assert kept(folder) == ALL
     assert {judgment.rating for judgment in read_judgments(folder)} == ({7, 6} if after else {6})
 
 
-def test_an_endpoint_that_is_too_slow_is_given_up_with_what_is_done_kept(
-    cli: Any, folder: Path, server: Server
-) -> None:
+def test_an_endpoint_that_is_too_slow_is_given_up_and_what_is_done_kept(cli: Any, folder: Path, server: Server) -> None:
     def slow(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         if len(server.asked) > 2:
             server.over.wait(10)
         says("[[7]]")(handler, body)
 
     server.answer = slow
-    said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url, "--timeout", 0.3)
-    assert said.code == 3
-    assert "no answer within 0.3 s" in said.error
-    assert kept(folder) == 2
+    assert "no answer within 0.3 s" in cli.refused(3, "judge", folder, *GPT, server.url, "--timeout", 0.3)
+    assert (kept(folder), len(server.asked)) == (2, 2 + 3), "three tries"
 
 
 def test_ctrl_c_keeps_what_is_judged(cli: Any, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +141,7 @@ def test_ctrl_c_keeps_what_is_judged(cli: Any, folder: Path, server: Server, mon
             raise KeyboardInterrupt
         return ask(self, prompt)
 
-    command = ("judge", folder, "--judge", "gpt-4", "--base-url", server.url)
+    command = ("judge", folder, *GPT, server.url)
     with monkeypatch.context() as patched:
         patched.setattr(endpoint.Endpoint, "ask", interrupted)
         said = cli(*command)
@@ -173,27 +150,17 @@ def test_ctrl_c_keeps_what_is_judged(cli: Any, folder: Path, server: Server, mon
     assert len(server.asked) == DISTINCT
 
 
-def test_the_key_comes_from_the_environment_and_goes_nowhere_else(
-    cli: Any, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JUDGE_KEY", "sk-secret\n")
-    said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url, "--api-key-env", "JUDGE_KEY")
-    assert said.code == 0
-    assert server.headers[0]["Authorization"] == "Bearer sk-secret"
-    assert "sk-secret" not in said.out + said.err + (folder / JUDGMENTS).read_text()
-
-
-@pytest.mark.parametrize("code", [200, 400, 401, 500])
-def test_a_key_that_the_endpoint_echoes_is_kept_nowhere(
-    cli: Any, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch, code: int
+@pytest.mark.parametrize(("code", "exit_code"), [(200, 0), (400, 2), (401, 2), (500, 3)])
+def test_the_key_of_the_environment_is_kept_nowhere_though_the_endpoint_echoes_it(
+    cli: Any, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch, code: int, exit_code: int
 ) -> None:
     key = "sk-Xy12/34+56=="
     echo = f"{key} Bearer {key} {quote(key, safe='')}"
     body = completion(f"{echo} [[7]]") if code == 200 else json.dumps({"error": {"message": echo}}).encode()
     server.answer = replies(code, body, X_Key=key)
-    monkeypatch.setenv("JUDGE_KEY", key)
-    said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url, "--api-key-env", "JUDGE_KEY")
-    assert said.code == (0 if code == 200 else 3 if code == 500 else 2)
+    monkeypatch.setenv("JUDGE_KEY", f"{key}\n")
+    said = cli("judge", folder, *GPT, server.url, "--api-key-env", "JUDGE_KEY")
+    assert said.code == exit_code
     assert server.headers[0]["Authorization"] == f"Bearer {key}"
     written = "".join(path.read_text() for path in folder.iterdir() if path.is_file())
     assert "[key]" in (said.err if code in (401, 500) else written)
@@ -201,52 +168,40 @@ def test_a_key_that_the_endpoint_echoes_is_kept_nowhere(
         assert part not in said.out + said.err + written
 
 
-@pytest.mark.parametrize("key", [" \t", "sk-sec\nret", "sk-sécret", "sek"])
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [*((key, "environment variable JUDGE_KEY") for key in (" \t", "sk-sec\nret", "sk-sécret", "sek")),
+     (None, "what --api-key-env names is not set")],
+)  # fmt: skip
 def test_what_is_no_key_is_refused_before_a_question_and_not_shown(
-    cli: Any, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch, key: str
+    cli: Any, folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch, key: str | None, says: str
 ) -> None:
-    monkeypatch.setenv("JUDGE_KEY", key)
-    said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url, "--api-key-env", "JUDGE_KEY")
+    """Nor is one that was given for the name of its variable."""
+    monkeypatch.setenv("JUDGE_KEY", key or "")
+    said = cli("judge", folder, *GPT, server.url, "--api-key-env", "JUDGE_KEY" if key else "sk-secret")
     assert (said.code, said.out, server.asked) == (2, "", [])
-    assert "environment variable JUDGE_KEY" in said.error
+    assert says in said.error
     assert not re.search(r"\bsek\b|sk-|\bret\b|cret", said.err)
 
 
-def test_a_key_given_for_the_name_of_its_variable_is_not_shown(cli: Any, folder: Path, server: Server) -> None:
-    said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url, "--api-key-env", "sk-secret")
-    assert said.code == 2
-    assert "what --api-key-env names is not set" in said.error
-    assert "secret" not in said.out + said.err
-
-
-# ---------------------------------------------------------------------------------------------------------- local judge
-
-
 def test_a_local_model_judges_what_a_run_wrote(cli: Any, tmp_path: Path) -> None:
-    out = tmp_path / "runs"
     asked = ("--task", "mt-bench", "--limit", 1, "--first", "--max-new-tokens", 8)
-    run = cli("run", "--model", "config:tiny", *asked, "--out", out)
-    assert run.code == 0, run.err
-    (folder,) = out.iterdir()
+    folder = cli.made(tmp_path / "runs", "run", "--model", "config:tiny", *asked)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    said = cli("judge", folder, *LOCAL)
-    assert said.code == 0, said.err
+    said = cli.ok("judge", folder, *LOCAL)
     found = read_judgments(folder)
+    turns = ("81|0", "81|0|2")
     assert [(j.request, j.same_as) for j in found] == [
-        ("ar|81|0", None),
-        ("ar|81|0|2", None),
-        ("jacobi|81|0", "ar|81|0"),
-        ("jacobi|81|0|2", "ar|81|0|2"),
-    ]
-    assert all(
-        (j.rating, j.judge.id, j.judge.kind, j.judge.max_tokens) == (None, "config:tiny", "local", 8) for j in found
-    )
+        *((f"ar|{turn}", None) for turn in turns), *((f"jacobi|{turn}", f"ar|{turn}") for turn in turns),
+    ]  # fmt: skip
+    told = {(j.rating, j.judge.id, j.judge.kind, j.judge.max_tokens) for j in found}
+    assert told == {(None, "config:tiny", "local", 8)}
     assert found[0].judge.fingerprint
     assert table(said.out)["all"] == ["– (0/2)"] * 2
     # Nothing of the run is touched, no lock is left, and asking again asks nothing.
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != JUDGMENTS} == before
     lines = kept(folder)
-    assert cli("judge", folder, *LOCAL).code == 0
+    cli.ok("judge", folder, *LOCAL)
     assert kept(folder) == lines
 
 
@@ -259,34 +214,18 @@ def test_an_answer_too_long_for_a_local_judge_is_noted_and_not_rated(cli: Any, t
     assert all("do not fit in its 8192" in str(error) for error in errors.values())
 
 
-# ----------------------------------------------------------------------------------------------------- FastChat's files
-
-
-def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: Path) -> None:
-    said = cli("judge", folder, "--export", tmp_path / "out")
-    assert said.code == 0, said.err
+def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: Path, task_data: Path) -> None:
+    cli.ok("judge", folder, "--export", tmp_path / "out")
     files = sorted((tmp_path / "out" / "model_answer").iterdir())
     assert [file.name for file in files] == ["m-ar.jsonl", "m-jacobi.jsonl", "m-lossy.jsonl"]
-    questions, prompts = Task(Options()).questions(), JudgePrompts()
-    rows = []
-    for file in files:
-        for row in map(json.loads, file.read_text().splitlines()):
-            for turn in (1, 2):
-                made = prompts.render(questions[str(row["question_id"])], row["choices"][0]["turns"][:turn])
-                rows.append(
-                    {"question_id": row["question_id"], "model": row["model_id"], "judge": ["gpt-4", made.name],
-                     "user_prompt": made.user, "judgment": "[[9]]", "score": 9, "turn": turn, "tstamp": 1.0}
-                )  # fmt: skip
+    answers = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    rows = judged_runs.gen_judgment(answers, Task(Options()).questions(), task_data, 9)
     judged = tmp_path / "gpt-4_single.jsonl"
     judged.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    said = cli("judge", folder, "--import", judged)
-    assert said.code == 0, said.err
+    said = cli.ok("judge", folder, "--import", judged)
     assert "12 judgments taken" in said.err
     assert table(said.out)["all"] == ["9.00 (4)"] * 3
     assert "by gpt-4 (imported)" in said.out
-
-
-# ------------------------------------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(
@@ -297,17 +236,9 @@ def test_export_and_import_of_fastchats_files(cli: Any, tmp_path: Path, folder: 
         ("{run} --judge m --api-key-env HOME", 2, "--api-key-env goes with --base-url"),
         ("{run} --judge m --base-url http://h/v1 --api-key-env NO_SUCH", 2, "environment variable NO_SUCH is not set"),
         ("{run} --judge m --base-url localhost:1", 2, "--base-url localhost:1 is no web address"),
-        (
-            "{run} --judge m --base-url http://h/v1 --dtype bf16",
-            2,
-            "--dtype, --device, --revision and --trust-remote-code",
-        ),
+        ("{run} --judge m --base-url http://h/v1 --dtype bf16", 2, "--dtype, --device, --revision and --trust-remote"),
         ("{run} --judge m --timeout 5", 2, "--timeout goes with --base-url"),
-        (
-            "{run} --judge smolm2",
-            2,
-            "unknown model 'smolm2'; did you mean smollm2-135m or smollm2-135m-jf or smollm2-135m-msn?",
-        ),
+        ("{run} --judge smolm2", 2, "unknown model 'smolm2'; did you mean smollm2-135m or smollm2-135m-jf or smollm2"),
         ("{run} --judge m --import nowhere", 2, "file 'nowhere' does not exist"),
         ("{run} --judge config:tiny --data-dir {empty}", 2, "has no file mt_bench_question.jsonl"),
         ("{empty} --judge config:tiny", 2, "is not a run folder"),
@@ -323,15 +254,13 @@ def test_a_mistake_is_one_line(cli: Any, tmp_path: Path, folder: Path, argv: str
     run = json.loads((other / "run.json").read_text())
     run["task"] |= {"name": "humaneval", "options": {}}
     (other / "run.json").write_text(json.dumps(run))
-    said = cli("judge", *argv.format(run=folder, empty=empty, other=other).split())
-    assert (said.code, said.out) == (code, "")
-    assert expected in said.error
+    assert expected in cli.refused(code, "judge", *argv.format(run=folder, empty=empty, other=other).split())
     assert kept(folder) == 0
 
 
 def test_two_judges_at_once_do_not_write_into_each_other(cli: Any, folder: Path, server: Server) -> None:
     with RunFolder.reopen(folder):
-        said = cli("judge", folder, "--judge", "gpt-4", "--base-url", server.url)
+        said = cli("judge", folder, *GPT, server.url)
     assert said.code == 3
     assert "is in use by another specbench process" in said.error
     assert server.asked == []

@@ -29,8 +29,7 @@ def named(said: Any) -> str:
 
 
 def test_the_newest_by_the_time_in_its_name_is_shown_and_named(cli: Any, here: Path) -> None:
-    said = cli("show", "latest")
-    assert said.code == 0
+    said = cli.ok("show", "latest")
     assert said.err == f"latest: results/{NEWEST}\n"
     assert said.out == cli("show", here / "results" / NEWEST).out
 
@@ -63,8 +62,7 @@ def sweep(here: Path) -> Path:
 @pytest.mark.parametrize("make", [older_version, unfinished, deeper, sweep], ids=lambda make: make.__name__)
 def test_what_is_newer_is_found_wherever_it_lies(cli: Any, here: Path, make: Callable[[Path], Path]) -> None:
     path = make(here)
-    said = cli("show", "latest")
-    assert said.code == 0, said.err
+    said = cli.ok("show", "latest")
     assert named(said) == str(path.relative_to(here))
 
 
@@ -87,15 +85,12 @@ def test_drafts_of_folders_and_what_is_no_run_do_not_count(cli: Any, here: Path)
 @pytest.mark.parametrize(
     "command",
     [
-        ("export", "latest"),
-        ("compare", "latest", "latest"),
-        ("compare", "latest:ar", "latest:jetspec"),
-        ("score", "latest", "--data-dir", "."),
-        ("judge", "latest", "--import", f"results/{NEWEST}/run.json"),
+        ("export", "latest"), ("compare", "latest", "latest"), ("compare", "latest:ar", "latest:jetspec"),
+        ("score", "latest", "--data-dir", "."), ("judge", "latest", "--import", f"results/{NEWEST}/run.json"),
         ("report", "latest", "--out", "page"),
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_every_command_that_reads_folders_takes_it(cli: Any, here: Path, command: tuple[str, ...]) -> None:
     said = cli(*command)
     plain = cli(*(word.replace("latest", f"results/{NEWEST}") for word in command))
@@ -106,11 +101,8 @@ def test_every_command_that_reads_folders_takes_it(cli: Any, here: Path, command
 
 def test_none_is_an_error_that_says_where_was_looked(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    said = cli("show", "latest")
-    assert said.code == 2
-    assert (
-        said.error == "error: no run, sweep or profile in results/, profiles/, runs/ or sweeps/ here; name its folder"
-    )
+    where = "no run, sweep or profile in results/, profiles/, runs/ or sweeps/ here; name its folder"
+    assert cli.refused(2, "show", "latest") == f"error: {where}"
 
 
 def test_a_folder_of_that_name_is_that_folder(cli: Any, here: Path) -> None:

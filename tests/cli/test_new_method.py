@@ -50,9 +50,6 @@ def passes_ruff(folder: Path, *paths: object) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-# ---------------------------------------------------------------------------------------------------- what it writes
-
-
 def test_a_method_in_a_checkout(cli: Any, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(files(clone))
     monkeypatch.chdir(clone / "tests")  # anywhere inside
@@ -109,7 +106,7 @@ def test_a_package_of_its_own(package: tuple[Path, Any]) -> None:
 
 
 def test_a_package_of_its_own_is_found_and_passes_its_tests(
-    cli: Any, package: tuple[Path, Any], installed: Path, elsewhere: Path
+    cli: Any, package: Any, installed: Path, elsewhere: Path
 ) -> None:
     with visible(installed):
         arguments = ["-q", "-p", "no:cacheprovider", str(package[0])]
@@ -122,7 +119,7 @@ def test_a_package_of_its_own_is_found_and_passes_its_tests(
     assert not Path("other").exists()
 
 
-def test_into_makes_the_folder_and_a_package_even_in_a_checkout(
+def test_into_makes_a_package_even_in_a_checkout(
     cli: Any, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = files(clone)
@@ -148,9 +145,6 @@ def test_somebody_elses_folders_are_no_checkout(cli: Any, elsewhere: Path) -> No
     assert not list((elsewhere / "methods").iterdir())
 
 
-# ------------------------------------------------------------------------------------------------- what it will not do
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -164,26 +158,19 @@ def test_somebody_elses_folders_are_no_checkout(cli: Any, elsewhere: Path) -> No
     ],
 )
 def test_a_name_that_will_not_do(cli: Any, elsewhere: Path, name: str, expected: str) -> None:
-    said = cli("new-method", name)
-    assert said.code == 2
-    assert " ".join(expected.split()) in said.error
-    assert said.out == ""
+    assert " ".join(expected.split()) in cli.refused(2, "new-method", name)
     assert not list(elsewhere.iterdir())
 
 
-@pytest.mark.parametrize("way", ["folder", "file", "link to nowhere"])
-def test_what_is_there_stays(cli: Any, elsewhere: Path, way: str) -> None:
+def test_what_is_there_stays(cli: Any, elsewhere: Path) -> None:
     taken = elsewhere / "specbench-mine"
-    if way == "folder":
-        taken.mkdir()
-    elif way == "file":
-        taken.write_text("mine")
-    else:
-        taken.symlink_to("nowhere")
-    said = cli("new-method", "mine")
-    assert said.code == 2
-    assert said.error == "error: specbench-mine is there already; choose another name or move it away"
-    assert files(elsewhere) == (["specbench-mine"] if way == "file" else [])
+    for way in (taken.mkdir, lambda: taken.write_text("mine"), lambda: taken.symlink_to("nowhere")):
+        way()
+        before = files(elsewhere)
+        error = cli.refused(2, "new-method", "mine")
+        assert error == "error: specbench-mine is there already; choose another name or move it away"
+        assert files(elsewhere) == before
+        taken.rmdir() if taken.is_dir() else taken.unlink()
 
 
 @pytest.mark.parametrize("way", ["methods/mine/notes.txt", "tests/methods/test_mine.py"])
@@ -193,9 +180,7 @@ def test_what_is_there_in_a_checkout_stays(cli: Any, clone: Path, monkeypatch: p
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
     before = files(clone)
-    said = cli("new-method", "mine")
-    assert said.code == 2
-    assert "is there already; choose another name or move it away" in said.error
+    assert "is there already; choose another name or move it away" in cli.refused(2, "new-method", "mine")
     assert mine.read_text() == "mine"
     assert files(clone) == before
     mine.unlink()
@@ -203,7 +188,7 @@ def test_what_is_there_in_a_checkout_stays(cli: Any, clone: Path, monkeypatch: p
 
 def test_a_folder_that_cannot_be_written(cli: Any, elsewhere: Path) -> None:
     (elsewhere / "file").write_text("mine")
-    said = cli("new-method", "mine", "--into", "file")
-    assert said.code == 3
-    assert "error: cannot write file/specbench-mine/pyproject.toml (Not a directory)" in said.error
+    assert "error: cannot write file/specbench-mine/pyproject.toml (Not a directory)" in cli.refused(
+        3, "new-method", "mine", "--into", "file"
+    )
     assert (elsewhere / "file").read_text() == "mine"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import run_json
 import torch
 import typer
 from transformers import LlamaModel
@@ -95,14 +96,11 @@ def test_a_recorded_plan_gives_the_command_that_gives_it(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "values",
     [
-        {},
-        FULL,
-        {"model": "smollm2-135m-jf"},
-        {"preset": "jf-paper-gsm8k", "model": "config:tiny"},
+        {}, FULL, {"model": "smollm2-135m-jf"}, {"preset": "jf-paper-gsm8k", "model": "config:tiny"},
         {"model": "smollm2-135m", "method": "jetspec", "head": "smollm2-135m"},
     ],
     ids=["nothing", "all", "alias", "preset", "head"],
-)
+)  # fmt: skip
 def test_a_resolved_plan_resolves_to_itself(values: dict[str, Any]) -> None:
     first = resolve(given(Plan, values))
     again = resolve(first.plan)
@@ -130,11 +128,9 @@ def test_a_record_names_no_folder_of_this_machine(tmp_path: Path) -> None:
 
 
 def test_it_stands_in_the_run(cli: Any, tmp_path: Path) -> None:
-    said = cli("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path, "--no-score")
-    assert said.code == 0, said.err
+    said = cli.ok("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--out", tmp_path, "--no-score")
     (folder,) = tmp_path.iterdir()
-    run = json.loads((folder / "run.json").read_text())
-    assert run["plan"] == {
+    assert run_json.config(folder)["plan"] == {
         "method": "ar,jacobi", "task": "humaneval", "max_new_tokens": 4, "limit": 1, "model": "config:tiny",
         "base": "none",
     }  # fmt: skip
@@ -164,9 +160,7 @@ def test_what_python_refuses(values: dict[str, Any], sentence: str) -> None:
 
 
 @pytest.mark.parametrize("command", [["run"], ["sweep", "--method", "jacobi", "--grid", "n=2"], ["check-lossless"]])
-def test_threads_are_those_of_the_steps(
-    command: list[str], cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_are_those_of_the_steps(cli: Any, tmp_path: Path, monkeypatch: Any, command: list[str]) -> None:
     """The option that was added by its field and its use alone."""
     before, seen = torch.get_num_threads(), set()
     forward = LlamaModel.forward
@@ -179,22 +173,13 @@ def test_threads_are_those_of_the_steps(
     asked = ("--model", "config:tiny", "--limit", 1, "--max-new-tokens", 3, "--threads", before + 1)
     out = () if command[0] == "check-lossless" else ("--out", tmp_path, "--no-score")
     try:
-        said = cli(*command, *asked, *out)
-        assert said.code == 0, said.err
+        cli.ok(*command, *asked, *out)
         assert seen == {before + 1}
     finally:
         torch.set_num_threads(before)
 
 
-def test_every_option_says_what_it_is_and_has_one_name() -> None:
-    names = [flag_of(Plan, name).name for name in Plan.model_fields]
-    assert len({*names}) == len(names)
-    assert all(name.startswith("--") for name in names)
-    assert all(info.description for info in Plan.model_fields.values())
-
-
 BEFORE_TORCH = [
-    ("--concurrency 1000000000", 2, "--concurrency 1000000000: input should be less than or equal to 4096"),
     ("--repeats 1000000000000", 2, "--repeats 1000000000000: input should be less than or equal to 1000"),
     ("--dtype float31", 2, "unknown dtype"),
     ("--device gpu", 2, "unknown device 'gpu'"),
@@ -224,7 +209,12 @@ def test_what_can_be_known_is_known_before_torch(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "a refused command leaves nothing"
 
 
-def test_a_field_made_otherwise_is_found_at_once() -> None:
+def test_every_option_says_what_it_is_and_has_one_name() -> None:
+    names = [flag_of(Plan, name).name for name in Plan.model_fields]
+    assert len({*names}) == len(names)
+    assert all(name.startswith("--") for name in names)
+    assert all(info.description for info in Plan.model_fields.values())
+
     class Wrong(Flags):
         stride: int = 3
 
@@ -232,15 +222,15 @@ def test_a_field_made_otherwise_is_found_at_once() -> None:
         flag_of(Wrong, "stride")
 
 
-def test_compile_without_a_compiler_says_so_before_torch(
+def test_no_compiler_for_compile_is_said_before_torch(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specbench.runner.ready.gpus.seen", list)
     monkeypatch.setattr("specbench.runner.ready.shutil.which", lambda name: None)
     monkeypatch.setattr("specbench.runner.loading.load_models", lambda *given: pytest.fail("a model was loaded"))
-    said = cli("run", "--model", "config:tiny", "--compile", "--out", tmp_path / "out")
-    assert said.code == 3
-    assert "no compiler is here" in said.error
+    assert "no compiler is here" in cli.refused(
+        3, "run", "--model", "config:tiny", "--compile", "--out", tmp_path / "out"
+    )
     monkeypatch.setenv("CXX", "my-c++")
     assert "(my-c++)" in cli("run", "--model", "config:tiny", "--compile", "--out", tmp_path / "out").error
     assert not (tmp_path / "out").exists()

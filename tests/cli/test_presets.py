@@ -48,24 +48,18 @@ def test_which_presets_are_of_the_first_prompts() -> None:
     assert found == {"jf-paper-gsm8k": 100, "jf-paper-math": 10}
 
 
-def test_without_one_nothing_changes() -> None:
+def test_without_one_nothing_changes_and_that_of_another_task_is_refused() -> None:
     made = plan(None)
     assert [task.card.name for task in made.tasks] == ["humaneval"]
     assert (made.plan.max_new_tokens, made.plan.limit, made.notes) == (None, None, ())
-
-
-def test_the_preset_of_another_task_is_refused() -> None:
     with pytest.raises(UsageError, match="jf-paper is of task humaneval, not gsm8k"):
         plan("jf-paper", task="gsm8k")
 
 
-def test_an_alias_asks_as_its_checkpoint_was_trained() -> None:
+def test_an_alias_asks_as_its_checkpoint_was_trained_unless_the_user_or_a_preset_says_so() -> None:
     made = plan(None, model="jf-coder-7b")
     assert made.tasks[0].options.style == "jf"
     assert made.notes[-1] == "jf-coder-7b sets --task-set humaneval.style=jf"
-
-
-def test_what_the_user_or_a_preset_sets_wins_over_the_alias() -> None:
     assert plan(None, "humaneval.style=chat", model="jf-coder-7b").tasks[0].options.style == "chat"
     assert plan("evalplus-paper", model="jf-coder-7b").tasks[0].options.style == "evalplus"
     assert plan(None, model="jf-coder-7b", task="gsm8k").tasks[0].options.style == "auto"

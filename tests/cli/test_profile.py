@@ -34,8 +34,7 @@ class Profiled:
 @pytest.fixture(scope="module")
 def profiled(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Profiled:
     out = tmp_path_factory.mktemp("out") / "profiles"
-    said = cli("profile", *ASKED, "--out", out)
-    assert said.code == 0, said.err
+    said = cli.ok("profile", *ASKED, "--out", out)
     (folder,) = out.iterdir()
     return Profiled(said, folder)
 
@@ -78,99 +77,56 @@ def test_it_says_the_ceilings_the_budget_and_the_folder(profiled: Profiled) -> N
     assert "measuring bandwidth" in profiled.said.err
 
 
-@pytest.mark.parametrize("columns", [80, 140])
-def test_show_prints_the_same_again(cli: Any, profiled: Profiled, columns: int) -> None:
-    said = cli("show", profiled.folder, columns=columns)
-    assert said.code == 0
-    assert max(map(len, said.out.splitlines())) <= columns
-    if columns == 80:
-        assert said.out == profiled.said.out.rpartition("\nprofile: ")[0]
+def test_show_prints_the_same_again(cli: Any, profiled: Profiled) -> None:
+    assert cli.ok("show", profiled.folder).out == profiled.said.out.rpartition("\nprofile: ")[0]
+    assert max(map(len, cli.ok("show", profiled.folder, columns=140).out.splitlines())) <= 140
+    content = json.loads((profiled.folder / "profile.json").read_text())
+    assert json.loads(cli.ok("show", profiled.folder, "--json").out) == content
+    assert "is a profile, which has no requests" in cli.refused(2, "show", profiled.folder, "--requests")
 
 
-def test_show_needs_neither_torch_nor_matplotlib(profiled: Profiled) -> None:
+def test_show_needs_neither_torch_nor_matplotlib_and_pictures_no_torch(profiled: Profiled, tmp_path: Path) -> None:
     code = (
-        "import sys; from specbench.cli.app import main; code = main(sys.argv[1:]); "
-        "print(*(name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules), 'are loaded', "
-        "file=sys.stderr); sys.exit(code)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "show", str(profiled.folder)], capture_output=True, text=True, check=True
-    )
-    assert done.stderr.splitlines()[-1] == "are loaded"
-    assert "Free rows: " in done.stdout
-
-
-def test_pictures_are_drawn_without_torch(profiled: Profiled, tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from specbench.hardware.profile import read_profile; "
-        "from specbench.report.pictures.roofline import write_pictures; "
+        "import sys; from pathlib import Path; from specbench.cli.app import main; main(['show', sys.argv[1]])\n"
+        "assert not {'torch', 'transformers', 'matplotlib'} & {*sys.modules}\n"
+        "from specbench.hardware.profile import read_profile\n"
+        "from specbench.report.pictures.roofline import write_pictures\n"
         "write_pictures(read_profile(Path(sys.argv[1])), Path(sys.argv[2])); sys.exit('torch' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code, str(profiled.folder), str(tmp_path)], check=True)
+    command = [sys.executable, "-c", code, str(profiled.folder), str(tmp_path)]
+    assert "Free rows: " in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for name in ("roofline.png", "steps.png"):
         assert (tmp_path / name).read_bytes() == (profiled.folder / name).read_bytes()
-
-
-def test_show_as_json_is_the_profile(cli: Any, profiled: Profiled) -> None:
-    said = cli("show", profiled.folder, "--json")
-    assert json.loads(said.out) == json.loads((profiled.folder / "profile.json").read_text())
-
-
-def test_json_names_the_folder(cli: Any, tmp_path: Path) -> None:
-    said = cli(
-        "profile", "--model", "config:tiny", "--rows", 1, "--contexts", 16, "--slots", 1, "--seconds", 1,
-        "--out", tmp_path, "--json",
-    )  # fmt: skip
-    assert said.code == 0, said.err
-    found = json.loads(said.out)
-    folder = Path(found.pop("folder"))
-    assert found == json.loads((folder / "profile.json").read_text())
-    assert [(p["rows"], p["context"], p["slots"]) for p in found["points"]] == [(1, 16, 1)]
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--rows", "0"), 2, "--rows 0: give whole numbers from 1 to 512, comma-separated, as --rows 1,16,64"),
-        (("--rows", "1,513"), 2, "--rows 513: give whole numbers from 1 to 512"),
-        (("--contexts", "2k"), 2, "--contexts 2k: give whole numbers from 1 up"),
-        (("--slots", ","), 2, "--slots names nothing"),
-        (("--attention", "trito"), 2, "unknown --attention value 'trito'; did you mean triton?"),
-        (("--graphs", "maybe"), 2, "unknown --graphs value 'maybe'"),
-        (("--graphs", "on"), 3, "CUDA graphs need a CUDA device"),
-        (("--gpu", "h2000"), 2, "unknown GPU 'h2000'"),
-        (("--gpu", "h200"), 3, "--gpu h200 but this machine has"),
-        (("--model", "config:tinny"), 2, "unknown config 'tinny'; did you mean tiny?"),
+        ("--rows 0", 2, "--rows 0: give whole numbers from 1 to 512, comma-separated, as --rows 1,16,64"),
+        ("--rows 1,513", 2, "--rows 513: give whole numbers from 1 to 512"),
+        ("--contexts 2k", 2, "--contexts 2k: give whole numbers from 1 up"),
+        ("--slots ,", 2, "--slots names nothing"),
+        ("--attention trito", 2, "unknown --attention value 'trito'; did you mean triton?"),
+        ("--graphs maybe", 2, "unknown --graphs value 'maybe'"),
+        ("--graphs on", 3, "CUDA graphs need a CUDA device"),
+        ("--gpu h2000", 2, "unknown GPU 'h2000'"),
+        ("--gpu h200", 3, "--gpu h200 but this machine has"),
+        ("--model config:tinny", 2, "unknown config 'tinny'; did you mean tiny?"),
+        ("--out {file}", 3, "cannot write {file}"),
     ],
 )
-def test_mistakes_are_told_before_a_model_is_loaded(
-    cli: Any, tmp_path: Path, options: tuple[str, ...], code: int, message: str
-) -> None:
-    out = tmp_path / "profiles"
-    said = cli("profile", "--model", "config:tiny", *options, "--device", "cpu", "--out", out)
+def test_mistakes_are_told_before_the_loading(cli: Any, tmp_path: Path, options: str, code: int, message: str) -> None:
+    out, file = tmp_path / "profiles", tmp_path / "file"
+    file.touch()
+    argv = ("profile", "--model", "config:tiny", "--device", "cpu", "--out", out)
+    said = cli(*argv, *options.format(file=file).split())
     assert (said.code, said.out) == (code, "")
-    assert message in said.error
+    assert message.format(file=file) in said.error
     assert "loading" not in said.err
     assert not out.exists()
 
 
-def test_an_out_that_cannot_be_written_is_told_before_a_model_is_loaded(cli: Any, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    said = cli("profile", "--model", "config:tiny", "--out", file)
-    assert said.code == 3
-    assert f"cannot write {file}" in said.error
-    assert "loading" not in said.err
-
-
 def test_contexts_that_the_model_does_not_take_are_refused(cli: Any, tmp_path: Path) -> None:
-    said = cli("profile", "--model", "config:tiny", "--rows", 8, "--contexts", 9000, "--out", tmp_path)
-    assert said.code == 2
-    assert "takes 8192 positions: with 8 rows, give --contexts of at most 8183" in said.error
+    error = cli.refused(2, "profile", "--model", "config:tiny", "--rows", 8, "--contexts", 9000, "--out", tmp_path)
+    assert "takes 8192 positions: with 8 rows, give --contexts of at most 8183" in error
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_profile_has_no_requests(cli: Any, profiled: Profiled) -> None:
-    said = cli("show", profiled.folder, "--requests")
-    assert said.code == 2
-    assert "is a profile, which has no requests" in said.error

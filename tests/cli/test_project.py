@@ -11,23 +11,22 @@ import pytest
 from specbench.hardware import roofline
 from specbench.hardware.profile import read_profile
 
-RUN = ("run", "--model", "config:tiny", "--task", "humaneval", "--limit", 2, "--max-new-tokens", 12)
+RUN = ("run", "--model", "config:tiny", "--task", "humaneval", "--limit", 2, "--max-new-tokens", 12, "--no-score")
 
 
 @pytest.fixture(scope="module")
 def profile(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small profile of the dummy model."""
     out = tmp_path_factory.mktemp("profiles")
-    said = cli("profile", "--model", "config:tiny", "--rows", "1,16", "--contexts", "128", "--slots", "1",
-               "--seconds", "5", "--out", out)  # fmt: skip
-    assert said.code == 0, said.err
-    (found,) = out.iterdir()
-    return found
+    small = ("--model", "config:tiny", "--rows", "1,16", "--contexts", "128", "--slots", "1", "--seconds", "5")
+    found = json.loads(cli.ok("profile", *small, "--json", "--out", out).out)
+    (folder,) = out.iterdir()
+    assert found == {"folder": str(folder), **json.loads((folder / "profile.json").read_text())}
+    return folder
 
 
 def test_a_run_is_projected_and_shown_again(cli: Any, profile: Path, tmp_path: Path) -> None:
-    said = cli(*RUN, "--method", "jacobi", "--out", tmp_path, "--project", "b200", "--profile", profile)
-    assert said.code == 0, said.err
+    said = cli.ok(*RUN, "--method", "jacobi", "--out", tmp_path, "--project", "b200", "--profile", profile)
     assert "Projected onto b200, not measured" in said.out
     (folder,) = tmp_path.iterdir()
     content = json.loads((folder / "projection-b200.json").read_text())
@@ -44,14 +43,16 @@ def test_a_run_is_projected_and_shown_again(cli: Any, profile: Path, tmp_path: P
     assert "Projected onto b200, not measured" in again.out
     assert max(map(len, again.out.splitlines())) <= 80
     assert json.loads(cli("show", folder, "--json").out)["projections"] == [content]
-    # The run itself is what it is without a projection.
+    # The run itself is what it is without a projection, and another one is added to what is done.
     assert "projection" not in (folder / "summary.json").read_text()
+    more = cli.ok(*RUN, "--method", "jacobi", "--out", tmp_path, "--project", "h100", "--profile", profile)
+    assert "done already in" in more.err
+    assert len([*folder.glob("projection-*.json")]) == 2
 
 
 def test_a_sweep_is_predicted_with_a_profile(cli: Any, profile: Path, tmp_path: Path) -> None:
-    grid = ("--method", "jacobi", "--grid", "n=2,8", "--grid", "concurrency=1,2", "--profile", profile, "--no-score")
-    said = cli("sweep", *RUN[1:], *grid, "--out", tmp_path, "--json")
-    assert said.code == 0, said.err
+    grid = ("--method", "jacobi", "--grid", "n=2,8", "--grid", "concurrency=1,2", "--profile", profile)
+    said = cli.ok("sweep", *RUN[1:], *grid, "--out", tmp_path, "--json")
     document = json.loads(said.out)
     steps = read_profile(profile)
     times = roofline.StepTimes(steps.shape, steps.ceilings, steps.points)
@@ -68,32 +69,18 @@ def test_a_sweep_is_predicted_with_a_profile(cli: Any, profile: Path, tmp_path: 
     assert "Best of 2 cells" in cli("show", document["folder"]).out
 
 
-def test_an_unknown_gpu_is_refused_before_anything_is_loaded(cli: Any) -> None:
-    said = cli(*RUN, "--project", "b20")
-    assert (said.code, "did you mean" in said.error) == (2, True)
-    assert "loading" not in said.err
-
-
-def test_a_profile_without_a_gpu_is_refused(cli: Any, profile: Path) -> None:
-    said = cli(*RUN, "--profile", profile)
-    assert (said.code, "--project GPU" in said.error) == (2, True)
+def test_what_does_not_fit_together_is_refused(cli: Any, profile: Path) -> None:
+    assert "did you mean" in cli.refused(2, *RUN, "--project", "b20")
+    assert "--project GPU" in cli.refused(2, *RUN, "--profile", profile)
 
 
 def test_a_profile_of_another_model_is_refused_and_the_run_is_kept(cli: Any, profile: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
     content = json.loads((profile / "profile.json").read_text())
     content["model"]["fingerprint"] = "0" * 64
-    (other / "profile.json").write_text(json.dumps(content))
-    said = cli(*RUN, "--method", "ar", "--out", tmp_path / "runs", "--project", "h200", "--profile", other)
-    assert (said.code, "profile is of" in said.error) == (2, True)
+    (tmp_path / "profile.json").write_text(json.dumps(content))
+    argv = (*RUN, "--method", "ar", "--out", tmp_path / "runs")
+    assert "profile is of" in cli.refused(2, *argv, "--project", "h200", "--profile", tmp_path)
     (folder,) = (tmp_path / "runs").iterdir()
     assert (folder / "DONE").exists()
-
-
-def test_a_damaged_projection_is_named(cli: Any, tmp_path: Path) -> None:
-    assert cli(*RUN, "--method", "ar", "--out", tmp_path).code == 0
-    (folder,) = tmp_path.iterdir()
-    (folder / "projection-h200.json").write_text("{}")
-    said = cli("show", folder)
-    assert (said.code, "projection-h200.json" in said.error) == (2, True)
+    (folder / "projection-h200.json").write_text("{}")  # a damaged one is named
+    assert "projection-h200.json" in cli.refused(2, "show", folder)

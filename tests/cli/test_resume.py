@@ -9,6 +9,7 @@ from typing import Any
 
 import forked
 import pytest
+import run_json
 
 from specbench.results.request_log import RequestLog
 from specbench.runner import Session
@@ -31,15 +32,8 @@ WHEN = {
 }  # fmt: skip
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    """The whole lines of requests.jsonl."""
-    file = folder / "requests.jsonl"
-    text = file.read_bytes() if file.exists() else b""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
-
-
 def counts(folder: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    summary = run_json.summary(folder)
     for row in summary["rows"]:
         assert row.keys() >= TIMES
         for name in TIMES:
@@ -49,7 +43,7 @@ def counts(folder: Path) -> dict[str, Any]:
 
 def answers(folder: Path) -> dict[str, dict[str, Any]]:
     """Requests by key, without what depends on when they ran."""
-    found = lines(folder)
+    found = run_json.requests(folder)
     by_key = {line["request_id"]: {name: value for name, value in line.items() if name not in WHEN} for line in found}
     assert len(by_key) == len(found), "a request is there twice"
     return by_key
@@ -73,11 +67,11 @@ def test_killed_runs_end_with_the_counts_of_an_unbroken_one(cli: Any, tmp_path: 
     for requests in moments:
         forked.killed(
             tmp_path / "said", *COMMAND, out,
-            when=lambda: any(len(lines(folder)) >= requests for folder in out.glob("[!.]*")),  # noqa: B023
+            when=lambda: any(len(run_json.requests(folder)) >= requests for folder in out.glob("[!.]*")),  # noqa: B023
             delay=rng.uniform(0, 0.03) if requests < TOTAL else 0,
         )  # fmt: skip
         (folder,) = out.glob("[!.]*")  # each repetition went on in the first one's folder
-        kept.append(len(lines(folder)))
+        kept.append(len(run_json.requests(folder)))
         assert not (folder / "DONE").exists()
     told = f"seed {seed}: killed with {kept} of {TOTAL} requests on disk"
     assert kept == sorted(kept), told
@@ -95,39 +89,24 @@ def test_killed_runs_end_with_the_counts_of_an_unbroken_one(cli: Any, tmp_path: 
 
 
 def test_a_record_that_does_not_fit_is_named_when_a_run_goes_on(cli: Any, tmp_path: Path) -> None:
-    command = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 4, "--no-score", "--out", tmp_path)
-    assert cli(*command).code == 0
-    (folder,) = tmp_path.iterdir()
+    command = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 4, "--no-score")
+    folder = cli.made(tmp_path, *command)
     (folder / "DONE").unlink()
-    first, *others = lines(folder)
+    first, *others = run_json.requests(folder)
     del first["accepted_lengths"]
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [first, *others]))
-    said = cli(*command)
-    assert said.code == 2
-    assert "requests.jsonl line 1 is damaged (field 'accepted_lengths'" in said.error
-    assert "delete that line to go on without its request" in said.error
+    error = cli.refused(2, *command, "--out", tmp_path)
+    assert "requests.jsonl line 1 is damaged (field 'accepted_lengths'" in error
+    assert "delete that line to go on without its request" in error
     assert "run it again" in cli("show", folder).error
     (folder / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in others))
-    assert cli(*command).code == 0
-    assert len(lines(folder)) == 1 + len(others)
-
-
-def test_a_finished_run_is_never_touched_again(cli: Any, tmp_path: Path) -> None:
-    command = ("run", "--model", "config:tiny", "--limit", 1, "--max-new-tokens", 4, "--no-score", "--again", "--out",
-               tmp_path)  # fmt: skip
-    assert cli(*command).code == 0
-    (first,) = tmp_path.iterdir()
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.iterdir()}
-    assert cli(*command).code == 0
-    second = {path for path in tmp_path.iterdir() if path != first}
-    assert len(second) == 1
-    assert (second.pop() / "DONE").exists()
-    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in first.iterdir()} == before
+    assert cli.made(tmp_path, *command) == folder
+    assert len(run_json.requests(folder)) == 1 + len(others)
 
 
 @pytest.mark.parametrize("done", [0, 1, 5])
 def test_a_run_is_warm_before_its_first_request_however_many_are_done(
-    done: int, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Any, tmp_path: Path, monkeypatch: Any, done: int
 ) -> None:
     command = ("run", "--model", "config:tiny", "--limit", 4, "--max-new-tokens", 6, "--no-score", "--out", tmp_path)
     events: list[str] = []
@@ -146,11 +125,10 @@ def test_a_run_is_warm_before_its_first_request_however_many_are_done(
     monkeypatch.setattr(Session, "warm_up", warming)
     monkeypatch.setattr(RequestLog, "append", appending)
     if done:
-        assert cli(*command).code == 130
+        cli.refused(130, *command)
         assert events == ["warm", *["request"] * done]
         events.clear()
         done = 0
-    assert cli(*command).code == 0
+    cli.ok(*command)
     assert events[0] == "warm", "what a resumed run measures first would pay for what is done once"
     assert events.count("warm") == 1
-    events.clear()

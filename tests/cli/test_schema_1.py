@@ -13,7 +13,6 @@ import pytest
 from reported import EXACT, answers, config, folder
 
 from specbench.evals import data
-from specbench.hardware import environment
 
 TINY = ("run", "--model", "config:tiny", "--max-new-tokens", 4, "--limit", 2, "--first")
 FILES = ("run.json", "requests.jsonl", "summary.json")
@@ -60,8 +59,7 @@ def test_it_is_reported_claimed_and_compared_as_one_of_today(cli: Any, tmp_path:
         assert cli("report", path, "--claims", "--out", out).code == 0
         pages.append({file.name: file.read_bytes() for file in out.rglob("*") if file.is_file()})
     assert pages[0] == pages[1]
-    said = cli("compare", new, old, "--json")
-    assert said.code == 0, said.err
+    said = cli.ok("compare", new, old, "--json")
     row = json.loads(said.out)["rows"][1]
     assert row["decode_tok_s"][0] == row["decode_tok_s"][1]
     assert row["speedup"]["value"] == 1
@@ -71,11 +69,7 @@ def test_it_is_reported_claimed_and_compared_as_one_of_today(cli: Any, tmp_path:
 @pytest.fixture(scope="module")
 def run(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of schema 1, as far as its files go."""
-    out = tmp_path_factory.mktemp("runs")
-    said = cli(*TINY, "--method", "jacobi", "--out", out)
-    assert said.code == 0, said.err
-    (made,) = out.iterdir()
-    return older_runs.make_schema_1(made)
+    return older_runs.make_schema_1(cli.made(tmp_path_factory.mktemp("runs"), *TINY, "--method", "jacobi"))
 
 
 def test_it_is_scored_and_stays_what_it_is(cli: Any, run: Path, tmp_path: Path) -> None:
@@ -85,8 +79,7 @@ def test_it_is_scored_and_stays_what_it_is(cli: Any, run: Path, tmp_path: Path) 
     wrong = json.loads(before["summary.json"])
     wrong["rows"][1]["accuracy"] = None
     (copy / "summary.json").write_text(json.dumps(wrong))
-    said = cli("score", copy)
-    assert said.code == 0, said.err
+    cli.ok("score", copy)
     assert {name: text for name, text in kept(copy).items() if name != "summary.json"} == {
         name: text for name, text in before.items() if name != "summary.json"
     }
@@ -94,50 +87,38 @@ def test_it_is_scored_and_stays_what_it_is(cli: Any, run: Path, tmp_path: Path) 
     assert (copy / "verdicts.jsonl").read_bytes() == (run / "verdicts.jsonl").read_bytes()
 
 
-def test_it_is_judged_and_stays_what_it_is(
-    cli: Any, task_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_judged_and_stays_so(cli: Any, task_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(data.DATA_DIR, str(task_data))
     texts = {"ar": {"81": ["A travel blog.", "Aloha."]}, "jacobi": {"81": ["A blog.", "Aloha."]}}
     path = older_runs.make_schema_1(judged_runs.folder(tmp_path / "runs", texts))
     before = kept(path)
-    said = cli("judge", path, "--judge", "config:tiny", "--max-new-tokens", 8)
-    assert said.code == 0, said.err
+    cli.ok("judge", path, "--judge", "config:tiny", "--max-new-tokens", 8)
     requests = [json.loads(line)["request"] for line in (path / "judgments.jsonl").read_text().splitlines()]
     assert sorted(requests) == ["ar|81|0", "ar|81|0|2", "jacobi|81|0", "jacobi|81|0|2"]
     assert kept(path) == before
 
 
 @pytest.fixture
-def out(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a run of schema 1 lies that this checkout's code, without changes, would have made."""
-    monkeypatch.setattr(environment, "git_state", lambda root: ("c" * 40, False))
-    return tmp_path / "out"
+def there(run: Path, tmp_path: Path) -> Path:
+    """A run of schema 1 that this checkout's code, without changes, would have made."""
+    return Path(shutil.copytree(run, tmp_path / "out" / run.name))
 
 
-def test_one_that_is_finished_is_done_already(cli: Any, out: Path) -> None:
-    assert cli(*TINY, "--method", "jacobi", "--out", out).code == 0
-    (made,) = out.iterdir()
-    before = kept(older_runs.make_schema_1(made))
-    said = cli(*TINY, "--method", "jacobi", "--out", out)
-    assert said.code == 0, said.err
-    assert "done already in" in said.err
-    assert list(out.iterdir()) == [made]
-    assert kept(made) == before
+def test_one_that_is_finished_is_done_already(cli: Any, there: Path) -> None:
+    before = kept(there)
+    assert "done already in" in cli.ok(*TINY, "--method", "jacobi", "--out", there.parent).err
+    assert list(there.parent.iterdir()) == [there]
+    assert kept(there) == before
 
 
-def test_one_that_was_broken_off_is_not_gone_on_with(cli: Any, out: Path) -> None:
-    assert cli(*TINY, "--method", "jacobi", "--out", out).code == 0
-    (made,) = out.iterdir()
-    older_runs.make_schema_1(made)
-    lines = (made / "requests.jsonl").read_text().splitlines(keepends=True)
-    (made / "requests.jsonl").write_text("".join(lines[:3]))
+def test_one_that_was_broken_off_is_not_gone_on_with(cli: Any, there: Path) -> None:
+    lines = (there / "requests.jsonl").read_text().splitlines(keepends=True)
+    (there / "requests.jsonl").write_text("".join(lines[:3]))
     for name in ("DONE", "summary.json", "verdicts.jsonl"):
-        (made / name).unlink()
-    before = kept(made)
-    said = cli(*TINY, "--method", "jacobi", "--out", out)
-    assert said.code == 2
-    assert f"{made} is of schema 1, written by specbench 0.1.0 (commit cccccccccccc)" in said.error
-    assert said.error.endswith("choose another --out, or go on with that version")
-    assert kept(made) == before
-    assert cli(*TINY, "--method", "jacobi", "--out", out / "elsewhere").code == 0
+        (there / name).unlink()
+    before = kept(there)
+    error = cli.refused(2, *TINY, "--method", "jacobi", "--out", there.parent)
+    assert f"{there} is of schema 1, written by specbench 0.1.0 (commit cccccccccccc)" in error
+    assert error.endswith("choose another --out, or go on with that version")
+    assert kept(there) == before
+    cli.ok(*TINY, "--method", "jacobi", "--no-score", "--out", there.parent / "elsewhere")

@@ -14,11 +14,10 @@ TINY = ["--model", "config:tiny", "--max-new-tokens", "4"]
 
 @pytest.fixture(scope="module")
 def run(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs")
-    said = cli("run", *TINY, "--method", "jacobi", "--limit", 2, "--first", "--out", out)
-    assert said.code == 0, said.err
-    (folder,) = out.iterdir()
-    return Path(folder)
+    argv = ("--method", "jacobi", "--limit", 2, "--first", "--no-score")
+    folder: Path = cli.made(tmp_path_factory.mktemp("runs"), "run", *TINY, *argv)
+    cli.ok("score", folder)
+    return folder
 
 
 @pytest.fixture
@@ -32,8 +31,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def test_scoring_again_changes_nothing(cli: Any, copy: Path) -> None:
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
-    said = cli("score", copy)
-    assert said.code == 0, said.err
+    said = cli.ok("score", copy)
     assert "scoring answers" in said.err
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
 
@@ -42,20 +40,16 @@ def test_a_text_that_is_right_now_counts_and_what_was_measured_stays(cli: Any, c
     lines = [json.loads(line) for line in (copy / "requests.jsonl").read_text().splitlines()]
     right = "    " + "\n    ".join(
         [
-            "for i, a in enumerate(numbers):",
-            "    for b in numbers[i + 1:]:",
-            "        if abs(a - b) < threshold:",
-            "            return True",
-            "return False",
+            "for i, a in enumerate(numbers):", "    for b in numbers[i + 1:]:", "        if abs(a - b) < threshold:",
+            "            return True", "return False",
         ]
-    )
+    )  # fmt: skip
     for line in lines:
         if (line["method"], line["prompt_id"]) == ("jacobi", "HumanEval/0"):
             line["text"] = right
     (copy / "requests.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     old = summary(copy)
-    said = cli("score", copy, "--json")
-    assert said.code == 0, said.err
+    said = cli.ok("score", copy, "--json")
     new = summary(copy)
     assert json.loads(said.out)["summary"] == new
     assert [row["accuracy"]["passed"] for row in new["rows"]] == [0, 1]
@@ -68,9 +62,7 @@ def test_a_text_that_is_right_now_counts_and_what_was_measured_stays(cli: Any, c
 def test_a_task_without_a_verdict_cannot_be_scored(cli: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "Once upon a time"}\n')
-    said = cli("run", *TINY, "--method", "ar", "--task", "prompts", "--data-file", file, "--out", tmp_path / "runs")
-    assert said.code == 0, said.err
-    (folder,) = (tmp_path / "runs").iterdir()
+    folder = cli.made(tmp_path / "runs", "run", *TINY, "--method", "ar", "--task", "prompts", "--data-file", file)
     said = cli("score", folder)
     assert said.code == 2
     assert "no verdict" in said.err
@@ -84,14 +76,12 @@ def test_no_run_is_one_line(cli: Any, tmp_path: Path) -> None:
 
 def test_a_part_of_a_sweep_keeps_what_the_search_found(cli: Any, tmp_path: Path) -> None:
     grid = ("--method", "jacobi", "--grid", "n=2,4", "--limit", 2, "--first", "--held-out", 1, "--no-score")
-    said = cli("sweep", *TINY, *grid, "--out", tmp_path)
-    assert said.code == 0, said.err
+    cli.ok("sweep", *TINY, *grid, "--out", tmp_path)
     (sweep,) = tmp_path.glob("sweep-*")
     part = sweep / "c1"
     old = summary(part)
     assert old["sweep"]["best"]
-    said = cli("score", part)
-    assert said.code == 0, said.err
+    cli.ok("score", part)
     new = summary(part)
     # Of those to choose by, not of the one held out.
     assert [row["accuracy"]["scored"] for row in new["rows"]] == [2, 2, 2]
@@ -101,5 +91,4 @@ def test_a_part_of_a_sweep_keeps_what_the_search_found(cli: Any, tmp_path: Path)
     assert new == old
     # Elsewhere nobody knows which prompts the sweep chose by, and nothing is scored.
     alone = Path(shutil.copytree(part, tmp_path / "alone"))
-    said = cli("score", alone)
-    assert (said.code, "is no sweep (it has no sweep.json)" in said.error) == (2, True)
+    assert "is no sweep (it has no sweep.json)" in cli.refused(2, "score", alone)

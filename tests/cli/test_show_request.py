@@ -9,26 +9,22 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import run_json
 from runs import COMMITTED
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["headline", "trace"])
 def run(cli: Any, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    out = tmp_path_factory.mktemp("runs")
-    more = ["--trace"] if request.param else []
     argv = ("--model", "config:tiny", "--max-new-tokens", 12, "--method", "jacobi,lookahead", "--limit", 2, "--first")
-    said = cli("run", *argv, *more, "--out", out)
-    assert said.code == 0, said.err
-    (folder,) = out.iterdir()
-    return Path(folder)
+    trace = ["--trace"] if request.param else []
+    return Path(cli.made(tmp_path_factory.mktemp("runs"), "run", *argv, *trace, "--no-score"))
 
 
 def test_a_key_is_one_generation(cli: Any, run: Path) -> None:
-    said = cli("show", run, "--request", "lookahead|HumanEval/0|0")
-    assert said.code == 0
+    said = cli.ok("show", run, "--request", "lookahead|HumanEval/0|0")
     assert said.out.count("step rows tokens text") == 1
     assert said.out.startswith("lookahead on HumanEval/0: 12 tokens")
-    traced = json.loads((run / "run.json").read_text())["trace"]
+    traced = run_json.config(run)["trace"]
     assert ("✗" in said.out, "--trace" in said.out) == (traced, not traced)
 
 
@@ -52,35 +48,30 @@ def test_json(cli: Any, run: Path) -> None:
     (data,) = json.loads(said.out)
     assert sum(data["origins"].values()) == data["output_tokens"] == 12
     assert sum(len(step["tokens"]) for step in data["steps"]) == 12
-    traced = json.loads((run / "run.json").read_text())["trace"]
+    traced = run_json.config(run)["trace"]
     assert [step["drafts"] is not None for step in data["steps"][1:]] == [traced] * data["target_forwards"]
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "says"),
     [
-        (("--request", "HumanEval/00"), "unknown request in this run 'HumanEval/00'; did you mean HumanEval/0"),
-        (("--request", "jacobi|HumanEval/0"), "jacobi|HumanEval/0|0"),
-        (
-            ("--request", "HumanEval/0", "--method", "jacoby"),
-            "unknown method in this run 'jacoby'; did you mean jacobi",
-        ),
-        (("--method", "jacobi"), "--method goes with --request ID"),
+        (("show", "--request", "HumanEval/00"), "request in this run 'HumanEval/00'; did you mean HumanEval/0"),
+        (("show", "--request", "jacobi|HumanEval/0"), "jacobi|HumanEval/0|0"),
+        (("show", "--request", "HumanEval/0", "--method", "jacoby"), "unknown method in this run 'jacoby'; did you"),
+        (("show", "--method", "jacobi"), "--method goes with --request ID"),
+        (("export", "--to", "jsn"), "unknown format in --to 'jsn'; did you mean json?"),
+        (("export", "--columns", "tokens_per_foward"), "'tokens_per_foward'; did you mean tokens_per_forward"),
+        (("export", "--columns", ","), "--columns names nothing"),
     ],
 )
-def test_unknown_names(cli: Any, run: Path, argv: tuple[str, ...], said: str) -> None:
-    found = cli("show", run, *argv)
-    assert found.code == 2
-    assert said in found.error
+def test_unknown_names(cli: Any, run: Path, argv: tuple[str, ...], says: str) -> None:
+    assert says in cli.refused(2, argv[0], run, *argv[1:])
 
 
 def test_a_run_from_before_says_what_to_do(cli: Any) -> None:
-    found = cli("show", COMMITTED[0], "--request", "HumanEval/0")
-    assert found.code == 2
-    assert "was recorded before tokens were traced; repeat its run" in found.error
-
-
-# ------------------------------------------------------------------ export
+    assert "was recorded before tokens were traced; repeat its run" in cli.refused(
+        2, "show", COMMITTED[0], "--request", "HumanEval/0"
+    )
 
 
 def test_export_is_a_row_per_request(cli: Any, run: Path) -> None:
@@ -95,20 +86,3 @@ def test_export_of_chosen_columns_to_a_file(cli: Any, run: Path, tmp_path: Path)
     said = cli("export", run, "--summary", "--to", "md", "--columns", "method,requests", "--out", out)
     assert (said.code, said.out) == (0, "")
     assert out.read_text().splitlines()[2:] == ["| ar | 2 |", "| jacobi | 2 |", "| lookahead | 2 |"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (("--to", "jsn"), "unknown format in --to 'jsn'; did you mean json?"),
-        (
-            ("--columns", "tokens_per_foward"),
-            "unknown column in --columns 'tokens_per_foward'; did you mean tokens_per_forward",
-        ),
-        (("--columns", ","), "--columns names nothing"),
-    ],
-)
-def test_bad_words(cli: Any, run: Path, argv: tuple[str, ...], said: str) -> None:
-    found = cli("export", run, *argv)
-    assert found.code == 2
-    assert said in found.error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import run_json
 
 TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 33, "--method", "jacobi,pld")
 
@@ -14,18 +14,13 @@ TINY = ("run", "--model", "config:tiny", "--limit", 2, "--max-new-tokens", 33, "
 @pytest.fixture(scope="module")
 def run(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     out = tmp_path_factory.mktemp("runs")
-    said = cli(*TINY, "--simulate-acceptance", "4", "--out", out)
-    assert said.code == 0, said.err
+    said = cli.ok(*TINY, "--simulate-acceptance", "4", "--out", out)
     (folder,) = out.iterdir()
     return said, folder
 
 
-def rows(folder: Path) -> dict[str, Any]:
-    return {row["method"]: row for row in json.loads((folder / "summary.json").read_text())["rows"]}
-
-
 def test_tokens_per_forward_are_those_asked_for_and_ar_is_as_ever(run: tuple[Any, Path]) -> None:
-    found = rows(run[1])
+    found = run_json.rows(run[1])
     assert (found["ar"]["tokens_per_forward"], found["ar"]["simulated"]) == (1, None)
     assert (found["jacobi"]["tokens_per_forward"], found["jacobi"]["simulated"]) == (4, {"mean": 4, "spread": 0})
     # Dummy text repeats nothing, so lookup drafts too little to accept; what came of it is what is reported.
@@ -35,7 +30,7 @@ def test_tokens_per_forward_are_those_asked_for_and_ar_is_as_ever(run: tuple[Any
 def test_nothing_is_graded_or_scored(run: tuple[Any, Path]) -> None:
     said, folder = run
     assert not (folder / "verdicts.jsonl").exists()
-    assert {(row["lossless"], row["accuracy"]) for row in rows(folder).values()} == {(None, None)}
+    assert {(row["lossless"], row["accuracy"]) for row in run_json.rows(folder).values()} == {(None, None)}
     assert "losslessness" not in said.err
     assert "scoring" not in said.err
 
@@ -51,10 +46,8 @@ def test_every_line_with_a_figure_says_so(cli: Any, run: tuple[Any, Path], colum
         lines = [line for line in shown.splitlines() if line.startswith(label)]
         assert len(lines) >= 2
         assert all("simulated" in line for line in lines)
-    assert (
-        f"pld (simulated): {rows(run[1])['pld']['tokens_per_forward']:.2f} tokens a forward where 4 were asked for"
-        in words
-    )
+    came = run_json.rows(run[1])["pld"]["tokens_per_forward"]
+    assert f"pld (simulated): {came:.2f} tokens a forward where 4 were asked for" in words
     assert "jacobi (simulated): 4.00 tokens" not in words
     (ar,) = (line for line in shown.splitlines() if line.startswith("ar "))
     assert ar.rstrip().endswith("the target's")
@@ -66,10 +59,9 @@ def test_every_line_with_a_figure_says_so(cli: Any, run: tuple[Any, Path], colum
 
 def test_figures_of_several_are_told_one_by_one_and_one_may_be_left_out(cli: Any, tmp_path: Path) -> None:
     asked = ("--simulate-acceptance", "jacobi=3.4", "--simulate-acceptance", "jacobi#2=2:1")
-    said = cli(
+    said = cli.ok(
         *TINY, "--method", "jacobi,jacobi,pld", *asked, "--trace", "--concurrency", 2, "--out", tmp_path, columns=100
     )
-    assert said.code == 0, said.err
     words = " ".join(said.out.split())
     assert "simulated acceptance jacobi 3.4 ± 0.49, jacobi#2 2 ± 1: drafts" in words
     traced = said.out.split("ms a step")[1]
@@ -78,22 +70,20 @@ def test_figures_of_several_are_told_one_by_one_and_one_may_be_left_out(cli: Any
         ["jacobi#2", "(simulated)"],
     ]
     (folder,) = tmp_path.iterdir()
-    assert rows(folder)["pld"]["simulated"] is None
+    assert run_json.rows(folder)["pld"]["simulated"] is None
 
 
 @pytest.mark.parametrize("command", [["score"], ["judge", "--judge", "config:tiny"]], ids=lambda c: c[0])
 def test_its_text_is_not_judged(cli: Any, run: tuple[Any, Path], command: list[str]) -> None:
     before = {path.name for path in run[1].iterdir()}
-    said = cli(command[0], run[1], *command[1:])
-    assert said.code == 2
-    assert said.error == "error: acceptance was simulated in this run, so its text answers nothing; run it without"
+    assert (
+        cli.refused(2, command[0], run[1], *command[1:])
+        == "error: acceptance was simulated in this run, so its text answers nothing; run it without"
+    )
     assert {path.name for path in run[1].iterdir()} == before
 
 
 def test_it_is_another_run_than_one_without(cli: Any, run: tuple[Any, Path], tmp_path: Path) -> None:
-    digests = {json.loads((run[1] / "run.json").read_text())["digest"]}
-    for number, more in enumerate(((), ("--simulate-acceptance", "4:1"))):
-        assert cli(*TINY, *more, "--out", tmp_path / str(number)).code == 0
-        (folder,) = (tmp_path / str(number)).iterdir()
-        digests.add(json.loads((folder / "run.json").read_text())["digest"])
-    assert len(digests) == 3
+    plain = cli.made(tmp_path / "plain", *TINY, "--no-score")
+    other = cli.made(tmp_path / "other", *TINY, "--simulate-acceptance", "4:1")
+    assert len({run_json.config(folder)["digest"] for folder in (run[1], plain, other)}) == 3

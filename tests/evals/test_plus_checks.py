@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -40,23 +42,16 @@ def reference(
 SQUARE = reference("def f(x): return x * x", [[0], [1], [2], [3], [-3]], base=2)
 
 
-# -- verdicts ----------------------------------------------------------------------------------------------------------
-
-
 def test_base_is_the_base_inputs_and_plus_is_all(checker: Checker) -> None:
-    def also(source: str) -> dict[str, bool]:
+    for source, base, plus in (
+        ("def f(x): return x ** 2", True, True),
+        ("def f(x): return x", True, False),
+        ("def f(x): return x if x > 2 else x * x", True, False),
+        ("def f(x): return 1", False, False),
+        ("def g(x): return x * x", False, False),
+    ):
         verdict = checker.check(SQUARE, (source,), False)
-        assert verdict.passed == verdict.also["plus"]
-        return dict(verdict.also)
-
-    assert also("def f(x): return x ** 2") == {"base": True, "plus": True}
-    assert also("def f(x): return x") == {"base": True, "plus": False}
-    assert also("def f(x): return x if x > 2 else x * x") == {"base": True, "plus": False}
-    assert also("def f(x): return 1") == {"base": False, "plus": False}
-    assert also("def g(x): return x * x") == {"base": False, "plus": False}
-
-
-def test_a_wrong_value_is_shown(checker: Checker) -> None:
+        assert (verdict.passed, verdict.also) == (plus, {"base": base, "plus": plus}), source
     verdict = checker.check(SQUARE, ("def f(x): return x",), False)
     assert (verdict.reason, verdict.detail) == ("fail", "[2] gave 2, expected 4")
 
@@ -156,9 +151,6 @@ def test_time_is_by_input_and_grows_with_the_reference(hasty: Checker) -> None:
     assert "time for one call" in verdict.detail  # of the processor; of the clock where that is a busy one
 
 
-# -- comparison --------------------------------------------------------------------------------------------------------
-
-
 def holds(out: Any, expected: Any, rule: str = "exact", atol: float = 0.0, args: Any = ()) -> bool:
     try:
         return right(rule, atol, codec.pack(list(args)), {"value": codec.pack(out)}, {"value": codec.pack(expected)})[0]
@@ -200,65 +192,48 @@ def test_values_compare_as_in_evalplus(out: Any, expected: Any, atol: float, equ
 @pytest.mark.parametrize(
     ("rule", "out", "expected", "args", "equal"),
     [
-        ("set", [1, 2, 2], (2, 1), (), True),
-        ("set", [1, 2, 3], (2, 1), (), False),
-        ("set", [[1]], ([1],), (), False),
-        ("not_none", "x", codec.Opaque("<re.Match object>"), (), True),
-        ("not_none", None, codec.Opaque("<re.Match object>"), (), False),
-        ("not_none", False, None, (), True),
-        ("not_none", True, "Found", (), True),
-        ("pyramid", 33, 0, (3, 4), False),
-        ("pyramid", 35, 0, (3, 4), True),
-        ("digits", 1, 99, (123, 1124), False),
-        ("digits", 1003, 0, (9, 10), False),
-        ("digits", 10, 0, (9, 10), True),
-        ("polynomial", -0.5, 7.0, ([1, 2],), True),
-        ("polynomial", -0.49, -0.5, ([1, 2],), False),
+        ("set", [1, 2, 2], (2, 1), (), True), ("set", [1, 2, 3], (2, 1), (), False),
+        ("set", [[1]], ([1],), (), False), ("not_none", "x", codec.Opaque("<re.Match object>"), (), True),
+        ("not_none", None, codec.Opaque("<re.Match object>"), (), False), ("not_none", False, None, (), True),
+        ("not_none", True, "Found", (), True), ("pyramid", 33, 0, (3, 4), False), ("pyramid", 35, 0, (3, 4), True),
+        ("digits", 1, 99, (123, 1124), False), ("digits", 1003, 0, (9, 10), False), ("digits", 10, 0, (9, 10), True),
+        ("polynomial", -0.5, 7.0, ([1, 2],), True), ("polynomial", -0.49, -0.5, ([1, 2],), False),
         ("polynomial", None, -0.5, ([1, 2],), False),
     ],
-)
+)  # fmt: skip
 def test_special_rules(rule: str, out: Any, expected: Any, args: Any, equal: bool) -> None:
     assert rule in differential.RULES
     assert holds(out, expected, rule, 1e-4 if rule == "polynomial" else 0, args) is equal
 
 
-def test_a_tolerance_once_raised_stays() -> None:
+def test_the_tolerance_is_measured_by_what_is_expected_and_once_raised_stays() -> None:
     value = {"value": 0.5}
     assert right("exact", 0.0, [], value, value) == (True, 1e-6)
+    for out in (math.inf, -math.inf, 1e300, 2.0, [math.inf]):
+        assert not holds(out, [1.0] if isinstance(out, list) else 1.0, atol=1e-6), "so large that it is near everything"
+    assert holds(1e10 + 900.0, 1e10, atol=1e-6)
+    assert not holds(1e10 + 1100.0, 1e10, atol=1e-6)
+    assert not holds(1e10, 0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
+def test_equal_large_values_have_one_fingerprint() -> None:
+    for a, b in (
         (["x"] * BOUND, ["".join(["", "x"])] * BOUND),
         ([1, 0, 2] * BOUND, [1.0, False, 2] * BOUND),
         ([(1, "a")] * BOUND, [(True, "a")] * BOUND),
         ({i: {i} for i in range(BOUND)}, {float(i): frozenset([i]) for i in reversed(range(BOUND))}),
         ("é" * BOUND, "é" * BOUND),
         (1 << (65 * BOUND), 1 << (65 * BOUND)),
-    ],
-    ids=range(6),
-)
-def test_equal_large_values_have_one_fingerprint(a: Any, b: Any) -> None:
-    assert a == b
-    assert large(a)
-    assert large(b)
-    assert fingerprint(a) == fingerprint(b)
+    ):
+        assert (a == b, large(a), large(b), fingerprint(a) == fingerprint(b)) == (True,) * 4
 
 
 def test_other_large_values_have_other_fingerprints() -> None:
     many = [1] * BOUND
     values: list[Any] = [
-        many,
-        tuple(many),
-        [*many[:-1], 2],
-        many[:-1],
-        ["1"] * BOUND,
-        [many],
-        [tuple(many)],
-        [[1]] * BOUND,
-    ]
-    values += [[(1,)] * BOUND, [[1, None]] * BOUND, [0.5] * BOUND, dict.fromkeys(range(BOUND), 1), set(range(BOUND))]
+        many, tuple(many), [*many[:-1], 2], many[:-1], ["1"] * BOUND, [many], [tuple(many)], [[1]] * BOUND,
+        [(1,)] * BOUND, [[1, None]] * BOUND, [0.5] * BOUND, dict.fromkeys(range(BOUND), 1), set(range(BOUND)),
+    ]  # fmt: skip
     assert len({fingerprint(value) for value in values}) == len(values)
 
 
@@ -267,24 +242,10 @@ def test_small_values_are_sent_as_they_are(checker: Checker) -> None:
     close = reference("def f(n): return [0.1 + 0.2] * n", [[3], [BOUND]], atol=1e-6)
     verdict = checker.check(close, ("def f(n): return [0.3] * n",), False)
     assert verdict.also == {"base": True, "plus": False}  # a large value has no tolerance, and only a large one
-
-
-def test_a_program_cannot_answer_a_small_value_by_a_hash(checker: Checker) -> None:
-    forged = {"digest": "0"}
-    assert not right("exact", 0, [], forged, {"value": 4})[0]
-    assert not right("exact", 0, [], {"value": 4}, forged)[0]
+    forged = {"digest": "0"}  # no program answers a small value by a hash
+    for rule, out, expected in (("exact", forged, {"value": 4}), ("exact", {"value": 4}, forged)):
+        assert not right(rule, 0, [], out, expected)[0]
     assert not right("polynomial", 1e-4, [], forged, {"value": 4})[0]
-
-
-# -- sanitising --------------------------------------------------------------------------------------------------------
-
-
-def parses(code: str) -> bool:
-    try:
-        ast.parse(code)
-    except SyntaxError:
-        return False
-    return True
 
 
 TEXTS = (
@@ -300,14 +261,6 @@ TEXTS = (
 )
 
 
-@needs_evalplus
-@pytest.mark.parametrize("text", TEXTS)
-def test_the_longest_code_is_the_one_evalplus_finds(text: str) -> None:
-    from evalplus import sanitize
-
-    assert longest_code(text, parses) == sanitize.code_extract(text)
-
-
 @pytest.fixture(scope="module")
 def cleaner(task_data: Path) -> EvalPlus:
     return EvalPlus("this test")
@@ -317,7 +270,13 @@ def cleaner(task_data: Path) -> EvalPlus:
 def test_sanitised_code_is_evalpluss(cleaner: EvalPlus) -> None:
     from evalplus import sanitize
 
+    def parses(code: str) -> bool:
+        with contextlib.suppress(SyntaxError):
+            return bool(ast.parse(code))
+        return False
+
     for text in TEXTS:
+        assert longest_code(text, parses) == sanitize.code_extract(text)
         assert cleaner.sanitise(text, "f") == sanitize.sanitize(text, "f")
     assert cleaner.sanitise("def f(x):\n    return x\nprint(f(1))\nassert f(1) == 2", "f") == "def f(x):\n    return x"
 
@@ -325,16 +284,8 @@ def test_sanitised_code_is_evalpluss(cleaner: EvalPlus) -> None:
 @needs_evalplus
 def test_hostile_text_is_sanitised_in_bounded_time(cleaner: EvalPlus) -> None:
     prose = "\n".join(f"Line {number} of a text that is no code, (unclosed" for number in range(5000))
-    texts = [
-        "(" * 10**5,
-        "-" * 10**5 + "1",
-        "a" + ".b" * 10**5,
-        "\0",
-        "def f():\n" * 10**5,
-        prose,
-        "[" * 90 + "\n" * 10**5,
-    ]
-    for text in texts:
+    texts = ["(" * 10**5, "-" * 10**5 + "1", "a" + ".b" * 10**5, "\0", "def f():\n" * 10**5, prose]
+    for text in (*texts, "[" * 90 + "\n" * 10**5):
         started = time.monotonic()
         cleaner.sanitise(text, "f")
         assert time.monotonic() - started < 20
@@ -350,14 +301,11 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("def f(): pass", "def f(): pass"),
-        ("Sure:\n```python\na\n```\nand\n```python\nb\n```", "a"),
-        ("Run it:\n```bash\nls\n```\n```py\na\n```", "a"),
-        ("```\na\n```", "a"),
-        ("```Python\na", "a"),
+        ("def f(): pass", "def f(): pass"), ("Sure:\n```python\na\n```\nand\n```python\nb\n```", "a"),
+        ("Run it:\n```bash\nls\n```\n```py\na\n```", "a"), ("```\na\n```", "a"), ("```Python\na", "a"),
         (" ```python\n    a\n```", "    a"),
     ],
-)
+)  # fmt: skip
 def test_the_first_python_block(text: str, code: str) -> None:
     assert first_block(text) == code
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,30 +13,22 @@ import pytest
 
 from specbench.common import registry
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.evals import scoring
+from specbench.evals import launch, scoring
 from specbench.evals.__main__ import main
 from specbench.evals.scoring import score_run
 from specbench.results.schema import SCHEMA_VERSION
 from specbench.tasks.humaneval.task import Task
 
+ADD = "HumanEval/53"
 RIGHT, WRONG = "    return x + y", "    return x - y"
 
 
 def folder(path: Path, answers: list[str], style: str = "completion", tail: str = "", **task: Any) -> Path:
     path.mkdir(exist_ok=True)
-    run = {
-        "schema_version": SCHEMA_VERSION,
-        "task": {"name": "humaneval", "version": 1, "options": {"style": style, "tests": "base"}} | task,
-    }
-    (path / "run.json").write_text(json.dumps(run))
+    made = {"name": "humaneval", "version": 1, "options": {"style": style, "tests": "base"}} | task
+    (path / "run.json").write_text(json.dumps({"schema_version": SCHEMA_VERSION, "task": made}))
     rows = [
-        {
-            "request_id": f"ar|HumanEval/53|{i}",
-            "method": "ar",
-            "prompt_id": "HumanEval/53",
-            "text": text,
-            "output_tokens": 7,
-        }
+        {"request_id": f"ar|{ADD}|{i}", "method": "ar", "prompt_id": ADD, "text": text, "output_tokens": 7}
         for i, text in enumerate(answers)
     ]
     (path / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
@@ -83,21 +74,17 @@ def test_equal_answers_are_scored_once(tmp_path: Path, monkeypatch: pytest.Monke
     steps: list[tuple[int, int]] = []
     run = folder(tmp_path / "run", [RIGHT, WRONG, RIGHT, RIGHT])
     score_run(run, workers=1, progress=lambda done, total: steps.append((done, total)))
-    assert sorted(seen) == [("HumanEval/53", RIGHT), ("HumanEval/53", WRONG)]
+    assert sorted(seen) == [(ADD, RIGHT), (ADD, WRONG)]
     assert [row["passed"] for row in verdicts(run)] == [True, False, True, True]
     assert steps == [(0, 2), (1, 2), (2, 2)]
 
 
-def test_chat_runs_are_scored_as_chat(tmp_path: Path) -> None:
+def test_chat_runs_are_scored_as_chat_and_one_without_requests_gives_an_empty_file(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", ["def add(x, y):\n    return x + y"], style="chat")
     score_run(run)
     assert verdicts(run)[0]["passed"]
-
-
-def test_a_run_without_requests_gives_an_empty_file(tmp_path: Path) -> None:
-    run = folder(tmp_path / "run", [])
-    score_run(run)
-    assert verdicts(run) == []
+    score_run(folder(tmp_path / "none", []))
+    assert verdicts(tmp_path / "none") == []
 
 
 @pytest.mark.parametrize(
@@ -110,6 +97,7 @@ def test_a_run_without_requests_gives_an_empty_file(tmp_path: Path) -> None:
         (lambda run: folder(run, [], name="humanevil"), "did you mean humaneval"),
         (lambda run: folder(run, [], options={"stile": "chat"}), "did you mean style"),
         (lambda run: folder(run, [RIGHT], style="auto"), "style"),
+        (lambda run: None, "no file"),  # in the data folder, which is passed on
         (lambda run: (run / "requests.jsonl").write_text("{\n"), "line 1"),
         (lambda run: (run / "requests.jsonl").write_text('{"request_id": "a", "prompt_id": "b"}\n'), "line 1.*'text'"),
     ],
@@ -119,7 +107,7 @@ def test_a_run_that_cannot_be_scored_is_named(tmp_path: Path, damage: Any, messa
     (run / "verdicts.jsonl").write_text("older\n")
     damage(run)
     with pytest.raises(UsageError, match=message):
-        score_run(run)
+        score_run(run, data_dir=tmp_path if message == "no file" else None)
     assert (run / "verdicts.jsonl").read_text() == "older\n"
 
 
@@ -137,34 +125,19 @@ def test_a_failed_write_keeps_the_older_verdicts(tmp_path: Path, monkeypatch: py
     assert sorted(os.listdir(run)) == ["requests.jsonl", "run.json", "verdicts.jsonl"]
 
 
-def test_the_data_folder_is_passed_on(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=re.escape(str(tmp_path))):
-        score_run(folder(tmp_path / "run", [RIGHT]), data_dir=tmp_path)
+def command(*arguments: str | Path, module: str = "specbench.evals") -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", module, *map(str, arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
-
-
-def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "specbench.evals", *map(str, arguments)], capture_output=True, text=True, timeout=60
-    )
-
-
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_also_by_the_name_that_older_runs_print(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", [RIGHT, WRONG])
     done = command(run, "--workers", "1", "--progress")
-    assert done.returncode == 0
-    assert done.stdout == f"{run / 'verdicts.jsonl'}\n"
-    assert [json.loads(line) for line in done.stderr.splitlines()] == [{"done": i, "total": 2} for i in range(3)]
-    assert command(run).stderr == ""
-
-
-def test_it_answers_to_the_name_that_older_runs_print(tmp_path: Path) -> None:
-    run = folder(tmp_path / "run", [RIGHT, WRONG])
-    command = [sys.executable, "-m", "specbench.scoring", str(run)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, f"{run / 'verdicts.jsonl'}\n")
+    assert [json.loads(line) for line in done.stderr.splitlines()] == [{"done": i, "total": 2} for i in range(3)]
+    (run / "verdicts.jsonl").unlink()
+    done = command(run, module="specbench.scoring")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{run / 'verdicts.jsonl'}\n", "")
     assert [verdict["passed"] for verdict in verdicts(run)] == [True, False]
 
 
@@ -211,3 +184,20 @@ def test_ctrl_c_ends_it_soon_and_keeps_the_older_verdicts(tmp_path: Path) -> Non
     assert "interrupted" in process.stderr.read()
     process.stderr.close()
     assert (run / "verdicts.jsonl").read_text() == "older\n"
+
+
+def test_progress_is_said_at_the_start_and_then_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
+    said: list[str] = []
+    told = launch.Tenths(said.append, seconds=3.0)
+    for done in range(0, 81, 8):
+        told(done, 80)
+    assert said == ["scoring answers, 0 of 80"], "all in a moment"
+    now[0] += 3.0
+    told(40, 80)
+    told(41, 80)
+    now[0] += 9.0
+    told(43, 80)  # the same tenth
+    told(80, 80)
+    assert said[1:] == ["scoring answers, 40 of 80", "scoring answers, 80 of 80"]

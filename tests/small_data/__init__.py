@@ -22,19 +22,12 @@ from specbench.evals import data
 Row = dict[str, Any]
 
 FILES: dict[str, list[Row]] = {
-    "HumanEval.jsonl.gz": humaneval.PROBLEMS,
-    "HumanEvalPlus-v0.1.10.jsonl.gz": humaneval.PLUS_PROBLEMS,
-    "MbppPlus-v0.2.0.jsonl.gz": mbpp.PLUS,
-    "mbpp.jsonl": mbpp.ROWS,
-    "sanitized-mbpp.json": mbpp.SANITIZED,
-    "gsm8k_test.jsonl": gsm8k.TEST,
-    "gsm8k_train.jsonl": gsm8k.TRAIN,
-    "math500.jsonl": math500.ROWS,
-    "mt_bench_question.jsonl": mt_bench.QUESTIONS,
-    "mt_bench_reference_gpt4.jsonl": mt_bench.REFERENCES,
-    "mt_bench_judge_prompts.jsonl": mt_bench.JUDGE_PROMPTS,
-    "spec_bench_question.jsonl": mt_bench.SPEC_BENCH,
-}
+    "HumanEval.jsonl.gz": humaneval.PROBLEMS, "HumanEvalPlus-v0.1.10.jsonl.gz": humaneval.PLUS_PROBLEMS,
+    "MbppPlus-v0.2.0.jsonl.gz": mbpp.PLUS, "mbpp.jsonl": mbpp.ROWS, "sanitized-mbpp.json": mbpp.SANITIZED,
+    "gsm8k_test.jsonl": gsm8k.TEST, "gsm8k_train.jsonl": gsm8k.TRAIN, "math500.jsonl": math500.ROWS,
+    "mt_bench_question.jsonl": mt_bench.QUESTIONS, "mt_bench_reference_gpt4.jsonl": mt_bench.REFERENCES,
+    "mt_bench_judge_prompts.jsonl": mt_bench.JUDGE_PROMPTS, "spec_bench_question.jsonl": mt_bench.SPEC_BENCH,
+}  # fmt: skip
 
 
 def lines(rows: Iterable[Any]) -> str:
@@ -67,9 +60,6 @@ def accept(*paths: Path) -> Iterator[None]:
 def run(code: str, folder: Path) -> tuple[int, str, str]:
     """Runs code in a process of its own that accepts ``folder``, and calls it so: exit code and what was printed."""
     code = f"import sys, small_data\nfrom pathlib import Path\nfolder = Path({str(folder)!r})\n{code}"
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys\nsys.path.append({str(Path(__file__).parents[1])!r})\n{code}"],
-        capture_output=True,
-        text=True,
-    )
+    code = f"import sys\nsys.path.append({str(Path(__file__).parents[1])!r})\n{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr

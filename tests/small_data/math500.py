@@ -12,13 +12,9 @@ Row = dict[str, Any]
 
 def _row(name: str, subject: str, problem: str, work: str, answer: str, level: int = 2) -> Row:
     return {
-        "problem": problem,
-        "solution": f"{work} $\\boxed{{{answer}}}$.",
-        "answer": answer,
-        "subject": subject,
-        "level": level,
-        "unique_id": f"test/{subject.lower().replace(' ', '_')}/{name}.json",
-    }
+        "problem": problem, "solution": f"{work} $\\boxed{{{answer}}}$.", "answer": answer, "subject": subject,
+        "level": level, "unique_id": f"test/{subject.lower().replace(' ', '_')}/{name}.json",
+    }  # fmt: skip
 
 
 ROWS = [

@@ -11,14 +11,8 @@ Row = dict[str, Any]
 
 
 def _row(number: int, text: str, code: str, tests: list[str], setup: str = "") -> Row:
-    return {
-        "text": text,
-        "code": code,
-        "task_id": number,
-        "test_setup_code": setup,
-        "test_list": tests,
-        "challenge_test_list": [],
-    }
+    row = {"text": text, "code": code, "task_id": number, "test_setup_code": setup, "test_list": tests}
+    return {**row, "challenge_test_list": []}
 
 
 SHOTS = [
@@ -83,16 +77,10 @@ def _plus(
 ) -> Row:
     name = solution.partition("def ")[2].partition("(")[0]
     return {
-        "task_id": f"Mbpp/{number}",
+        "task_id": f"Mbpp/{number}", "entry_point": name, "canonical_solution": f"\n{solution}\n", "atol": atol,
         "prompt": f'"""\nWrite a function to {statement}.\nassert {name}() == ...\n"""\n',
-        "entry_point": name,
-        "canonical_solution": f"\n{solution}\n",
-        "base_input": base,
-        "plus_input": plus,
-        "atol": atol,
-        "contract": "\n",
-        "assertion": "\n",
-    }
+        "base_input": base, "plus_input": plus, "contract": "\n", "assertion": "\n",
+    }  # fmt: skip
 
 
 PLUS = [

@@ -44,14 +44,10 @@ REFERENCES = [
 
 def _prompt(name: str, type: str, system: str, template: str) -> Row:
     return {
-        "name": name,
-        "type": type,
-        "system_prompt": system,
-        "prompt_template": template,
-        "description": "Prompt of our own",
-        "category": "math" if "math" in name else "general",
+        "name": name, "type": type, "system_prompt": system, "prompt_template": template,
+        "description": "Prompt of our own", "category": "math" if "math" in name else "general",
         "output_format": "[[rating]]",
-    }
+    }  # fmt: skip
 
 
 _ASK = "Rate it as in [[5]].\n\n"

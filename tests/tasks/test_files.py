@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,18 +69,13 @@ def test_a_row_with_a_bad_field_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("gsm8k_test.jsonl", {"answer": "Two."}),
-        ("gsm8k_test.jsonl", {"answer": "#### two"}),
-        ("math500.jsonl", {"solution": "2"}),
-        ("math500.jsonl", {"answer": ""}),
-        ("mt_bench_question.jsonl", {"turns": ["a"]}),
-        ("mt_bench_question.jsonl", {"turns": ["a", 3]}),
-        ("mt_bench_question.jsonl", {"category": "cooking"}),
-        ("mt_bench_question.jsonl", {"question_id": "82"}),
-        ("spec_bench_question.jsonl", {"turns": []}),
-        ("spec_bench_question.jsonl", {"category": "poems"}),
+        ("gsm8k_test.jsonl", {"answer": "Two."}), ("gsm8k_test.jsonl", {"answer": "#### two"}),
+        ("math500.jsonl", {"solution": "2"}), ("math500.jsonl", {"answer": ""}),
+        ("mt_bench_question.jsonl", {"turns": ["a"]}), ("mt_bench_question.jsonl", {"turns": ["a", 3]}),
+        ("mt_bench_question.jsonl", {"category": "cooking"}), ("mt_bench_question.jsonl", {"question_id": "82"}),
+        ("spec_bench_question.jsonl", {"turns": []}), ("spec_bench_question.jsonl", {"category": "poems"}),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_cannot_be_is_named(tmp_path: Path, name: str, change: dict[str, Any]) -> None:
     first, second, *_ = small_data.FILES[name]
     (field,) = change
@@ -132,10 +125,3 @@ def test_another_file_than_the_published_one_and_none_are_refused(task_data: Pat
         there.append(path)
     with small_data.accept(*there):
         module.Task(module.Options(**options), tmp_path)
-
-
-def test_the_short_name_is_refused() -> None:
-    root = Path(__file__).parents[2]
-    for name in ("tasks", "methods"):
-        found = subprocess.run([sys.executable, "-c", f"import {name}"], cwd=root, capture_output=True, text=True)
-        assert f"ImportError: import specbench.{name}" in found.stderr

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -42,19 +43,6 @@ def folder(request: pytest.FixtureRequest, task_data: Path) -> Path:
     return task_data if request.param == "own" else data_folder(TEST, TRAIN)
 
 
-# -- prompts -----------------------------------------------------------------------------------------------------------
-
-
-def test_auto_follows_the_model_and_says_what_it_chose(task_data: Path) -> None:
-    for chat, settled, stops in (
-        (True, Options(style="chat", shots=0), ()),
-        (False, Options(style="completion", shots=5), ("Question:", "</s>", "<|im_end|>")),
-    ):
-        made = Task(Options(), task_data)
-        assert {(p.chat, p.history, p.stops) for p in made.prompts(chat)} == {(chat, (), stops)}
-        assert made.options == settled
-
-
 @pytest.mark.parametrize(
     ("style", "text"),
     [
@@ -65,9 +53,7 @@ def test_auto_follows_the_model_and_says_what_it_chose(task_data: Path) -> None:
         ("jf", "Problem: {}\nMark your solution with \\boxed\nAnswer:"),
     ],
 )
-def test_every_question_is_asked_once_under_its_document_id(
-    styled: Callable[[str], Task], style: str, text: str | None
-) -> None:
+def test_every_question_is_asked_once_by_its_id(styled: Callable[[str], Task], style: str, text: str | None) -> None:
     prompts = styled(style).prompts(chat=True)
     assert [p.id for p in prompts] == [f"gsm8k/{n}" for n in range(len(own.TEST))]
     assert {p.chat for p in prompts} == {style in ("chat", "jf")}
@@ -96,8 +82,8 @@ def _pairs(turns: Any) -> Any:
 @pytest.mark.parametrize(
     ("style", "config", "shots"), [("completion", "gsm8k/gsm8k.yaml", 5), ("cot", "gsm8k/gsm8k-cot.yaml", 8)]
 )
-def test_completions_are_lm_evals_own_contexts(
-    styled: Callable[[str], Task], task_data: Path, tmp_path: Path, style: str, config: str, shots: int
+def test_completions_are_lm_evals_contexts(
+    styled: Any, task_data: Path, tmp_path: Path, style: str, config: str, shots: int
 ) -> None:
     """Its examples are drawn at random: they are only the same when all of its seeds and calls are."""
     files = {"test": task_data / TEST, "train": task_data / TRAIN}
@@ -118,24 +104,6 @@ def test_an_example_that_is_asked_stops_the_prompts(task_data: Path, tmp_path: P
     made = lm_eval_tasks.LmTask(style, {"test": task_data / TEST, "train": tmp_path / TRAIN})
     with pytest.raises(UsageError, match="also a question of the test: '  OF 40 GULLS"):
         made.prompts("gsm8k", style, 5, "question")
-
-
-@pytest.mark.parametrize("style", ["chat", "jf"])
-def test_chat_needs_a_template(styled: Callable[[str], Task], style: str) -> None:
-    with pytest.raises(UsageError, match="style=completion"):
-        styled(style).prompts(chat=False)
-
-
-@pytest.mark.parametrize(
-    ("style", "shots", "said"),
-    [("cllm", 1, "leave shots out"), ("jf", 5, "leave shots out"), ("cot", 9, "at most 8"), ("auto", 33, "at most 32")],
-)
-def test_more_shots_than_there_are_is_an_error(task_data: Path, style: str, shots: int, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        Task(options.parse(Options, {"style": style, "shots": str(shots)}, "gsm8k"), task_data)
-
-
-# -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
 def gold(row: dict[str, Any]) -> str:
@@ -237,17 +205,14 @@ def test_hand_written_answers(scorer: Task, text: str, flexible: bool, strict: b
 @pytest.mark.parametrize(
     ("text", "flexible", "number"),
     [
-        ("$1,450,000", True, True),
-        ("1450000", True, True),
-        ("1,450,000.00", False, True),
+        ("$1,450,000", True, True), ("1450000", True, True), ("1,450,000.00", False, True),
         ("\\boxed{1{,}450{,}000}", False, True),  # flexible sees the last group alone
-        ("\\boxed{1\\,450\\,000}", False, True),
-        ("\\boxed{1 450 000}", False, True),
+        ("\\boxed{1\\,450\\,000}", False, True), ("\\boxed{1 450 000}", False, True),
         ("1 450 000", False, False),  # a human knows: without a box the filter's answer is all there is
         ("1.45 million", False, False),  # a human knows
         ("\\boxed{1,450}", False, False),
     ],
-)
+)  # fmt: skip
 def test_thousands_separators(scorer: Task, text: str, flexible: bool, number: bool) -> None:
     verdict = scorer.score("gsm8k/1", text)
     assert (verdict.passed, verdict.also["numeric"]) == (flexible, number), verdict.detail
@@ -257,38 +222,7 @@ def test_a_boxed_style_is_strict_about_the_box(styled: Callable[[str], Task]) ->
     made = styled("jf")
     assert made.score("gsm8k/0", "\\boxed{17} or \\boxed{18}").also["strict"]
     assert not made.score("gsm8k/0", "#### 18").also["strict"]
-
-
-@pytest.mark.parametrize("text", ["", " \n\t"])
-def test_nothing_is_empty(scorer: Task, text: str) -> None:
-    verdict = scorer.score("gsm8k/0", text)
-    assert (verdict.reason, verdict.also) == ("empty", {"strict": False, "numeric": False})
-
-
-@pytest.mark.parametrize("prompt_id", ["gsm8k/12", "gsm8k/-1", "gsm8k/x", "HumanEval/0", "0"])
-def test_an_unknown_problem_is_an_error(scorer: Task, prompt_id: str) -> None:
-    with pytest.raises(UsageError, match=prompt_id):
-        scorer.score(prompt_id, "18")
-
-
-def test_the_style_must_be_known_to_score(styled: Callable[[str], Task]) -> None:
-    with pytest.raises(UsageError, match="set style=chat or completion"):
-        styled("auto").score("gsm8k/0", "#### 18")
-
-
-def test_numbers_of_any_length_are_compared() -> None:
-    assert not numeric("9" * 9999, "9" * 9999, "18")
-    assert boxed_number("\\frac{1}{0}") is None
-
-
-def test_verdicts_name_the_version_that_decided(scorer: Task) -> None:
-    import lm_eval
-
-    assert scorer.versions == {"lm-eval": lm_eval.__version__}
-    assert scorer.isolation == []
-
-
-# -- data and installation ---------------------------------------------------------------------------------------------
+    assert (made.versions, made.isolation) == ({"lm-eval": importlib.metadata.version("lm-eval")}, [])
 
 
 def test_the_training_data_are_needed_for_shots_alone(task_data: Path, tmp_path: Path) -> None:
@@ -304,7 +238,9 @@ def test_the_training_data_are_needed_for_shots_alone(task_data: Path, tmp_path:
 
 
 def test_without_the_extra_it_says_what_to_install(task_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.metadata
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(EnvironmentRefused, match=r"gsm8k needs datasets, .*pip install 'specbench-llm\[eval\]'"):
+        Task(Options(style="chat"), task_data).prompts(chat=True)
 
     def nothing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
@@ -313,12 +249,6 @@ def test_without_the_extra_it_says_what_to_install(task_data: Path, monkeypatch:
     with pytest.raises(EnvironmentRefused) as error:
         Task(Options(), task_data)
     assert str(error.value) == "gsm8k needs lm-eval, which is not installed: pip install 'specbench-llm[eval]'"
-
-
-def test_a_package_that_is_half_installed_is_named(task_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(EnvironmentRefused, match=r"gsm8k needs datasets, .*pip install 'specbench-llm\[eval\]'"):
-        Task(Options(style="chat"), task_data).prompts(chat=True)
 
 
 def test_neither_prompts_nor_verdicts_import_torch(task_data: Path) -> None:
@@ -332,9 +262,6 @@ def test_neither_prompts_nor_verdicts_import_torch(task_data: Path) -> None:
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     assert small_data.run(code, task_data) == (0, "", "")
-
-
-# -- training answers --------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_to_a_training_prompt_is_judged_by_the_training_data(task_data: Path) -> None:
@@ -354,3 +281,5 @@ def test_an_answer_to_a_training_prompt_is_judged_by_the_training_data(task_data
 def test_without_a_number_of_the_filters_the_last_of_the_text_counts() -> None:
     assert numeric("16 - 7 = 9 eggs, and 9 * 2 makes 18 dollars a day..", "..", "18")
     assert not numeric("18 dollars a day, from 9 eggs..", "..", "18")
+    assert not numeric("9" * 9999, "9" * 9999, "18"), "numbers of any length are compared"
+    assert boxed_number("\\frac{1}{0}") is None

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -13,10 +12,9 @@ import pytest
 import small_data
 from small_data import humaneval as own
 
-from specbench.common import options
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import data, plus_checks
-from specbench.evals.extract import fenced
+from specbench.evals.extract import fenced, first_block
 from specbench.tasks.humaneval import extract, task
 from specbench.tasks.humaneval.task import Options, Task
 
@@ -54,29 +52,12 @@ def answers(made: Task, text: Callable[[Any], str]) -> dict[str, str]:
     return {p.task_id: f"{v.reason}: {v.detail}" for p, v in zip(problems, verdicts, strict=True) if not v.passed}
 
 
-# -- prompts -----------------------------------------------------------------------------------------------------------
-
-
-def test_auto_follows_the_model_and_leaves_nothing_to_be_decided(task_data: Path) -> None:
-    for chat, style in ((True, "chat"), (False, "completion")):
-        made = Task(Options(), task_data)
-        assert {prompt.chat for prompt in made.prompts(chat)} == {chat}
-        assert made.options.model_dump() == {"style": style, "tests": "plus", "extract": "own"}
-        assert Task(made.options, task_data).options == made.options
-
-
-def test_every_chat_style_needs_a_template(made: Callable[..., Task], completion: Task) -> None:
-    for style in ("chat", "jf", "jf-python", "evalplus"):
-        other = "evalplus-completion" if style == "evalplus" else "completion"
-        with pytest.raises(UsageError, match=f"style={style} needs a model with a chat template.*use style={other}$"):
-            made(style).prompts(chat=False)
-    assert not completion.prompts(chat=True)[0].chat
-
-
 def test_completion_prompts_are_the_problems_as_they_are(completion: Task) -> None:
-    prompts = completion.prompts(chat=False)
-    assert [(p.id, p.text) for p in prompts] == [(row["task_id"], row["prompt"]) for row in own.PROBLEMS]
-    assert {(p.prefill, p.stops) for p in prompts} == {("", ("\nclass ", "\ndef ", "\n#", "\nif", "\nprint"))}
+    for chat in (False, True):
+        prompts = completion.prompts(chat=chat)
+        assert [(p.id, p.text) for p in prompts] == [(row["task_id"], row["prompt"]) for row in own.PROBLEMS]
+        stops = ("\nclass ", "\ndef ", "\n#", "\nif", "\nprint")
+        assert {(p.chat, p.prefill, p.stops) for p in prompts} == {(False, "", stops)}
 
 
 def test_chat_prompts_hold_the_problem_in_a_fence(chat: Task) -> None:
@@ -116,16 +97,6 @@ def test_the_jf_prompt_is_that_of_its_script(made: Callable[..., Task]) -> None:
             f"completion:\n{fence}\n{own.ADD['prompt'].strip()}\n```"
         )
         assert (prompt.prefill, prompt.stops) == ("", ())
-
-
-def test_a_misspelt_option_is_an_error() -> None:
-    with pytest.raises(UsageError, match="did you mean style"):
-        options.parse(Options, {"stile": "chat"}, "humaneval")
-    with pytest.raises(UsageError, match="style"):
-        options.parse(Options, {"style": "chatty"}, "humaneval")
-
-
-# -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_canonical_solution_passes_and_doing_nothing_never_does(folder: Path | None) -> None:
@@ -172,48 +143,33 @@ def test_chat_answers_that_pass(chat: Task, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("style", "text", "reason"),
     [
-        ("def add(x, y):\n    return x - y", "fail"),
-        ("def plus(x, y):\n    return x + y", "fail"),  # the stub of the prompt is still there and returns None
-        ("def add(x, y):\n    return x +", "SyntaxError"),
-        ("I would add the two numbers.", "SyntaxError"),
-        ("```", "fail"),
-        ("    return x - y", "fail"),
-        ("return x - y", "fail"),
-        ("raise ValueError\ndef add(x, y):\n    return x + y", "ValueError"),
+        ("chat", "def add(x, y):\n    return x - y", "fail"),
+        ("chat", "def plus(x, y):\n    return x + y", "fail"),  # the prompt's stub is still there and returns None
+        ("chat", "def add(x, y):\n    return x +", "SyntaxError"),
+        ("chat", "I would add the two numbers.", "SyntaxError"),
+        ("chat", "```", "fail"),
+        ("chat", "    return x - y", "fail"),
+        ("chat", "return x - y", "fail"),
+        ("chat", "raise ValueError\ndef add(x, y):\n    return x + y", "ValueError"),
+        ("completion", "    return x - y", "fail"),
+        ("completion", "return x + y", "SyntaxError"),  # held to the letter, unlike chat
+        ("completion", "    return x + y\n```", "SyntaxError"),
+        ("completion", "    return x + y\n\nassert add(1, 1) == 3", "AssertionError"),
+        ("completion", "    return x + z", "NameError"),
+        ("completion", "    import sys\n    sys.exit(0)", "SystemExit"),
+        ("completion", "    print('pass')", "fail"),
     ],
 )
-def test_chat_answers_that_fail(chat: Task, text: str, reason: str) -> None:
-    verdict = chat.score(ADD, text)
+def test_answers_that_fail(made: Callable[..., Task], style: str, text: str, reason: str) -> None:
+    verdict = made(style).score(ADD, text)
     assert (verdict.passed, verdict.reason) == (False, reason)
 
 
 def test_an_answer_may_use_the_helpers_of_the_prompt_and_so_does_the_test(chat: Task) -> None:
     assert chat.score(UNSPIN, "def unspin(s):\n    return spin(spin(s))").passed
     assert chat.score(UNSPIN, "def spin(s): return s\ndef unspin(s): return s").reason == "fail"
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("    return x - y", "fail"),
-        ("return x + y", "SyntaxError"),  # held to the letter, unlike chat
-        ("    return x + y\n```", "SyntaxError"),
-        ("    return x + y\n\nassert add(1, 1) == 3", "AssertionError"),
-        ("    return x + z", "NameError"),
-        ("    import sys\n    sys.exit(0)", "SystemExit"),
-        ("    print('pass')", "fail"),
-    ],
-)
-def test_completions_that_fail(completion: Task, text: str, reason: str) -> None:
-    verdict = completion.score(ADD, text)
-    assert (verdict.passed, verdict.reason) == (False, reason)
-
-
-@pytest.mark.parametrize("text", ["", " \n\t"])
-def test_nothing_is_empty(completion: Task, chat: Task, text: str) -> None:
-    assert completion.score(ADD, text).reason == chat.score(ADD, text).reason == "empty"
 
 
 def test_auto_scores_the_base_tests_where_there_is_no_more(task_data: Path, tmp_path: Path) -> None:
@@ -309,60 +265,25 @@ def test_without_the_package_own_extraction_goes_on(task_data: Path, monkeypatch
             attempt()
 
 
-def test_what_cannot_be_scored_is_said(completion: Task, made: Callable[..., Task]) -> None:
-    with pytest.raises(UsageError, match="set style=chat or completion"):
-        made().score(ADD, "    return x + y")
-    with pytest.raises(UsageError, match="HumanEval/164"):
-        completion.score("HumanEval/164", "    return 1")
+DOCTEST = '    """\n    ```\n    >>> f()\n    ```\n    """\n    return'
 
 
-# -- extraction --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("a\nb", "a\nb"),
-        ("a\n```\nb", "a"),
-        ("```python\na\n```", "a"),
-        (" \n```py \n    a\n```x", "    a"),
-        ("a```", "a"),
-        ('s = "```"\nt', 's = "```"\nt'),
-        (
-            '    """\n    ```\n    >>> f()\n    ```\n    """\n    return',
-            '    """\n    ```\n    >>> f()\n    ```\n    """\n    return',
-        ),
-        ("```", ""),
-        ("", ""),
-    ],
-)
-def test_fences(text: str, code: str) -> None:
-    assert fenced(text) == code
-
-
-@pytest.mark.parametrize(
-    ("answer", "parts"),
-    [
-        ("def f(): pass", 2),
-        ("async def f(): pass", 2),
-        ("def f_two(): pass", 2),
-        ("    def f(): pass\n    return f", 1),
-        ("\n\n  x = 1", 1),
-        ("f == 1\nreturn f", 1),
-    ],
-)
-def test_whole_function_or_body(answer: str, parts: int) -> None:
-    found = extract.sources("def f():\n", "f", answer)
-    assert len(found) == parts
-    assert found[0].startswith("def f():\n")
+def test_fences_and_whole_function_or_body() -> None:
+    for text, code in (
+        ("a\nb", "a\nb"), ("a\n```\nb", "a"), ("```python\na\n```", "a"), (" \n```py \n    a\n```x", "    a"),
+        ("a```", "a"), ('s = "```"\nt', 's = "```"\nt'), (DOCTEST, DOCTEST), ("```", ""), ("", ""),
+    ):  # fmt: skip
+        assert fenced(text) == code
+    for answer, parts in (
+        ("def f(): pass", 2), ("async def f(): pass", 2), ("def f_two(): pass", 2),
+        ("    def f(): pass\n    return f", 1), ("\n\n  x = 1", 1), ("f == 1\nreturn f", 1),
+    ):  # fmt: skip
+        found = extract.sources("def f():\n", "f", answer)
+        assert (len(found), found[0].startswith("def f():\n")) == (parts, True), answer
 
 
 def test_extraction_of_hostile_text_is_quick() -> None:
-    code = (
-        "from specbench.evals.extract import fenced, first_block\n"
-        "from specbench.tasks.humaneval import extract\n"
-        "texts = '(' * 10**6, 'f\\n' * 10**5, '`' * 10**6, 'f' + '\\n' * 10**6, '    ' * 10**6, 'def f' * 10**5\n"
-        "for text in texts:\n"
-        "    extract.sources('def f():\\n', 'f', fenced(first_block(text)))\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=10)
+    start = time.process_time()
+    for text in ("(" * 10**6, "f\n" * 10**5, "`" * 10**6, "f" + "\n" * 10**6, "    " * 10**6, "def f" * 10**5):
+        extract.sources("def f():\n", "f", fenced(first_block(text)))
+    assert time.process_time() - start < 10

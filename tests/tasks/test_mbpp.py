@@ -37,9 +37,6 @@ def folder(request: pytest.FixtureRequest, task_data: Path) -> Path:
     return task_data if request.param == "own" else data_folder("mbpp.jsonl", "sanitized-mbpp.json")
 
 
-# -- prompts -----------------------------------------------------------------------------------------------------------
-
-
 def test_each_variant_has_the_problems_of_its_split(made: Callable[..., Task]) -> None:
     def ids(prompts: Any) -> list[int]:
         return [int(prompt.id.removeprefix("Mbpp/")) for prompt in prompts]
@@ -53,31 +50,17 @@ def test_each_variant_has_the_problems_of_its_split(made: Callable[..., Task]) -
         ]
 
 
-def test_the_examples_are_not_tested() -> None:
-    assert set(asking.SHOTS) == {"Mbpp/2", "Mbpp/3", "Mbpp/4"}
-    assert not set(asking.SHOTS) & set(asking.TEST_SPLIT)
-    assert (asking.TEST_SPLIT[0], asking.TEST_SPLIT[-1], len(asking.TEST_SPLIT)) == ("Mbpp/11", "Mbpp/510", 500)
-
-
-def test_auto_follows_the_model(task_data: Path) -> None:
-    for chat, style in ((True, "chat"), (False, "completion")):
-        made = Task(Options(), task_data)
-        assert {prompt.chat for prompt in made.prompts(chat)} == {chat}
-        assert made.options.model_dump() == {"variant": "plus", "style": style}
-    with pytest.raises(UsageError, match="style=completion"):
-        Task(Options(style="chat"), task_data).prompts(chat=False)
-
-
 def test_training_prompts_are_asked_as_the_variants_are(made: Callable[..., Task]) -> None:
-    for chat in (True, False):
-        style = "chat" if chat else "completion"
+    for chat, style in ((True, "chat"), (False, "completion")):
+        for variant in ("plus", "test"):
+            (one, *_), (asked, *_) = made(variant, style).training_prompts(chat), made(variant, style).prompts(chat)
+            assert (one.chat, one.prefill, one.stops, one.history) == (
+                chat, asked.prefill, asked.stops, asked.history
+            )  # fmt: skip
         one, *_ = made("plus", style).training_prompts(chat)
-        asked, *_ = made("plus", style).prompts(chat)
         assert '"""\nWrite a function to learn from.\nassert learn(1) == 2\n"""\n' in one.text
-        assert (one.chat, one.prefill, one.stops) == (chat, asked.prefill, asked.stops)
-        one, *_ = made("test", style).training_prompts(chat)
-        asked, *_ = made("test", style).prompts(chat)
-        assert (one.chat, one.prefill, one.stops, one.history) == (chat, asked.prefill, asked.stops, asked.history)
+    assert set(asking.SHOTS) == {"Mbpp/2", "Mbpp/3", "Mbpp/4"}, "the examples are not tested"
+    assert (asking.TEST_SPLIT[0], asking.TEST_SPLIT[-1], len(asking.TEST_SPLIT)) == ("Mbpp/11", "Mbpp/510", 500)
 
 
 def test_a_chat_shows_three_solved_problems_as_turns(made: Callable[..., Task]) -> None:
@@ -136,9 +119,6 @@ def test_the_plus_prompt_is_evalpluss(made: Callable[..., Task]) -> None:
     for row, prompt in zip(own.PLUS, made("plus", "chat").prompts(chat=True), strict=True):
         assert f"problem in a markdown code block:\n```\n{row['prompt'].strip()}\n```\n" in prompt.text
         assert prompt.prefill.endswith("\n```python\n")
-
-
-# -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variant", ["test", "sanitized"])
@@ -222,9 +202,7 @@ def test_a_chat_answer_is_cut_at_its_fence_and_its_examples_are_forgiven(made: C
         (793, "chat", "def last(xs, x):\n    return max(i for i, y in enumerate(xs) if y == x)\n", (True, True)),
     ],
 )  # fmt: skip
-def test_plus_has_two_metrics(
-    made: Callable[..., Task], id: int, style: str, text: str, also: tuple[bool, bool]
-) -> None:
+def test_plus_has_2_metrics(made: Callable[..., Task], id: int, style: str, text: str, also: tuple[bool, bool]) -> None:
     task = made("plus", style)
     verdict = task.score(f"Mbpp/{id}", text)
     assert (verdict.also["base"], verdict.also["plus"]) == also, verdict
@@ -252,9 +230,7 @@ def test_inputs_are_those_that_evalplus_makes(made: Callable[..., Task]) -> None
     assert {id: atol for id, (_, atol) in rules.items() if atol} == {"Mbpp/124": 1e-4}
 
 
-def test_without_the_package_the_asserts_still_work(
-    monkeypatch: pytest.MonkeyPatch, full: Task, task_data: Path
-) -> None:
+def test_without_the_package_the_asserts_work(monkeypatch: pytest.MonkeyPatch, full: Task, task_data: Path) -> None:
     monkeypatch.setattr(plus_checks, "version", lambda: None)
     assert full.score("Mbpp/12", FULL[12]["code"]).passed
     assert full.versions == {}
@@ -268,8 +244,6 @@ def test_without_the_package_the_asserts_still_work(
         assert "\n" not in str(error.value)
 
 
-def test_what_cannot_be_scored_is_said(full: Task, task_data: Path) -> None:
+def test_a_problem_of_another_variant_is_not_scored(full: Task) -> None:
     with pytest.raises(UsageError, match="no problem 'Mbpp/2' in variant=test"):
         full.score("Mbpp/2", "x")
-    with pytest.raises(UsageError, match="set style=chat or completion"):
-        Task(Options(variant="test"), task_data).score("Mbpp/11", "x")

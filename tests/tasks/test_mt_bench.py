@@ -15,9 +15,6 @@ from specbench.tasks.mt_bench.task import Options, Task
 QUESTIONS, REFERENCES = "mt_bench_question.jsonl", "mt_bench_reference_gpt4.jsonl"
 
 
-# -- prompts -----------------------------------------------------------------------------------------------------------
-
-
 def test_prompts_are_the_questions_with_two_turns(task_data: Path) -> None:
     for prompt, row in zip(Task(Options(), task_data).prompts(chat=True), own.QUESTIONS, strict=True):
         assert (prompt.id, prompt.category) == (str(row["question_id"]), row["category"])
@@ -51,15 +48,6 @@ def test_official_temperatures_are_those_of_fastchat(task_data: Path) -> None:
         "writing": 0.7, "roleplay": 0.7, "stem": 0.1, "humanities": 0.1,
         "reasoning": 0, "math": 0, "coding": 0, "extraction": 0,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", [{"histroy": "ar"}, {"history": "mine"}, {"temperatures": "0"}])
-def test_a_misspelt_option_is_an_error(wrong: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"histo|temperatures"):
-        options.parse(Options, wrong, "mt-bench")
-
-
-# -- for the judge -----------------------------------------------------------------------------------------------------
 
 
 def test_math_reasoning_and_coding_have_reference_answers_to_both_turns(task_data: Path) -> None:

@@ -48,10 +48,14 @@ def test_what_may_go_with_a_line(tmp_path: Path) -> None:
     assert first.forced
 
 
-def test_the_number_of_a_line_counts_blank_ones(tmp_path: Path) -> None:
+def test_the_number_of_a_line_counts_blank_ones_and_ids_may_count_from_nought(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f"\n{json.dumps(RAW)}\n\n{json.dumps(TURNS)}\n")
     assert [prompt.id for prompt in prompts(path)] == ["2", "4"]
+    assert [prompt.id for prompt in prompts(write(path, RAW | {"id": 0}, RAW | {"id": 1}))] == ["0", "1"]
+    packed = tmp_path / "x.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert prompts(packed) == prompts(path)
 
 
 def test_chats_are_plain_text_for_a_model_without_a_template(tmp_path: Path) -> None:
@@ -80,12 +84,6 @@ def test_another_file_than_the_hash_says_is_refused(tmp_path: Path) -> None:
     write(path, TURNS)
     with pytest.raises(UsageError, match=f"not {digest}"):
         made(path, sha256=digest)
-
-
-def test_a_compressed_file(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl.gz"
-    path.write_bytes(gzip.compress(json.dumps(RAW).encode()))
-    assert prompts(path)[0].text == "Once upon a time"
 
 
 @pytest.mark.parametrize(
@@ -132,8 +130,3 @@ def test_no_file_an_empty_one_and_a_folder(tmp_path: Path) -> None:
         made(tmp_path / "y.jsonl")
     with pytest.raises(UsageError, match=r"cannot be read \(a folder, where a file is needed"):
         made(tmp_path)
-
-
-def test_ids_may_count_from_nought(tmp_path: Path) -> None:
-    rows = [RAW | {"id": number} for number in (0, 1)]
-    assert [prompt.id for prompt in prompts(write(tmp_path / "x.jsonl", *rows))] == ["0", "1"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
-import time
 import traceback
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -48,14 +46,8 @@ def refused(server: Server, kind: type[Exception], **changes: Any) -> str:
 def test_it_asks_greedily_with_both_prompts_and_the_key(server: Server) -> None:
     made = endpoint(server)
     assert made.ask(PROMPT) == "[[7]]"
-    assert server.asked == [
-        {
-            "model": "gpt-4",
-            "messages": [{"role": "system", "content": "Be fair."}, {"role": "user", "content": "Rate “this”."}],
-            "temperature": 0,
-            "max_tokens": 99,
-        }
-    ]
+    messages = [{"role": "system", "content": "Be fair."}, {"role": "user", "content": "Rate “this”."}]
+    assert server.asked == [{"model": "gpt-4", "messages": messages, "temperature": 0, "max_tokens": 99}]
     assert server.paths == ["/v1/chat/completions"]
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
     assert KEY not in made.spec.model_dump_json()
@@ -69,16 +61,10 @@ def test_without_a_key_none_is_sent_and_a_slash_at_the_end_does_no_harm(server: 
     assert server.paths == ["/v1/chat/completions"]
 
 
-def test_a_message_held_back_is_empty(server: Server) -> None:
+def test_a_message_held_back_is_empty_and_no_proxy_is_asked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.answer = says(None)
-    assert endpoint(server).ask(PROMPT) == ""
-
-
-def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert endpoint(server).ask(PROMPT) == "[[7]]"
+    assert endpoint(server).ask(PROMPT) == ""
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503])
@@ -131,22 +117,6 @@ def test_an_answer_without_end_is_cut_off(server: Server) -> None:
     assert "more than 4 MiB" in refused(server, EnvironmentRefused)
 
 
-@pytest.mark.parametrize("pace", [None, 0.05], ids=["silent", "dribbling"])
-def test_a_slow_answer_runs_out_of_time_also_when_bytes_keep_coming(server: Server, pace: float | None) -> None:
-    def slow(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
-        if pace:
-            handler.send_response(200)
-            handler.end_headers()
-        while not server.over.wait(pace):
-            handler.wfile.write(b" ")
-
-    server.answer = slow
-    begun = time.monotonic()
-    assert "no answer within 0.3 s" in refused(server, EnvironmentRefused, timeout_s=0.3)
-    assert time.monotonic() - begun < 5
-    assert len(server.asked) == 3
-
-
 def test_a_connection_that_breaks_off_is_no_answer(server: Server) -> None:
     def breaks(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         whole = completion("[[7]]")
@@ -157,14 +127,6 @@ def test_a_connection_that_breaks_off_is_no_answer(server: Server) -> None:
 
     server.answer = breaks
     assert "the connection broke off" in refused(server, EnvironmentRefused)
-
-
-def test_nobody_there_is_said_so() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nobody = Server()
-        nobody.url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-        assert "connection refused" in refused(nobody, EnvironmentRefused)
 
 
 @pytest.mark.parametrize(
@@ -192,18 +154,12 @@ def test_the_key_does_not_follow_a_redirect(server: Server, code: int) -> None:
         assert elsewhere.paths == []
 
 
-# ------------------------------------------------------------------------------------------------ what echoes the key
-
 ECHOES = {
-    "bare": KEY,
-    "bearer": f"Bearer {KEY}",
-    "percent": quote(quote(f"Bearer {KEY}", safe=""), safe=""),
-    "json": json.dumps(json.dumps(KEY)),
-    "unicode": "".join(f"\\u{ord(char):04x}" for char in KEY),
-    "base64": base64.b64encode(f"Bearer {KEY}".encode()).decode(),
-    "across the cut": "x" * 155 + KEY,
+    "bare": KEY, "bearer": f"Bearer {KEY}", "percent": quote(quote(f"Bearer {KEY}", safe=""), safe=""),
+    "json": json.dumps(json.dumps(KEY)), "unicode": "".join(f"\\u{ord(char):04x}" for char in KEY),
+    "base64": base64.b64encode(f"Bearer {KEY}".encode()).decode(), "across the cut": "x" * 155 + KEY,
     "lines": "\n".join((KEY[:4], KEY[4:])),
-}
+}  # fmt: skip
 
 
 def assert_hidden(said: str) -> None:
@@ -216,27 +172,23 @@ def assert_hidden(said: str) -> None:
 
 
 @pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
-@pytest.mark.parametrize("code", [400, 401, 403, 404, 413, 422, 429, 500])
-def test_an_error_that_echoes_the_key_does_not_show_it(server: Server, code: int, echo: str) -> None:
-    server.answer = replies(code, json.dumps({"error": {"message": f"bad key {echo} given"}}).encode())
-    kind = UsageError if code in (401, 403, 404) else Unanswered if code in (400, 413, 422) else EnvironmentRefused
-    said = refused(server, kind)
-    assert_hidden(said)
-    assert "bad key" in said
-
-
-@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
-def test_a_judgment_that_echoes_the_key_does_not_keep_it(server: Server, echo: str) -> None:
+def test_an_error_or_a_judgment_that_echoes_the_key_does_not_show_it(server: Server, echo: str) -> None:
+    for code in (400, 401, 403, 404, 413, 422, 429, 500):
+        server.answer = replies(code, json.dumps({"error": {"message": f"bad key {echo} given"}}).encode())
+        kind = UsageError if code in (401, 403, 404) else Unanswered if code in (400, 413, 422) else EnvironmentRefused
+        said = refused(server, kind)
+        assert_hidden(said)
+        assert "bad key" in said
     server.answer = says(f"You are {echo}. [[7]]")
     said = endpoint(server).ask(PROMPT)
     assert_hidden(said)
     assert said.endswith(". [[7]]")
 
 
-@pytest.mark.parametrize("before", range(44, 61))
-def test_what_is_no_completion_does_not_show_a_part_of_the_key(server: Server, before: int) -> None:
-    server.answer = replies(200, b"<" * before + KEY.encode() + b" and more of it")
-    assert_hidden(refused(server, EnvironmentRefused))
+def test_what_is_no_completion_does_not_show_a_part_of_the_key(server: Server) -> None:
+    for before in range(44, 61):
+        server.answer = replies(200, b"<" * before + KEY.encode() + b" and more of it")
+        assert_hidden(refused(server, EnvironmentRefused))
 
 
 def test_an_error_longer_than_what_is_read_does_not_show_it(server: Server) -> None:
@@ -266,7 +218,7 @@ def test_a_status_line_or_header_that_echoes_the_key_does_not_show_it(server: Se
     ids=repr,
 )  # fmt: skip
 def test_an_exception_that_holds_the_key_is_one_line_without_it(
-    server: Server, error: Exception, monkeypatch: pytest.MonkeyPatch
+    server: Server, error: Exception, monkeypatch: Any
 ) -> None:
     def raises(*arguments: Any, **options: Any) -> None:
         raise error
@@ -277,22 +229,10 @@ def test_an_exception_that_holds_the_key_is_one_line_without_it(
     assert_hidden("".join(traceback.format_exception(found.value)))
 
 
-@pytest.mark.parametrize("key", ["", "  ", "sk-sec\nret", "sk-sec\r\nX-Y: ret", "sk-sécret", "k1"])
-def test_what_is_no_key_is_refused_before_anything_is_sent(server: Server, key: str) -> None:
-    with pytest.raises(UsageError, match="the judge's key") as error:
-        endpoint(server, key=key)
-    assert "\n" not in str(error.value)
-    assert "sec" not in str(error.value)
-    assert server.asked == []
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_what_is_no_web_address_is_refused_before_anything_is_sent() -> None:
+    for url in (
         *("localhost:8000", "ftp://localhost/v1", "http://", "http://user:pass@localhost/v1", "file:///etc/passwd"),
         *("http://h:x/v1", "http://h/v1?a=b"),
-    ],
-)
-def test_what_is_no_web_address_is_refused_before_anything_is_sent(url: str) -> None:
-    with pytest.raises(UsageError, match="--base-url"):
-        Endpoint("gpt-4", url, None, max_tokens=1, timeout_s=1)
+    ):
+        with pytest.raises(UsageError, match="--base-url"):
+            Endpoint("gpt-4", url, None, max_tokens=1, timeout_s=1)

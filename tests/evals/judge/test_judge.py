@@ -11,7 +11,7 @@ import pytest
 from judged_runs import ToyJudge
 
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.evals.judge.judge import Answer, Unanswered, judge_all, questions
+from specbench.evals.judge.judge import Answer, Unanswered, judge_all, questions, rating
 from specbench.evals.judge.judge import answers as rated
 from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
 from specbench.evals.task import Question
@@ -101,16 +101,12 @@ def test_another_judge_begins_anew_and_both_are_kept(tmp_path: Path, answers: li
     other = ToyJudge(lambda prompt: "[[3]]", "two")
     judge_all(tmp_path, other, answers)
     assert len(other.asked) == 7
-    assert {s["judge"]["id"]: s["methods"]["ar"]["score"] for s in scores(read_judgments(tmp_path), list(TEXTS))} == {
-        "one": 7,
-        "two": 3,
-    }
+    found = scores(read_judgments(tmp_path), list(TEXTS))
+    assert {each["judge"]["id"]: each["methods"]["ar"]["score"] for each in found} == {"one": 7, "two": 3}
 
 
-@pytest.mark.parametrize("after", range(7))
-def test_a_judge_that_dies_loses_nothing_and_the_next_goes_on(
-    tmp_path: Path, answers: list[Answer], after: int
-) -> None:
+@pytest.mark.parametrize("after", [0, 3, 6])
+def test_a_judge_that_dies_loses_nothing_the_next_goes_on(tmp_path: Path, answers: list[Answer], after: int) -> None:
     def dies(prompt: JudgePrompt) -> str:
         if len(dying.asked) > after:
             raise EnvironmentRefused("the judge is gone")
@@ -131,9 +127,7 @@ def test_a_judge_that_dies_loses_nothing_and_the_next_goes_on(
     assert len(by_request(tmp_path)) == lines(tmp_path) == 12
 
 
-def test_words_without_a_rating_are_kept_are_no_rating_and_are_not_asked_again(
-    tmp_path: Path, answers: list[Answer]
-) -> None:
+def test_words_without_a_rating_are_kept_as_none_and_not_asked_again(tmp_path: Path, answers: list[Answer]) -> None:
     judge_all(
         tmp_path, ToyJudge(lambda prompt: "As an AI I cannot." if "single-v1" in prompt.name else "[[4]]"), answers
     )
@@ -184,9 +178,7 @@ def test_an_answer_that_changed_is_judged_again(tmp_path: Path, asked: Mapping[s
     assert by_request(tmp_path)["other|81|0"].rating == 2
 
 
-def test_the_score_is_the_mean_over_both_turns_and_the_categories_beside_it(
-    tmp_path: Path, answers: list[Answer]
-) -> None:
+def test_the_score_is_the_mean_over_both_turns_with_the_categories_too(tmp_path: Path, answers: list[Answer]) -> None:
     values = {"single-v1": 8, "single-math-v1": 2, "single-v1-multi-turn": 6, "single-math-v1-multi-turn": 1}
     judge_all(tmp_path, ToyJudge(lambda prompt: f"[[{values[prompt.name]}]]"), answers)
     (judged,) = scores(read_judgments(tmp_path), list(TEXTS))
@@ -217,6 +209,16 @@ def test_tasks_without_questions_for_a_judge_and_other_versions_are_refused(task
         questions(task.model_copy(update={"version": 0}), task_data)
 
 
+def test_a_rating_is_the_first_of_the_form_asked_for_and_anything_else_is_none_and_never_nought() -> None:
+    for text, value in {
+        "Clear and right. Rating: [[8]]": 8, "[[7.5]]": 7.5, "[[7.]]": 7, "[[3]] and later [[9]]": 3, "Rating: [6]": 6,
+        "as in [2] it says, so [[9]]": 9, "[[10]]": 10, "[[1]]": 1,
+    }.items():  # fmt: skip
+        assert rating(text) == value, text
+    for text in ("", "Rating: 8", "[[eight]]", "[[8/10]]", "[[-3]]", "[[ 8 ]]", "[[0]]", "[[11]]", "[[85]]", "[12]"):
+        assert rating(text) is None, text
+
+
 def test_the_judge_reads_the_conversation_of_the_same_repeat() -> None:
     class Prompts(JudgePrompts):
         def __init__(self) -> None: ...
@@ -224,11 +226,8 @@ def test_the_judge_reads_the_conversation_of_the_same_repeat() -> None:
         def render(self, question: Question, answers: Sequence[str]) -> JudgePrompt:
             return JudgePrompt("single-v1", "", " | ".join(answers))
 
-    talks = [
-        judged_runs.record("ar", "81", turn, f"turn {turn} of repeat {repeat}", repeat)
-        for repeat in (0, 1)
-        for turn in (1, 2)
-    ]
+    every = [(repeat, turn) for repeat in (0, 1) for turn in (1, 2)]
+    talks = [judged_runs.record("ar", "81", turn, f"turn {turn} of repeat {at}", at) for at, turn in every]
     question = Question(("Write.", "Again."), None, False)
     read = {answer.record.request_id: answer.prompt.user for answer in rated(talks, {"81": question}, Prompts())}
     for repeat in (0, 1):

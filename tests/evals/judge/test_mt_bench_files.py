@@ -14,7 +14,6 @@ import pytest
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals.judge.judge import questions
 from specbench.evals.judge.mt_bench_files import export, import_judgments
-from specbench.evals.judge.prompts import JudgePrompts
 from specbench.evals.task import Question
 from specbench.results.judgments import read_judgments
 
@@ -34,24 +33,6 @@ def asked(task_data: Path) -> Mapping[str, Question]:
 def exported(folder: Path, asked: Mapping[str, Question]) -> dict[str, list[dict[str, Any]]]:
     paths = export(folder, judged_runs.config(TEXTS), judged_runs.records(TEXTS), asked, CREATED)
     return {str(p.relative_to(folder)): [json.loads(line) for line in p.read_text().splitlines()] for p in paths}
-
-
-def gen_judgment(rows: list[dict[str, Any]], asked: Mapping[str, Question], data: Path, score: float) -> list[Any]:
-    """What FastChat's gen_judgment.py makes of an answer file: a line for each turn, the prompt in it."""
-    prompts = JudgePrompts(data)
-    found = []
-    for row in rows:
-        for turn in (1, 2):
-            said = row["choices"][0]["turns"][:turn]
-            made = prompts.render(asked[str(row["question_id"])], said)
-            found.append(
-                {
-                    "question_id": row["question_id"], "model": row["model_id"], "judge": ["gpt-4", made.name],
-                    "user_prompt": made.user, "judgment": f"Rating: [[{score}]]", "score": score, "turn": turn,
-                    "tstamp": 1.5,
-                }
-            )  # fmt: skip
-    return found
 
 
 def write(path: Path, rows: list[Any]) -> Path:
@@ -74,9 +55,7 @@ def test_a_file_per_method_with_fastchats_fields(tmp_path: Path, asked: Mapping[
     assert exported(tmp_path, asked) == files  # and again, over the first
 
 
-def test_repeats_are_choices_and_unfinished_questions_are_left_out(
-    tmp_path: Path, asked: Mapping[str, Question]
-) -> None:
+def test_repeats_are_choices_and_unfinished_ones_are_left_out(tmp_path: Path, asked: Mapping[str, Question]) -> None:
     config = judged_runs.config(TEXTS).model_copy(update={"repeats": 2})
     records = [r for r in judged_runs.records(TEXTS) if r.method == "ar" and r.request_id != "ar|111|0|2"]
     records += [judged_runs.record("ar", "81", turn, f"again {turn}", repeat=1) for turn in (1, 2)]
@@ -99,12 +78,12 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, asked: Mapping[
         exported(tmp_path, asked)
 
 
-def test_judgments_of_the_exported_answers_come_back(
+def test_judgments_of_exported_answers_come_back(
     tmp_path: Path, asked: Mapping[str, Question], task_data: Path
 ) -> None:
     files = exported(tmp_path, asked)
-    rows = gen_judgment(files["model_answer/m-ar.jsonl"], asked, task_data, 7)
-    rows += gen_judgment(files["model_answer/m-jacobi-2.jsonl"], asked, task_data, 5)
+    rows = judged_runs.gen_judgment(files["model_answer/m-ar.jsonl"], asked, task_data, 7)
+    rows += judged_runs.gen_judgment(files["model_answer/m-jacobi-2.jsonl"], asked, task_data, 5)
     rows[0]["score"], rows[0]["judgment"] = -1, "no rating"
     strangers = [{**rows[0], "model": "vicuna-13b-v1.2"}]
     file = write(tmp_path / "gpt-4_single.jsonl", [*rows, *strangers])
@@ -120,10 +99,8 @@ def test_judgments_of_the_exported_answers_come_back(
     assert len((tmp_path / "judgments.jsonl").read_text().splitlines()) == 8
 
 
-def test_a_judgment_of_another_text_is_none_of_this_run(
-    tmp_path: Path, asked: Mapping[str, Question], task_data: Path
-) -> None:
-    rows = gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
+def test_a_judgment_of_another_text_is_not_ours(tmp_path: Path, asked: Mapping[str, Question], task_data: Path) -> None:
+    rows = judged_runs.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
     rows[0]["user_prompt"] = rows[0]["user_prompt"].replace("A travel blog.", "A poem.")
     file = write(tmp_path / "gpt-4_single.jsonl", rows)
     answers, config = judged_runs.rated(TEXTS, asked, task_data), judged_runs.config(TEXTS)
@@ -147,7 +124,7 @@ def test_a_judgment_of_another_text_is_none_of_this_run(
 def test_a_file_that_is_not_about_this_run_or_damaged_is_one_line(
     tmp_path: Path, asked: Mapping[str, Question], task_data: Path, change: dict[str, Any], message: str
 ) -> None:
-    (row, *_) = gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
+    (row, *_) = judged_runs.gen_judgment(exported(tmp_path, asked)["model_answer/m-ar.jsonl"], asked, task_data, 7)
     row = {name: value for name, value in {**row, **change}.items() if value is not None}
     file = write(tmp_path / "x.jsonl", [row])
     with pytest.raises(UsageError, match=message) as error:

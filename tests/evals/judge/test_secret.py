@@ -67,14 +67,8 @@ def test_a_key_that_was_cut_off_is_hidden_too(written: str) -> None:
 
 def test_other_text_stays_as_it_is() -> None:
     secret = Secret(KEY)
-    for text in (
-        "",
-        "Rating: [[7]]",
-        "50% of \\alpha &amp; &copy; &nosuch; %zz \\u12",
-        "ask-",
-        "sk-aB… is short",
-        "é\ud800",
-    ):
+    strange = "50% of \\alpha &amp; &copy; &nosuch; %zz \\u12"
+    for text in ("", "Rating: [[7]]", strange, "ask-", "sk-aB… is short", "é\ud800"):
         assert secret.scrub(text) == text
 
 

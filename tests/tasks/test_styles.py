@@ -1,0 +1,90 @@
+"""What holds of every task that is asked in styles, whichever its problems are."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.common import options, registry
+from specbench.common.errors import UsageError
+
+_BOTH = {"tests": "plus", "extract": "own"}
+# What a task is with a chat template and without one; styles that need one; an id of its own and what it is not.
+SETTLED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "humaneval": ({"style": "chat", **_BOTH}, {"style": "completion", **_BOTH}),
+    "mbpp": ({"variant": "plus", "style": "chat"}, {"variant": "plus", "style": "completion"}),
+    "gsm8k": ({"style": "chat", "shots": 0}, {"style": "completion", "shots": 5}),
+    "math500": ({"style": "chat", "shots": 0}, {"style": "completion", "shots": 4}),
+}
+NEEDS_TEMPLATE = {"humaneval": ["chat", "jf", "jf-python", "evalplus"], "mbpp": ["chat"], "gsm8k": ["chat", "jf"],
+                  "math500": ["chat", "jf"]}  # fmt: skip
+STOPS = {"gsm8k": ("Question:", "</s>", "<|im_end|>"), "math500": ("Problem:",)}
+FIRST = {"humaneval": "HumanEval/1", "mbpp": "Mbpp/2", "gsm8k": "gsm8k/0", "math500": "math500/0"}
+UNKNOWN = {"humaneval": ["HumanEval/164"], "gsm8k": ["gsm8k/12", "gsm8k/-1", "gsm8k/x", "HumanEval/0", "0"],
+           "math500": ["math500/22", "gsm8k/0", "math500/"], "mbpp": ["Mbpp/1"]}  # fmt: skip
+
+
+@cache  # for some take their time to load
+def made(name: str, folder: Path, **chosen: str) -> Any:
+    if name in ("gsm8k", "math500"):
+        pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
+        pytest.importorskip("math_verify", reason="needs pip install 'specbench-llm[eval]'")
+    module = registry.task(name).load()
+    return module.Task(options.parse(module.Options, chosen, name), folder)
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_auto_follows_the_model_and_leaves_nothing_to_be_decided(task_data: Path, name: str) -> None:
+    for chat, settled in zip((True, False), SETTLED[name], strict=True):
+        task = made.__wrapped__(name, task_data)
+        prompts = task.prompts(chat)
+        assert {prompt.chat for prompt in prompts} == {chat}
+        assert task.options.model_dump() == settled
+        if name in STOPS:
+            assert {(prompt.history, prompt.stops) for prompt in prompts} == {((), () if chat else STOPS[name])}
+    assert type(task)(task.options, task_data).options == task.options
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_every_chat_style_needs_a_template(task_data: Path, name: str) -> None:
+    for style in NEEDS_TEMPLATE[name]:
+        other = "evalplus-completion" if style == "evalplus" else "completion"
+        with pytest.raises(UsageError, match=f"style={style} needs a model with a chat template.*style={other}$"):
+            made(name, task_data, style=style).prompts(chat=False)
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_only_a_known_problem_of_a_known_style_is_scored(task_data: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="set style=chat or completion"):
+        made(name, task_data).score(FIRST[name], "18")
+    task = made(name, task_data, style="completion")
+    for id in UNKNOWN[name]:
+        with pytest.raises(UsageError, match=id):
+            task.score(id, "18")
+    for nothing in ("", " \n\t"):
+        verdict = task.score(FIRST[name], nothing)
+        assert (verdict.passed, verdict.reason, {*verdict.also.values()}) == (False, "empty", {False})
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "says"),
+    [
+        ("humaneval", {"stile": "chat"}, "did you mean style"),
+        ("humaneval", {"style": "chatty"}, "style"),
+        ("mt-bench", {"histroy": "ar"}, "did you mean history"),
+        ("mt-bench", {"history": "mine"}, "history"),
+        ("mt-bench", {"temperatures": "0"}, "temperatures"),
+        ("gsm8k", {"style": "cllm", "shots": "1"}, "leave shots out"),
+        ("gsm8k", {"style": "jf", "shots": "5"}, "leave shots out"),
+        ("gsm8k", {"style": "cot", "shots": "9"}, "at most 8"),
+        ("gsm8k", {"style": "auto", "shots": "33"}, "at most 32"),
+        ("math500", {"style": "jf", "shots": "1"}, "leave shots out"),
+        ("math500", {"style": "completion", "shots": "5"}, "at most 4"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(task_data: Path, name: str, wrong: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        made(name, task_data, **wrong)
