@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from specbench.cli.app import main
 
 
@@ -33,7 +35,7 @@ class Forked:
                 self.code = os.waitstatus_to_exitcode(status)
         return self.code
 
-    def wait(self, seconds: float = 300) -> Forked:
+    def wait(self, seconds: float = 120) -> Forked:
         until = time.monotonic() + seconds
         while self.poll() is None:
             if time.monotonic() > until:
@@ -83,6 +85,7 @@ def call(
         return Forked(folder, pid)
     code = 70  # the child, from here on; nothing may come back from it into pytest
     try:
+        torch.set_num_threads(1)  # the others of a pool are not forked, and would be waited for
         for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
             file = (folder / name).open(mode)
             os.dup2(file.fileno(), number)

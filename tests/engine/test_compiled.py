@@ -14,7 +14,6 @@ from specbench.decoding.tree import TokenTree
 from specbench.engine import compiled
 from specbench.engine.engine import Engine
 
-QUICK = ("gpt2",)  # hands its cache over by position; the others take longer, and llama's layers are compiled below
 TREE = ([1, 2, 3, 4], [0, 0, 1, 2])
 
 
@@ -43,9 +42,8 @@ def forgotten() -> Any:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SUPPORTED]
-)
+@pytest.mark.slow  # seconds each; below, llama's layers are compiled
+@pytest.mark.parametrize("name", SUPPORTED)
 def test_a_family_compiled(name: str) -> None:
     from torch._dynamo.utils import counters
 
