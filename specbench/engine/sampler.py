@@ -92,6 +92,12 @@ def _cpu_row(seed: int, position: int, vocab: int) -> Tensor:
     return gumbel(torch.tensor([[seed]]), torch.tensor([[position]]), vocab)[0, 0]
 
 
+def _noise(seed: int, positions: Tensor, vocab: int) -> Tensor:
+    """:func:`gumbel` of all positions [S, Q] at once, of any integer type: packed steps have them in 32 bits."""
+    positions = positions.long()  # in 32 bits the hash would wrap into other noise than AR's, and not hold every seed
+    return gumbel(torch.full_like(positions[:, :1], seed), positions, vocab)
+
+
 def _filter(scores: Tensor, sampling: Sampling) -> Tensor:
     """Sets the scores of tokens outside top-k, then outside top-p of what is left, to -inf. ``scores`` is [S, Q, V]."""
     if 0 < sampling.top_k < scores.shape[-1]:
@@ -112,7 +118,7 @@ def scores(logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
 
     Args:
         logits: [S, Q, V].
-        positions: int64 [S, Q], the position the chosen token will have (one after its row).
+        positions: integer [S, Q], the position the chosen token will have (one after its row).
         sampling: temperature, filters and seed.
 
     Returns:
@@ -126,4 +132,4 @@ def scores(logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
         for row, position in zip(kept.view(-1, vocab), positions.flatten().tolist(), strict=True):
             row += _cpu_row(sampling.seed, position, vocab)
         return kept
-    return kept.add_(gumbel(torch.full_like(positions[:, :1], sampling.seed), positions, vocab))
+    return kept.add_(_noise(sampling.seed, positions, vocab))

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from specbench.decoding.tree import TokenTree
+from specbench.engine import sampler
 from specbench.engine.sampler import Sampling, gumbel, scores
 
 Record = Callable[[str, object], None]
@@ -130,6 +131,14 @@ def test_noise_does_not_depend_on_the_batch_shape() -> None:
         for where, position in enumerate([0, 5, 9, 2_000_000]):
             assert torch.equal(noise([seed], [position], 300)[0, 0], whole[at, where])
     assert torch.equal(noise([3], [5], 100)[0, 0], whole[0, 1, :100])  # nor on the vocabulary
+
+
+@pytest.mark.parametrize("seed", [7, 1 << 31, (1 << 63) - 1])
+def test_positions_of_32_bits_have_the_noise_of_64(seed: int) -> None:
+    positions = torch.tensor([[0, 5, 9], [2_000_000, 1, 70_000]], dtype=torch.int32)
+    rows = [[sampler._cpu_row(seed, at, 300) for at in each] for each in positions.tolist()]
+    found = sampler._noise(seed, positions, 300)
+    assert torch.equal(found, torch.stack([torch.stack(row) for row in rows]))
 
 
 # ------------------------------------------------------------------ the filters
