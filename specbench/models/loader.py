@@ -257,7 +257,20 @@ def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device, trust: bool
         trust_remote_code=trust,
     )
     gguf.keep(copy, model, tokenizer)
-    return model.to(device, dtype), tokenizer
+    return _cast(model, dtype).to(device), tokenizer
+
+
+def _cast(model: Any, dtype: torch.dtype) -> Any:
+    """What a checkpoint holds in another precision.
+
+    ``model.to(dtype)`` would round the rotary frequencies as well, which are computed and stay float32 in a model that
+    is read in that precision: it would be another model than its own unpacked copy.
+    """
+    held = model.state_dict().keys()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in held and tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+    return model
 
 
 def _hub_in_reach() -> bool:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import checkpoints
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -44,6 +45,25 @@ def test_dummy_weights_are_the_same_every_time_and_marked() -> None:
     assert isinstance(first.tokenizer, ByteTokenizer)
     text = 'def f(x):\n    return "é"'
     assert first.decode(first.encode(Prompt("p", text, chat=False))) == text
+
+
+@pytest.mark.parametrize("kind", ["config", "folder", "gguf"])
+def test_rotary_frequencies_stay_in_float32(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "config":
+        model = load("config:tiny", dtype="bfloat16").model
+    elif kind == "folder":
+        model = load(str(checkpoints.save(tmp_path / "own")), dtype="bfloat16").model
+    else:  # a file that is not unpacked to disk
+        tiny = load("config:tiny")
+        monkeypatch.setattr(loader.gguf, "folder_of", lambda file: tmp_path / "none")
+        monkeypatch.setattr(loader.gguf, "keep", lambda *given: None)
+        monkeypatch.setattr(loader.AutoTokenizer, "from_pretrained", lambda *given, **more: tiny.tokenizer)
+        monkeypatch.setattr(loader.AutoModelForCausalLM, "from_pretrained", lambda *given, **more: tiny.model)
+        model, _ = loader._read_gguf(tmp_path / "toy.gguf", torch.bfloat16, torch.device("cpu"), trust=False)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    frequencies = [buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")]
+    assert frequencies
+    assert {buffer.dtype for buffer in frequencies} == {torch.float32}
 
 
 def test_a_config_file_of_the_users_own(tmp_path: Path) -> None:
