@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,6 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 SLOT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 #: Buckets that are tried in place of one row: a matrix product of a few rows can be faster than one of one.
 _FEW = 16
-_WARM_UPS = 2  # before a capture: lazily made handles, workspaces and compiled kernels must exist
 _TIMED = 9  # replays behind one measured step time
 
 
@@ -51,22 +51,46 @@ def cuda_capture(device: torch.device) -> Capture:
 
     def capture(work: Callable[[], None]) -> Callable[[], None]:
         stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
-                work()
-        torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
         try:
+            with torch.cuda.stream(stream):
+                work()  # lazily made handles, workspaces and compiled kernels must exist
+                with _no_waiting():
+                    work()
+            torch.cuda.synchronize(device)
             with torch.cuda.graph(graph, pool=pool, stream=stream):
                 work()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise CaptureFailed(
-                f"this model's forward cannot be captured in a CUDA graph ({reason}); use --graphs off"
+                f"this model's forward cannot be captured in a CUDA graph ({_culprit(error)}); use --graphs off"
             ) from error
         return graph.replay
 
     return capture
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Within it a wait for the device raises, so that a step that has one is found before its capture begins.
+
+    A capture that fails half-way leaves torch's allocator (before 2.12) in a state in which the next one aborts the
+    process, and then an eager step could not take over.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _culprit(error: BaseException) -> str:
+    """The first line of what went wrong first: the end of a broken capture raises once more, in general words."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class StepGraph:

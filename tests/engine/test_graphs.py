@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -16,7 +19,7 @@ from specbench.common.errors import EnvironmentRefused
 from specbench.decoding.tree import COMPUTED, TokenTree
 from specbench.engine import graphs
 from specbench.engine.engine import Engine
-from specbench.engine.graphs import ROW_BUCKETS, CaptureFailed
+from specbench.engine.graphs import ROW_BUCKETS, CaptureFailed, cuda_capture
 
 VOCAB = 97
 TOKENS = 12
@@ -162,3 +165,58 @@ def test_graphs_need_a_cuda_device(model: Any, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(EnvironmentRefused, match="--graphs auto"):
         Engine(model, capacity=20, graphs=True)
     assert model.config._attn_implementation != "specbench"
+
+
+# ------------------------------------------------------------------ captures that fail
+
+
+class Card:
+    """A CUDA device as far as a capture knows it: work that reads the host raises where one would."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.mode: Any = 0
+        self.capturing = self.begun = False
+        names = ("graph_pool_handle", "Stream", "current_stream", "synchronize", "CUDAGraph")
+        for name in names:
+            monkeypatch.setattr(torch.cuda, name, lambda *given: MagicMock())
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+        monkeypatch.setattr(torch.cuda, "graph", lambda *given, **more: self.graph())
+        monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: self.mode)
+        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: setattr(self, "mode", mode))
+
+    @contextmanager
+    def graph(self) -> Iterator[None]:
+        self.capturing = self.begun = True
+        try:
+            yield
+        finally:
+            self.capturing = False
+            if sys.exc_info()[0]:
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    def wait(self) -> None:
+        if self.mode == "error" or self.capturing:
+            raise RuntimeError("called a synchronizing CUDA operation\nand much more")
+
+
+def test_a_wait_for_the_device_is_found_before_a_capture_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Card(monkeypatch)
+    with pytest.raises(CaptureFailed, match=r"\(called a synchronizing CUDA operation\); use --graphs off"):
+        cuda_capture(torch.device("cuda"))(card.wait)
+    assert not card.begun, "a broken capture would leave the allocator unusable for eager steps"
+    assert card.mode == 0
+
+
+def test_what_broke_a_capture_is_named_and_memory_is_no_such_thing(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Card(monkeypatch)
+
+    def work(error: type[RuntimeError]) -> None:
+        if card.capturing:
+            raise error("this very operation")
+
+    capture = cuda_capture(torch.device("cuda"))
+    with pytest.raises(CaptureFailed, match=r"\(this very operation\)"):
+        capture(lambda: work(RuntimeError))
+    card.capturing = True  # from its first warm-up on
+    with pytest.raises(torch.OutOfMemoryError, match="this very operation"):
+        capture(lambda: work(torch.OutOfMemoryError))
