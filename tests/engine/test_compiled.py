@@ -42,7 +42,10 @@ def forgotten() -> Any:
     torch.compiler.reset()
 
 
-@pytest.mark.slow  # seconds each; below, llama's layers are compiled
+compiles = pytest.mark.slow  # a compiler takes seconds for the first piece of code
+
+
+@compiles
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_a_family_compiled(name: str) -> None:
     from torch._dynamo.utils import counters
@@ -65,6 +68,7 @@ def test_a_family_compiled(name: str) -> None:
     assert _switched(model) == before
 
 
+@compiles
 def test_layers_share_what_was_compiled() -> None:
     from torch._dynamo.utils import counters
 
@@ -75,6 +79,7 @@ def test_layers_share_what_was_compiled() -> None:
     assert counters["stats"]["unique_graphs"] == 4
 
 
+@compiles
 def test_taps_do_not_split_a_layer() -> None:
     from torch._dynamo.utils import counters
 
@@ -96,6 +101,7 @@ def test_taps_do_not_split_a_layer() -> None:
     assert [len(module._forward_hooks) for module in model.modules()] == hooks
 
 
+@compiles
 def test_two_slots_share_the_layers() -> None:
     model = supported("llama")
     first, second = prompt(9, model.config.vocab_size), prompt(5, model.config.vocab_size, seed=1)
@@ -110,6 +116,7 @@ def test_two_slots_share_the_layers() -> None:
     assert runs[0] == runs[1]
 
 
+@compiles
 def test_transformers_own_loop_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = supported("llama")
     ids = torch.tensor([prompt(6, model.config.vocab_size)])
