@@ -38,13 +38,13 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## four decoders on HumanEval with a real model: three minutes on two cores, no GPU
 	$(BIN)/specbench run --method ar,jacobi,pld,jetspec --task humaneval --limit 20 --max-new-tokens 48
 
-test: $(READY)  ## the tests, without the long matrices
+test: $(READY)  ## the tests, without the long matrices: five minutes on two cores
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not slow and not gpu"
 
 test-all: $(READY)  ## the tests with the long matrices
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not gpu"
 
-test-faults: $(READY)  ## does the suite notice 40 planted faults? up to 20 minutes
+test-faults: $(READY)  ## does the suite notice 56 planted faults? seven minutes on two cores
 	$(BIN)/python tests/faults/run.py
 
 lint: $(READY)  ## style, types and import rules
