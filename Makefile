@@ -14,7 +14,7 @@ EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: $(READY)  ## make .venv (PYTHON=python3.12 chooses the interpreter; 3.10 to 3.13)
 

@@ -24,7 +24,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout as far as a method needs one, links included."""
     folder = tmp_path_factory.mktemp("clone")
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("specbench", "methods", "tasks", "tests/contract"):
+    for name in ("specbench", "methods", "tasks", "tests/contract", "tests/small_data"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
     (folder / "tests" / "methods").mkdir()
     for name in ("pyproject.toml", *(f"tests/{file.name}" for file in (ROOT / "tests").glob("*.py"))):
