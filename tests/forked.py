@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,8 @@ def call(
         if cwd is not None:
             os.chdir(cwd)
         code = function()
+    except BaseException:
+        traceback.print_exc()  # or nothing would say why it ended
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

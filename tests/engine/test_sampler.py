@@ -24,7 +24,6 @@ from specbench.engine.sampler import Sampling, gumbel, scores
 Record = Callable[[str, object], None]
 
 VOCAB = 16
-DRAWS = 4_000
 LIMIT = 1e-3  # below this a p-value fails
 SETTINGS = [
     Sampling(temperature=1.0),
@@ -185,11 +184,12 @@ def test_sampling_refuses_values_out_of_range(wrong: dict[str, float]) -> None:
 # ------------------------------------------------------------------ the draws
 
 
+@pytest.mark.parametrize("draws", [4_000, pytest.param(40_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sampling", SETTINGS, ids=name)
-def test_draws_follow_the_filtered_softmax(sampling: Sampling, record_testsuite_property: Record) -> None:
+def test_draws_follow_the_filtered_softmax(sampling: Sampling, draws: int, record_testsuite_property: Record) -> None:
     logits = 2 * torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(5))
-    positions = torch.arange(DRAWS)[None]
-    drawn = scores(logits.expand(1, DRAWS, -1), positions, sampling).argmax(-1)[0]
+    positions = torch.arange(draws)[None]
+    drawn = scores(logits.expand(1, draws, -1), positions, sampling).argmax(-1)[0]
     probabilities = exact(logits, sampling)[0]
     p = chi_square(drawn.bincount(minlength=VOCAB).tolist(), probabilities.tolist())
     record_testsuite_property(f"draws at {name(sampling)}, p-value", p)

@@ -146,7 +146,10 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="faults by name, without .patch; all of them by default")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="copies tested at once")
     options = parser.parse_args()
-    chosen = [fault for fault in faults() if not options.names or fault.name in options.names]
+    known = faults()
+    if unknown := {*options.names} - {fault.name for fault in known}:
+        parser.error(f"no such fault: {', '.join(sorted(unknown))}")
+    chosen = [fault for fault in known if not options.names or fault.name in options.names]
     start, complaints = time.monotonic(), 0
     for name, complaint in results(chosen, options.workers):
         complaints += complaint is not None
