@@ -84,21 +84,15 @@ def _show_profile(path: Path, requests: bool, as_json: bool) -> None:
 def _rows(read: ReadRun) -> list[list[str]]:
     """A row per request; its speedup is over AR's request for the same prompt, repeat and turn."""
     from specbench.results.figures import ratio
-    from specbench.results.schema import BASELINE
+    from specbench.results.schema import BASELINE, request_key
 
-    shared = read.config.concurrency > 1
-
-    def speed(record: RequestRecord) -> float | None:
-        return ratio(record.output_tokens - 1, record.decoding_s(shared))
-
-    def twin(record: RequestRecord) -> tuple[str, int, int]:
-        return record.prompt_id, record.repeat, record.turn
-
-    ar = {twin(record): speed(record) for record in read.records if record.method == BASELINE}
-    return [
-        _row(record, mine, ratio(mine, ar.get(twin(record))), read.verdicts, record.method in read.config.simulated)
-        for record, mine in ((record, speed(record)) for record in read.records)
-    ]
+    speeds = {record.request_id: record.decode_tok_s(read.config.concurrency > 1) for record in read.records}
+    rows = []
+    for record in read.records:
+        mine, twin = speeds[record.request_id], request_key(BASELINE, record.prompt_id, record.repeat, record.turn)
+        speedup = ratio(mine, speeds.get(twin))
+        rows.append(_row(record, mine, speedup, read.verdicts, record.method in read.config.simulated))
+    return rows
 
 
 def _row(
