@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench.engine.layout import Layout
 from specbench.engine.ops import Ops
-from specbench.engine.pack import Live
 
 _NOISE = 256  # cells of a block of noise
 
@@ -35,9 +35,10 @@ class ShapeRecorder:
 class StaticCache:
     """KV of every slot and layer, allocated once.
 
-    transformers' attention layers call :meth:`update`; everything else is called by the engine. A step of Q rows is
-    written at ``lengths[slot] .. lengths[slot] + Q - 1``, whatever the tree's shape: those cells are scratch until
-    :meth:`commit` moves the accepted rows to the front of them and the engine raises the slot's length.
+    transformers' attention layers call :meth:`update`; everything else is called by the engine. A slot's rows of a step
+    are written from its length on, whatever the tree's shape: those cells are scratch until :meth:`commit` moves the
+    accepted rows to the front of them and the engine raises the slot's length. The last cell is never read: oracles
+    store padding there.
 
     Args:
         shapes: per layer index (KV heads, key head size, value head size).
@@ -64,11 +65,7 @@ class StaticCache:
             values = torch.zeros(len(layers), slots, heads, capacity, value_size, dtype=dtype, device=device)
             self._buffers += [keys, values]
             self._layers.update({layer: (keys[i], values[i]) for i, layer in enumerate(layers)})
-        self._slots = slice(0, slots)
-        self._extent: int | None = None
-        self._lengths = torch.empty(0)
-        self._ops: Ops | None = None
-        self._live: Live | None = None
+        self._aim: tuple[Layout, Tensor, Ops] | None = None
         self._noise = torch.Generator(device).manual_seed(0)  # its own: nothing else's random numbers depend on it
 
     @property
@@ -76,26 +73,17 @@ class StaticCache:
         """Bytes of all buffers."""
         return sum(buffer.nbytes for buffer in self._buffers)
 
-    def aim(self, slots: slice, lengths: Tensor, extent: int | None, ops: Ops, live: Live | None = None) -> None:
-        """Says where the next forward writes and how far it reads.
-
-        Args:
-            slots: the contiguous slots of the forward's batch.
-            lengths: integer [S], the cell of each slot's first row.
-            extent: cells visible to attention, from 0; None is all.
-            ops: what writes them.
-            live: the rows that come without padding; None is with it.
-        """
-        self._slots, self._lengths, self._extent, self._ops, self._live = slots, lengths, extent, ops, live
+    def aim(self, layout: Layout, lengths: Tensor, ops: Ops) -> None:
+        """Says where the next forward writes: the rows of a layout behind ``lengths`` [S], by ``ops``."""
+        self._aim = layout, lengths, ops
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Stores a layer's new keys and values [S, heads, Q, size]; returns all visible [S, heads, extent, size]."""
-        assert self._ops is not None
-        if self._live:
-            key, value = self._live.unpack_heads(key), self._live.unpack_heads(value)
-        keys, values = (buffer[self._slots] for buffer in self._layers[layer_idx])
-        self._ops.write(key, value, keys, values, self._lengths)
-        return keys[:, :, : self._extent], values[:, :, : self._extent]
+        """Stores a layer's new keys and values [1, heads, N, size]; returns all there are, as :meth:`stored` does."""
+        assert self._aim is not None
+        layout, lengths, ops = self._aim
+        keys, values = self._layers[layer_idx]
+        ops.write(key, value, keys, values, layout, lengths)
+        return keys, values
 
     def stored(self, layer_idx: int) -> tuple[Tensor, Tensor]:
         """A layer's keys and values [slots, heads, L, size], as views."""
@@ -105,9 +93,10 @@ class StaticCache:
         """Asked by models that make their own position ids; ours always come with the call."""
         return 0
 
-    def of(self, slots: slice) -> list[Tensor]:
-        """The buffers [layers, S, heads, L, size] of some slots, as views."""
-        return [buffer[:, slots] for buffer in self._buffers]
+    @property
+    def buffers(self) -> list[Tensor]:
+        """Each [layers, slots, heads, L, size]."""
+        return self._buffers
 
     def commit(self, slot: int, start: int, rows: Tensor) -> None:
         """Moves scratch rows to the front of the scratch area; what :meth:`Ops.commit` does, for a path known here.

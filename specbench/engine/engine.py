@@ -15,12 +15,12 @@ from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import StepResult, TokenTree
 from specbench.engine import checks, compiled, graphs, pack, products
 from specbench.engine.attention import interface
-from specbench.engine.attention.choice import Attentions
+from specbench.engine.attention.choice import Attentions, Steps
 from specbench.engine.attention.interface import Calls
 from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
-from specbench.engine.graphs import ROW_BUCKETS, StepGraphs
+from specbench.engine.graphs import ROW_BUCKETS, StepGraph, StepGraphs, row_bucket
 from specbench.engine.ops import TorchOps
-from specbench.engine.pack import Live, Outcome
+from specbench.engine.pack import Batch, Outcome, Shape
 from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
 from specbench.engine.step import Kind, Mark, Program, unmarked
@@ -47,6 +47,9 @@ class Engine:
             stepped eagerly.
         compile: run the model's layers through torch.compile, which fuses what is between the matrix products.
         pad_rows: pad eager steps to :data:`~specbench.engine.graphs.ROW_BUCKETS`; default is on for CUDA.
+        choices: ``report()["steps"]`` of an earlier engine of the kind, whose row buckets are taken instead of measured
+            ones: other rows are other products, whose rounding can be another text.
+        deterministic: let no measured time decide anything.
 
     Raises:
         UsageError: an argument outside its range, or an attention feature the engine does not express.
@@ -65,6 +68,8 @@ class Engine:
         graphs: bool | None = None,
         compile: bool = False,
         pad_rows: bool | None = None,
+        choices: Sequence[Mapping[str, Any]] = (),
+        deterministic: bool = False,
     ) -> None:
         if not 1 <= max_rows <= MAX_ROWS:
             raise UsageError(f"a tree of {max_rows} rows exceeds the row limit of {MAX_ROWS}; choose smaller options")
@@ -75,6 +80,7 @@ class Engine:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # Triton launches on the current device, wherever its tensors are
         self.capacity = capacity
+        self._choices, self._pinned = choices, deterministic
         self._padded = self.device.type == "cuda" if pad_rows is None else pad_rows
         self._lengths: list[int | None] = [None] * slots  # cached tokens of each slot; None is a free slot
         self._assumed = [0] * slots  # cells of each slot that :meth:`assume` has given noise
@@ -101,11 +107,12 @@ class Engine:
             shapes, calls = self._layer_shapes()
             self.calls = calls  # what each layer's attention is
             checks.check_windows(model, calls.windows, reach)
-            self.attentions.check_shapes(shapes)
+            self.attentions.check_shapes(shapes, calls.heads)
             self._program = Program(model, self.attentions.ops())
             self.sampling = self._sampling
-            # Twice the largest tree: an idle slot may have ended up to a tree beyond the capacity, and steps along.
-            scratch = max(2 * self._bucket(self._max_rows), checks.PROBE_CELLS)
+            # A last tree that starts at the capacity, in a bucket that may be one of the few that are tried for one
+            # row; and the cell where padding goes.
+            scratch = max(row_bucket(self._max_rows), checks.PROBE_CELLS) + 1
             self.cache = StaticCache(shapes, slots, capacity + scratch, model.dtype, self.device)
             checks.check_forward(model, self._probe, self.native_attention)
         except BaseException as error:
@@ -123,8 +130,10 @@ class Engine:
         self._why_eager = "not asked for" if wanted is False else "graphs are for CUDA devices"
         if wanted is False or (wanted is None and self.device.type != "cuda"):
             return None
-        capture = graphs.cuda_capture(self.device)
-        return StepGraphs(self._captured_step, self.slots, self._max_rows, self.device, capture)
+        return StepGraphs(
+            self._captured_step, self._shape, self.slots, self._max_rows, self.device,
+            graphs.cuda_capture(self.device), self._choices, self._pinned,
+        )  # fmt: skip
 
     def attach(self) -> None:
         """Gives the model's layers the engine's attention and linears; :meth:`close` takes them back."""
@@ -285,12 +294,15 @@ class Engine:
                     f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity"
                 )
         mark = phases.mark if phases else unmarked
-        attention = self.attentions.of(trees.values())
+        batch = Batch.of(trees)
+        attention, tall = self.attentions.of(trees.values())
         if self._graphs is not None:
-            return self._replayed(
-                self._graphs, trees, self._kind(attention, top_k, taps, forced is not None), forced, mark
-            )
-        return self._eager(trees, Kind(self.sampling, top_k, taps, forced is not None, attention), forced, mark)
+            kind = self._kind(attention, tall, top_k, taps, forced is not None)
+            graph = self._graphs.step(batch, self._cached, kind, forced)
+            if graph is not None:
+                return self._replayed(graph, batch, mark)
+        kind = Kind(self.sampling, top_k, taps, forced is not None, attention, tall)
+        return self._eager(batch, kind, forced, mark)
 
     def settle(self) -> None:
         """Returns when the device has nothing left to do."""
@@ -311,11 +323,15 @@ class Engine:
         assert all(length is None for length in self._lengths), "timing writes into every slot"
         self._graphs.warm = False
         try:
-            self.attentions.settle(lambda name: self._one_row_seconds(name, context))
-            for attention in self.attentions.kinds(max_rows):
-                kind = self._kind(attention, top_k, taps, forced)
-                for slots in sorted({self._graphs.slot_bucket(count + 1) for count in range(self.slots)}):
-                    self._graphs.tune(slots, max_rows, kind, min(context, self.capacity))
+            if not self._pinned:
+                self.attentions.settle(lambda name: self._one_row_seconds(name, context))
+            for steps in self.attentions.steps(max_rows, self.slots):
+                kind = self._kind(steps.attention, steps.tall, top_k, taps, forced)
+                self._graphs.tune(steps, kind, min(context, self.capacity))
+        except torch.OutOfMemoryError as error:
+            raise EnvironmentRefused(
+                "no memory left to capture steps in CUDA graphs; lower --concurrency, or use --graphs off"
+            ) from error
         except graphs.CaptureFailed as error:
             if self._graphs_asked:
                 raise
@@ -331,10 +347,13 @@ class Engine:
         """
         context = min(CALIBRATION_CONTEXT, self.capacity - 1)
         self.prepare(max_rows, context=context)
-        buckets = [rows for rows in ROW_BUCKETS if rows < max_rows] + [self._bucket(max_rows)]
+        buckets = [rows for rows in ROW_BUCKETS if rows < max_rows] + [row_bucket(max_rows)]
         if self._graphs is not None:
-            kind = self._kind(self.attentions.tree, 0, (), False)
-            return [(rows, self._graphs.step_seconds(1, rows, kind)) for rows in buckets]
+            found = []
+            for rows in buckets:
+                kind = self._kind(self.attentions.tree, self.attentions.tall([min(rows, max_rows)]), 0, (), False)
+                found.append((rows, self._graphs.step_seconds(rows, kind)))
+            return found
         slot = self.alloc()
         try:
             if context:
@@ -392,93 +411,78 @@ class Engine:
     ) -> StepResult:
         """Feeds ``head`` and ``tree`` in one forward and commits both."""
         kind = Kind(self.sampling, top_k, taps)
-        start = self.length(slot)
-        before = torch.tensor([head], device=self.device) if head else None
-        packed = self._packed([tree], len(tree), [start], None)
+        start, batch = self.length(slot), Batch.of({slot: tree})
+        before = torch.tensor(head, device=self.device) if head else None
+        shape = Shape(len(tree), self.slots)
         out, hidden = self._plain.run(
-            packed, len(tree), kind, self.cache, self.attentions.backend("reference"), commit=False, head=before,
-            slots=slice(slot, slot + 1), extent=start + len(head) + len(tree),
+            self._packed(batch, shape), shape, kind, self.cache, self.attentions.backend("reference"),
+            groups=batch.groups(self._cached), head=before, commit=False,
         )  # fmt: skip
-        outcome = Outcome(out.cpu().numpy(), len(tree), top_k)
-        return self._commit(slot, start + len(head), tree, outcome.result(0, tree, hidden))
+        outcome = Outcome(out.cpu().numpy(), shape, top_k)
+        return self._commit(slot, start + len(head), tree, outcome.result(slot, tree, 0, hidden))
 
-    def _eager(
-        self, trees: Mapping[int, TokenTree], kind: Kind, forced: Forced | None, mark: Mark
-    ) -> dict[int, StepResult]:
+    def _eager(self, batch: Batch, kind: Kind, forced: Forced | None, mark: Mark) -> dict[int, StepResult]:
         """A step on exact shapes, as far as rows are not padded."""
-        # The batch is the contiguous range that spans them: slots are views of the cache then, never copies.
-        # A slot inside it without a tree takes part as one dead row, if only as padding.
-        slots = slice(min(trees), max(trees) + 1)
-        batch, lengths = self._batch(trees, slots)
-        rows = max(len(tree) if tree else 1 for tree in batch)
-        if self._padded:
-            rows = self._bucket(rows)
-        live = None if self._padded else Live.of(batch, rows, self.device)
-        packed = self._packed(batch, rows, lengths, _of(forced, slots))
+        shape = self._shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
         out, hidden = self._program.run(
-            packed, rows, kind, self.cache, self.attentions.backend(kind.attention),
-            slots=slots, extent=max(lengths) + rows, live=live, commit=False, mark=mark,
+            self._packed(batch, shape, forced), shape, kind, self.cache,
+            self.attentions.backend(kind.attention, kind.tall),
+            groups=batch.groups(self._cached), commit=False, mark=mark,
         )  # fmt: skip
-        outcome = Outcome(out.cpu().numpy(), rows, kind.top_k)  # the one host read of a step
+        outcome = Outcome(out.cpu().numpy(), shape, kind.top_k)  # the one host read of a step
         mark("accept")
         results = {
-            slot: self._commit(slot, self.length(slot), tree, outcome.result(slot - slots.start, tree, hidden))
-            for slot, tree in trees.items()
+            slot: self._commit(slot, self.length(slot), tree, outcome.result(slot, tree, batch.first[slot], hidden))
+            for slot, tree in batch.trees.items()
         }
         mark("commit")
         return results
 
-    def _replayed(
-        self, captured: StepGraphs, trees: Mapping[int, TokenTree], kind: Kind, forced: Forced | None, mark: Mark
-    ) -> dict[int, StepResult]:
+    def _replayed(self, graph: StepGraph, batch: Batch, mark: Mark) -> dict[int, StepResult]:
         """The same step as a graph, its commit included."""
-        slots = slice(0, captured.slot_bucket(max(trees) + 1))
-        batch, lengths = self._batch(trees, slots)
-        graph = captured.step(batch, lengths, kind, _of(forced, slots))
         mark("build")
-        graph.run()
+        outcome = graph.run()
         mark("forward")
-        results = {slot: graph.outcome.result(slot, tree, graph.hidden) for slot, tree in trees.items()}
+        results = {
+            slot: outcome.result(slot, tree, batch.first[slot], graph.hidden) for slot, tree in batch.trees.items()
+        }
         mark("accept")
         for slot, result in results.items():
             self._lengths[slot] = self.length(slot) + len(result.path)
         mark("commit")
         return results
 
-    def _captured_step(self, slots: int, rows: int, kind: Kind) -> Any:
-        """The device work of a step of the first ``slots`` slots, for capture."""
+    def _captured_step(self, shape: Shape, kind: Kind) -> Any:
+        """The device work of a step, for capture."""
 
         def run(packed: Tensor) -> tuple[Tensor, Tensor | None]:
-            backend = self.attentions.backend(kind.attention)
-            return self._program.run(packed, rows, kind, self.cache, backend, slots=slice(0, slots), extent=None)
+            backend = self.attentions.backend(kind.attention, kind.tall)
+            return self._program.run(packed, shape, kind, self.cache, backend)
 
         return run
 
     def _one_row_seconds(self, attention: str, context: int) -> float:
         assert self._graphs is not None
-        kind = self._kind(attention, 0, (), False)
-        self._graphs.tune(1, 1, kind, min(context, self.capacity))
-        return self._graphs.step_seconds(1, 1, kind)
+        kind = self._kind(attention, False, 0, (), False)
+        self._graphs.tune(Steps(attention, False, 1, 1, 1), kind, min(context, self.capacity))
+        return self._graphs.step_seconds(1, kind)
 
-    def _kind(self, attention: str, top_k: int, taps: tuple[int, ...], forced: bool) -> Kind:
+    def _shape(self, rows: int, kind: Kind) -> Shape:
+        return Shape(rows, self.slots, self.attentions.height(rows, kind.attention, kind.tall))
+
+    def _kind(self, attention: str, tall: bool, top_k: int, taps: tuple[int, ...], forced: bool) -> Kind:
         # With top-k the scores are made by torch, which bakes the sampling in.
         sampling = self.sampling if top_k else self._program.ops.same_graph(self.sampling)
-        return Kind(sampling, top_k, taps, forced, attention)
+        return Kind(sampling, top_k, taps, forced, attention, tall)
 
-    def _batch(self, trees: Mapping[int, TokenTree], slots: slice) -> tuple[list[TokenTree | None], list[int]]:
-        """(tree, cached tokens) of each slot of a range."""
-        wanted = range(slots.start, slots.stop)
-        return [trees.get(slot) for slot in wanted], [self._lengths[slot] or 0 for slot in wanted]
+    @property
+    def _cached(self) -> list[int]:
+        """Cached tokens of all slots, 0 of a free one."""
+        return [length or 0 for length in self._lengths]
 
-    def _packed(
-        self,
-        batch: Sequence[TokenTree | None],
-        rows: int,
-        lengths: Sequence[int],
-        forced: Sequence[Sequence[int] | None] | None,
-    ) -> Tensor:
-        packed = np.empty((len(batch), pack.width_in(rows)), dtype=np.int32)
-        pack.fill(packed, rows, batch, lengths, forced)
+    def _packed(self, batch: Batch, shape: Shape, forced: Forced | None = None) -> Tensor:
+        packed = np.empty(shape.width_in, dtype=np.int32)
+        pack.fill(packed, shape, batch, self._cached, forced)
         return torch.from_numpy(packed).to(self.device)
 
     def _commit(self, slot: int, start: int, tree: TokenTree, result: StepResult) -> StepResult:
@@ -489,11 +493,6 @@ class Engine:
         self._lengths[slot] = start + len(rows)
         return result
 
-    @staticmethod
-    def _bucket(rows: int) -> int:
-        """The row count that ``rows`` rows are padded to, before any measurement."""
-        return next(bucket for bucket in ROW_BUCKETS if bucket >= rows)
-
     def _check_rows(self, tree: TokenTree) -> None:
         if len(tree) > self._max_rows:
             raise UsageError(f"a tree of {len(tree)} rows exceeds the row limit of {self._max_rows}; raise max_rows")
@@ -503,10 +502,12 @@ class Engine:
     def _layer_shapes(self) -> tuple[dict[int, LayerShape], Calls]:
         """What each layer stores and asks of attention, learnt from one row."""
         recorder, calls = ShapeRecorder(), Calls()
-        packed = self._packed([TokenTree.chain([0])], 1, [0], None)
-        backend = self.attentions.backend("reference")
+        batch, shape = Batch.of({0: TokenTree.chain([0])}), Shape(1, self.slots)
         with checks.refusing():
-            self._plain.logits(packed, 1, recorder, backend, slots=slice(0, 1), extent=1, calls=calls)
+            self._plain.logits(
+                self._packed(batch, shape), shape, recorder, self.attentions.backend("reference"),
+                groups=batch.groups(self._cached), calls=calls,
+            )  # fmt: skip
         if not recorder.shapes:
             raise UsageError("this model keeps no KV cache that the engine can manage; it is not supported yet")
         return recorder.shapes, calls
@@ -517,19 +518,13 @@ class Engine:
         try:
             # Past the checks of a user's prompt: the scratch cells have room for it.
             self._prefill(slot, list(prefix[:-1]), TokenTree.chain([prefix[-1]]))
-            rows, length = len(tree), self.length(slot)
-            if self._padded:
-                rows = self._bucket(rows)
-            packed = self._packed([tree], rows, [length], None)
-            backend = self.attentions.backend(self.attentions.tree)
+            batch = Batch.of({slot: tree})
+            kind = Kind(self.sampling, attention=self.attentions.tree)
+            shape = self._shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
             found = self._program.logits(
-                packed, rows, self.cache, backend, slots=slice(slot, slot + 1), extent=length + rows
-            )
+                self._packed(batch, shape), shape, self.cache, self.attentions.backend(kind.attention),
+                groups=batch.groups(self._cached),
+            )  # fmt: skip
         finally:
             self.free(slot)
-        return found[0, : len(tree)]
-
-
-def _of(forced: Forced | None, slots: slice) -> list[Sequence[int] | None] | None:
-    """The forced tokens of each slot of a range."""
-    return None if forced is None else [forced.get(slot) for slot in range(slots.start, slots.stop)]
+        return found[: len(tree)]

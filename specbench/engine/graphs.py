@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor
 from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree
 from specbench.engine import pack
+from specbench.engine.attention.choice import Steps
 from specbench.engine.step import Kind
 
 #: Takes the work to capture, returns what replays it. The work has run at least once when it returns.
@@ -27,11 +28,20 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]
 
 #: Row counts that steps are padded to, one graph each; which of them are used is measured (:meth:`StepGraphs.tune`).
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-#: Slot counts likewise.
+#: Numbers of sequences that a method's own work is captured for.
 SLOT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 #: Buckets that are tried in place of one row: a matrix product of a few rows can be faster than one of one.
 _FEW = 16
 _TIMED = 9  # replays behind one measured step time
+#: A larger bucket is taken only where it is faster by more than timing noise: other rows are other products, whose
+#: rounding, in half precision, can be another text.
+_WORTH = 1.03
+
+
+def row_bucket(rows: int) -> int:
+    """The row count that ``rows`` rows are padded to, before any measurement; above the largest its next multiple."""
+    largest = ROW_BUCKETS[-1]
+    return next((bucket for bucket in ROW_BUCKETS if bucket >= rows), -(-rows // largest) * largest)
 
 
 class CaptureFailed(EnvironmentRefused):
@@ -94,11 +104,12 @@ def _culprit(error: BaseException) -> str:
 
 
 class StepGraph:
-    """One captured step of S slots and Q rows, with the host and device arrays it reads and writes.
+    """One captured step, with the host and device arrays it reads and writes.
 
     Args:
-        run: from int32 [S, pack.width_in(Q)] on the device to (int32 [S, pack.width_out(Q, k)], hidden) there.
-        slots, rows, top_k: S, Q, k.
+        run: from int32 [shape.width_in] on the device to (int32 [shape.width_out(top_k)], hidden) there.
+        shape: of the step.
+        top_k: k.
         device: where it runs.
         capture: how it is captured, on its first run.
     """
@@ -106,28 +117,30 @@ class StepGraph:
     def __init__(
         self,
         run: Callable[[Tensor], tuple[Tensor, Tensor | None]],
-        slots: int,
-        rows: int,
+        shape: pack.Shape,
         top_k: int,
         device: torch.device,
         capture: Capture,
     ) -> None:
         pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
-        host_in = torch.zeros(slots, pack.width_in(rows), dtype=torch.int32, pin_memory=pinned)
-        host_out = torch.zeros(slots, pack.width_out(rows, top_k), dtype=torch.int32, pin_memory=pinned)
+        host_in = torch.zeros(shape.width_in, dtype=torch.int32, pin_memory=pinned)
+        host_out = torch.zeros(shape.width_out(top_k), dtype=torch.int32, pin_memory=pinned)
         static_in = torch.zeros_like(host_in, device=device)
 
         self.hidden: Tensor | None = None  # of the last run, on the device
 
         def work() -> None:
             static_in.copy_(host_in, non_blocking=True)
-            # Kept here, so that no later capture is given its memory.
-            out, self.hidden = run(static_in)
+            out, hidden = run(static_in)
+            if hidden is not None:
+                if self.hidden is None:  # before the capture: memory of a graph's own pool may be another graph's too
+                    self.hidden = torch.empty_like(hidden)
+                self.hidden.copy_(hidden)
             host_out.copy_(out, non_blocking=True)
 
-        self.slots, self.rows = slots, rows
+        self.shape = shape
         self.input: pack.Ints = host_in.numpy()
-        self.outcome = pack.Outcome(host_out.numpy(), rows, top_k)
+        self._host_out, self._top_k = host_out.numpy(), top_k
         self._work = work
         self._capture = capture
         self._device = device
@@ -141,11 +154,12 @@ class StepGraph:
         """Captures what is in ``input``; the step has been run when this returns."""
         self._replay = self._capture(self._work)
 
-    def run(self) -> None:
-        """Runs the step on what is in ``input``; ``outcome`` is there when this returns, the step's one wait."""
+    def run(self) -> pack.Outcome:
+        """Runs the step on what is in ``input`` and waits for its outcome, the step's one wait."""
         assert self._replay is not None
         self._replay()
         settle(self._device)
+        return pack.Outcome(self._host_out, self.shape, self._top_k)
 
 
 def settle(device: torch.device) -> None:
@@ -175,101 +189,111 @@ class StepGraphs:
     """The graphs of an engine, captured when they are first needed.
 
     Args:
-        make: the device work of a step of (slots, rows, kind).
+        make: the device work of a step of (shape, kind).
+        shape: (rows, kind) -> the shape of its step.
         slots: slots of the engine.
-        max_rows: rows of its largest step.
+        max_rows: rows of its largest tree.
         device: where it runs.
         capture: how it captures.
+        choices: what an earlier run measured, as :meth:`curves` has it; its rows are padded as they were there.
+        pinned: pad to the next bucket always, whatever is measured.
     """
 
-    make: Callable[[int, int, Kind], Callable[[Tensor], tuple[Tensor, Tensor | None]]]
+    make: Callable[[pack.Shape, Kind], Callable[[Tensor], tuple[Tensor, Tensor | None]]]
+    shape: Callable[[int, Kind], pack.Shape]
     slots: int
     max_rows: int
     device: torch.device
     capture: Capture
+    choices: Sequence[Mapping[str, Any]] = ()
+    pinned: bool = False
     warm: bool = False  # whether warm-up is over, so that a capture is late
     captures: Captures = field(default_factory=Captures)
-    _graphs: dict[tuple[int, int, Kind], StepGraph] = field(default_factory=dict)
-    _best: dict[tuple[int, int, Kind], int] = field(default_factory=dict)
-    _step_s: dict[tuple[int, int, Kind], float] = field(default_factory=dict)
+    _graphs: dict[tuple[int, Kind], StepGraph] = field(default_factory=dict)
+    _best: dict[tuple[int, Kind], int] = field(default_factory=dict)
+    _step_s: dict[tuple[int, Kind], float] = field(default_factory=dict)
 
-    def row_buckets(self, rows: int) -> list[int]:
-        """Buckets that steps of up to ``rows`` rows may be padded to, the tried ones included."""
-        last = next(bucket for bucket in ROW_BUCKETS if bucket >= max(rows, min(_FEW, self.max_rows)))
-        return [bucket for bucket in ROW_BUCKETS if bucket <= last]
-
-    def slot_bucket(self, slots: int) -> int:
-        """Slots that a step of the first ``slots`` is padded to."""
-        return min(self.slots, next((bucket for bucket in SLOT_BUCKETS if bucket >= slots), self.slots))
+    def row_buckets(self, fewest: int, most: int) -> list[int]:
+        """Buckets that steps of so many rows may be padded to, those included that are tried in place of one row."""
+        most = min(max(most, min(_FEW, self.max_rows)), ROW_BUCKETS[-1])
+        return [bucket for bucket in ROW_BUCKETS if row_bucket(min(fewest, most)) <= bucket <= row_bucket(most)]
 
     def step(
         self,
-        batch: Sequence[TokenTree | None],
+        batch: pack.Batch,
         lengths: Sequence[int],
         kind: Kind,
-        forced: Sequence[Sequence[int] | None] | None = None,
-    ) -> StepGraph:
-        """The graph for a step of the first slots, with its input filled in.
+        forced: Mapping[int, Sequence[int]] | None = None,
+    ) -> StepGraph | None:
+        """The graph for a step, with its input filled in; None of more rows than are ever captured.
 
         Args:
-            batch, lengths, forced: as for :func:`pack.fill`, of as many slots as :meth:`slot_bucket` says.
+            batch, lengths, forced: as for :func:`pack.fill`.
             kind: what to compute.
         """
-        need = max(len(tree) if tree else 1 for tree in batch)
-        rows = next(bucket for bucket in ROW_BUCKETS if bucket >= need)
-        graph = self._graph(len(batch), self._best.get((len(batch), rows, kind), rows), kind)
-        pack.fill(graph.input, graph.rows, batch, lengths, forced)
+        if batch.rows > ROW_BUCKETS[-1]:
+            return None
+        rows = row_bucket(batch.rows)
+        graph = self._graph(self._best.get((rows, kind), rows), kind)
+        pack.fill(graph.input, graph.shape, batch, lengths, forced)
         if not graph.captured:  # on real input: what a capture runs beforehand is then this very step
             self._capture(graph)
         return graph
 
-    def tune(self, slots: int, rows: int, kind: Kind, context: int) -> None:
-        """Captures and times every bucket for steps of up to ``rows`` rows, and keeps those that are worth it.
+    def tune(self, steps: Steps, kind: Kind, context: int) -> None:
+        """Captures and times every bucket that some steps can need, and keeps those that are worth it.
 
-        A bucket is passed over where a larger one takes no longer, as it does where a library has a slow kernel for
-        few rows. So the baseline, too, gets the fastest step there is.
+        A bucket is passed over where a larger one takes less time, as it does where a library has a slow kernel for
+        few rows. So the baseline, too, gets the fastest step there is. No slot may be in use.
 
         Args:
-            slots: a slot bucket; no slot may be in use.
-            rows: of the largest step.
+            steps: those.
             kind: what to compute.
             context: cached tokens to time it at.
         """
+        known = self._known(kind)
         fastest: tuple[float, int] | None = None
-        for bucket in reversed(self.row_buckets(rows)):
-            seconds = self._time(slots, bucket, kind, context)
+        buckets = self.row_buckets(steps.fewest, steps.widest * steps.sequences)
+        for bucket in reversed(buckets):  # from large to small, which leaves the pool in one piece
+            seconds = self._time(bucket, steps.widest, kind, context)
+            chosen = bucket
+            if not self.pinned and fastest is not None and seconds > _WORTH * fastest[0]:
+                chosen = fastest[1]
             if fastest is None or seconds < fastest[0]:
                 fastest = (seconds, bucket)
-            self._best[slots, bucket, kind] = fastest[1]
+            self._best[bucket, kind] = known.get(bucket, chosen)
 
-    def step_seconds(self, slots: int, rows: int, kind: Kind) -> float:
+    def _known(self, kind: Kind) -> Mapping[int, int]:
+        """Bucket -> the bucket that an earlier run padded it to."""
+        mine = _words(kind)
+        for choice in self.choices:
+            if all(choice.get(name) == value for name, value in mine.items()):
+                return {int(rows): int(padded) for rows, padded in choice["padded_to"].items()}
+        return {}
+
+    def step_seconds(self, rows: int, kind: Kind) -> float:
         """Measured time of the step that ``rows`` rows get, host copies included; after :meth:`tune`."""
-        bucket = next(bucket for bucket in ROW_BUCKETS if bucket >= rows)
-        return self._step_s[slots, self._best[slots, bucket, kind], kind]
+        return self._step_s[self._best[row_bucket(rows), kind], kind]
 
     def curves(self) -> list[dict[str, Any]]:
-        """Measured seconds of every bucket, by kind and slots, and the bucket that each one's rows are padded to."""
-        found: dict[tuple[Kind, int], dict[int, float]] = defaultdict(dict)
-        for (slots, rows, kind), seconds in sorted(self._step_s.items(), key=lambda item: item[0][:2]):
-            found[kind, slots][rows] = seconds
+        """Measured seconds of every bucket, by kind, and the bucket that each one's rows are padded to."""
+        found: dict[Kind, dict[int, float]] = defaultdict(dict)
+        for (rows, kind), seconds in sorted(self._step_s.items(), key=lambda item: item[0][0]):
+            found[kind][rows] = seconds
         return [
             {
-                "attention": kind.attention,
-                "top_k": kind.top_k,
-                "taps": list(kind.taps),
-                "greedy": kind.sampling.greedy,
-                "slots": slots,
+                **_words(kind),
                 "step_s": by_rows,
-                "padded_to": {rows: self._best[slots, rows, kind] for rows in by_rows},
+                "padded_to": {rows: self._best[rows, kind] for rows in by_rows},
             }
-            for (kind, slots), by_rows in found.items()
+            for kind, by_rows in found.items()
         ]
 
-    def _time(self, slots: int, rows: int, kind: Kind, context: int) -> float:
-        key = slots, rows, kind
+    def _time(self, rows: int, widest: int, kind: Kind, context: int) -> float:
+        key = rows, kind
         if key not in self._step_s:
             graph = self._graph(*key)
-            pack.fill(graph.input, rows, [TokenTree.chain([0] * rows)] * slots, [context] * slots)
+            pack.fill(graph.input, graph.shape, self._chains(rows, widest), [context] * self.slots)
             if not graph.captured:
                 self._capture(graph)
             graph.run()
@@ -281,11 +305,16 @@ class StepGraphs:
             self._step_s[key] = sorted(taken)[_TIMED // 2]
         return self._step_s[key]
 
-    def _graph(self, slots: int, rows: int, kind: Kind) -> StepGraph:
-        key = slots, rows, kind
+    def _chains(self, rows: int, widest: int) -> pack.Batch:
+        """Chains of ``widest`` rows each, as many as fit in ``rows``; the last of what is left."""
+        sizes = [min(widest, rows - at) for at in range(0, rows, widest)][: self.slots]
+        return pack.Batch.of({slot: TokenTree.chain([0] * size) for slot, size in enumerate(sizes)})
+
+    def _graph(self, rows: int, kind: Kind) -> StepGraph:
+        key = rows, kind
         if key not in self._graphs:
-            run = self.make(slots, rows, kind)
-            self._graphs[key] = StepGraph(run, slots, rows, kind.top_k, self.device, self.capture)
+            shape = self.shape(rows, kind)
+            self._graphs[key] = StepGraph(self.make(shape, kind), shape, kind.top_k, self.device, self.capture)
         return self._graphs[key]
 
     def _capture(self, graph: StepGraph) -> None:
@@ -295,6 +324,17 @@ class StepGraphs:
         self.captures.late += self.warm
         self.captures.seconds += time.perf_counter() - started
         self.captures.bytes += max(0, _memory(self.device) - before)
+
+
+def _words(kind: Kind) -> dict[str, Any]:
+    """A kind in the words of a record."""
+    return {
+        "attention": kind.attention,
+        "tiles": "tall" if kind.tall else "short",
+        "top_k": kind.top_k,
+        "taps": list(kind.taps),
+        "greedy": kind.sampling.greedy,
+    }
 
 
 def _memory(device: torch.device) -> int:

@@ -22,6 +22,7 @@ from specbench.engine.attention.choice import Attentions
 from specbench.engine.cache import LayerShape, StaticCache
 from specbench.engine.graphs import SLOT_BUCKETS, settle
 from specbench.engine.head_rows import HeadRows, Surroundings
+from specbench.engine.layout import Layout
 from specbench.engine.ops import Ancestry, Ops, TorchOps
 from specbench.engine.products import Linears, kind_for
 
@@ -108,7 +109,8 @@ class HeadPass:
         # Length, number of new rows, the last of their tokens, all of them.
         self._host_in = torch.zeros(3 + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
         self._device_in = torch.zeros_like(self._host_in, device=device)
-        self._orders: dict[int, Ancestry] = {}
+        self._orders: dict[tuple[int, int], Ancestry] = {}
+        self._layouts: dict[tuple[int, int], Layout] = {}
         self._seats: list[_Seat | None] = [None] * slots
         self._extent: int | None = new_rows + 2 * draft_rows
         self._launches: dict[int, Callable[[], None]] = {}
@@ -287,23 +289,29 @@ class HeadPass:
             ids = torch.tensor([some], device=self._device)
             length, new = torch.tensor([[seat.length], [count]], device=self._device)
             # Not by pointer jumping over a thousand rows: a text is a chain.
-            reach = torch.ones(1, count, count, dtype=torch.bool, device=self._device).tril_()
-            order = Ancestry(torch.arange(count, device=self._device)[None], reach)
+            reach = torch.ones(count, count, dtype=torch.bool, device=self._device).tril_()
+            order = Ancestry(torch.arange(count, device=self._device), reach)
             around = self._around(TorchOps(), "reference", slice(slot, slot + 1), end)
             self._read(HeadRows.of_text(around, order, ids, theirs[None], length, new, ids[:, -1]))
             seat.length = end
 
     def _around(self, ops: Ops, attention: str, slots: slice, extent: int | None) -> Surroundings:
         backend = self._attentions.backend(attention)
-        return Surroundings(self._cache, ops, backend, slots, extent, self._draft_rows, self._chain)
+        return Surroundings(self._cache, ops, backend, slots, extent, self._draft_rows, self._chain, self._even)
 
     def _chain(self, slots: int, rows: int) -> Ancestry:
-        """Ancestry of rows that each hang under the one before; made once for each number of rows."""
-        if rows not in self._orders:
-            parents = torch.arange(-1, rows - 1, dtype=torch.int32, device=self._device).clamp_(min=0)
-            self._orders[rows] = self._ops.ancestry(parents.expand(len(self._seats), -1).contiguous())
-        order = self._orders[rows]
-        return Ancestry(order.depth[:slots], order.rows[:slots])
+        """Ancestry of rows that each hang under the one before; made once for each number of them."""
+        if (slots, rows) not in self._orders:
+            every = torch.arange(slots * rows, dtype=torch.int32, device=self._device)
+            parents = torch.where(every % rows == 0, every, every - 1)
+            self._orders[slots, rows] = self._ops.ancestry(parents, self._even(slots, rows))
+        return self._orders[slots, rows]
+
+    def _even(self, slots: int, rows: int) -> Layout:
+        if (slots, rows) not in self._layouts:
+            height = self._attentions.height(rows, self._attentions.tree, True)
+            self._layouts[slots, rows] = Layout.even(slots, rows, self._device, height=height)
+        return self._layouts[slots, rows]
 
 
 def _bound(work: Callable[[int], None], slots: int) -> Callable[[], None]:

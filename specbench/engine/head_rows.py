@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specbench.engine.attention.interface import Backend, Visibility
 from specbench.engine.cache import StaticCache
+from specbench.engine.layout import Layout
 from specbench.engine.ops import Ancestry, Ops
 
 
@@ -31,7 +32,8 @@ class Surroundings:
         slots: the S slots of the round, contiguous.
         extent: cells visible to attention, from 0; None is all, as capture needs it.
         limit: draft rows of a slot at most.
-        chain: (S, n) -> ancestry of n rows, each under the one before.
+        chain: (S, n) -> ancestry of n rows of each slot, each under the one before.
+        even: (S, n) -> the layout of n rows of each slot.
     """
 
     cache: StaticCache
@@ -41,6 +43,11 @@ class Surroundings:
     extent: int | None
     limit: int
     chain: Callable[[int, int], Ancestry]
+    even: Callable[[int, int], Layout]
+
+    def seen(self, slots: int, rows: int, lengths: Tensor, order: Ancestry) -> Visibility:
+        """What so many rows of each slot see behind ``lengths`` [S]."""
+        return Visibility(self.even(slots, rows).seeing(self.extent), lengths, order.depth, order.rows)
 
 
 @dataclass(frozen=True)
@@ -83,11 +90,11 @@ class HeadRows:
         """New rows [S, n] of texts, behind the ``length`` [S] rows that are stored; ``new`` [S] of them are real."""
         return cls(
             tokens=tokens,
-            positions=length[:, None] + order.depth,
+            positions=length[:, None] + order.depth.view(tokens.shape),
             features=features if features.shape[2] else None,
             anchor=anchor,
             _around=around,
-            _see=Visibility(length, order.depth, order.rows, around.extent),
+            _see=around.seen(tokens.shape[0], tokens.shape[1], length, order),
             _start=length,
             _end=length + new,
             _new=new,
@@ -96,11 +103,11 @@ class HeadRows:
     # ------------------------------------------------------------------ inside a layer
 
     def store(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keeps a layer's keys and values [S, KV heads, n, size] of these rows; returns all visible ones."""
+        """Keeps a layer's keys and values [S, KV heads, n, size] of these rows; returns those of all cells."""
         around = self._around
         keys, values = (stored[around.slots] for stored in around.cache.stored(layer))
-        around.ops.write(key, value, keys, values, self._start)
-        return keys[:, :, : around.extent], values[:, :, : around.extent]
+        around.ops.write(_flat(key), _flat(value), keys, values, around.even(*self.tokens.shape), self._start)
+        return keys, values
 
     def attend(
         self,
@@ -129,14 +136,15 @@ class HeadRows:
     @cached_property
     def _attention(self) -> Backend:
         attention = self._around.backend(self._see)
-        rows = self.tokens.shape[1]
-        before = self._see.depth.shape[1] - rows
-        if not before:
-            return attention
+        slots, rows = self.tokens.shape
+        before = len(self._see.depth) // slots - rows
 
         def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-            empty = query.new_zeros(*query.shape[:2], before, query.shape[3])
-            return attention(torch.cat([empty, query], dim=2), key, value, scale, window)[:, before:]
+            if before:
+                empty = query.new_zeros(*query.shape[:2], before, query.shape[3])
+                query = torch.cat([empty, query], dim=2)
+            attended = attention(_flat(query), key, value, scale, window)
+            return attended[0].unflatten(0, (slots, before + rows))[:, before:]
 
         return attend
 
@@ -174,14 +182,15 @@ class HeadRows:
         """
         slots, rows = tokens.shape
         self._check(rows)
-        end, extent = self._end, self._around.extent
-        order = self._around.chain(slots, rows)
-        see = Visibility(end, order.depth, order.rows, extent)
+        end, around = self._end, self._around
+        order = around.chain(slots, rows)
+        see = around.seen(slots, rows, end, order)
         if look_ahead:
             # Backends may rely on parents coming before children, so a row of a tree never sees a later one. The
             # block's own cells are therefore counted as text, and its rows as rows that see none.
-            see = Visibility(end + rows, torch.zeros_like(order.depth), torch.zeros_like(order.rows), extent)
-        positions = end[:, None] + order.depth
+            none = Ancestry(torch.zeros_like(order.depth), torch.zeros_like(order.rows))
+            see = around.seen(slots, rows, end + rows, none)
+        positions = end[:, None] + order.depth.view(slots, rows)
         return replace(self, tokens=tokens, positions=positions, features=None, _see=see, _start=end, _parents=None)
 
     def branch(self, tokens: Tensor, parents: Tensor | None = None) -> HeadRows:
@@ -200,13 +209,15 @@ class HeadRows:
             parents = own.expand(slots, -1)
         known = [] if self._parents is None else [self._parents]
         tree = torch.cat([*known, parents.to(torch.int32)], dim=1)
-        order = self._around.ops.ancestry(tree)
+        around, total = self._around, before + rows
+        layout = around.even(slots, total)
+        order = around.ops.ancestry((tree + layout.first[:, None]).flatten(), layout)
         return replace(
             self,
             tokens=tokens,
-            positions=self._end[:, None] + order.depth[:, before:],
+            positions=self._end[:, None] + order.depth.view(slots, total)[:, before:],
             features=None,
-            _see=Visibility(self._end, order.depth, order.rows, self._around.extent),
+            _see=around.seen(slots, total, self._end, order),
             _start=self._end + before,
             _parents=tree,
         )
@@ -214,3 +225,8 @@ class HeadRows:
     def _check(self, rows: int) -> None:
         if rows > self._around.limit:
             raise ValueError(f"this head pass was made for {self._around.limit} draft rows, not {rows}")
+
+
+def _flat(rows: Tensor) -> Tensor:
+    """[S, heads, n, size] as the engine has rows, [1, heads, S × n, size]; a view of what a linear layer made."""
+    return rows.transpose(0, 1).flatten(1, 2)[None]

@@ -1,15 +1,13 @@
-"""Packing: what crosses between host and device in a step, and which rows of it the layers see.
+"""Packing: what crosses between host and device in a step, one array each way.
 
-One array goes each way, in one layout for eager steps and for graphs. Slots are padded to the largest tree among them
-where a step needs one shape: in the cache, in attention, in acceptance. Matrix products need none, and with many
-sequences they are what a step's time goes into: a method whose trees are uneven would pay there for rows that nobody
-asked for. So they see live rows only, as in a serving engine.
+The layout of both is a function of a few numbers (:class:`Shape`), the same for eager steps and for graphs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,129 +17,148 @@ from torch import Tensor
 
 from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.tree import COMPUTED
-from specbench.engine.attention.interface import Backend
-
-# Rows of padding that are cheaper than to do without: taking rows apart and together again costs time in each layer.
-# On two CPU cores a step of SmolLM2 gained nothing from leaving out one row or eight, and 14 % from ten.
-_CHEAP = 7
-
-
-@dataclass(frozen=True)
-class Live:
-    """The N live rows of S slots padded to Q rows.
-
-    Attributes:
-        index: int64 [N], ``slot × Q + row`` of each, ascending.
-        slots, rows: S, Q.
-    """
-
-    index: Tensor
-    slots: int
-    rows: int
-
-    @classmethod
-    def of(cls, batch: Sequence[TokenTree | None], rows: int, device: torch.device) -> Live | None:
-        """Those of a batch; None where padding is next to nothing. A slot without a tree has none."""
-        if len(batch) * rows - sum(len(tree) for tree in batch if tree) <= _CHEAP:
-            return None
-        index = [at * rows + row for at, tree in enumerate(batch) if tree for row in range(len(tree))]
-        return cls(torch.tensor(index, device=device), len(batch), rows)
-
-    def pack(self, padded: Tensor) -> Tensor:
-        """[S, Q, …] to [1, N, …]."""
-        return padded.flatten(0, 1).index_select(0, self.index)[None]
-
-    def unpack(self, packed: Tensor) -> Tensor:
-        """[1, N, …] to [S, Q, …], with zeros for padding."""
-        padded = packed.new_zeros(self.slots * self.rows, *packed.shape[2:])
-        return padded.index_copy_(0, self.index, packed[0]).unflatten(0, (self.slots, self.rows))
-
-    def unpack_heads(self, packed: Tensor) -> Tensor:
-        """[1, heads, N, size] to [S, heads, Q, size]."""
-        return self.unpack(packed.transpose(1, 2)).transpose(1, 2)
-
-    def around(self, attention: Backend) -> Backend:
-        """Attention of padded rows for queries that are not."""
-
-        def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-            return self.pack(attention(self.unpack_heads(query), key, value, scale, window))
-
-        return attend
-
+from specbench.engine.layout import Group, Layout, groups_of, most_tiles
 
 Ints = npt.NDArray[np.int32]
 
 
+class Shape(NamedTuple):
+    """What the arrays of a step are as large as.
+
+    Attributes:
+        rows: N, padding included.
+        slots: S, those of the cache.
+        height: rows of a tile of attention; 0 where no kernel asks for tiles.
+    """
+
+    rows: int
+    slots: int
+    height: int = 0
+
+    @property
+    def tiles(self) -> int:
+        """Entries of the list of tiles."""
+        return most_tiles(self.rows, self.slots, self.height)
+
+    @property
+    def width_in(self) -> int:
+        """Entries of the input array."""
+        return 5 * self.rows + 3 * self.slots + 2 * self.tiles
+
+    def width_out(self, top_k: int) -> int:
+        """Entries of the output array."""
+        return 2 * self.rows * (1 + top_k) + 2 * self.slots
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The trees of a step, as they lie in its rows: in the order of their slots.
+
+    Attributes:
+        trees: by slot, ascending.
+        first: row of each one's root.
+        rows: of all of them.
+    """
+
+    trees: Mapping[int, TokenTree]
+    first: Mapping[int, int]
+    rows: int
+
+    @classmethod
+    def of(cls, trees: Mapping[int, TokenTree]) -> Batch:
+        ordered = dict(sorted(trees.items()))
+        first, row = {}, 0
+        for slot, tree in ordered.items():
+            first[slot] = row
+            row += len(tree)
+        return cls(ordered, first, row)
+
+    def groups(self, lengths: Sequence[int]) -> tuple[Group, ...]:
+        """For attention without a kernel; ``lengths`` are the cached tokens of all slots."""
+        slots = list(self.trees)
+        return groups_of(slots, [len(tree) for tree in self.trees.values()], [lengths[slot] for slot in slots])
+
+
 class Fields(NamedTuple):
-    """The parts of a step's input for S slots and Q rows, as views. Padding rows name themselves as parent."""
+    """The parts of a step's input, as views. N rows, S slots."""
 
-    tokens: Tensor  # int32 [S, Q]
-    parents: Tensor  # int32 [S, Q]; root and padding name themselves
-    accept: Tensor  # int32 [S, Q], 0 or 1
-    forced: Tensor  # int32 [S, Q], a next token to put in place of the computed one, or COMPUTED
+    tokens: Tensor  # int32 [N]
+    parents: Tensor  # int32 [N], row of each one's parent; roots and padding name themselves
+    accept: Tensor  # int32 [N], 0 or 1
+    forced: Tensor  # int32 [N], a next token to put in place of the computed one, or COMPUTED
     lengths: Tensor  # int32 [S], cached tokens
-
-
-def width_in(rows: int) -> int:
-    """Entries per slot of the input array."""
-    return 4 * rows + 1
-
-
-def width_out(rows: int, top_k: int) -> int:
-    """Entries per slot of the output array."""
-    return 2 * rows + 2 + 2 * rows * top_k
+    layout: Layout
 
 
 def fill(
     packed: Ints,
-    rows: int,
-    batch: Sequence[TokenTree | None],
+    shape: Shape,
+    batch: Batch,
     lengths: Sequence[int],
-    forced: Sequence[Sequence[int] | None] | None = None,
+    forced: Mapping[int, Sequence[int]] | None = None,
 ) -> None:
-    """Writes the trees of a step into ``packed`` int32 [S, width_in(rows)].
+    """Writes the trees of a step into ``packed`` int32 [shape.width_in].
 
     Args:
         packed: what is in it is overwritten, padding included.
-        rows: Q, at least the rows of the largest tree.
-        batch: tree of each slot; None is a slot that steps along as one dead row.
+        shape: with room for all rows of the batch.
+        batch: the trees.
         lengths: cached tokens of each slot.
-        forced: next token after each row of a slot's tree, or COMPUTED.
+        forced: by slot, next token after each row of its tree, or COMPUTED.
     """
-    fields = packed[:, :-1].reshape(len(batch), 4, rows)  # a copy where strides forbid a view, hence written back
-    fields[:, 0] = 0
-    fields[:, 1] = np.arange(rows)
-    fields[:, 2] = 0
-    fields[:, 3] = COMPUTED
-    for at, tree in enumerate(batch):
-        if tree is None:
-            continue
-        count = len(tree)
-        fields[at, 0, :count] = tree.tokens
-        fields[at, 1, 1:count] = tree.parents[1:]
-        fields[at, 2, :count] = True if tree.accept is None else tree.accept
-        mine = forced[at] if forced else None
-        if mine is not None:
-            fields[at, 3, :count] = mine
-    packed[:, :-1] = fields.reshape(len(batch), -1)
-    packed[:, -1] = lengths
+    rows, slots = shape.rows, shape.slots
+    by_row = packed[: 5 * rows].reshape(5, rows)
+    tokens, parents, accept, instead, slot_of = by_row
+    first, count, cached = packed[5 * rows : 5 * rows + 3 * slots].reshape(3, slots)
+    tokens[batch.rows :], accept[batch.rows :], slot_of[batch.rows :] = 0, 0, slots
+    parents[:] = np.arange(rows)
+    instead[:] = COMPUTED
+    first[:], count[:], cached[:] = 0, 0, lengths
+    for slot, tree in batch.trees.items():
+        start, length = batch.first[slot], len(tree)
+        stop = start + length
+        tokens[start:stop] = tree.tokens
+        parents[start + 1 : stop] = tree.parents[1:]
+        parents[start + 1 : stop] += start
+        accept[start:stop] = 1 if tree.accept is None else tree.accept
+        slot_of[start:stop] = slot
+        first[slot], count[slot] = start, length
+        if forced and slot in forced:
+            instead[start:stop] = forced[slot]
+    if shape.height:
+        _fill_tiles(packed[5 * rows + 3 * slots :].reshape(-1, 2), shape, batch)
 
 
-def split(packed: Tensor, rows: int) -> Fields:
-    """The fields of an input array on any device."""
-    tokens, parents, accept, forced = packed[:, :-1].unflatten(1, (4, rows)).unbind(1)
-    return Fields(tokens, parents, accept, forced, packed[:, -1].contiguous())
+def _fill_tiles(tiles: Ints, shape: Shape, batch: Batch) -> None:
+    tiles[:, 0] = -1
+    at = 0
+    for slot, tree in batch.trees.items():
+        begins = range(0, len(tree), shape.height)
+        tiles[at : at + len(begins), 0], tiles[at : at + len(begins), 1] = slot, begins
+        at += len(begins)
+    begins = range(batch.rows, shape.rows, shape.height)
+    tiles[at : at + len(begins), 0], tiles[at : at + len(begins), 1] = shape.slots, begins
+
+
+def split(packed: Tensor, shape: Shape, groups: tuple[Group, ...] | None = None) -> Fields:
+    """The fields of an input array on any device; ``groups`` where the host knows them."""
+    rows, slots = shape.rows, shape.slots
+    by_row, by_slot, tiles = packed.split([5 * rows, 3 * slots, 2 * shape.tiles])
+    tokens, parents, accept, forced, slot_of = by_row.view(5, rows).unbind(0)
+    first, count, lengths = by_slot.view(3, slots).unbind(0)
+    layout = Layout(slot_of, first, count, tiles.view(-1, 2), shape.height, groups)
+    return Fields(tokens, parents, accept, forced, lengths, layout)
 
 
 def join(
     next_token: Tensor, path: Tensor, count: Tensor, bonus: Tensor, top: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
-    """The output array int32 [S, width_out]; scores of ``top`` travel as their bits."""
-    parts = [next_token, path, count[:, None], bonus[:, None]]
+    """The output array int32 [shape.width_out(k)]; scores of ``top`` travel as their bits."""
+    parts = [next_token, path, count, bonus]
     if top is not None:
         scores, ids = top
-        parts += [ids.flatten(1), scores.float().flatten(1).view(torch.int32)]
-    return torch.cat([part.to(torch.int32) for part in parts], dim=1)
+        parts += [ids.flatten(), scores.float().flatten().view(torch.int32)]
+    return torch.cat([part.to(torch.int32) for part in parts])
 
 
 @dataclass(frozen=True)
@@ -149,33 +166,42 @@ class Outcome:
     """A step's output array on the host.
 
     Attributes:
-        packed: int32 [S, width_out(rows, top_k)].
-        rows: Q.
+        packed: int32 [shape.width_out(top_k)].
+        shape: of the step.
         top_k: k of its top scores.
     """
 
     packed: Ints
-    rows: int
+    shape: Shape
     top_k: int
 
-    def path(self, at: int) -> list[int]:
-        """Accepted rows of the slot at place ``at`` of the batch, root first."""
-        rows = self.rows
-        taken: list[int] = self.packed[at, rows : rows + self.packed[at, 2 * rows]].tolist()
-        return taken
+    @cached_property
+    def _top(self) -> tuple[npt.NDArray[np.float32], Ints]:
+        """(scores, ids) [N, k]."""
+        rows, slots = self.shape.rows, self.shape.slots
+        ids, scores = self.packed[2 * (rows + slots) :].reshape(2, rows, self.top_k)
+        return scores.view(np.float32), ids
 
-    def result(self, at: int, tree: TokenTree, hidden: Tensor | None = None) -> StepResult:
-        """What the forward decided for that slot; ``hidden`` is [S, head + Q, size] as :meth:`Program.run` has it."""
-        mine, rows, count = self.packed[at], self.rows, len(tree)
-        path = self.path(at)
+    def result(self, slot: int, tree: TokenTree, first: int, hidden: Tensor | None = None) -> StepResult:
+        """What the forward decided for a slot whose root is row ``first``.
+
+        ``hidden`` is [head + N, size] as :meth:`Program.run` has it.
+        """
+        rows, slots = self.shape.rows, self.shape.slots
+        stop = first + len(tree)
+        kept = int(self.packed[2 * rows + slot])
+        path: list[int] = self.packed[rows + first : rows + first + kept].tolist()
         top = None
         if self.top_k:
-            ids, scores = mine[2 * rows + 2 :].reshape(2, rows, self.top_k)[:, :count]
-            top = (torch.from_numpy(scores.copy().view(np.float32)), torch.from_numpy(ids.astype(np.int64)))
+            scores, ids = self._top
+            top = (torch.from_numpy(scores[first:stop].copy()), torch.from_numpy(ids[first:stop].astype(np.int64)))
+        if hidden is not None:
+            before = len(hidden) - rows  # those of a prompt before the tree, where there is only one sequence
+            hidden = hidden[first : before + first + kept]
         return StepResult(
-            emitted=[int(tree.tokens[row]) for row in path[1:]] + [int(mine[2 * rows + 1])],
+            emitted=[int(tree.tokens[row]) for row in path[1:]] + [int(self.packed[2 * rows + slots + slot])],
             path=path,
-            next_tokens=mine[:count].tolist(),
+            next_tokens=self.packed[first:stop].tolist(),
             top=top,
-            hidden=None if hidden is None else hidden[at, : hidden.shape[1] - rows + len(path)],
+            hidden=hidden,
         )

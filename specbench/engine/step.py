@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from specbench.decoding.tree import COMPUTED
 from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, Visibility
 from specbench.engine.cache import StaticCache
+from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import Ancestry, Ops
-from specbench.engine.pack import Live
 from specbench.engine.sampler import Sampling, scores
 
 
@@ -72,6 +72,7 @@ class Kind:
         taps: layers whose outputs are wanted, by index from 0.
         forced: whether next tokens may be put in place of the computed ones.
         attention: name of the backend.
+        tall: whether attention goes by tiles of many rows of a sequence, and not by tiles of about one.
     """
 
     sampling: Sampling
@@ -79,6 +80,7 @@ class Kind:
     taps: tuple[int, ...] = ()
     forced: bool = False
     attention: str = "reference"
+    tall: bool = True
 
 
 class Program:
@@ -98,73 +100,66 @@ class Program:
     def run(
         self,
         packed: Tensor,
-        rows: int,
+        shape: pack.Shape,
         kind: Kind,
         cache: StaticCache,
         backend: MakeBackend,
         *,
-        slots: slice,
-        extent: int | None,
+        groups: tuple[Group, ...] | None = None,
         head: Tensor | None = None,
-        live: Live | None = None,
         commit: bool = True,
         mark: Mark = unmarked,
     ) -> tuple[Tensor, Tensor | None]:
-        """One forward over the trees of S slots.
+        """One forward over the trees of some slots.
 
         Args:
-            packed: int32 [S, pack.width_in(rows)] on the device.
-            rows: Q.
+            packed: int32 [shape.width_in] on the device.
+            shape: N rows, S slots.
             kind: what to compute.
             cache: holds the slots.
             backend: makes the attention of this forward.
-            slots: the S slots, contiguous.
-            extent: cells visible to attention, from 0; None is all, as capture needs it.
-            head: int64 [1, H] prompt tokens before the root, in a prefill.
-            live: rows that the layers see, not together with a head; None is all.
+            groups: what the host knows of the layout; None under capture.
+            head: int64 [H] prompt tokens before the root, in a prefill of one slot.
             commit: move the accepted rows' KV; without it the caller does.
             mark: told where the time goes.
 
         Returns:
-            (outcome, hidden): int32 [S, pack.width_out(rows, kind.top_k)], and where layers are tapped [S, head + Q,
-            taps × hidden size], of the head's rows, then of the row at each depth of the path.
+            (outcome, hidden): int32 [shape.width_out(kind.top_k)], and where layers are tapped [head + N, taps ×
+            hidden size], of the head's rows, then for each slot of the row at each depth of its path.
         """
-        fields = pack.split(packed, rows)
-        ancestry = self.ops.ancestry(fields.parents)
-        logits, hidden, lengths = self._forward(
-            fields, ancestry, cache, backend, slots, extent, head, mark, live=live, taps=kind.taps
-        )
-        positions = lengths[:, None] + ancestry.depth
-        next_token, top = self._choose(logits, (live.pack(positions) if live else positions) + 1, kind)
-        if live:
-            next_token, hidden = live.unpack(next_token), None if hidden is None else live.unpack(hidden)
-            top = None if top is None else (live.unpack(top[0]), live.unpack(top[1]))
+        fields = pack.split(packed, shape, groups)
+        layout = fields.layout
+        ancestry = self.ops.ancestry(fields.parents, layout)
+        logits, hidden = self._forward(fields, ancestry, cache, backend, head, mark, taps=kind.taps)
+        lengths = fields.lengths if head is None else fields.lengths + len(head)
+        positions = layout.of_rows(lengths) + ancestry.depth
+        next_token, top = self._choose(logits, positions[None] + 1, kind)
         if kind.forced:
             next_token = torch.where(fields.forced == COMPUTED, next_token, fields.forced)
         mark("forward")
-        count, path, bonus = self.ops.accept(fields.tokens, fields.parents, fields.accept, ancestry, next_token)
+        count, path, bonus = self.ops.accept(
+            fields.tokens, fields.parents, fields.accept, ancestry, next_token[0], layout
+        )
         if commit:
-            self.ops.commit(cache.of(slots), lengths, count, path)
+            self.ops.commit(cache.buffers, layout, lengths, count, path)
         if hidden is not None:
-            hidden = _along(hidden, path)
-        return pack.join(next_token, path, count, bonus, top), hidden
+            hidden = _along(hidden[0], path, layout)
+        return pack.join(next_token[0], path, count, bonus, top), hidden
 
     def logits(
         self,
         packed: Tensor,
-        rows: int,
+        shape: pack.Shape,
         cache: Any,
         backend: MakeBackend,
         *,
-        slots: slice,
-        extent: int | None,
-        head: Tensor | None = None,
+        groups: tuple[Group, ...] | None = None,
         calls: Calls | None = None,
     ) -> Tensor:
-        """Logits [S, Q, V] of the tree rows; nothing chosen and nothing committed. For the checks at load time."""
-        fields = pack.split(packed, rows)
-        ancestry = self.ops.ancestry(fields.parents)
-        return self._forward(fields, ancestry, cache, backend, slots, extent, head, unmarked, calls)[0]
+        """Logits [N, V]; nothing chosen and nothing committed. For the checks at load time."""
+        fields = pack.split(packed, shape, groups)
+        ancestry = self.ops.ancestry(fields.parents, fields.layout)
+        return self._forward(fields, ancestry, cache, backend, None, unmarked, calls)[0][0]
 
     @torch.inference_mode()
     def _forward(
@@ -173,42 +168,34 @@ class Program:
         ancestry: Ancestry,
         cache: Any,
         backend: MakeBackend,
-        slots: slice,
-        extent: int | None,
         head: Tensor | None,
         mark: Mark,
         calls: Calls | None = None,
-        live: Live | None = None,
         taps: tuple[int, ...] = (),
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """(logits [S, Q, V], tapped layers [S, head + Q, taps × hidden size], cache lengths [S] before the root).
-
-        With live rows both are [1, N, …].
-        """
-        tokens, lengths, start = fields.tokens.long(), fields.lengths, fields.lengths
+    ) -> tuple[Tensor, Tensor | None]:
+        """(logits [1, N, V], tapped layers [1, head + N, taps × hidden size])."""
+        tokens, layout = fields.tokens.long(), fields.layout
+        kept = len(tokens)
         if head is not None:
-            tokens, ancestry, lengths = _behind(head, tokens, ancestry, lengths)
-        positions = start[:, None] + ancestry.depth
-        cache.aim(slots, start, extent, self.ops, live)
-        step = backend(Visibility(start, ancestry.depth, ancestry.rows, extent))
-        kept = fields.tokens.shape[1]
-        if live:
-            tokens, positions, step, kept = live.pack(tokens), live.pack(positions), live.around(step), len(live.index)
+            tokens, ancestry, layout = _behind(head, tokens, ancestry, layout)
+        positions = layout.of_rows(fields.lengths) + ancestry.depth
+        cache.aim(layout, fields.lengths, self.ops)
+        step = backend(Visibility(layout, fields.lengths, ancestry.depth, ancestry.rows))
         mark("build")
         with tapped(self._layers, taps) as outputs:
             logits = self._model(
-                input_ids=tokens,
-                position_ids=positions.long(),
+                input_ids=tokens[None],
+                position_ids=positions[None].long(),
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=kept,
                 step=step,
                 calls=calls,
             ).logits
-        return logits, torch.cat(outputs, dim=-1) if taps else None, lengths
+        return logits, torch.cat(outputs, dim=-1) if taps else None
 
     def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """Next token [S, Q] of every row, and (scores, ids) [S, Q, k] where they are wanted."""
+        """Next token [1, N] of every row, and (scores, ids) [1, N, k] where they are wanted."""
         if not kind.top_k:
             return self.ops.choose(logits, positions, kind.sampling), None
         chosen = scores(logits, positions, kind.sampling)
@@ -216,18 +203,28 @@ class Program:
         return chosen.argmax(-1), (best, ids)
 
 
-def _along(hidden: Tensor, path: Tensor) -> Tensor:
-    """Tree rows in the order of their path [S, Q], behind those of a head that are not the tree's."""
-    before = hidden.shape[1] - path.shape[1]
-    rows = before + path.long()[:, :, None].expand(-1, -1, hidden.shape[2])
-    return torch.cat([hidden[:, :before], hidden.gather(1, rows)], dim=1)
+def _along(hidden: Tensor, path: Tensor, layout: Layout) -> Tensor:
+    """Tree rows in the order of their paths [N], behind those of a head that are not the tree's."""
+    before = len(hidden) - len(path)
+    rows = torch.where(layout.real, layout.of_rows(layout.first) + path, torch.arange(len(path), device=path.device))
+    return torch.cat([hidden[:before], hidden[before + rows]])
 
 
-def _behind(head: Tensor, tokens: Tensor, ancestry: Ancestry, lengths: Tensor) -> tuple[Tensor, Ancestry, Tensor]:
-    """A prompt's rows before those of the tree that hangs under its end; (tokens, ancestry, length at the root)."""
-    before, rows = head.shape[1], tokens.shape[1]
+def _behind(head: Tensor, tokens: Tensor, ancestry: Ancestry, layout: Layout) -> tuple[Tensor, Ancestry, Layout]:
+    """A prompt's rows before those of the tree that hangs under its end."""
+    before, rows = len(head), len(tokens)
     # Not by pointer jumping over a thousand rows: a prompt is a chain, and all of it is before the tree.
-    reach = torch.ones(1, before + rows, before + rows, dtype=torch.bool, device=head.device).tril_()
-    reach[:, before:, before:] = ancestry.rows
-    depth = torch.cat([torch.arange(before, device=head.device)[None], before + ancestry.depth], dim=1)
-    return torch.cat([head, tokens], dim=1), Ancestry(depth, reach), lengths + before
+    reach = torch.ones(before + rows, before + rows, dtype=torch.bool, device=head.device).tril_()
+    reach[before:, before:] = ancestry.rows
+    depth = torch.cat([torch.arange(before, device=head.device), before + ancestry.depth])
+    assert layout.groups is not None
+    ((slots, group_rows, extent),) = layout.groups
+    assert extent is not None
+    group = Group(slots, slice(0, before + group_rows.stop), extent + before)
+    longer = replace(
+        layout,
+        slot=torch.cat([layout.slot[:1].expand(before), layout.slot]),
+        count=torch.where(layout.count > 0, layout.count + before, 0),
+        groups=(group,),
+    )
+    return torch.cat([head, tokens]), Ancestry(depth, reach), longer

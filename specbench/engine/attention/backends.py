@@ -11,64 +11,85 @@ import torch
 from torch import Tensor
 
 from specbench.engine.attention.interface import Visibility
+from specbench.engine.attention.masks import Masks
 from specbench.engine.kernels.tree_attention import tree_attention
+from specbench.engine.layout import Group
 
 
 class FlashAttention:
-    """Causal attention of one step's chains, padding rows behind them included: no row before those sees them."""
+    """Causal attention of one sequence's chain, or of one row of each sequence; padding behind it sees anything."""
 
-    def __init__(self, visibility: Visibility) -> None:
-        self._lengths = visibility.lengths
-        self._rows = visibility.depth.shape[1]
+    def __init__(self, visibility: Visibility, *, one_row_each: bool) -> None:
+        layout = visibility.layout
+        self._slots = layout.owner if one_row_each else layout.owner[:1]
+        # With the step's own rows counted in, row i is aligned with cell (length + i): its mask is ours.
+        rows = 1 if one_row_each else len(layout.slot)
+        self._cells = (visibility.lengths.long()[self._slots] + rows).int()
+        self._slots = self._slots.int()
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         from flash_attn import flash_attn_with_kvcache  # only where it is installed
 
-        # Row i of Q is aligned with cell (length + i): with the step's own rows counted in, its mask is ours.
+        _, heads, rows, size = query.shape
+        sequences = len(self._slots)
         attended: Tensor = flash_attn_with_kvcache(
-            query.transpose(1, 2),
+            query.transpose(1, 2).reshape(sequences, rows // sequences, heads, size),
             key.transpose(1, 2),
             value.transpose(1, 2),
-            cache_seqlens=(self._lengths + self._rows).int(),
+            cache_seqlens=self._cells,
+            cache_batch_idx=self._slots,
             softmax_scale=scale,
             causal=True,
             window_size=(-1, -1) if window is None else (window - 1, 0),
         )
-        return attended
+        return attended.reshape(1, rows, heads, -1)
 
 
 class ReferenceAttention:
-    """Dense tree attention for one step; the mask is built once per distinct window and shared by all layers."""
+    """Dense tree attention for one step; the masks are built once per distinct window and shared by all layers."""
 
     def __init__(self, visibility: Visibility) -> None:
-        self._see = visibility
-        self._masks: dict[int | None, Tensor | None] = {}
+        self._layout = visibility.layout
+        self._masks = Masks(visibility)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        if window not in self._masks:
-            self._masks[window] = self._mask(window, query.dtype, key.shape[2])
-        attended = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=self._masks[window], scale=scale, enable_gqa=query.shape[1] != key.shape[1]
-        )
-        return attended.transpose(1, 2)
+        groups = self._layout.groups
+        if groups is None:
+            return self._padded(query, key, value, scale, window)
+        if len(groups) == 1 and groups[0].rows.stop == query.shape[2]:
+            return self._of_group(groups[0], query, key, value, scale, window)
+        attended = query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
+        for group in groups:
+            attended[:, group.rows] = self._of_group(group, query, key, value, scale, window)
+        return attended
 
-    def _mask(self, window: int | None, dtype: torch.dtype, cells: int) -> Tensor | None:
-        """Additive mask [S, 1, Q, L], or None when a single row sees every visible cell."""
-        see = self._see
-        slots, rows = see.depth.shape
-        if slots == rows == 1 and see.extent is not None and (window is None or see.extent <= window):
-            return None
-        cell = torch.arange(cells, device=see.lengths.device)
-        lengths = see.lengths.long()
-        own = lengths[:, None] + torch.arange(rows, device=cell.device)
-        visible = (cell < lengths[:, None, None]).expand(slots, rows, cells)
-        visible = visible.scatter(2, own[:, None, :].expand(-1, rows, -1), see.rows)
-        if window is not None:
-            position = lengths[:, None] + see.depth
-            key_position = cell.expand(slots, -1).scatter(1, own, position)
-            visible = visible & (key_position[:, None, :] > position[:, :, None] - window)
-        hidden = torch.finfo(dtype).min
-        return torch.zeros(visible.shape, dtype=dtype, device=cell.device).masked_fill_(~visible, hidden).unsqueeze(1)
+    def _of_group(
+        self, group: Group, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None
+    ) -> Tensor:
+        """[1, rows of the group, heads, value size]."""
+        slots = group.slots.stop - group.slots.start
+        mine = query[0, :, group.rows].unflatten(1, (slots, -1)).transpose(0, 1)
+        cells = (group.slots, slice(None), slice(0, group.extent))
+        mask = self._masks.of_group(group, window, query.dtype, key.shape[2])
+        return _attend(mine, key[cells], value[cells], mask, scale).transpose(1, 2).flatten(0, 1)[None]
+
+    def _padded(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+        """The same of rows that only the device knows: as many for each slot as there are in all."""
+        layout, (_, heads, rows, size) = self._layout, query.shape
+        padded = query.new_zeros(key.shape[0], rows, heads, size)
+        # Rows of padding are another's guests there, behind all of its own, so that none of its rows is replaced.
+        at = torch.where(layout.real, layout.rank, rows - 1)
+        padded[layout.owner, at] = query[0].transpose(0, 1)
+        mask = self._masks.of_all(window, query.dtype, key.shape[2])
+        attended = _attend(padded.transpose(1, 2), key, value, mask, scale)
+        return attended.transpose(1, 2)[layout.owner, at][None]
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    grouped = query.shape[1] != key.shape[1]
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=scale, enable_gqa=grouped
+    )
 
 
 class TritonAttention:
@@ -79,4 +100,4 @@ class TritonAttention:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         see = self._see
-        return tree_attention(query, key, value, see.lengths, see.rows, see.depth, scale=scale, window=window)
+        return tree_attention(query, key, value, see.layout, see.lengths, see.rows, see.depth, scale, window)

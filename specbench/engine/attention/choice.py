@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +20,24 @@ from specbench.engine.ops import Ops, TorchOps
 NAMES = ("auto", "reference", "triton", "flash")
 _HALVES = (torch.bfloat16, torch.float16)
 _LARGEST_HEAD = 256
+_SHORT = 16  # rows times query heads of a KV head: one matrix instruction is that high, and less would be padded
+
+
+class Steps(NamedTuple):
+    """Steps that graphs are captured for.
+
+    Attributes:
+        attention: name of the backend.
+        tall: whether its tiles hold many rows of a sequence.
+        fewest, widest: rows of a sequence.
+        sequences: how many at most.
+    """
+
+    attention: str
+    tall: bool
+    fewest: int
+    widest: int
+    sequences: int
 
 
 class Attentions:
@@ -49,13 +68,19 @@ class Attentions:
         self._rivals = ["flash"] if asked == "auto" and kernels and reasons["flash"] is None else []
         self._why = f"triton {reasons['triton']}" if asked == "auto" and reasons["triton"] else ""
         self._seconds: dict[str, float] = {}
+        self._group = 1  # query heads of a KV head
 
-    def check_shapes(self, shapes: dict[int, LayerShape]) -> None:
+    def check_shapes(self, shapes: dict[int, LayerShape], heads: Mapping[int, int] | None = None) -> None:
         """Falls back where a head is larger than the kernels take.
+
+        Args:
+            shapes: what each layer stores.
+            heads: its query heads.
 
         Raises:
             EnvironmentRefused: such a backend was asked for by name.
         """
+        self._group = max((count // shapes[layer][0] for layer, count in (heads or {}).items()), default=1)
         largest = max(max(key, value) for _, key, value in shapes.values())
         if largest <= _LARGEST_HEAD or self.tree == self.chain == "reference":
             return
@@ -75,13 +100,45 @@ class Attentions:
 
         return TritonOps(self._device)
 
-    def of(self, trees: Iterable[TokenTree]) -> str:
-        """The backend for a step over ``trees``."""
-        return self.tree if self.chain == self.tree or not all(map(is_chain, trees)) else self.chain
+    def of(self, trees: Collection[TokenTree]) -> tuple[str, bool]:
+        """(the backend, whether its tiles are tall) for a step over ``trees``."""
+        most = max(len(tree) for tree in trees)
+        # flash-attn's kernel takes one sequence of any length, or one row of each.
+        if self.chain != self.tree and (most == 1 or len(trees) == 1) and all(map(is_chain, trees)):
+            return self.chain, most > 1
+        return self.tree, self.tall([most])
 
-    def kinds(self, max_rows: int) -> list[str]:
-        """The backends that trees of up to ``max_rows`` rows may get."""
-        return sorted({self.chain} if max_rows == 1 else {self.chain, self.tree})
+    def tall(self, sizes: Iterable[int]) -> bool:
+        """Whether a step of trees of so many rows gets tall tiles."""
+        return self.tree == "triton" and max(sizes) > self._short
+
+    @property
+    def _short(self) -> int:
+        """Rows of a tree that a short tile takes."""
+        return max(1, _SHORT // self._group)
+
+    def steps(self, max_rows: int, slots: int) -> list[Steps]:
+        """The kinds of steps that trees of up to ``max_rows`` rows in up to so many slots may get."""
+        if self.tree != "triton":
+            return [Steps(self.tree, False, 1, max_rows, slots)]
+        found = [Steps("triton", False, 1, min(max_rows, self._short), slots)]
+        if max_rows > self._short:
+            found.append(Steps("triton", True, self._short + 1, max_rows, slots))
+        if self.chain == "flash" and max_rows == 1:
+            found = []
+        if self.chain == "flash":
+            found.append(Steps("flash", False, 1, 1, slots))
+        if self.chain == "flash" and max_rows > 1:
+            found.append(Steps("flash", True, 2, max_rows, 1))
+        return found
+
+    def height(self, rows: int, attention: str, tall: bool) -> int:
+        """Rows of a tile of the kernels; 0 where ``attention`` has none."""
+        if attention != "triton":
+            return 0
+        from specbench.engine.kernels.tree_attention import tile_height
+
+        return tile_height(rows, self._group, tall, self._device)
 
     def settle(self, seconds: Callable[[str], float]) -> None:
         """Lets measured time decide where more than one backend serves chains.
@@ -97,8 +154,8 @@ class Attentions:
         self._why = f"a one-row step takes {', '.join(others)}"
         self._rivals = []
 
-    def backend(self, name: str) -> Callable[[Visibility], Backend]:
-        """What makes the attention of a forward."""
+    def backend(self, name: str, tall: bool = True) -> Callable[[Visibility], Backend]:
+        """What makes the attention of a forward; ``tall`` as :meth:`of` has it."""
         if name == "triton":
             from specbench.engine.attention.backends import TritonAttention
 
@@ -106,7 +163,7 @@ class Attentions:
         if name == "flash":
             from specbench.engine.attention.backends import FlashAttention
 
-            return FlashAttention
+            return partial(FlashAttention, one_row_each=not tall)
         return ReferenceAttention
 
     def report(self) -> dict[str, Any]:

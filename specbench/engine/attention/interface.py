@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from specbench.common import UsageError
+from specbench.engine.layout import Layout
 
 NAME = "specbench"
 
@@ -28,33 +29,36 @@ class UnsupportedAttention(UsageError):
 class Visibility:
     """Which cells each row of a step may read, in the terms every backend builds its own mask from.
 
-    S slots, Q rows, L cells.
+    N rows, S slots, L cells.
 
     Attributes:
-        lengths: integer [S], cached tokens of each slot; row j of slot s sits in cell ``lengths[s] + j``.
-        depth: integer [S, Q], ancestors of each row; its position is ``lengths[s] + depth``.
+        layout: of the rows.
+        lengths: integer [S], cached tokens of each slot; its rows sit in the cells from there on.
+        depth: integer [N], ancestors of each row; its position is its slot's length + depth.
         rows: which rows each row may attend to, as :class:`specbench.engine.ops.Ancestry` has it.
-        extent: cells that can be visible, from 0; None is all, and the mask hides those behind the step's rows.
     """
 
+    layout: Layout
     lengths: Tensor
     depth: Tensor
     rows: Tensor
-    extent: int | None
 
 
 class Backend(Protocol):
     """One step's attention. Made anew for each forward from its :class:`Visibility`."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-        """Attention of [S, heads, Q, size] queries over [S, KV heads, L, size] keys; returns [S, Q, heads, value size].
+        """Attention of [1, heads, N, size] queries to their slots' [S, KV heads, L, size] keys.
 
         Args:
             query: rotated queries.
-            key: visible keys, cached and new.
-            value: visible values.
+            key: keys, cached and new.
+            value: values likewise.
             scale: factor on the scores; None is ``size ** -0.5``.
             window: a row sees only keys less than this many positions before it; None is no limit.
+
+        Returns:
+            [1, N, heads, value size]; zeros, or what else is finite, for padding.
         """
         ...
 

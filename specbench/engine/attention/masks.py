@@ -1,0 +1,90 @@
+"""Masks: the additive masks of dense attention, made from what each row may see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.engine.attention.interface import Visibility
+from specbench.engine.layout import Group
+
+
+class Masks:
+    """The masks of one step, one for each window and group of slots.
+
+    Args:
+        visibility: with ancestors as bool [N, N].
+    """
+
+    def __init__(self, visibility: Visibility) -> None:
+        self._see = visibility
+        self._found: dict[Any, Tensor | None] = {}
+
+    def of_group(self, group: Group, window: int | None, dtype: torch.dtype, capacity: int) -> Tensor | None:
+        """[slots, 1, rows of each, extent]; None when a single row sees every visible cell."""
+        key = group.rows.start, window
+        if key not in self._found:
+            cells = capacity if group.extent is None else group.extent
+            one = group.rows.stop - group.rows.start == 1 and group.extent is not None
+            if one and (window is None or cells <= window):
+                self._found[key] = None
+            else:
+                self._found[key] = self._of_group(group, window, dtype, cells)
+        return self._found[key]
+
+    def _of_group(self, group: Group, window: int | None, dtype: torch.dtype, cells: int) -> Tensor:
+        see, slots = self._see, group.slots.stop - group.slots.start
+        rows = (group.rows.stop - group.rows.start) // slots
+        depth = see.depth[group.rows].view(slots, rows)
+        reach = see.rows[group.rows, group.rows].view(slots, rows, slots, rows)
+        reach = reach.diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # [slots, rows, rows]
+        lengths = see.lengths[group.slots].long()
+        own = lengths[:, None] + torch.arange(rows, device=depth.device)
+        return _additive(lengths, own, reach, depth, cells, window, dtype)
+
+    def of_all(self, window: int | None, dtype: torch.dtype, capacity: int) -> Tensor:
+        """[S, 1, N, L], with as many rows for each slot as there are in all; those that do not exist see something."""
+        key = "all", window
+        if key not in self._found:
+            self._found[key] = self._of_all(window, dtype, capacity)
+        found = self._found[key]
+        assert found is not None
+        return found
+
+    def _of_all(self, window: int | None, dtype: torch.dtype, capacity: int) -> Tensor:
+        see, layout, rows = self._see, self._see.layout, len(self._see.depth)
+        every = torch.arange(rows, device=see.depth.device)
+        exists = every < layout.count.long()[:, None]  # [S, N]
+        row = (layout.first.long()[:, None] + every).clamp(max=rows - 1)
+        lengths, depth = see.lengths.long(), torch.where(exists, see.depth[row], 0)
+        reach = see.rows[row[:, :, None], row[:, None, :]] & exists[:, :, None] & exists[:, None, :]
+        own = torch.where(exists, lengths[:, None] + every, capacity - 1)
+        return _additive(lengths, own, reach, depth, capacity, window, dtype)
+
+
+def _additive(
+    lengths: Tensor, own: Tensor, reach: Tensor, depth: Tensor, cells: int, window: int | None, dtype: torch.dtype
+) -> Tensor:
+    """[S, 1, Q, L] of S slots with Q rows each.
+
+    Args:
+        lengths: int64 [S], cells that all rows see.
+        own: int64 [S, Q], cell of each row.
+        reach: bool [S, Q, Q], rows that each row sees.
+        depth: [S, Q].
+        cells: L.
+        window: as of the attention.
+        dtype: of the mask.
+    """
+    slots, rows = own.shape
+    cell = torch.arange(cells, device=own.device)
+    visible = (cell < lengths[:, None, None]).expand(slots, rows, cells)
+    visible = visible.scatter(2, own[:, None, :].expand(-1, rows, -1), reach)
+    if window is not None:
+        position = lengths[:, None] + depth
+        key_position = cell.expand(slots, -1).scatter(1, own, position)
+        visible = visible & (key_position[:, None, :] > position[:, :, None] - window)
+    hidden = torch.finfo(dtype).min
+    return torch.zeros(visible.shape, dtype=dtype, device=own.device).masked_fill_(~visible, hidden).unsqueeze(1)
