@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from random_trees import random_tree
 from torch import Tensor
 
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -18,8 +23,9 @@ from specbench.engine.attention.backends import FlashAttention, ReferenceAttenti
 from specbench.engine.attention.choice import Attentions, is_chain
 from specbench.engine.attention.interface import Visibility
 from specbench.engine.ops import TorchOps
+from specbench.engine.pack import Batch, Shape, fill, split
 
-CHAIN, TREE = TokenTree.chain([1, 2, 3]), TokenTree([1, 2, 3], [-1, 0, 0])
+ROW, CHAIN, TREE = TokenTree.chain([1]), TokenTree.chain([1, 2, 3]), TokenTree([1, 2, 3], [-1, 0, 0])
 
 
 def with_kvcache(
@@ -28,13 +34,15 @@ def with_kvcache(
     v_cache: Tensor,
     *,
     cache_seqlens: Tensor,
+    cache_batch_idx: Tensor,
     softmax_scale: float | None,
     causal: bool,
     window_size: tuple[int, int],
 ) -> Tensor:
     """flash_attn_with_kvcache as documented: [batch, rows, heads, size], the mask aligned to the bottom right."""
     assert causal
-    assert cache_seqlens.dtype is torch.int32
+    assert cache_seqlens.dtype is cache_batch_idx.dtype is torch.int32
+    k_cache, v_cache = k_cache[cache_batch_idx], v_cache[cache_batch_idx]
     rows, cells = q.shape[1], k_cache.shape[1]
     last = cache_seqlens[:, None] - rows + torch.arange(rows)  # the last cell that each row sees
     cell = torch.arange(cells)
@@ -48,21 +56,49 @@ def with_kvcache(
     return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
+def seen(counts: dict[int, int], lengths: list[int], spare: int = 0) -> Visibility:
+    """Chains of so many rows in some of the slots."""
+    shape = Shape(sum(counts.values()) + spare, len(lengths))
+    batch = Batch.of({slot: TokenTree.chain([0] * count) for slot, count in counts.items()})
+    packed = np.empty(shape.width_in, dtype=np.int32)
+    fill(packed, shape, batch, lengths)
+    fields = split(torch.from_numpy(packed), shape, batch.groups(lengths))
+    ancestry = TorchOps().ancestry(fields.parents, fields.layout)
+    return Visibility(fields.layout, fields.lengths, ancestry.depth, ancestry.rows)
+
+
 @pytest.mark.parametrize("window", [None, 3, 40])
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize(
+    ("counts", "spare"),
+    [({1: 1}, 0), ({1: 5}, 0), ({2: 5}, 3), ({0: 1, 2: 1}, 0), ({2: 1, 0: 1, 1: 1}, 5)],
+    ids=["row", "chain", "padded-chain", "one-row-each", "padded-rows"],
+)
 def test_flash_attends_as_the_oracle_does_on_chains(
-    rows: int, window: int | None, monkeypatch: pytest.MonkeyPatch
+    counts: dict[int, int], spare: int, window: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_with_kvcache=with_kvcache))
     torch.manual_seed(0)
-    slots, heads, kv_heads, size, cells = 2, 6, 2, 16, 40
-    lengths = torch.tensor([0, 17])
-    ancestry = TorchOps().ancestry(torch.arange(rows).sub(1).clamp_min(0).expand(slots, rows))
-    see = Visibility(lengths, ancestry.depth, ancestry.rows, None)
-    query = torch.randn(slots, heads, rows, size)
-    key, value = torch.randn(slots, kv_heads, cells, size), torch.randn(slots, kv_heads, cells, size)
-    ours = FlashAttention(see)(query, key, value, 0.3, window)
-    torch.testing.assert_close(ours, ReferenceAttention(see)(query, key, value, 0.3, window))
+    heads, kv_heads, size, cells = 6, 2, 16, 40
+    see, rows = seen(counts, [0, 17, 9], spare), sum(counts.values())
+    query = torch.randn(1, heads, rows + spare, size)
+    key, value = torch.randn(3, kv_heads, cells, size), torch.randn(3, kv_heads, cells, size)
+    ours = FlashAttention(see, one_row_each=rows == len(counts))(query, key, value, 0.3, window)
+    theirs = ReferenceAttention(see)(query, key, value, 0.3, window)
+    assert ours.shape == theirs.shape
+    torch.testing.assert_close(ours[:, :rows], theirs[:, :rows])
+
+
+@pytest.mark.parametrize("window", [None, 3, 40])
+def test_rows_that_only_the_device_knows_attend_as_those_that_the_host_knows(window: int | None) -> None:
+    torch.manual_seed(0)
+    see = seen({0: 2, 1: 2, 3: 6, 4: 1}, [0, 17, 9, 30, 12], spare=4)
+    blind = replace(see, layout=replace(see.layout, groups=None))
+    query = torch.randn(1, 6, 15, 16)
+    key, value = torch.randn(5, 2, 50, 16), torch.randn(5, 2, 50, 16)
+    known, found = (ReferenceAttention(each)(query, key, value, None, window) for each in (see, blind))
+    torch.testing.assert_close(found[:, :11], known[:, :11])
+    assert not known[:, 11:].any()
+    assert found.isfinite().all()
 
 
 def model(device: str, dtype: torch.dtype = torch.bfloat16) -> Any:
@@ -83,9 +119,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_auto_is_the_oracle_on_a_cpu_and_the_kernels_on_a_gpu(installed: Callable[..., None]) -> None:
     installed("triton")
     here, there = Attentions("auto", model("cpu", torch.float32)), Attentions("auto", model("cuda"))
-    assert (here.of([TREE]), here.of([CHAIN])) == ("reference", "reference")
+    assert (here.of([TREE]), here.of([CHAIN])) == (("reference", False), ("reference", False))
     assert "needs a CUDA device" in here.report()["why"]
-    assert (there.of([TREE]), there.of([CHAIN])) == ("triton", "triton")
+    assert (there.of([TREE])[0], there.of([CHAIN])[0]) == ("triton", "triton")
 
 
 @pytest.mark.parametrize(("flash", "winner"), [(1.0, "flash"), (3.0, "triton")])
@@ -94,11 +130,12 @@ def test_auto_takes_flash_for_chains_where_a_step_is_faster_with_it(
 ) -> None:
     installed("triton", "flash_attn")
     found = Attentions("auto", model("cuda"))
-    assert found.of([CHAIN]) == "triton"  # until something is measured
+    assert found.of([CHAIN])[0] == "triton"  # until something is measured
     found.settle({"triton": 2.0, "flash": flash}.__getitem__)
-    assert (found.of([CHAIN]), found.of([TREE]), found.of([CHAIN, TREE])) == (winner, "triton", "triton")
-    assert found.kinds(1) == [winner]
-    assert set(found.kinds(9)) == {winner, "triton"}
+    kinds = ([CHAIN], [ROW, ROW], [TREE], [CHAIN, TREE], [CHAIN, CHAIN])
+    assert [found.of(trees)[0] for trees in kinds] == [winner, winner, "triton", "triton", "triton"]
+    assert {steps.attention for steps in found.steps(1, 4)} == {winner}
+    assert {steps.attention for steps in found.steps(9, 4)} == {winner, "triton"}
     loser = "triton" if winner == "flash" else "flash"
     assert f"{max(2.0, flash) / min(2.0, flash):.2f} × {loser}" in found.report()["why"]
 
@@ -132,10 +169,31 @@ def test_heads_that_are_too_large_fall_back_unless_asked_for(installed: Callable
     shapes = {0: (2, 512, 512)}
     auto, named = Attentions("auto", model("cuda")), Attentions("triton", model("cuda"))
     auto.check_shapes(shapes)
-    assert auto.of([TREE]) == "reference"
+    assert auto.of([TREE]) == ("reference", False)
     assert "heads of 512" in auto.report()["why"]
     with pytest.raises(EnvironmentRefused, match="heads of up to 256"):
         named.check_shapes(shapes)
+
+
+def test_every_step_that_may_come_is_one_that_graphs_are_captured_for(installed: Callable[..., None]) -> None:
+    """By trees of all sizes, of one sequence or several, with and without flash-attn, at any ratio of heads."""
+    installed("triton", "flash_attn")
+    rng = random.Random(0)
+    for group, flash in itertools.product((1, 4, 7, 32), (1.0, 3.0)):
+        found = Attentions("auto", model("cuda"))
+        found.check_shapes({0: (2, 64, 64)}, {0: 2 * group})
+        found.settle({"triton": 2.0, "flash": flash}.__getitem__)
+        for _ in range(60):
+            most, slots = rng.choice((1, 2, 9, 40)), rng.choice((1, 5))
+            trees = [random_tree(rng, 0, 9, rng.randint(1, most)) for _ in range(rng.randint(1, slots))]
+            widest = max(map(len, trees))
+            attention, tall = found.of(trees)
+            assert any(
+                (steps.attention, steps.tall) == (attention, tall)
+                and steps.fewest <= widest <= steps.widest
+                and len(trees) <= steps.sequences
+                for steps in found.steps(most, slots)
+            ), (attention, tall, widest, found.steps(most, slots))
 
 
 def test_a_chain_is_known_by_its_parents() -> None:
@@ -147,8 +205,7 @@ def test_a_chain_is_known_by_its_parents() -> None:
 @pytest.mark.parametrize("cells", [4, 5, 6, 9])
 def test_a_single_row_sees_no_further_back_than_its_window(cells: int) -> None:
     torch.manual_seed(0)
-    window, one = 5, torch.zeros(1, 1, dtype=torch.int64)
-    see = Visibility(torch.tensor([cells - 1]), one, torch.ones(1, 1, 1, dtype=torch.bool), cells)
+    window, see = 5, seen({0: 1}, [cells - 1])
     query, key, value = torch.randn(1, 2, 1, 8), torch.randn(1, 2, cells, 8), torch.randn(1, 2, cells, 8)
     near = torch.nn.functional.scaled_dot_product_attention(query, key[:, :, -window:], value[:, :, -window:])
     torch.testing.assert_close(ReferenceAttention(see)(query, key, value, None, window), near.transpose(1, 2))

@@ -14,6 +14,7 @@ from specbench.engine import checks
 from specbench.engine.attention import choice
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import UnsupportedAttention
+from specbench.engine.attention.masks import Masks
 from specbench.engine.engine import Engine
 
 
@@ -78,8 +79,8 @@ class _SeesSiblings(ReferenceAttention):
 
     def __init__(self, visibility: Any) -> None:
         super().__init__(visibility)
-        rows = visibility.depth.shape[-1]
-        self._see = replace(visibility, rows=torch.ones(rows, rows).tril().bool()[None])
+        rows = len(visibility.depth)
+        self._masks = Masks(replace(visibility, rows=torch.ones(rows, rows).tril().bool()))
 
 
 @pytest.mark.parametrize("wrong", [_WrongScale, _SeesSiblings])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from hypothesis import given, settings
@@ -11,6 +11,7 @@ from models_tiny import attached, prompt, tiny_llama
 from torch import Tensor
 
 from specbench.decoding.tree import TokenTree
+from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import TorchOps, accept_path, ancestors
 from specbench.engine.step import _behind
 
@@ -53,61 +54,82 @@ def oracle(case: Case) -> list[int]:
     return best
 
 
-def padded(slots: list[Case], spare: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(tokens, parents, accept, next_token) [S, Q] with at least ``spare`` padding rows in each slot.
+def laid(cases: list[Case], spare: int, holes: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Layout]:
+    """(tokens, parents, accept, next_token) [N] and their layout, with ``spare`` rows of padding behind all.
 
-    Padding rows hold tokens that would match, so that only their flags keep them out.
+    Padding rows hold tokens that would match, so that only their flags keep them out. Between two cases, ``holes``
+    slots have no rows.
     """
-    width = max(len(case.tokens) for case in slots) + spare
-    tokens, parents, accept, following = [], [], [], []
-    for case in slots:
-        rows = len(case.tokens)
-        fill = width - rows
-        tokens.append(case.tokens + [case.next_token[0]] * fill)
-        parents.append([0, *case.parents[1:], *range(rows, width)])
-        accept.append(case.accept + [False] * fill)
-        following.append(case.next_token + [case.next_token[0]] * fill)
-    return torch.tensor(tokens), torch.tensor(parents), torch.tensor(accept), torch.tensor(following)
+    tokens, parents, accept, following, slot_of = [], [], [], [], []
+    slots = 1 + (holes + 1) * (len(cases) - 1)
+    first, count = [0] * slots, [0] * slots
+    for at, case in enumerate(cases):
+        slot = at * (holes + 1)
+        first[slot], count[slot] = len(tokens), len(case.tokens)
+        parents += [len(tokens) + max(0, parent) for parent in case.parents]
+        slot_of += [slot] * len(case.tokens)
+        tokens, accept, following = tokens + case.tokens, accept + case.accept, following + case.next_token
+    for _ in range(spare):
+        parents.append(len(tokens))
+        slot_of.append(slots)
+        tokens.append(following[0])
+        accept.append(False)
+        following.append(following[0])
+    fields = [torch.tensor(field) for field in (tokens, parents, accept, following)]
+    ints = [torch.tensor(field, dtype=torch.int32) for field in (slot_of, first, count)]
+    return fields[0], fields[1], fields[2], fields[3], Layout(*ints, torch.zeros(0, 2, dtype=torch.int32))
+
+
+several = given(slots=st.lists(cases(), min_size=1, max_size=4), spare=st.integers(0, 5), holes=st.integers(0, 2))
 
 
 @settings(max_examples=60, deadline=None)
-@given(slots=st.lists(cases(), min_size=1, max_size=4), spare=st.integers(0, 5))
-def test_ancestors_equal_a_walk_to_the_root(slots: list[Case], spare: int) -> None:
-    _, parents, _, _ = padded(slots, spare)
+@several
+def test_ancestors_equal_a_walk_to_the_root(slots: list[Case], spare: int, holes: int) -> None:
+    _, parents, _, _, _ = laid(slots, spare, holes)
     reach = ancestors(parents)
-    rows = parents.shape[1]
-    for slot, family in enumerate(parents.tolist()):
-        for row in range(rows):
-            expected, at = {row}, row
-            while family[at] != at:
-                at = family[at]
-                expected.add(at)
-            assert set(reach[slot, row].nonzero().flatten().tolist()) == expected
+    family = parents.tolist()
+    for row in range(len(family)):
+        expected, at = {row}, row
+        while family[at] != at:
+            at = family[at]
+            expected.add(at)
+        assert set(reach[row].nonzero().flatten().tolist()) == expected
 
 
 @settings(max_examples=60, deadline=None)
-@given(slots=st.lists(cases(), min_size=1, max_size=4), spare=st.integers(0, 5))
-def test_accept_path_equals_a_recursive_walk(slots: list[Case], spare: int) -> None:
-    tokens, parents, accept, following = padded(slots, spare)
-    path, bonus = accept_path(tokens, parents, accept, ancestors(parents), following)
-    for slot, case in enumerate(slots):
-        expected = oracle(case)
-        assert path[slot].nonzero().flatten().tolist() == expected
+@several
+def test_acceptance_equals_a_recursive_walk(slots: list[Case], spare: int, holes: int) -> None:
+    tokens, parents, accept, following, layout = laid(slots, spare, holes)
+    ops = TorchOps()
+    ancestry = ops.ancestry(parents, layout)
+    taken, _ = accept_path(tokens, parents, accept, ancestry.rows, following, layout)
+    count, path, bonus = ops.accept(tokens, parents, accept, ancestry, following, layout)
+    left = set(range(len(count)))
+    for at, case in enumerate(slots):
+        slot = at * (holes + 1)
+        left.remove(slot)
+        expected, first, rows = oracle(case), int(layout.first[slot]), len(case.tokens)
+        assert taken[first : first + rows].nonzero().flatten().tolist() == expected
         assert int(bonus[slot]) == case.next_token[expected[-1]]
+        assert int(count[slot]) == len(expected)
+        assert path[first : first + rows].tolist() == [*expected, *range(len(expected), rows)]
+    assert not taken[len(taken) - spare :].any()
+    assert not any(count[slot] for slot in left)
 
 
 def test_a_chain_of_the_largest_size_sees_all_before_it() -> None:
     rows = 512
-    parents = (torch.arange(rows) - 1).clamp_min(0)[None]
-    assert torch.equal(ancestors(parents)[0], torch.ones(rows, rows).tril().bool())
+    parents = (torch.arange(rows) - 1).clamp_min(0)
+    assert torch.equal(ancestors(parents), torch.ones(rows, rows).tril().bool())
 
 
 def test_the_deeper_of_two_equal_siblings_wins() -> None:
     # rows 1 and 2 are both right; only 2 has a right child
-    tokens, parents = torch.tensor([[9, 4, 4, 7]]), torch.tensor([[0, 0, 0, 2]])
-    following = torch.tensor([[4, 8, 7, 5]])
-    path, bonus = accept_path(tokens, parents, torch.ones(1, 4).bool(), ancestors(parents), following)
-    assert path[0].tolist() == [True, False, True, True]
+    case = Case([9, 4, 4, 7], [-1, 0, 0, 2], [True] * 4, [4, 8, 7, 5])
+    tokens, parents, accept, following, layout = laid([case], 0)
+    path, bonus = accept_path(tokens, parents, accept, ancestors(parents), following, layout)
+    assert path.tolist() == [True, False, True, True]
     assert bonus.tolist() == [5]
 
 
@@ -130,11 +152,20 @@ def test_of_equally_good_tokens_who_looks_at_the_best_gets_the_same_as_who_does_
 
 
 def test_a_tree_behind_a_prompt_stands_by_its_depth_and_sees_all_of_the_prompt() -> None:
-    # Two branches, of one row and of two, under the last of three tokens.
-    ancestry = TorchOps().ancestry(torch.tensor([[0, 0, 0, 2]]))
-    tokens, whole, lengths = _behind(torch.tensor([[7, 8]]), torch.tensor([[9, 1, 2, 3]]), ancestry, torch.tensor([5]))
-    assert tokens.tolist() == [[7, 8, 9, 1, 2, 3]]
-    assert whole.depth.tolist() == [[0, 1, 2, 3, 3, 4]]
-    assert lengths.tolist() == [7]
+    # Two branches, of one row and of two, under the last of three tokens, in the second of three slots.
+    tokens, parents, _, _, layout = laid([Case([9, 1, 2, 3], [-1, 0, 0, 2], [True] * 4, [0] * 4)], 0)
+    layout = replace(
+        layout,
+        slot=torch.ones(4, dtype=torch.int32),
+        first=torch.zeros(3, dtype=torch.int32),
+        count=torch.tensor([0, 4, 0], dtype=torch.int32),
+        groups=(Group(slice(1, 2), slice(0, 4), 9),),
+    )
+    ancestry = TorchOps().ancestry(parents, layout)
+    found, longer, behind = _behind(torch.tensor([7, 8]), tokens, ancestry, layout)
+    assert found.tolist() == [7, 8, 9, 1, 2, 3]
+    assert longer.depth.tolist() == [0, 1, 2, 3, 3, 4]
+    assert (behind.slot.tolist(), behind.count.tolist()) == ([1] * 6, [0, 6, 0])
+    assert behind.groups == (Group(slice(1, 2), slice(0, 6), 11),)
     seen = ["100000", "110000", "111000", "111100", "111010", "111011"]
-    assert ["".join(str(int(sees)) for sees in row) for row in whole.rows[0]] == seen
+    assert ["".join(str(int(sees)) for sees in row) for row in longer.rows] == seen
