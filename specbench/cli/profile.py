@@ -74,11 +74,11 @@ def profile(plan: ProfilePlan, as_json: bool = options.JSON) -> None:
 
 
 def _settings(plan: ProfilePlan) -> Settings:
+    from specbench.engine import MAX_ROWS
     from specbench.hardware.profile import CONTEXTS, ROWS, SECONDS, SLOTS, Settings
-    from specbench.runner.methods import ROW_LIMIT
 
     return Settings(
-        rows=ROWS if plan.rows is None else _counts("--rows", plan.rows, ROW_LIMIT, add=1),
+        rows=ROWS if plan.rows is None else _counts("--rows", plan.rows, MAX_ROWS, add=1),
         contexts=CONTEXTS if plan.contexts is None else _counts("--contexts", plan.contexts),
         slots=SLOTS if plan.slots is None else _counts("--slots", plan.slots, add=1),
         clip=plan.contexts is None,

@@ -64,6 +64,11 @@ class TokenTree:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether each row hangs under the one before it."""
+        return all(parent == row - 1 for row, parent in enumerate(self.parents))
+
     @classmethod
     def chain(
         cls, tokens: Sequence[int], *, drafts_only: bool = False, origins: str | Sequence[str] = "draft"

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.engine.engine import MAX_ROWS as MAX_ROWS
+    from specbench.engine.buckets import MAX_ROWS as MAX_ROWS
+    from specbench.engine.buckets import scratch_cells as scratch_cells
     from specbench.engine.engine import Engine as Engine
-    from specbench.engine.graphs import ROW_BUCKETS as ROW_BUCKETS
     from specbench.engine.graphs import settle as settle
     from specbench.engine.head_pass import HeadPass as HeadPass
     from specbench.engine.head_rows import HeadRows as HeadRows

@@ -23,7 +23,6 @@ _PREFIX = 12
 _PARENTS = (-1, 0, 0, 1, 2, 3)
 _BRANCHES = ((0, 1, 3, 5), (0, 2, 4))
 _ATTEMPTS = 3
-PROBE_CELLS = 32  # cache cells that the probe needs, its tree padded to a row bucket
 # Relative error between two orders of the same arithmetic. Half precisions leave room for what depth amplifies; a wrong
 # mask, position or scale moves the logits by about their own size.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}

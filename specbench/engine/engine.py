@@ -17,15 +17,15 @@ from specbench.engine import checks, compiled, graphs, pack, products
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions, Steps
 from specbench.engine.attention.interface import Calls
+from specbench.engine.buckets import MAX_ROWS, ROW_BUCKETS, row_bucket, scratch_cells
 from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
-from specbench.engine.graphs import ROW_BUCKETS, StepGraph, StepGraphs, row_bucket
+from specbench.engine.graphs import StepGraph, StepGraphs
 from specbench.engine.ops import TorchOps
 from specbench.engine.pack import Batch, Outcome, Shape
 from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
 from specbench.engine.step import Kind, Mark, Program, unmarked
 
-MAX_ROWS = ROW_BUCKETS[-1]
 CALIBRATION_CONTEXT = 512  # cached tokens of the steps that :meth:`Engine.step_seconds` times
 _TIMED = 5  # of each
 PREFILL_CHUNK = 1024  # rows of one prefill forward; bounds the dense mask to chunk × context
@@ -110,10 +110,7 @@ class Engine:
             self.attentions.check_shapes(shapes, calls.heads)
             self._program = Program(model, self.attentions.ops())
             self.sampling = self._sampling
-            # A last tree that starts at the capacity, in a bucket that may be one of the few that are tried for one
-            # row; and the cell where padding goes.
-            scratch = max(row_bucket(self._max_rows), checks.PROBE_CELLS) + 1
-            self.cache = StaticCache(shapes, slots, capacity + scratch, model.dtype, self.device)
+            self.cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, self.device)
             checks.check_forward(model, self._probe, self.native_attention)
         except BaseException as error:
             self.close()
@@ -416,7 +413,7 @@ class Engine:
         shape = Shape(len(tree), self.slots)
         out, hidden = self._plain.run(
             self._packed(batch, shape), shape, kind, self.cache, self.attentions.backend("reference"),
-            groups=batch.groups(self._cached), head=before, commit=False,
+            groups=batch.prompt(self._cached), head=before, commit=False,
         )  # fmt: skip
         outcome = Outcome(out.cpu().numpy(), shape, top_k)
         return self._commit(slot, start + len(head), tree, outcome.result(slot, tree, 0, hidden))

@@ -21,27 +21,18 @@ from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree
 from specbench.engine import pack
 from specbench.engine.attention.choice import Steps
+from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.step import Kind
 
 #: Takes the work to capture, returns what replays it. The work has run at least once when it returns.
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 
-#: Row counts that steps are padded to, one graph each; which of them are used is measured (:meth:`StepGraphs.tune`).
-ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-#: Numbers of sequences that a method's own work is captured for.
-SLOT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 #: Buckets that are tried in place of one row: a matrix product of a few rows can be faster than one of one.
 _FEW = 16
 _TIMED = 9  # replays behind one measured step time
 #: A larger bucket is taken only where it is faster by more than timing noise: other rows are other products, whose
 #: rounding, in half precision, can be another text.
 _WORTH = 1.03
-
-
-def row_bucket(rows: int) -> int:
-    """The row count that ``rows`` rows are padded to, before any measurement; above the largest its next multiple."""
-    largest = ROW_BUCKETS[-1]
-    return next((bucket for bucket in ROW_BUCKETS if bucket >= rows), -(-rows // largest) * largest)
 
 
 class CaptureFailed(EnvironmentRefused):

@@ -8,7 +8,7 @@ device, so the round is captured in a CUDA graph where steps are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ from specbench.common import EnvironmentRefused
 from specbench.decoding import Target
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions
+from specbench.engine.buckets import SLOT_BUCKETS
 from specbench.engine.cache import LayerShape, StaticCache
-from specbench.engine.graphs import SLOT_BUCKETS, settle
+from specbench.engine.graphs import settle
 from specbench.engine.head_rows import HeadRows, Surroundings
-from specbench.engine.layout import Layout
+from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import Ancestry, Ops, TorchOps
 from specbench.engine.products import Linears, kind_for
 
@@ -291,7 +292,10 @@ class HeadPass:
             # Not by pointer jumping over a thousand rows: a text is a chain.
             reach = torch.ones(count, count, dtype=torch.bool, device=self._device).tril_()
             order = Ancestry(torch.arange(count, device=self._device), reach)
+            layout = Layout.even(1, count, self._device)
+            layout = replace(layout, groups=(Group(slice(0, 1), slice(0, count), end, causal=True),))
             around = self._around(TorchOps(), "reference", slice(slot, slot + 1), end)
+            around = replace(around, even=_always(layout))
             self._read(HeadRows.of_text(around, order, ids, theirs[None], length, new, ids[:, -1]))
             seat.length = end
 
@@ -316,3 +320,7 @@ class HeadPass:
 
 def _bound(work: Callable[[int], None], slots: int) -> Callable[[], None]:
     return lambda: work(slots)
+
+
+def _always(layout: Layout) -> Callable[[int, int], Layout]:
+    return lambda slots, rows: layout

@@ -23,11 +23,13 @@ class Group(NamedTuple):
         slots: whose.
         rows: theirs among those of the forward.
         extent: cells that can be visible to one of them, from 0; None is all, and the mask hides the rest.
+        causal: of one slot, whose rows are known to be a chain.
     """
 
     slots: slice
     rows: slice
     extent: int | None
+    causal: bool = False
 
 
 @dataclass(frozen=True)

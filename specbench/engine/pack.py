@@ -78,6 +78,11 @@ class Batch:
         slots = list(self.trees)
         return groups_of(slots, [len(tree) for tree in self.trees.values()], [lengths[slot] for slot in slots])
 
+    def prompt(self, lengths: Sequence[int]) -> tuple[Group, ...]:
+        """The same of a prompt's last rows, which are usually a chain as all before them."""
+        (group,), (tree,) = self.groups(lengths), self.trees.values()
+        return (group._replace(causal=tree.is_chain),)
+
 
 class Fields(NamedTuple):
     """The parts of a step's input, as views. N rows, S slots."""

@@ -5,7 +5,7 @@ The same code runs eagerly, on exact shapes, and under capture, on the shapes of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from specbench.decoding.tree import COMPUTED
 from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, Visibility
+from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import Ancestry, Ops
@@ -52,6 +53,43 @@ def tapped(layers: Sequence[nn.Module], taps: Sequence[int]) -> Iterator[list[Te
     finally:
         for handle in handles:
             handle.remove()
+
+
+_HEAD_ROWS = ROW_BUCKETS[-1]  # rows whose logits exist at a time
+
+
+class HeadInChunks:
+    """Logits of the rows of a forward, some at a time: all at once are larger than the weights where rows are many.
+
+    A model's own code between its layers and its logits is run for each chunk, on what the layers put out the first
+    time, so that a scale or a cap on logits stays.
+
+    Args:
+        model: a transformers causal LM.
+        arguments: of its forward, without ``logits_to_keep``.
+        kept: rows at the end whose logits are wanted.
+    """
+
+    def __init__(self, model: Any, arguments: Mapping[str, Any], kept: int) -> None:
+        self._model, self._arguments = model, arguments
+        self._rows = range(arguments["input_ids"].shape[1])[-kept:]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """[1, up to 512, V], in the order of the rows."""
+        if len(self._rows) <= _HEAD_ROWS:
+            yield self._model(**self._arguments, logits_to_keep=len(self._rows)).logits
+            return
+        base, found = self._model.base_model, []
+        hook = base.register_forward_hook(lambda *given: found.append(given[-1]))
+        device = self._arguments["input_ids"].device
+        try:
+            for start in range(self._rows.start, self._rows.stop, _HEAD_ROWS):
+                rows = torch.arange(start, min(start + _HEAD_ROWS, self._rows.stop), device=device)
+                yield self._model(**self._arguments, logits_to_keep=rows).logits
+                base.__dict__["forward"] = lambda *_, **__: found[0]
+        finally:
+            base.__dict__.pop("forward", None)
+            hook.remove()
 
 
 MakeBackend = Callable[[Visibility], Backend]
@@ -130,10 +168,15 @@ class Program:
         fields = pack.split(packed, shape, groups)
         layout = fields.layout
         ancestry = self.ops.ancestry(fields.parents, layout)
-        logits, hidden = self._forward(fields, ancestry, cache, backend, head, mark, taps=kind.taps)
         lengths = fields.lengths if head is None else fields.lengths + len(head)
-        positions = layout.of_rows(lengths) + ancestry.depth
-        next_token, top = self._choose(logits, positions[None] + 1, kind)
+        positions = (layout.of_rows(lengths) + ancestry.depth)[None] + 1
+        with self._forward(fields, ancestry, cache, backend, head, mark, kind.taps) as (logits, outputs):
+            chosen, row = [], 0
+            for some in logits:
+                chosen.append(self._choose(some, positions[:, row : row + some.shape[1]], kind))
+                row += some.shape[1]
+        hidden = torch.cat(outputs, dim=-1) if kind.taps else None
+        next_token, top = _joined(chosen)
         if kind.forced:
             next_token = torch.where(fields.forced == COMPUTED, next_token, fields.forced)
         mark("forward")
@@ -146,6 +189,7 @@ class Program:
             hidden = _along(hidden[0], path, layout)
         return pack.join(next_token[0], path, count, bonus, top), hidden
 
+    @torch.inference_mode()
     def logits(
         self,
         packed: Tensor,
@@ -159,9 +203,10 @@ class Program:
         """Logits [N, V]; nothing chosen and nothing committed. For the checks at load time."""
         fields = pack.split(packed, shape, groups)
         ancestry = self.ops.ancestry(fields.parents, fields.layout)
-        return self._forward(fields, ancestry, cache, backend, None, unmarked, calls)[0][0]
+        with self._forward(fields, ancestry, cache, backend, None, unmarked, calls=calls) as (logits, _):
+            return torch.cat(list(logits), dim=1)[0]
 
-    @torch.inference_mode()
+    @contextmanager
     def _forward(
         self,
         fields: pack.Fields,
@@ -170,10 +215,10 @@ class Program:
         backend: MakeBackend,
         head: Tensor | None,
         mark: Mark,
-        calls: Calls | None = None,
         taps: tuple[int, ...] = (),
-    ) -> tuple[Tensor, Tensor | None]:
-        """(logits [1, N, V], tapped layers [1, head + N, taps × hidden size])."""
+        calls: Calls | None = None,
+    ) -> Iterator[tuple[HeadInChunks, list[Tensor]]]:
+        """(logits [1, N, V] in chunks, tapped layers [1, head + N, hidden size]); the latter are there afterwards."""
         tokens, layout = fields.tokens.long(), fields.layout
         kept = len(tokens)
         if head is not None:
@@ -182,25 +227,36 @@ class Program:
         cache.aim(layout, fields.lengths, self.ops)
         step = backend(Visibility(layout, fields.lengths, ancestry.depth, ancestry.rows))
         mark("build")
+        arguments = {
+            "input_ids": tokens[None],
+            "position_ids": positions[None].long(),
+            "past_key_values": cache,
+            "use_cache": True,
+            "step": step,
+            "calls": calls,
+        }
         with tapped(self._layers, taps) as outputs:
-            logits = self._model(
-                input_ids=tokens[None],
-                position_ids=positions[None].long(),
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=kept,
-                step=step,
-                calls=calls,
-            ).logits
-        return logits, torch.cat(outputs, dim=-1) if taps else None
+            yield HeadInChunks(self._model, arguments, kept), outputs
 
-    def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> Chosen:
         """Next token [1, N] of every row, and (scores, ids) [1, N, k] where they are wanted."""
         if not kind.top_k:
             return self.ops.choose(logits, positions, kind.sampling), None
         chosen = scores(logits, positions, kind.sampling)
         best, ids = chosen.topk(kind.top_k, dim=-1)
         return chosen.argmax(-1), (best, ids)
+
+
+Chosen = tuple[Tensor, tuple[Tensor, Tensor] | None]  # next tokens [1, n], and (scores, ids) [1, n, k]
+
+
+def _joined(chosen: Sequence[Chosen]) -> Chosen:
+    """What was chosen in chunks, in one."""
+    if len(chosen) == 1:
+        return chosen[0]
+    tops = [top for _, top in chosen if top is not None]
+    top = (torch.cat([best for best, _ in tops], dim=1), torch.cat([ids for _, ids in tops], dim=1)) if tops else None
+    return torch.cat([next_token for next_token, _ in chosen], dim=1), top
 
 
 def _along(hidden: Tensor, path: Tensor, layout: Layout) -> Tensor:
@@ -218,9 +274,9 @@ def _behind(head: Tensor, tokens: Tensor, ancestry: Ancestry, layout: Layout) ->
     reach[before:, before:] = ancestry.rows
     depth = torch.cat([torch.arange(before, device=head.device), before + ancestry.depth])
     assert layout.groups is not None
-    ((slots, group_rows, extent),) = layout.groups
-    assert extent is not None
-    group = Group(slots, slice(0, before + group_rows.stop), extent + before)
+    (group,) = layout.groups
+    assert group.extent is not None
+    group = group._replace(rows=slice(0, before + rows), extent=group.extent + before)
     longer = replace(
         layout,
         slot=torch.cat([layout.slot[:1].expand(before), layout.slot]),

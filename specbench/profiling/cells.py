@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench.common import EnvironmentRefused, UsageError
-from specbench.engine import ROW_BUCKETS
+from specbench.engine import scratch_cells
 from specbench.hardware import ModelShape
 from specbench.hardware.profile import LeftOut, Settings, base_context
 
@@ -96,5 +96,4 @@ def within(
 
 def _cache_bytes(shape: ModelShape, rows: int, context: int, slots: int) -> float:
     """Of an engine for such steps, with the scratch cells that it keeps behind the context."""
-    scratch = 2 * next(bucket for bucket in ROW_BUCKETS if bucket >= rows)
-    return slots * (context + scratch) * shape.token_bytes
+    return slots * (context + scratch_cells(rows)) * shape.token_bytes

@@ -11,12 +11,10 @@ from specbench.common.errors import unknown
 from specbench.common.options import names as option_names
 from specbench.common.options import parse
 from specbench.decoding import Decoder, Method
+from specbench.engine import MAX_ROWS
 from specbench.results import BASELINE
 from specbench.results.schema import BASE, SimulatedAcceptance
 from specbench.runner.simulate import parse as parse_simulated
-
-#: The widest tree the engine takes; a plan that drafts more is refused before a model is loaded.
-ROW_LIMIT = 512
 
 
 def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
@@ -179,8 +177,8 @@ def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
 
 
 def _fitting(method: Method) -> Method:
-    if method.max_rows > ROW_LIMIT:
-        raise UsageError(f"{method.label} would draft trees of {method.max_rows} rows; the limit is {ROW_LIMIT}")
+    if method.max_rows > MAX_ROWS:  # before a model is loaded
+        raise UsageError(f"{method.label} would draft trees of {method.max_rows} rows; the limit is {MAX_ROWS}")
     return method
 
 

@@ -14,8 +14,9 @@ from specbench.common import UsageError, registry, yaml
 from specbench.common.errors import one_line, unknown
 from specbench.common.options import names as option_names
 from specbench.decoding import Method
+from specbench.engine import MAX_ROWS
 from specbench.results import BASELINE
-from specbench.runner.methods import ROW_LIMIT, given, labels_of, make_method
+from specbench.runner.methods import given, labels_of, make_method
 
 #: The axis that belongs to the run and not to a method.
 CONCURRENCY = "concurrency"
@@ -164,9 +165,9 @@ def expand(
             named = " ".join([label, *(f"{own[o].option}={value}" for o, value in chosen.items())])
             method = make_method(named, labels[label], {**raw[label], **chosen})
             cell = Cell(method, {o: _typed(method, o, value) for o, value in chosen.items()})
-            (too_large if method.max_rows > ROW_LIMIT else cells).append(cell)
+            (too_large if method.max_rows > MAX_ROWS else cells).append(cell)
     if too_large and not cells:
-        raise UsageError(f"every cell would draft trees of over {ROW_LIMIT} rows; choose smaller options")
+        raise UsageError(f"every cell would draft trees of over {MAX_ROWS} rows; choose smaller options")
     baseline = make_method(BASELINE, BASELINE, raw[BASELINE])
     return Grid(baseline, tuple(cells), sequences, tuple(too_large))
 

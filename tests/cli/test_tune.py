@@ -11,8 +11,9 @@ import pytest
 
 from specbench.common import registry
 from specbench.common.options import names
+from specbench.engine import MAX_ROWS
 from specbench.report.terminal.sweep import advice
-from specbench.runner.methods import ROW_LIMIT, make_method
+from specbench.runner.methods import make_method
 
 RUN = {
     "task": {"name": "humaneval"},
@@ -36,7 +37,7 @@ def test_a_list_holds_the_default_and_nothing_that_cannot_run(name: str) -> None
         assert known[option] == option  # long names
         assert usual[option] in values
         for value in values:
-            assert make_method(name, name, {option: value}).max_rows <= ROW_LIMIT
+            assert make_method(name, name, {option: value}).max_rows <= MAX_ROWS
 
 
 def rows(*changes: dict[str, Any]) -> pd.DataFrame:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding.tree import TokenTree
-from specbench.engine.attention import choice
-from specbench.engine.attention.backends import FlashAttention, ReferenceAttention
-from specbench.engine.attention.choice import Attentions, is_chain
+from specbench.engine.attention import backends, choice
+from specbench.engine.attention.backends import FlashAttention, ReferenceAttention, causal_mask
+from specbench.engine.attention.choice import Attentions
 from specbench.engine.attention.interface import Visibility
 from specbench.engine.ops import TorchOps
 from specbench.engine.pack import Batch, Shape, fill, split
@@ -99,6 +99,46 @@ def test_rows_that_only_the_device_knows_attend_as_those_that_the_host_knows(win
     torch.testing.assert_close(found[:, :11], known[:, :11])
     assert not known[:, 11:].any()
     assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("window", [None, 5, 40])
+@pytest.mark.parametrize("length", [0, 7])
+def test_a_prompt_without_a_mask_attends_as_with_one(length: int, window: int | None) -> None:
+    torch.manual_seed(0)
+    see = seen({1: 6}, [3, length])
+    (group,) = see.layout.groups or ()
+    bare = replace(see, layout=replace(see.layout, groups=(group._replace(causal=True),)))
+    query, key, value = torch.randn(1, 6, 6, 16), torch.randn(2, 2, 20, 16), torch.randn(2, 2, 20, 16)
+    with_mask, without = (ReferenceAttention(each)(query, key, value, None, window) for each in (see, bare))
+    torch.testing.assert_close(without, with_mask)
+    assert (causal_mask(bare.layout.groups[0], window, query) is not None) == (length == 0 and window != 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("causal", [True, False], ids=["chain", "tree"])
+def test_a_prefill_on_a_gpu_gets_a_fused_kernel(
+    causal: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch has none there for a dense mask with grouped heads: then all scores would be written to memory."""
+    found: list[tuple[Any, int, int, bool]] = []
+
+    def watched(query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Any, enable_gqa: bool, **_: Any) -> Tensor:
+        found.append((attn_mask, query.shape[1], key.shape[1], enable_gqa))
+        return query
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
+    see = seen({1: 6}, [3, 7])
+    (group,) = see.layout.groups or ()
+    see = replace(see, layout=replace(see.layout, groups=(group._replace(causal=causal),)))
+    query, key = torch.zeros(1, 6, 6, 16, dtype=dtype), torch.zeros(2, 2, 20, 16, dtype=dtype)
+    ReferenceAttention(see)(query, key, key, None, None)
+    ((mask, heads, kv_heads, grouped),) = found
+    if causal:
+        assert isinstance(mask, backends.CausalBias)
+        assert (mask.seq_len_q, mask.seq_len_kv) == (6, 13)
+    flash = causal and dtype is torch.bfloat16
+    assert (heads == kv_heads, grouped) == (not flash, flash)
 
 
 def model(device: str, dtype: torch.dtype = torch.bfloat16) -> Any:
@@ -197,9 +237,9 @@ def test_every_step_that_may_come_is_one_that_graphs_are_captured_for(installed:
 
 
 def test_a_chain_is_known_by_its_parents() -> None:
-    assert is_chain(CHAIN)
-    assert is_chain(TokenTree.chain([4]))
-    assert not is_chain(TREE)
+    assert CHAIN.is_chain
+    assert TokenTree.chain([4]).is_chain
+    assert not TREE.is_chain
 
 
 @pytest.mark.parametrize("cells", [4, 5, 6, 9])

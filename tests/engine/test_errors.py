@@ -11,7 +11,8 @@ from models_tiny import attached, autoregressive, prompt, tiny_llama
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding.tree import TokenTree
 from specbench.engine import engine as engine_module
-from specbench.engine.engine import MAX_ROWS, Engine
+from specbench.engine.buckets import MAX_ROWS
+from specbench.engine.engine import Engine
 
 VOCAB = 97
 CAPACITY = 40

@@ -13,6 +13,7 @@ from recorded import recorded_capture
 
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine import graphs as graphs_
+from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 
@@ -113,6 +114,6 @@ def test_any_trees_in_any_slots_are_as_alone_and_as_ar(
         hook.remove()
     assert [done[number] for number in range(len(texts))] == answers
     if graphs:  # a replay calls no layer; a capture does, on the bucket
-        assert {seen for seen, _ in rows} <= {*graphs_.ROW_BUCKETS, *map(len, texts)}
+        assert {seen for seen, _ in rows} <= {*ROW_BUCKETS, *map(len, texts)}
     else:
         assert all(seen == asked for seen, asked in rows)

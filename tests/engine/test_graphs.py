@@ -19,8 +19,9 @@ from recorded import recorded_capture
 from specbench.common.errors import EnvironmentRefused
 from specbench.decoding.tree import COMPUTED, TokenTree
 from specbench.engine import graphs
+from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.engine import Engine
-from specbench.engine.graphs import ROW_BUCKETS, CaptureFailed, cuda_capture
+from specbench.engine.graphs import CaptureFailed, cuda_capture
 
 VOCAB = 97
 TOKENS = 12
@@ -189,7 +190,7 @@ def test_few_captures_cover_many_slots(model: Any, monkeypatch: pytest.MonkeyPat
                 counts.pop()
             trees = [TokenTree.chain([0] * count) for count in counts]
             attention, tall = engine.attentions.of(trees)
-            assert (graphs.row_bucket(sum(counts)), engine._kind(attention, tall, 0, (), False)) in captured
+            assert (row_bucket(sum(counts)), engine._kind(attention, tall, 0, (), False)) in captured
 
 
 def test_one_row_is_tried_in_larger_buckets_even_if_no_tree_is_larger(model: Any) -> None:

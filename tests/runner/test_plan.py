@@ -12,9 +12,8 @@ from known import refusal
 
 from specbench.common.errors import UsageError
 from specbench.common.options import given
-from specbench.engine.engine import MAX_ROWS
 from specbench.engine.sampler import Sampling
-from specbench.runner.methods import ROW_LIMIT, plan_methods, runnable
+from specbench.runner.methods import plan_methods, runnable
 from specbench.runner.plan import Plan
 from specbench.runner.resolving import Resolved
 from specbench.runner.tasks import plan_tasks
@@ -103,7 +102,7 @@ def test_what_is_set_beside_a_preset_wins_by_whatever_name_and_order(window: str
         ("jf", ["preset=M", "n=4", "block_size=5"], ["block_size", "twice"]),
         ("jf", ["preset=released", "num_blocks=3"], ["variant=released", "num_blocks 1 or 2"]),
         ("jf", ["preset=M", "blocksize=5"], ["option of jf 'blocksize'", "block_size"]),
-        ("jf", ["n=512", "preset=MR"], ["jf", "rows", "512"]),
+        ("jf", ["n=512", "pool=16", "preset=MR"], ["jf", "rows", "4608"]),
     ],
 )
 def test_a_wrong_preset_is_one_line(name: str, settings: list[str], parts: list[str]) -> None:
@@ -141,8 +140,6 @@ def test_the_largest_tree_of_a_plan_is_that_of_its_widest_method() -> None:
         ("ar", "ar", True), ("jacobi", "jacobi", True), ("jacobi#2", "jacobi", True),
     ]  # fmt: skip
     assert plan.specs()[2].options["block_size"] == 32
-    # Two numbers because a plan must be checked without torch.
-    assert ROW_LIMIT == MAX_ROWS
     (task,) = plan_tasks(["humaneval"], ["humaneval.style=completion"])
     assert (task.card.name, task.options.style) == ("humaneval", "completion")
     assert plan_tasks(["humaneval"], [])[0].options.style == "auto"

@@ -11,7 +11,7 @@ import pytest
 from known import refusal
 
 from specbench.common.errors import UsageError
-from specbench.runner.methods import ROW_LIMIT
+from specbench.engine import MAX_ROWS
 from specbench.sweeps.grid import MANY, Grid, expand, read_axes
 
 
@@ -68,10 +68,10 @@ def test_presets_and_too_large_trees_are_cells_apart() -> None:
     options = [cell.method.options.model_dump() for cell in grid.cells]
     assert [(o["window_size"], o["guess_set_size"]) for o in options] == [(3, 15), (20, 15), (3, 10), (20, 10)]
     assert grid.cells[0].values == {"preset": "15/5/15", "window_size": 3}
-    grid = made("jf", "n=64,512", "K=2,4")
+    grid = made("jf", "n=64,512", "K=2,4", settings=["jf.pool=16"])
     assert labels(grid) == ["jf n=64 K=2", "jf n=64 K=4"]
     assert [cell.label for cell in grid.too_large] == ["jf n=512 K=2", "jf n=512 K=4"]
-    assert all(cell.method.max_rows > ROW_LIMIT for cell in grid.too_large)
+    assert all(cell.method.max_rows > MAX_ROWS for cell in grid.too_large)
 
 
 def test_an_aliass_default_gives_way_to_what_is_swept() -> None:
@@ -161,7 +161,7 @@ def test_files_that_are_refused(tmp_path: Path, text: str, says: str) -> None:
         pytest.param("jf", ["n=1:1e12:1"], [], ["1,000,000,000,000 values", "larger STEP"], id="too long"),
         pytest.param("jf", ["n=4", "concurrency=0,1"], [], ["concurrency takes 1 or more, not 0"], id="no sequence"),
         pytest.param("jf", ["n=4", "concurrency=two"], [], ["concurrency takes whole numbers"], id="two"),
-        pytest.param("jf", ["n=400,512"], [], ["every cell", f"over {ROW_LIMIT} rows"], id="all too large"),
+        pytest.param("jf", ["n=400,512"], ["jf.pool=16"], ["every cell", f"over {MAX_ROWS} rows"], id="all too large"),
     ],
 )  # fmt: skip
 def test_refusals(names: str, axes: list[str], settings: list[str], says: list[str]) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 
 from specbench.engine.attention.interface import Visibility
 from specbench.engine.attention.masks import Masks
-from specbench.engine.kernels.tree_attention import tree_attention
 from specbench.engine.layout import Group
 
 
@@ -70,8 +70,11 @@ class ReferenceAttention:
         slots = group.slots.stop - group.slots.start
         mine = query[0, :, group.rows].unflatten(1, (slots, -1)).transpose(0, 1)
         cells = (group.slots, slice(None), slice(0, group.extent))
-        mask = self._masks.of_group(group, window, query.dtype, key.shape[2])
-        return _attend(mine, key[cells], value[cells], mask, scale).transpose(1, 2).flatten(0, 1)[None]
+        keys, values = key[cells], value[cells]
+        mask = causal_mask(group, window, query)
+        if mask is None:
+            mask = self._masks.of_group(group, window, query.dtype, key.shape[2])
+        return _attend(mine, keys, values, mask, scale).transpose(1, 2).flatten(0, 1)[None]
 
     def _padded(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         """The same of rows that only the device knows: as many for each slot as there are in all."""
@@ -85,10 +88,28 @@ class ReferenceAttention:
         return attended.transpose(1, 2)[layout.owner, at][None]
 
 
+def causal_mask(group: Group, window: int | None, query: Tensor) -> CausalBias | None:
+    """The mask of a chain that fills no memory, where torch has a kernel for it: a prompt's, as a rule.
+
+    Torch's fused kernels for CUDA take no dense mask together with grouped heads, and fall back to one that writes
+    all scores to memory.
+    """
+    if not group.causal or group.extent is None or (window is not None and group.extent > window):
+        return None
+    rows = group.rows.stop - group.rows.start
+    # On a CPU the kernel knows causal squares alone.
+    return causal_lower_right(rows, group.extent) if query.is_cuda or rows == group.extent else None
+
+
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    grouped = query.shape[1] != key.shape[1]
+    group = query.shape[1] // key.shape[1]
+    flash = isinstance(mask, CausalBias) and query.dtype in (torch.bfloat16, torch.float16)
+    if group > 1 and query.is_cuda and not flash:
+        # The fused kernels for a dense mask, and for float32, take as many heads of keys as of queries.
+        key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
+        group = 1
     return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=scale, enable_gqa=grouped
+        query, key, value, attn_mask=mask, scale=scale, enable_gqa=group > 1
     )
 
 
@@ -96,8 +117,10 @@ class TritonAttention:
     """Tree attention of one step; its masks are the bits that :class:`specbench.engine.kernels.ops.TritonOps` makes."""
 
     def __init__(self, visibility: Visibility) -> None:
-        self._see = visibility
+        from specbench.engine.kernels.tree_attention import tree_attention  # only where triton is installed
+
+        self._see, self._attention = visibility, tree_attention
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         see = self._see
-        return tree_attention(query, key, value, see.layout, see.lengths, see.rows, see.depth, scale, window)
+        return self._attention(query, key, value, see.layout, see.lengths, see.rows, see.depth, scale, window)

@@ -104,7 +104,7 @@ class Attentions:
         """(the backend, whether its tiles are tall) for a step over ``trees``."""
         most = max(len(tree) for tree in trees)
         # flash-attn's kernel takes one sequence of any length, or one row of each.
-        if self.chain != self.tree and (most == 1 or len(trees) == 1) and all(map(is_chain, trees)):
+        if self.chain != self.tree and (most == 1 or len(trees) == 1) and all(tree.is_chain for tree in trees):
             return self.chain, most > 1
         return self.tree, self.tall([most])
 
@@ -170,11 +170,6 @@ class Attentions:
         """What was chosen, for the records."""
         both = self.chain if self.chain == self.tree else f"{self.chain} for chains, {self.tree} for trees"
         return {"attention": both, "why": self._why, "one_row_s": self._seconds or None}
-
-
-def is_chain(tree: TokenTree) -> bool:
-    """Whether each row hangs under the one before it."""
-    return all(parent == row - 1 for row, parent in enumerate(tree.parents))
 
 
 def _no_triton(model: Any) -> str | None:
