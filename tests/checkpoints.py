@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
@@ -25,3 +27,17 @@ def save(folder: Path, tokenizer: PreTrainedTokenizerFast | None = None) -> Path
     load("config:tiny").model.save_pretrained(folder)
     (tokenizer or byte_tokenizer()).save_pretrained(folder)
     return folder
+
+
+def save_adapter(base: Path, folder: Path) -> Any:
+    """Writes a random adapter for a saved model into a folder, as PEFT does; returns the model that carries it."""
+    from peft import LoraConfig, get_peft_model  # not by those who save models alone
+
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        adapted: Any = get_peft_model(
+            load(str(base)).model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+        )
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
+    adapted.save_pretrained(folder)
+    return adapted

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import os
 import signal
 import time
@@ -16,6 +18,9 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin for work triple the time on a busy machine
 os.environ["HF_HUB_OFFLINE"] = "1"
+# What imports and collection make stays; looking through it for garbage again and again takes longer than a second.
+if gc.isenabled():
+    gc.disable()
 # A shell that puts the tests into the background has them ignore Ctrl-C, and all that they start too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,6 +55,14 @@ def _pace() -> float:
     for turn in range(3000):
         _ = {at: at * turn for at in range(20)}, (ones @ ones).softmax(-1).sum()
     return time.process_time() - before
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Garbage is looked for from here on, and not among what is there already, which outlives all tests."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # some extensions complain of types that are still there at the very end
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -47,7 +47,7 @@ from specbench.tasks.mbpp import rows as mbpp
 from specbench.tasks.mt_bench import task as mt_bench
 from specbench.tasks.prompts import task as prompts
 from specbench.tasks.spec_bench import task as spec_bench
-from specbench.training import answers, checkpoints, trajectory
+from specbench.training import answers, trajectory
 from specbench.training.choose import choose
 from specbench.training.held_out import Figures, Held
 from specbench.training.trajectory import Header
@@ -261,6 +261,8 @@ def conversations(path: Path) -> None:
 
 
 def same_settings(path: Path) -> None:
+    from specbench.training import checkpoints  # transformers' part in it imports PEFT
+
     checkpoints.claim(path.parent, {"lr": 0.1, "seed": 0}, "a jf")
 
 

@@ -14,40 +14,6 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import (
-    BertConfig,
-    BertLMHeadModel,
-    BloomConfig,
-    BloomForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GptOssConfig,
-    GptOssForCausalLM,
-    Lfm2Config,
-    Lfm2ForCausalLM,
-    Llama4ForCausalLM,
-    Llama4TextConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    NemotronConfig,
-    NemotronForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PhimoeConfig,
-    PhimoeForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from specbench.decoding.tree import TokenTree
 from specbench.engine.engine import Engine
@@ -73,49 +39,56 @@ _SIZES: dict[str, Any] = {
 _MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _SLIDING_AND_FULL = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 
-_Recipe = tuple[type, type, dict[str, Any]]
+#: Names of a configuration and of a model of transformers, which imports a family when it is asked for, and sizes.
+_Recipe = tuple[str, str, dict[str, Any]]
 
 # What the engine must run. Sliding windows are shorter than the runs; every family has fewer KV heads than heads.
 SUPPORTED: dict[str, _Recipe] = {
-    "llama": (LlamaConfig, LlamaForCausalLM, {"vocab_size": 97}),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"vocab_size": 131}),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"vocab_size": 300, "num_hidden_layers": 3}),
-    "mistral": (MistralConfig, MistralForCausalLM, {"vocab_size": 101, "sliding_window": WINDOW}),
-    "phi3": (Phi3Config, Phi3ForCausalLM, {"vocab_size": 113, "original_max_position_embeddings": 256}),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", {"vocab_size": 97}),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {"vocab_size": 131}),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {"vocab_size": 300, "num_hidden_layers": 3}),
+    "mistral": ("MistralConfig", "MistralForCausalLM", {"vocab_size": 101, "sliding_window": WINDOW}),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM", {"vocab_size": 113, "original_max_position_embeddings": 256}),
     "gemma3": (
-        Gemma3TextConfig,
-        Gemma3ForCausalLM,
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
         {"vocab_size": 200, "sliding_window": WINDOW, "num_hidden_layers": 4, "layer_types": _SLIDING_AND_FULL}
         | {"query_pre_attn_scalar": 8, "tie_word_embeddings": False},
     ),
-    "mixtral": (MixtralConfig, MixtralForCausalLM, {"vocab_size": 149, **_MOE}),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM", {"vocab_size": 149, **_MOE}),
     "gpt2": (
-        GPT2Config,
-        GPT2LMHeadModel,
+        "GPT2Config",
+        "GPT2LMHeadModel",
         {"vocab_size": 103, "n_embd": 32, "n_layer": 2, "n_head": 4, "tie_word_embeddings": False},
     ),
 }
 
 # What it must refuse, with the words that name the feature.
 REFUSED: dict[str, tuple[_Recipe, str]] = {
-    "soft-capping": ((Gemma2Config, Gemma2ForCausalLM, {"vocab_size": 97}), "softcap"),
-    "sinks": ((GptOssConfig, GptOssForCausalLM, {"vocab_size": 97, **_MOE}), "s_aux"),
-    "old-style": ((BloomConfig, BloomForCausalLM, {"vocab_size": 97, "n_layer": 2, "n_head": 4}), "AttentionInterface"),
+    "soft-capping": (("Gemma2Config", "Gemma2ForCausalLM", {"vocab_size": 97}), "softcap"),
+    "sinks": (("GptOssConfig", "GptOssForCausalLM", {"vocab_size": 97, **_MOE}), "s_aux"),
+    "old-style": (
+        ("BloomConfig", "BloomForCausalLM", {"vocab_size": 97, "n_layer": 2, "n_head": 4}),
+        "AttentionInterface",
+    ),
     "chunked": (
-        (Llama4TextConfig, Llama4ForCausalLM, {"vocab_size": 97, "intermediate_size_mlp": 48, **_MOE}),
+        ("Llama4TextConfig", "Llama4ForCausalLM", {"vocab_size": 97, "intermediate_size_mlp": 48, **_MOE}),
         "chunked_attention",
     ),
-    "hybrid": ((Lfm2Config, Lfm2ForCausalLM, {"vocab_size": 97, "layer_types": ["conv", "full_attention"]}), "conv"),
+    "hybrid": (
+        ("Lfm2Config", "Lfm2ForCausalLM", {"vocab_size": 97, "layer_types": ["conv", "full_attention"]}),
+        "conv",
+    ),
     "window in the mask only": (
-        (PhimoeConfig, PhimoeForCausalLM, {"vocab_size": 97, "sliding_window": WINDOW, **_MOE}),
+        ("PhimoeConfig", "PhimoeForCausalLM", {"vocab_size": 97, "sliding_window": WINDOW, **_MOE}),
         f"sliding window of {WINDOW}",
     ),
-    "keyword arguments dropped": ((NemotronConfig, NemotronForCausalLM, {"vocab_size": 97}), "keyword arguments"),
-    "bidirectional": ((BertConfig, BertLMHeadModel, {"vocab_size": 97}), "differs from the model's own"),
+    "keyword arguments dropped": (("NemotronConfig", "NemotronForCausalLM", {"vocab_size": 97}), "keyword arguments"),
+    "bidirectional": (("BertConfig", "BertLMHeadModel", {"vocab_size": 97}), "differs from the model's own"),
     "dynamic rope": (
         (
-            LlamaConfig,
-            LlamaForCausalLM,
+            "LlamaConfig",
+            "LlamaForCausalLM",
             {"vocab_size": 97, "max_position_embeddings": 32}
             | {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
         ),
@@ -123,8 +96,8 @@ REFUSED: dict[str, tuple[_Recipe, str]] = {
     ),
     "longrope": (
         (
-            Phi3Config,
-            Phi3ForCausalLM,
+            "Phi3Config",
+            "Phi3ForCausalLM",
             {"vocab_size": 97, "original_max_position_embeddings": 32}
             | {
                 "rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}
@@ -134,7 +107,11 @@ REFUSED: dict[str, tuple[_Recipe, str]] = {
         "'longrope' rope",
     ),
     "learned positions": (
-        (GPT2Config, GPT2LMHeadModel, {"vocab_size": 97, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 32}),
+        (
+            "GPT2Config",
+            "GPT2LMHeadModel",
+            {"vocab_size": 97, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 32},
+        ),
         "learned embeddings for 32 positions",
     ),
 }
@@ -142,12 +119,13 @@ REFUSED: dict[str, tuple[_Recipe, str]] = {
 
 def build(recipe: _Recipe, seed: int = 0) -> Any:
     """A float32 model with random weights, the same for the same seed; torch's generator is left as it was."""
-    config_class, model_class, options = recipe
+    config_name, model_name, options = recipe
     # GPT-2-like configurations spell the same sizes otherwise, and must not be told twice
     sizes = {"initializer_range": 0.3, "eos_token_id": None} if "n_layer" in options else _SIZES
+    config = getattr(transformers, config_name)(**{**sizes, **options})
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return model_class(config_class(**{**sizes, **options})).eval()
+        return getattr(transformers, model_name)(config).eval()
 
 
 @cache
@@ -158,7 +136,7 @@ def supported(name: str) -> Any:
 
 def tiny_llama(vocab: int, seed: int = 0, **options: Any) -> Any:
     """A Llama with ``vocab`` tokens; ``options`` override its configuration."""
-    return build((LlamaConfig, LlamaForCausalLM, {"vocab_size": vocab, **options}), seed)
+    return build(("LlamaConfig", "LlamaForCausalLM", {"vocab_size": vocab, **options}), seed)
 
 
 @contextmanager

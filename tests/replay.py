@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
-lm = pytest.importorskip("lm_eval.api.model")
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skips the tests of a module without a package of the extra ``eval``, and does not import it to find that out."""
+    return pytest.mark.skipif(find_spec(package) is None, reason="needs pip install 'specbench-llm[eval]'")
 
 
-class Replay(lm.LM):  # type: ignore[name-defined]
+def _replay(answer: Callable[[int], str]) -> Any:
     """A model whose answers are written beforehand, by document; keeps the requests it gets."""
+    from lm_eval.api.model import LM
 
-    def __init__(self, answer: Callable[[int], str]) -> None:
-        super().__init__()
-        self.answer = answer
-        self.requests: dict[int, tuple[str, dict[str, Any]]] = {}
+    class Replay(LM):
+        requests: Mapping[int, tuple[str, dict[str, Any]]]
 
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        self.requests = {request.doc_id: request.args for request in requests}
-        return [self.answer(request.doc_id) for request in requests]
+        def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+            self.requests = {request.doc_id: request.args for request in requests}
+            return [answer(request.doc_id) for request in requests]
 
-    def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> Any:
-        raise NotImplementedError
+        def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> Any:
+            raise NotImplementedError
 
-    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> Any:
-        raise NotImplementedError
+        def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> Any:
+            raise NotImplementedError
+
+    return Replay()
 
 
 def lm_eval_run(
     config: str, data: dict[str, Path], folder: Path, answer: Callable[[int], str], limit: int | None, **options: Any
-) -> tuple[Replay, dict[str, dict[int, dict[str, Any]]]]:
+) -> tuple[Any, dict[str, dict[int, dict[str, Any]]]]:
     """``simple_evaluate`` on one of lm-eval's tasks, with its data from files.
 
     Args:
@@ -59,7 +63,7 @@ def lm_eval_run(
         f"include: {Path(lm_eval.tasks.__file__).parent / config}\ntask: replayed\ndataset_path: json\n"
         f"dataset_name: null\ndataset_kwargs: {{data_files: {files}, cache_dir: {folder / 'cache'}}}\n"
     )
-    model = Replay(answer)
+    model = _replay(answer)
     with contextlib.redirect_stderr(io.StringIO()):  # its progress bars
         manager = lm_eval.tasks.TaskManager(include_path=[str(folder)], include_defaults=False)
         options |= {"bootstrap_iters": 0, "log_samples": True, "limit": limit}

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import forked
-import nbclient
-import nbformat
 import numpy as np
 import pytest
 import run_json
@@ -164,6 +162,8 @@ NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
 
 
 def test_the_lines_of_a_notebook_run(tmp_path: Path) -> None:
+    import nbformat
+
     cells = [cell for path in NOTEBOOKS for cell in nbformat.read(path, as_version=4).cells]
     code = [cell.source for cell in cells if cell.cell_type == "code"]
     assert len(code) > 3
@@ -182,6 +182,9 @@ def test_the_lines_of_a_notebook_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     """Two decoders compared and drawn in ten lines."""
+    import nbclient
+    import nbformat
+
     read = nbformat.read(notebook, as_version=4)
     lines = [line for cell in read.cells if cell.cell_type == "code" for line in cell.source.splitlines() if line]
     assert len(lines) <= 10

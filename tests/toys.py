@@ -257,6 +257,11 @@ def walk(
     return walked
 
 
+def decided(next_tokens: Sequence[int], path: Sequence[int] = (0,)) -> StepResult:
+    """What a forward decides, from the token that each row says and the rows that it accepted."""
+    return StepResult([next_tokens[row] for row in path], list(path), list(next_tokens))
+
+
 def greedy(target: Target, prompt: Sequence[int], tokens: int) -> list[int]:
     """What autoregressive decoding says."""
     output: list[int] = []

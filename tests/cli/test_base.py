@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 import run_json
-import torch
-from checkpoints import save
-from peft import LoraConfig, get_peft_model
+from checkpoints import save, save_adapter
 
 from specbench.models.loader import load
 from specbench.results.schema import BASE
@@ -21,13 +19,7 @@ SHORT = ("--task", "humaneval", "--limit", 6, "--max-new-tokens", 8, "--no-score
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     base = save(folder / "base")
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        model: Any = get_peft_model(
-            load(str(base)).model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
-        )
-    model.peft_config["default"].base_model_name_or_path = str(base)
-    model.save_pretrained(folder / "tuned")
+    save_adapter(base, folder / "tuned")
     return folder / "tuned"
 
 

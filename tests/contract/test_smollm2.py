@@ -159,11 +159,20 @@ def test_ar_is_generate(smollm2: LoadedModel, task: str, prompts: int, tokens: i
 
 
 @pytest.fixture(scope="module")
-def few(smollm2: LoadedModel) -> Iterator[tuple[Engine, Sequence[Request], Callable[[Sampling], dict[str, list[int]]]]]:
-    """An engine, prompts of a line, and what AR says there to them."""
+def prepared(smollm2: LoadedModel) -> tuple[Engine, Sequence[Request], Callable[[Sampling], dict[str, list[int]]]]:
+    """An engine that does not serve yet, prompts of a line, and what AR says there to them."""
     asked = requests(smollm2, "short", len(SHORT), FEW)
     with attached(smollm2, asked, max(method.max_rows for method in SMALL.values()), len(asked)) as engine:
-        yield engine, asked, cache(lambda sampling: decode(smollm2, engine, AR, asked, sampling))
+        return engine, asked, cache(lambda sampling: decode(smollm2, engine, AR, asked, sampling))
+
+
+@pytest.fixture
+def few(prepared: Any) -> Iterator[Any]:
+    """The same for one test: another may want the model for an engine of its own."""
+    engine = prepared[0]
+    engine.attach()
+    yield prepared
+    engine.close()
 
 
 # Each method in one of the two ways, in turn; a draft model as large as the target takes its time.

@@ -52,8 +52,8 @@ def test_a_length_limit_refuses_from_the_first_position_beyond_it(feature: str) 
 
 
 def test_a_window_as_long_as_the_run_hides_nothing_and_is_not_asked_for() -> None:
-    (config_class, model_class, options), _ = REFUSED["window in the mask only"]
-    model = build((config_class, model_class, {**options, "sliding_window": 32}))
+    (config, model_name, options), _ = REFUSED["window in the mask only"]
+    model = build((config, model_name, {**options, "sliding_window": 32}))
     with attached(model, capacity=28, max_rows=4):
         pass
     with pytest.raises(UnsupportedAttention, match="sliding window of 32"):

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 import models_tiny
 import numpy as np
 import pytest
+import scipy  # its stats are imported by whoever asks for them
 import torch
+import transformers
 from models_tiny import attached, prompt, tiny_llama
-from scipy import stats
 from torch import Tensor
-from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from specbench.decoding.tree import TokenTree
 from specbench.engine import sampler
@@ -43,9 +43,9 @@ def exact(logits: Tensor, sampling: Sampling) -> Tensor:
     warped = logits.double() / sampling.temperature
     ids = torch.zeros(len(warped), 1, dtype=torch.int64)
     if sampling.top_k:
-        warped = TopKLogitsWarper(sampling.top_k)(ids, warped)
+        warped = transformers.TopKLogitsWarper(sampling.top_k)(ids, warped)
     if sampling.top_p < 1:
-        warped = TopPLogitsWarper(sampling.top_p)(ids, warped)
+        warped = transformers.TopPLogitsWarper(sampling.top_p)(ids, warped)
     return warped.softmax(-1)
 
 
@@ -60,7 +60,7 @@ def chi_square(counts: Sequence[float], probabilities: Sequence[float]) -> float
     pooled = int(max(rare, (expected < 5).sum()))
     observed = np.append(observed[pooled:], observed[:pooled].sum())
     expected = np.append(expected[pooled:], expected[:pooled].sum())
-    return float(stats.chisquare(observed, expected).pvalue)
+    return float(scipy.stats.chisquare(observed, expected).pvalue)
 
 
 # ------------------------------------------------------------------ the noise
@@ -79,7 +79,7 @@ def test_noise_is_standard_gumbel(record_testsuite_property: Record) -> None:
     # the variance of a sample variance is (m4 - var²) / n, and a Gumbel's kurtosis is 5.4
     variance = math.pi**2 / 6
     assert abs(sample.var() - variance) < 4 * variance * math.sqrt(4.4 / sample.size)
-    p = stats.kstest(sample[::7], stats.gumbel_r.cdf).pvalue
+    p = scipy.stats.kstest(sample[::7], scipy.stats.gumbel_r.cdf).pvalue
     record_testsuite_property("Gumbel noise, KS p-value", p)
     assert p > LIMIT
 
@@ -90,8 +90,8 @@ def test_the_upper_tail_is_as_heavy_as_it_should_be() -> None:
     for level in (8.0, 11.0, 13.0):
         expected = -math.expm1(-math.exp(-level)) * len(sample)
         seen = int((sample > level).sum())
-        assert stats.poisson.cdf(seen, expected) > LIMIT
-        assert stats.poisson.sf(seen - 1, expected) > LIMIT
+        assert scipy.stats.poisson.cdf(seen, expected) > LIMIT
+        assert scipy.stats.poisson.sf(seen - 1, expected) > LIMIT
     top = sample[sample > 9]
     assert len(top.unique()) > 0.99 * len(top)  # 24 bits would leave 2000 values to share
     assert torch.isfinite(sample).all()

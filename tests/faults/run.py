@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -99,6 +100,11 @@ def outcome(test: str, folder: Path) -> int | None:
         return None
 
 
+def unsound(test: str, folder: Path) -> str | None:
+    """What is wrong with a test file that has to pass without a fault; None when it passes."""
+    return None if outcome(test, folder) == 0 else f"{test} does not pass without a fault"
+
+
 def unnoticed(fault: Fault, folder: Path) -> str | None:
     """Why a fault counts as missed; None when every file that it names fails with it."""
     if refusal := apply(fault.patch, folder):
@@ -122,23 +128,19 @@ def results(chosen: list[Fault], workers: int) -> Iterator[tuple[str, str | None
         for number in range(workers):
             copies.put(copied(Path(base, str(number))))
 
-        def sound(test: str) -> tuple[str, str | None]:
+        def checked(name: str, check: Callable[[Path], str | None]) -> tuple[str, str | None]:
             folder = copies.get()
             try:
-                return test, None if outcome(test, folder) == 0 else f"{test} does not pass without a fault"
+                return name, check(folder)
             finally:
                 copies.put(folder)
 
-        def planted(fault: Fault) -> tuple[str, str | None]:
-            folder = copies.get()
-            try:
-                return fault.name, unnoticed(fault, folder)
-            finally:
-                copies.put(folder)
-
+        tests = sorted({test for fault in chosen for test in fault.fails})
         with ThreadPoolExecutor(workers) as pool:
-            yield from pool.map(sound, sorted({test for fault in chosen for test in fault.fails}))
-            yield from pool.map(planted, chosen)
+            yield from pool.map(checked, tests, [partial(unsound, test) for test in tests])
+            yield from pool.map(
+                checked, [fault.name for fault in chosen], [partial(unnoticed, fault) for fault in chosen]
+            )
 
 
 def main() -> int:

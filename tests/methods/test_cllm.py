@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import Clock, Engine, Target, greedy, language, walk
+from toys import Clock, Engine, Target, decided, greedy, language, walk
 
 from specbench.decoding.convergence import fast_forwarded, settled, stationary
 from specbench.decoding.protocol import Context, Method
@@ -31,7 +31,7 @@ def decoder(seed: int = 0, **options: Any) -> Decoder:
 
 
 def result(next_tokens: Sequence[int], matches: int) -> StepResult:
-    return StepResult(list(next_tokens[: matches + 1]), list(range(matches + 1)), list(next_tokens))
+    return decided(next_tokens, range(matches + 1))
 
 
 # ------------------------------------------------------------------ the two figures, by hand

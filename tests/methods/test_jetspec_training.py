@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import method_sets
 import pytest
@@ -20,11 +20,13 @@ from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning.held_out import held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
-from specbench.methods.jetspec.train import Options, most_frequent, train
 from specbench.runner.loop import Request, Runner
 from specbench.runner.stop import StopRule
 from specbench.training.answers import Asking, ask
 from specbench.training.recipe import Job, Text
+
+if TYPE_CHECKING:
+    from specbench.methods.jetspec.train import Options
 
 VOCAB, ANSWER = 97, 24
 
@@ -34,8 +36,16 @@ def target() -> Any:
 
 
 def options(**more: Any) -> Options:
+    from specbench.methods.jetspec.train import Options
+
     chosen = {"layers": 1, "block_size": 5, "batch": 3, "anchors": 40, "lr": 1e-2, "steps": 8, "bf16": False}
     return Options(**{**chosen, "log_every": 1, "eval_every": 100, "save_every": 4, "keep_circles": 0, **more})
+
+
+def train(chosen: Options, job: Job) -> Mapping[str, Any]:
+    from specbench.methods.jetspec import train as recipe  # and with it transformers' Trainer, PEFT and datasets
+
+    return recipe.train(chosen, job)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +140,8 @@ def test_other_options_or_texts_are_not_mixed_into_a_training(texts: list[Text],
 
 
 def test_the_drafted_tokens_are_the_most_frequent() -> None:
+    from specbench.methods.jetspec.train import most_frequent
+
     texts = [Text("a", [9, 9, 8, 3], [4, 4, 4, 7]), Text("b", [8], [7, 2])]
     assert most_frequent(texts, 2, 10).tolist() == [4, 7]
     assert most_frequent(texts, 5, 10).tolist() == [2, 4, 7, 8, 9]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import Target, Walk, greedy, language, walk
+from toys import Target, Walk, decided, greedy, language, walk
 
 from specbench.decoding.protocol import Context
-from specbench.decoding.tree import StepResult, TokenTree
+from specbench.decoding.tree import TokenTree
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.methods.jf.decoder import Decoder, Options
 from specbench.methods.jf.pool import Pool
@@ -33,15 +33,11 @@ def decoded(target: Target, tokens: int = 60, seed: int = 0, **options: Any) -> 
     return walk(decoder(seed, **options), target, PROMPT, tokens)
 
 
-def result(next_tokens: Sequence[int], path: Sequence[int] = (0,)) -> StepResult:
-    return StepResult([next_tokens[row] for row in path], list(path), list(next_tokens))
-
-
 def started(first: int, **options: Any) -> Decoder:
     """A decoder behind its prefill, which brought nothing but the first token; fresh guesses are pads."""
     made = decoder(init="pad", prefill_draft=False, **options)
     made.begin(PROMPT)
-    made.observe(result([first]))
+    made.observe(decided([first]))
     return made
 
 
@@ -112,7 +108,7 @@ def test_a_block_starts_when_ceil_of_r_times_n_tokens_are_right(r: float, n: int
     made = started(0, block_size=n, activation_ratio=r, recycling=False)
     for forward in range(1, needed + 1):
         assert len(made.draft()) == n - forward + 1, "the real block alone"
-        made.observe(result([forward] + [40] * (n - forward)))
+        made.observe(decided([forward] + [40] * (n - forward)))
     tree = made.draft()
     assert len(tree) == n - needed + n
     assert list(tree.tokens[n - needed :]) == [40] + [PAD] * (n - 1)
@@ -171,15 +167,15 @@ def test_blocks_are_those_of_a_plain_rendering(r: float) -> None:
 
 def test_a_rejected_draft_is_tried_again_where_it_meets_the_last_token() -> None:
     made = started(1, block_size=6, num_blocks=1)
-    made.observe(result([2, 3, 9, 4, 8, 30]))
+    made.observe(decided([2, 3, 9, 4, 8, 30]))
     assert shape(made.draft()) == ([2, 3, 9, 4, 8], [-1, 0, 1, 2, 3])
-    made.observe(result([9, 2, 4, 6, 31]))
+    made.observe(decided([9, 2, 4, 6, 31]))
     # 9 is verified; the draft of the forward before went on with 4 8 behind a 9. It is a token short, so the draft's
     # own 6 stays at its place.
     assert shape(made.draft()) == ([9, 2, 4, 6, 4, 8, 6], [-1, 0, 1, 2, 0, 4, 5])
     # The candidate's 4 is right, the draft's 2 is not: what the target says behind the candidate's rows is the next
     # guess (11), never what it says behind the draft's (71).
-    made.observe(result([4, 70, 71, 72, 5, 11, 12], path=(0, 4)))
+    made.observe(decided([4, 70, 71, 72, 5, 11, 12], path=(0, 4)))
     assert made.draft().tokens[:2] == [5, 11]
     assert made.measures(4, False) == {"recycled": 1, "carried": 0}
 
@@ -187,18 +183,18 @@ def test_a_rejected_draft_is_tried_again_where_it_meets_the_last_token() -> None
 def test_the_output_is_a_source_of_candidates() -> None:
     made = started(1, block_size=2, num_blocks=1)
     for said in ([2, 30], [3], [1, 30], [2]):  # blocks 1 2, 3 1, and the first token of the next
-        made.observe(result(said))
+        made.observe(decided(said))
     assert shape(made.draft()) == ([2, PAD, 3], [-1, 0, 0])  # 1 2 went on with 3
 
 
 def test_row_0_wins_ties() -> None:
     # Draft and candidate begin alike, and nothing but their common beginning is right.
     made = started(1, block_size=6, num_blocks=1)
-    made.observe(result([2, 3, 9, 4, 8, 30]))
-    made.observe(result([9, 4, 2, 6, 31]))
+    made.observe(decided([2, 3, 9, 4, 8, 30]))
+    made.observe(decided([9, 4, 2, 6, 31]))
     tree = made.draft()
     assert shape(tree) == ([9, 4, 2, 6, 8, 6], [-1, 0, 1, 2, 1, 4])
-    made.observe(result([4, 5, 71, 72, 11, 12], path=(0, 1)))
+    made.observe(decided([4, 5, 71, 72, 11, 12], path=(0, 1)))
     assert made.draft().tokens[:2] == [5, 71]
     assert made.measures(4, False)["recycled"] == 0
 
@@ -206,14 +202,14 @@ def test_row_0_wins_ties() -> None:
 def test_a_candidate_goes_beside_the_real_block_only() -> None:
     # A block ahead is drafted behind the draft. A candidate is as long as what is left of the real block.
     made = started(1, block_size=6, num_blocks=2, activation_ratio=0.3)
-    made.observe(result([2, 3, 9, 4, 8, 30]))
-    made.observe(result([9, 2, 4, 6, 31]))
+    made.observe(decided([2, 3, 9, 4, 8, 30]))
+    made.observe(decided([9, 2, 4, 6, 31]))
     tokens, parents = shape(made.draft())
     assert tokens == [9, 2, 4, 6, 31, *[PAD] * 5, 4, 8, 6]
     assert parents == [-1, *range(9), 0, 10, 11]
     # When it wins, its rows refresh what they reach, its last one the first token of the block ahead; the others of
     # that block are refreshed where they stand, behind the draft.
-    made.observe(result([4, 70, 71, 72, 73, 74, 75, 76, 77, 78, 5, 11, 12], path=(0, 10)))
+    made.observe(decided([4, 70, 71, 72, 73, 74, 75, 76, 77, 78, 5, 11, 12], path=(0, 10)))
     assert made.draft().tokens == [5, 11, 12, 73, 74, 75, 76, 77]
 
 
@@ -298,14 +294,14 @@ def test_candidates_of_a_decoded_text_are_never_more_than_the_pool_less_the_draf
 def test_the_released_pool_takes_the_leftmost_hit_of_each_string_newest_first() -> None:
     made = started(1, block_size=6, num_blocks=1, variant="released")
     # Pushed: [1 | 2 3 2 5 6], then the refreshed tail [3 2 5 6], which is skipped. One hit, the draft itself, is none.
-    made.observe(result([2, 3, 2, 5, 6, 30]))
+    made.observe(decided([2, 3, 2, 5, 6, 30]))
     assert shape(made.draft()) == ([2, 3, 2, 5, 6], [-1, 0, 1, 2, 3])
-    made.observe(result([9, 2, 5, 3, 31]))
-    made.observe(result([2, 7, 3, 32]))
+    made.observe(decided([9, 2, 5, 3, 31]))
+    made.observe(decided([2, 7, 3, 32]))
     # Pool of 4: [1 2 9 2 5 3], [2 5 3], [1 2 9 | 2 7 3], and [7 3], the newest, which is skipped. Hits of 2, each at
     # its first place and cut to the 3 tokens that are left: 2 9 2, then 2 5 3, then 2 9 2 again.
     assert shape(made.draft()) == ([2, 7, 3, 9, 2, 5, 3], [-1, 0, 1, 0, 3, 0, 5])
-    made.observe(result([5, 70, 71, 72, 73, 9, 74], path=(0, 5)))
+    made.observe(decided([5, 70, 71, 72, 73, 9, 74], path=(0, 5)))
     assert made.draft().tokens == [9]
     assert made.measures(6, False) == {"recycled": 1}
 
@@ -313,18 +309,18 @@ def test_the_released_pool_takes_the_leftmost_hit_of_each_string_newest_first() 
 def test_a_released_block_ahead_is_computed_and_never_emitted() -> None:
     # n=4, r=0.5: behind two committed tokens, the block ahead is a copy of what is left, filled up with pads.
     made = started(0, block_size=4, num_blocks=2, activation_ratio=0.5, recycling=False, variant="released")
-    made.observe(result([1, 40, 41, 42]))
-    made.observe(result([2, 43, 44]))
+    made.observe(decided([1, 40, 41, 42]))
+    made.observe(decided([2, 43, 44]))
     tree = made.draft()
     assert shape(tree) == ([2, 43, 2, 43, PAD, PAD], [-1, 0, 1, 2, 3, 4])
     assert list(tree.accept or ()) == [True, True, False, False, False, False]
     # Its first token is taken for right, and those behind it that the target says: 2 is, 43 is too, the pad is not.
-    made.observe(result([3, 45, 43, 46, 47, 48]))
+    made.observe(decided([3, 45, 43, 46, 47, 48]))
     tree = made.draft()
     assert shape(tree)[0] == [3, 2, 43, 46, 47]
     assert list(tree.accept or ()) == [True, False, False, False, False]
     # The real block ends: the next starts from fresh guesses, and what was drafted ahead is thrown away.
-    made.observe(result([4, 2, 43, 46, 47]))
+    made.observe(decided([4, 2, 43, 46, 47]))
     assert shape(made.draft()) == ([4, PAD, PAD, PAD], [-1, 0, 1, 2])
 
 
@@ -431,7 +427,7 @@ def test_a_released_call_ends_after_128_forwards() -> None:
     made = started(1, block_size=150, num_blocks=1, variant="released", recycling=False)
     for forward in range(1, 129):
         assert len(made.draft()) == 150 - forward + 1
-        made.observe(result([40] * (150 - forward + 1)))
+        made.observe(decided([40] * (150 - forward + 1)))
     assert list(made.draft().tokens) == [40] + [PAD] * 149
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import Clock, Engine, Target, Walk, greedy, language, walk
+from toys import Clock, Engine, Target, Walk, decided, greedy, language, walk
 
 from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
@@ -33,18 +33,14 @@ def decoder(seed: int = 0, **options: Any) -> Decoder:
     return Decoder(Options(**options), Context(VOCAB, PAD, random.Random(seed)))
 
 
-def result(next_tokens: Sequence[int], path: Sequence[int] = (0,)) -> StepResult:
-    return StepResult([next_tokens[row] for row in path], list(path), list(next_tokens))
-
-
 def filled(**options: Any) -> tuple[Decoder, list[int]]:
     """A decoder of W=5, N=4, G=2 behind its two filling forwards, and the letters E to J that it drew."""
     made = decoder(window_size=5, ngram_size=4, guess_set_size=2, **options)
     tree = made.begin(PROMPT)
     assert tree is not None
     drawn = list(tree.tokens[1:])
-    made.observe(result([B, K, L, M, N, O, P]))
-    made.observe(result([C, *[0] * len(drawn[1:]), *FILLED]))
+    made.observe(decided([B, K, L, M, N, O, P]))
+    made.observe(decided([C, *[0] * len(drawn[1:]), *FILLED]))
     return made, drawn
 
 
@@ -64,13 +60,13 @@ def test_the_window_fills_as_in_the_worked_example() -> None:
     assert list(tree.accept or ()) == [True] + [False] * 6
     _, f, g, h, i, j = drawn
     # Forward 1 gives B, and row 1 = K..P.
-    made.observe(result([B, K, L, M, N, O, P]))
+    made.observe(decided([B, K, L, M, N, O, P]))
     tree = made.draft()
     assert list(tree.tokens) == [B, f, g, h, i, j, K, L, M, N, O, P]
     assert list(tree.parents) == [-1, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]  # K sees B; L sees B F; M sees B F G; ...
     assert list(tree.accept or ()) == [True] + [False] * 11
     # Forward 2 gives C, and Q R S T U V behind row 1; every row drops its first token.
-    made.observe(result([C, 0, 0, 0, 0, 0, *FILLED]))
+    made.observe(decided([C, 0, 0, 0, 0, 0, *FILLED]))
     tree = made.draft()
     assert list(tree.tokens) == [C, g, h, i, j, L, M, N, O, P, R, S, T, U, V]
 
@@ -79,12 +75,12 @@ def test_init_const_starts_with_llama_cpps_ids_in_every_row() -> None:
     # All rows are 100..100+W-1; in row 0 the first is where the last emitted token stands.
     made = decoder(window_size=5, ngram_size=4, init="const")
     assert made.begin(PROMPT) is None
-    made.observe(result([B]))
+    made.observe(decided([B]))
     ids = [100, 101, 102, 103, 104]
     assert list(made.draft().tokens) == [B, *ids[1:], *ids, *ids]
     small = Decoder(Options(window_size=5, ngram_size=3, init="const"), Context(103, 0, random.Random(0)))
     small.begin([1])
-    small.observe(result([2]))
+    small.observe(decided([2]))
     assert list(small.draft().tokens) == [2, 101, 102, 0, 1, 100, 101, 102, 0, 1]  # inside a small vocabulary
 
 
@@ -248,7 +244,7 @@ def test_pool_from_prompt_holds_every_ngram_of_prompt_and_output() -> None:
     ngrams = [[(2, 3), (5, 6)], [(3, 4)], [(4, 1)], [(1, 5)], [(6, 7)], [], []]
     assert [made._pool.of(head) for head in range(1, 8)] == ngrams
     for each in (made, without):
-        each.observe(StepResult([1], [0], [1, 901, 902]))
+        each.observe(decided([1, 901, 902]))
     assert len(without.draft()) == 4
     assert made._pool.of(6) == [(7, 1)]
     tree = made.draft()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import greedy, language, walk
+from toys import decided, greedy, language, walk
 
 from specbench.decoding.protocol import Context
-from specbench.decoding.tree import StepResult, TokenTree
+from specbench.decoding.tree import TokenTree
 from specbench.methods.pld.decoder import Decoder, Options
 from specbench.runner.methods import plan_methods
 
@@ -27,7 +27,7 @@ def drafted(text: Sequence[int], **options: Any) -> TokenTree:
     """The tree behind a text, whose last token is the prefill's."""
     made = decoder(**options)
     made.begin(list(text[:-1]))
-    made.observe(StepResult([text[-1]], [0], [text[-1]]))
+    made.observe(decided([text[-1]]))
     return made.draft()
 
 
@@ -173,7 +173,7 @@ def test_the_transformers_preset_takes_two_tokens_and_what_follows_however_short
     text = [9, B, C, 5, 5, A, B, C, 6, A, B, C]
     made = method.new(Context(50, 49, random.Random(0)))
     made.begin(text[:-1])
-    made.observe(StepResult([C], [0], [C]))
+    made.observe(decided([C]))
     # Two tokens match at most, so the earliest B C wins over the A B C behind it; 9 tokens follow, of 10 wanted.
     assert list(made.draft().tokens) == [C, 5, 5, A, B, C, 6, A, B, C]
     assert len(drafted(text)) == 1  # the published rule drafts nothing here

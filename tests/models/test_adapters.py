@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import save
+from checkpoints import save, save_adapter
 from models_tiny import prompt
-from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -32,13 +31,7 @@ def base(tmp_path: Path) -> Path:
 @pytest.fixture
 def adapter(base: Path, tmp_path: Path) -> Path:
     """A random adapter for it, as PEFT saves one, and what the model says with it."""
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        model: Any = get_peft_model(
-            load(str(base)).model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
-        )
-    model.peft_config["default"].base_model_name_or_path = str(base)
-    model.save_pretrained(tmp_path / "adapter")
+    model = save_adapter(base, tmp_path / "adapter")
     torch.save(model(IDS).logits, tmp_path / "says.pt")
     return tmp_path / "adapter"
 
@@ -121,6 +114,8 @@ def _reshape_one(adapter: Path) -> None:
 
 
 def _prompt_tuning(adapter: Path) -> None:
+    from peft import PromptTuningConfig, get_peft_model
+
     model: Any = get_peft_model(
         load("config:tiny").model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     )

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import save
+from checkpoints import save, save_adapter
 from mutants import mutant
-from peft import LoraConfig, get_peft_model
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.prompt import Prompt
@@ -33,9 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def adapter(folder: Path) -> Path:
-    model: Any = get_peft_model(load(str(folder)).model, LoraConfig(r=4, target_modules="all-linear"))
-    model.peft_config["default"].base_model_name_or_path = str(folder)
-    model.save_pretrained(folder.parent / "adapter")
+    save_adapter(folder, folder.parent / "adapter")
     return folder.parent / "adapter"
 
 

@@ -10,7 +10,7 @@ import torch
 from models_tiny import WINDOW, attached, build, supported, tiny_llama
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import DynamicCache, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import DynamicCache
 
 from specbench.common.errors import UsageError
 from specbench.hardware.roofline import ModelShape, step_cost
@@ -27,7 +27,7 @@ def model_of(family: str) -> Any:
     if family == "tied with grouped queries":
         return tiny_llama(97, tie_word_embeddings=True)
     if family == "qwen3_moe":
-        return build((Qwen3MoeConfig, Qwen3MoeForCausalLM, QWEN3_MOE))
+        return build(("Qwen3MoeConfig", "Qwen3MoeForCausalLM", QWEN3_MOE))
     return supported(family)
 
 

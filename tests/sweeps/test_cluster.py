@@ -19,8 +19,6 @@ from specbench.sweeps.cluster import Cluster
 from specbench.sweeps.executors import RETRIES, Here
 from specbench.sweeps.task import Task
 
-ray = pytest.importorskip("ray")
-
 CELLS = ["toy n=2", "toy n=4"]
 PROMPTS = tuple(f"p{at}" for at in range(6))
 TURNS = dict.fromkeys(PROMPTS[::2], 2)
@@ -29,6 +27,7 @@ TURNS = dict.fromkeys(PROMPTS[::2], 2)
 @pytest.fixture(scope="module", autouse=True)
 def _two_cores() -> Iterator[None]:
     """A cluster with room for two workers, who find the modules of the tests."""
+    ray = pytest.importorskip("ray")
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *([before] if before else [])])
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
@@ -60,6 +59,8 @@ def check(records: Sequence[RequestRecord]) -> None:
 
 
 def test_two_workers_give_the_records_of_one() -> None:
+    import ray
+
     with cluster(2, partial(make, CELLS, of_turns=TURNS)) as executor:
         assert executor.describe() == make(CELLS, of_turns=TURNS).describe()
         records = list(executor.run(tasks()))

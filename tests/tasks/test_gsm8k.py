@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 import small_data
 from data_files import data_folder
+from replay import lm_eval_run, needs
 from small_data import gsm8k as own
-
-pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
-
-from replay import lm_eval_run
 
 from specbench.common import options
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -25,6 +22,8 @@ from specbench.tasks.gsm8k.numbers import boxed_number, numeric
 from specbench.tasks.gsm8k.task import Options, Task
 
 TEST, TRAIN = "gsm8k_test.jsonl", "gsm8k_train.jsonl"
+
+pytestmark = needs("lm_eval")
 
 
 @pytest.fixture(scope="module")

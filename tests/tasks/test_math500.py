@@ -12,12 +12,8 @@ from typing import Any
 import pytest
 import small_data
 from data_files import data_folder
+from replay import lm_eval_run, needs
 from small_data import math500 as own
-
-pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
-pytest.importorskip("math_verify", reason="needs pip install 'specbench-llm[eval]'")
-
-from replay import lm_eval_run
 
 from specbench.common import options
 from specbench.common.errors import EnvironmentRefused, UsageError
@@ -29,6 +25,8 @@ from specbench.tasks.math500 import task
 from specbench.tasks.math500.task import Options, Task
 
 FILE = "math500.jsonl"
+
+pytestmark = [needs("lm_eval"), needs("math_verify")]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import peft
 import pytest
 import torch
 from flexed import uncompiled
@@ -109,6 +108,8 @@ def test_models_that_are_refused() -> None:
 
 
 def test_an_adapter_is_seen_through() -> None:
+    import peft
+
     bare = tiny_llama(97)
     packed = pack(texts(90))
     expected = Student(bare).states(packed).detach()

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pytest
+import scipy  # its stats are imported by whoever asks for them
 from known import known
-from scipy.stats import bootstrap
 
 from benchmarks.interval_coverage import WORLDS, coverage
 from specbench.results.stats import (
@@ -66,7 +66,7 @@ def test_agrees_with_scipys_bootstrap_where_prompts_are_many_and_alike() -> None
     def statistic(a: Floats, m: Floats, b: Floats, n: Floats, axis: int) -> Floats:
         return (a.sum(axis) / m.sum(axis)) / (b.sum(axis) / n.sum(axis))
 
-    theirs = bootstrap(
+    theirs = scipy.stats.bootstrap(
         (baseline, tokens, method, others), statistic, paired=True, vectorized=True, n_resamples=4_000,
         method="percentile", rng=np.random.default_rng(1),
     ).confidence_interval  # fmt: skip
