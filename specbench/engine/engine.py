@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import StepResult, TokenTree
-from specbench.engine import checks, compiled, graphs, pack, products
+from specbench.engine import checks, compiled, graphs, pack, products, rotary
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions, Steps
 from specbench.engine.attention.interface import Calls
@@ -99,6 +99,7 @@ class Engine:
         self.linears = products.kind_for(model)
         self._linears = products.Linears(model, self.linears)
         self._fused = compiled.Fused(model, compile)
+        self._rotary = rotary.HeldRotary(model)
         #: Whether the first step of a shape pays for what later ones have: a capture, or kernels made for it. On a CPU
         #: it takes a few milliseconds more, which no warm-up is worth.
         self.first_steps_cost = compile or self.device.type != "cpu"
@@ -135,6 +136,7 @@ class Engine:
     def attach(self) -> None:
         """Gives the model's layers the engine's attention and linears; :meth:`close` takes them back."""
         self.model.set_attn_implementation(interface.NAME)
+        self._rotary.attach()
         self._linears.attach()
         self._fused.attach()
 
@@ -142,6 +144,7 @@ class Engine:
         """Gives the model back its own attention and linears."""
         self._fused.detach()
         self._linears.detach()
+        self._rotary.detach()
         self.model.set_attn_implementation(self.native_attention)
 
     @property

@@ -107,11 +107,12 @@ def test_a_prompt_without_a_mask_attends_as_with_one(length: int, window: int | 
     torch.manual_seed(0)
     see = seen({1: 6}, [3, length])
     (group,) = see.layout.groups or ()
-    bare = replace(see, layout=replace(see.layout, groups=(group._replace(causal=True),)))
+    group = group._replace(causal=True)
+    bare = replace(see, layout=replace(see.layout, groups=(group,)))
     query, key, value = torch.randn(1, 6, 6, 16), torch.randn(2, 2, 20, 16), torch.randn(2, 2, 20, 16)
     with_mask, without = (ReferenceAttention(each)(query, key, value, None, window) for each in (see, bare))
     torch.testing.assert_close(without, with_mask)
-    assert (causal_mask(bare.layout.groups[0], window, query) is not None) == (length == 0 and window != 5)
+    assert (causal_mask(group, window, query) is not None) == (length == 0 and window != 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from models_tiny import attached, autoregressive, decode, prompt, supported
+from models_tiny import REFUSED, attached, autoregressive, build, decode, prompt, supported
 from random_trees import hiding_tree, random_tree
 from recorded import recorded_capture
 
@@ -90,6 +90,37 @@ def test_every_graph_is_captured_before_the_first_request(model: Any, captured: 
     assert captured.report()["late_captures"] == 1
 
 
+@pytest.mark.parametrize("rope", ["dynamic rope", "longrope"])
+def test_a_rope_that_asks_for_the_length_is_captured_as_far_as_it_is_constant(rope: str) -> None:
+    recipe, _ = REFUSED[rope]  # of 32 positions and more
+    model = build(recipe)
+    ids, plain = prompt(7, 97), build(recipe)
+    with torch.inference_mode():
+        expected = plain.generate(torch.tensor([ids]), max_new_tokens=9, do_sample=False)[0, 7:].tolist()
+    with attached(model, capacity=24, max_rows=8, graphs=True) as engine:
+        engine.prepare(8)
+        assert engine.report()["graphs"]
+        assert autoregressive(engine, ids, 9) == expected
+    with torch.inference_mode():
+        text = torch.arange(40)[None] % 97  # longer than that: the model is its own again
+        assert torch.equal(model(text).logits, plain(text).logits)
+
+
+def test_what_a_step_hands_out_is_no_other_graphs_memory(model: Any) -> None:
+    """Graphs share a pool: what one leaves there, the next that runs may overwrite."""
+    with attached(model, slots=2, capacity=40, max_rows=8, graphs=True) as engine:
+        slot = engine.alloc()
+        engine.prefill(slot, prompt(5, VOCAB))
+        first = engine.step({slot: TokenTree.chain([3, 4])}, taps=(0,))[slot].hidden
+        assert first is not None
+        assert engine._graphs is not None
+        (graph,) = engine._graphs._graphs.values()
+        assert graph.hidden is not None
+        address = graph.hidden.data_ptr()
+        graph.capture()
+        assert graph.hidden.data_ptr() == address, "made once, before a capture, and not inside of one"
+
+
 SLOW_FOR_ONE = {1: 9.0, 2: 3.0, 4: 4.0, 8: 5.0, 16: 4.5, 32: 6.0, 48: 6.0, 64: 8.0}
 
 
@@ -153,7 +184,12 @@ def test_captures_begin_with_the_largest(model: Any, monkeypatch: pytest.MonkeyP
     with attached(model, slots=3, capacity=60, max_rows=20, graphs=True) as engine:
         assert engine._graphs is not None
         capture = engine._graphs._capture
-        monkeypatch.setattr(engine._graphs, "_capture", lambda graph: (sizes.append(graph.shape.rows), capture(graph)))
+
+        def watched(graph: Any) -> None:
+            sizes.append(graph.shape.rows)
+            capture(graph)
+
+        monkeypatch.setattr(engine._graphs, "_capture", watched)
         engine.prepare(20)
     assert sizes == sorted(sizes, reverse=True)
     assert len(sizes) > 5
@@ -179,7 +215,12 @@ def test_few_captures_cover_many_slots(model: Any, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(engine.attentions, "tree", "triton")
         monkeypatch.setattr(engine.attentions, "chain", "triton")
         captured: set[Any] = set()
-        monkeypatch.setattr(graphs_, "_time", lambda rows, widest, kind, context: captured.add((rows, kind)) or 1.0)
+
+        def timed_(rows: int, widest: int, kind: Any, context: int) -> float:
+            captured.add((rows, kind))
+            return 1.0
+
+        monkeypatch.setattr(graphs_, "_time", timed_)
         for steps in engine.attentions.steps(512, 64):
             graphs_.tune(steps, engine._kind(steps.attention, steps.tall, 0, (), False), 0)
         assert len(captured) <= 30

@@ -1,4 +1,4 @@
-"""Steps of more rows than are captured: the same answers, logits a chunk at a time, eagerly where others are replayed."""
+"""Steps of more rows than are captured: the same answers, eager where others are replayed, logits a chunk at a time."""
 
 from __future__ import annotations
 

@@ -60,7 +60,11 @@ def laid(cases: list[Case], spare: int, holes: int = 0) -> tuple[Tensor, Tensor,
     Padding rows hold tokens that would match, so that only their flags keep them out. Between two cases, ``holes``
     slots have no rows.
     """
-    tokens, parents, accept, following, slot_of = [], [], [], [], []
+    tokens: list[int] = []
+    accept: list[bool] = []
+    following: list[int] = []
+    parents: list[int] = []
+    slot_of: list[int] = []
     slots = 1 + (holes + 1) * (len(cases) - 1)
     first, count = [0] * slots, [0] * slots
     for at, case in enumerate(cases):
@@ -76,8 +80,9 @@ def laid(cases: list[Case], spare: int, holes: int = 0) -> tuple[Tensor, Tensor,
         accept.append(False)
         following.append(following[0])
     fields = [torch.tensor(field) for field in (tokens, parents, accept, following)]
-    ints = [torch.tensor(field, dtype=torch.int32) for field in (slot_of, first, count)]
-    return fields[0], fields[1], fields[2], fields[3], Layout(*ints, torch.zeros(0, 2, dtype=torch.int32))
+    of_row, begins, rows = (torch.tensor(field, dtype=torch.int32) for field in (slot_of, first, count))
+    layout = Layout(of_row, begins, rows, torch.zeros(0, 2, dtype=torch.int32))
+    return fields[0], fields[1], fields[2], fields[3], layout
 
 
 several = given(slots=st.lists(cases(), min_size=1, max_size=4), spare=st.integers(0, 5), holes=st.integers(0, 2))

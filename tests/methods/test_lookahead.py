@@ -121,7 +121,7 @@ def pooled(**options: Any) -> tuple[Decoder, list[int]]:
 
 def visible(tree: TokenTree) -> list[str]:
     """A string of 0 and 1 for each row: the rows it sees."""
-    reach = ancestors(torch.tensor([[0, *tree.parents[1:]]]))[0]
+    reach = ancestors(torch.tensor([0, *tree.parents[1:]]))
     return ["".join(str(int(sees)) for sees in row) for row in reach]
 
 

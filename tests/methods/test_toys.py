@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
-import torch
+from one_tree import accepted
 from random_trees import hiding_tree
 from toys import Clock, Engine, greedy, language
 
 from specbench.decoding.tree import TokenTree
-from specbench.engine.ops import accept_path, ancestors
 
 PROMPT = [3, 1, 4]
 
@@ -27,12 +26,9 @@ def test_the_toy_engine_accepts_what_the_real_rule_accepts() -> None:
         tree = hiding_tree(rng, told[0], told[1 : 1 + seed % 5], 3, 12)
         result = engine.step({slot: tree})[slot]
 
-        parents, tokens = torch.tensor([[0, *tree.parents[1:]]]), torch.tensor([tree.tokens])
-        allowed, said = torch.tensor([tree.accept]), torch.tensor([result.next_tokens])
-        path, bonus = accept_path(tokens, parents, allowed, ancestors(parents), said)
-        rows = path[0].nonzero().flatten().tolist()
+        rows, bonus = accepted(tree, result.next_tokens)
         assert result.path == rows
-        assert result.emitted == [tree.tokens[row] for row in rows[1:]] + [int(bonus[0])]
+        assert result.emitted == [tree.tokens[row] for row in rows[1:]] + [bonus]
         assert engine.outputs[slot] == told[: 1 + len(result.emitted)]
         assert len(rows) > seed % 5  # the hidden path is found
 

@@ -7,15 +7,14 @@ from collections.abc import Collection
 from itertools import islice, repeat
 from statistics import fmean, pstdev
 
+import one_tree
 import pytest
 import random_trees
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specbench.common.errors import UsageError
 from specbench.decoding.tree import COMPUTED, TokenTree
-from specbench.engine.ops import accept_path, ancestors
 from specbench.results.schema import SimulatedAcceptance
 from specbench.runner.simulate import Acceptance, Lengths, force, parse
 
@@ -25,13 +24,8 @@ STOPS = frozenset({3})
 
 def accepted(tree: TokenTree, forced: list[int], computed: list[int]) -> tuple[list[int], int]:
     """Path and last token that the engine finds where the target says ``computed`` unless it is told otherwise."""
-    allowed = list(tree.accept) if tree.accept else [True] * len(tree)
     said = [token if token != COMPUTED else own for token, own in zip(forced, computed, strict=True)]
-    parents = torch.tensor([[0, *tree.parents[1:]]])
-    path, bonus = accept_path(
-        torch.tensor([list(tree.tokens)]), parents, torch.tensor([allowed]), ancestors(parents), torch.tensor([said])
-    )
-    return path[0].nonzero().flatten().tolist(), int(bonus)
+    return one_tree.accepted(tree, said)
 
 
 def longest(tree: TokenTree, without: Collection[int]) -> int:

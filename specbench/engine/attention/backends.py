@@ -71,7 +71,7 @@ class ReferenceAttention:
         mine = query[0, :, group.rows].unflatten(1, (slots, -1)).transpose(0, 1)
         cells = (group.slots, slice(None), slice(0, group.extent))
         keys, values = key[cells], value[cells]
-        mask = causal_mask(group, window, query)
+        mask: Tensor | None = causal_mask(group, window, query)
         if mask is None:
             mask = self._masks.of_group(group, window, query.dtype, key.shape[2])
         return _attend(mine, keys, values, mask, scale).transpose(1, 2).flatten(0, 1)[None]
