@@ -47,8 +47,6 @@ class Engine:
             stepped eagerly.
         compile: run the model's layers through torch.compile, which fuses what is between the matrix products.
         pad_rows: pad eager steps to :data:`~specbench.engine.graphs.ROW_BUCKETS`; default is on for CUDA.
-        choices: ``report()["steps"]`` of an earlier engine of the kind, whose row buckets are taken instead of measured
-            ones: other rows are other products, whose rounding can be another text.
         deterministic: let no measured time decide anything.
 
     Raises:
@@ -62,13 +60,12 @@ class Engine:
         *,
         slots: int = 1,
         capacity: int,
-        max_rows: int = MAX_ROWS,
+        max_rows: int = ROW_BUCKETS[-1],
         sampling: Sampling | None = None,
         backend: str = "auto",
         graphs: bool | None = None,
         compile: bool = False,
         pad_rows: bool | None = None,
-        choices: Sequence[Mapping[str, Any]] = (),
         deterministic: bool = False,
     ) -> None:
         if not 1 <= max_rows <= MAX_ROWS:
@@ -80,7 +77,7 @@ class Engine:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # Triton launches on the current device, wherever its tensors are
         self.capacity = capacity
-        self._choices, self._pinned = choices, deterministic
+        self._pinned = deterministic
         self._padded = self.device.type == "cuda" if pad_rows is None else pad_rows
         self._lengths: list[int | None] = [None] * slots  # cached tokens of each slot; None is a free slot
         self._assumed = [0] * slots  # cells of each slot that :meth:`assume` has given noise
@@ -130,7 +127,7 @@ class Engine:
             return None
         return StepGraphs(
             self._captured_step, self._shape, self.slots, self._max_rows, self.device,
-            graphs.cuda_capture(self.device), self._choices, self._pinned,
+            graphs.cuda_capture(self.device), pinned=self._pinned,
         )  # fmt: skip
 
     def attach(self) -> None:
@@ -338,6 +335,14 @@ class Engine:
             self._graphs, self._why_eager = None, str(error)
         else:
             self._graphs.warm = True
+
+    def pad_as(self, steps: Sequence[Mapping[str, Any]]) -> None:
+        """Pads rows as an earlier engine of the kind did, by the ``steps`` of its :meth:`report`.
+
+        Other rows are other products, whose rounding can be another text; so a resumed run goes on as it began.
+        """
+        if self._graphs is not None:
+            self._graphs.choices = steps
 
     def step_seconds(self, max_rows: int) -> list[tuple[int, float]]:
         """Measured (rows, seconds) of a step of one sequence, for rows up to the bucket of ``max_rows``.

@@ -182,6 +182,7 @@ def _described(side: Side) -> dict[str, Any]:
         "attention": config.attention,
         "graphs": config.graphs,
         "compile": config.compile,
+        "deterministic": config.deterministic,
         "linears": config.linears,
         "trace": config.trace,
         "repeats": config.repeats,

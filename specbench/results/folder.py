@@ -1,7 +1,8 @@
 """The run folder: what a run leaves on disk so that a kill at any moment loses at most the request in flight.
 
 ``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment the folder has its name), ``requests.jsonl``
-(one line per request, on disk before the next request starts), and at the end ``summary.json``, then ``DONE``.
+(one line per request, on disk before the next request starts), where steps are captured ``steps.json`` (what their rows
+are padded to), and at the end ``summary.json``, then ``DONE``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,7 @@ from specbench.results.schema import SCHEMA_VERSION, RequestRecord
 from specbench.results.summary_schema import RunSummary
 from specbench.results.versions import assert_of_today, line_of, record_of, summary_json, summary_of
 
-_LOCK, _REQUESTS, _SUMMARY, _DONE = ".lock", "requests.jsonl", "summary.json", "DONE"
+_LOCK, _REQUESTS, _STEPS, _SUMMARY, _DONE = ".lock", "requests.jsonl", "steps.json", "summary.json", "DONE"
 _AGAIN = "run it again"
 
 
@@ -283,6 +284,29 @@ class RunFolder:
         content = read_json_object(path, REPEAT)
         in_64_bits(content, path, REPEAT)
         return summary_of(content, self.schema, path, REPEAT)
+
+    def steps(self) -> list[list[dict[str, Any]]]:
+        """What each engine of the run measured of its steps, by which it chose what rows are padded to.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        path = self.path / _STEPS
+        if not path.is_file():
+            return []
+        found = read_json_object(path, _AGAIN).get("engines")
+        if not isinstance(found, list) or not all(isinstance(steps, list) for steps in found):
+            raise damaged(path, "it has no list of engines", f"delete it and {_AGAIN}")
+        return found
+
+    def keep_steps(self, engines: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Writes :meth:`steps`, for when the run is resumed.
+
+        Raises:
+            EnvironmentRefused: the disk is full.
+        """
+        self._assert_goes_on()
+        write_json_atomic(self.path / _STEPS, {"engines": [list(steps) for steps in engines]})
 
     def finish(self, summary: RunSummary) -> None:
         """Writes ``summary.json``, then ``DONE``, and closes the folder.

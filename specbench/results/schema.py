@@ -159,6 +159,7 @@ class RunConfig(Record):
     attention: str = Field(description="backend as asked for; summary.json says under engine what auto chose")
     graphs: Literal["auto", "on", "off"] = Field(default="off", description="CUDA graphs; auto is on for CUDA")
     compile: bool = Field(default=False, description="torch.compile on the layers' elementwise work")
+    deterministic: bool = Field(default=False, description="no measured time chose kernels or row buckets")
     linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
     simulated: dict[str, SimulatedAcceptance] = Field(
         default_factory=dict, description="methods whose acceptance was decided by lot: their text means nothing"
@@ -170,9 +171,11 @@ class RunConfig(Record):
     def digest(self) -> str:
         """sha256 of the canonical JSON.
 
-        How prompts were chosen is left out: ``prompts_sha256`` says which, and digests from before it was told stay.
+        How prompts were chosen is left out, for ``prompts_sha256`` says which, and so is a field that came later and is
+        as it always was: digests from before them stay.
         """
-        said = self.model_dump(exclude={"task": {"taken"}})
+        later = () if self.deterministic else ("deterministic",)
+        said = self.model_dump(exclude={"task": {"taken"}, **dict.fromkeys(later, True)})
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

@@ -39,6 +39,7 @@ def config_of(
         attention=plan.attention,
         graphs=plan.graphs,
         compile=plan.compile,
+        deterministic=plan.deterministic,
         linears=products.kind_for(model.model),
         simulated=dict(resolved.simulated),
         order_seed=plan.sampling.seed,

@@ -100,8 +100,13 @@ def _decode(
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:
         progress.phase("warming up")
-        for session in sessions:
+        earlier = folder.steps()
+        for at, session in enumerate(sessions):
+            session.engine.pad_as(earlier[at] if at < len(earlier) else ())
             session.warm_up(prepared)
+        measured = [session.report().get("steps", []) for session in sessions]
+        if any(measured):
+            folder.keep_steps(measured)
         progress.ready(sessions[0].report())
     session_of_method = {method.label: session for session in sessions for method in session.methods}
     first = 1 + max((record.segment for record in records), default=-1)

@@ -45,11 +45,12 @@ class Kernels:
     backend: str = "auto"
     graphs: bool | None = None
     compile: bool = False
+    deterministic: bool = False
 
     @classmethod
     def of(cls, plan: Plan) -> Kernels:
         """What a plan says of them."""
-        return cls(plan.attention, GRAPHS[plan.graphs], plan.compile)
+        return cls(plan.attention, GRAPHS[plan.graphs], plan.compile, plan.deterministic)
 
 
 class Session:

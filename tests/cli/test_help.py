@@ -20,7 +20,7 @@ _OPTIONS = ["--set", "--task-set"]
 _SAMPLING = ["--top-k", "--top-p"]
 _DRAW = ["--prompt-seed", "--first"]
 _KERNELS = ["--attention", "--graphs", "--compile"]
-_DECODING = ["--threads", "--quiet"]
+_DECODING = ["--threads", "--quiet", "--deterministic"]
 
 # Every name a script may have written down: renaming or dropping one breaks somebody, so it has to be done here too.
 FLAGS = {

@@ -16,12 +16,12 @@ from specbench.runner.session import Kernels
 @pytest.mark.parametrize(("graphs", "value"), [("auto", None), ("on", True), ("off", False)])
 @pytest.mark.parametrize("compile", [True, False])
 def test_the_plan_says_which_kernels(graphs: Any, value: bool | None, compile: bool) -> None:
-    plan = conversations.plan([], attention="flash", graphs=graphs, compile=compile)
-    assert Kernels.of(plan.plan) == Kernels("flash", value, compile)
+    plan = conversations.plan([], attention="flash", graphs=graphs, compile=compile, deterministic=not compile)
+    assert Kernels.of(plan.plan) == Kernels("flash", value, compile, not compile)
 
 
 def test_the_choice_is_the_engines_where_the_user_made_none() -> None:
-    assert Kernels.of(conversations.plan([]).plan) == Kernels() == Kernels("auto", None, False)
+    assert Kernels.of(conversations.plan([]).plan) == Kernels() == Kernels("auto", None, False, False)
 
 
 def test_what_the_engine_reports_is_told_and_kept(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ FULL: dict[str, Any] = {
     "temperature": 0.7, "top_k": 4, "top_p": 0.9, "seed": 5, "settings": ["jf.n=16", "pld.k=2"],
     "task_settings": ["gsm8k.style=cot"], "dtype": "float32", "device": "cpu", "attention": "reference",
     "graphs": "off", "compile": True, "trust_remote_code": True, "repeats": 2, "concurrency": 3, "trace": True,
-    "base": "none",
+    "base": "none", "deterministic": True,
 }  # fmt: skip
 
 

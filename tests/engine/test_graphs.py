@@ -164,10 +164,12 @@ def test_a_resumed_run_pads_as_the_run_before_it(model: Any, monkeypatch: pytest
     with attached(model, **how) as engine:
         before = json.loads(json.dumps(timed(engine, SLOW_FOR_ONE, monkeypatch)))  # as a record holds it
     even = dict.fromkeys(SLOW_FOR_ONE, 1.0)
-    with attached(model, **how, choices=before) as engine:
+    with attached(model, **how) as engine:
+        engine.pad_as(before)
         (after,) = timed(engine, even, monkeypatch)
     assert json.loads(json.dumps(after["padded_to"])) == before[0]["padded_to"]
-    with attached(model, **how, choices=[before[0] | {"attention": "another"}]) as engine:
+    with attached(model, **how) as engine:
+        engine.pad_as([before[0] | {"attention": "another"}])
         (other,) = timed(engine, even, monkeypatch)
     assert other["padded_to"][1] == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 from conversations import plan, prepared, said
 from toys import toy
 
+from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
+from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord
 from specbench.runner import execution
 from specbench.runner.loop import Request
 
+STEPS = [{"attention": "triton", "step_s": {"1": 0.1, "2": 0.2}, "padded_to": {"1": 1, "2": 2}}]
 METHODS = (toy(label="ar"), toy(label="mine"))
 PROMPTS = [Prompt(f"p{number}", "one", True) for number in range(3)]
 
@@ -27,12 +31,18 @@ class Session:
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.engine = self
+        self.padded: Any = None
+
+    def pad_as(self, steps: Any) -> None:
+        assert "warm" not in self.done, "what is measured then decides"
+        self.padded = steps
 
     def warm_up(self, prepared: Any) -> None:
         self.done.append("warm")
 
     def report(self) -> dict[str, Any]:
-        return {}
+        return {"steps": STEPS}
 
     def decode(self, method: Method, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
         for request in requests:
@@ -40,22 +50,41 @@ class Session:
             yield said(method.label, request).model_copy(update={"segment": number})
 
 
-def decoded(before: Sequence[RequestRecord]) -> tuple[list[str], list[RequestRecord]]:
-    """What a session did in a folder that holds some requests, and all records."""
-    session, progress = Session(), execution.Silent()
-    folder = SimpleNamespace(records=lambda: iter(before), log=SimpleNamespace(append=lambda line: None))
+def decoded(before: Sequence[RequestRecord], folder: Any = None) -> tuple[Session, list[RequestRecord]]:
+    """A session that went on in a folder that holds some requests, and all records."""
+    session, progress, log = Session(), execution.Silent(), SimpleNamespace(append=lambda line: None)
+    folder = folder or SimpleNamespace(steps=list, keep_steps=lambda engines: None)
+    where: Any = SimpleNamespace(
+        records=lambda: iter(before), log=log, steps=folder.steps, keep_steps=folder.keep_steps
+    )
     made: Any = plan(METHODS)
-    records = execution._decode(made, [session], prepared(PROMPTS), folder, progress, bool(before))  # type: ignore[list-item,arg-type]
-    return session.done, records
+    return session, execution._decode(made, [session], prepared(PROMPTS), where, progress, bool(before))  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("done", range(7))
 def test_it_is_warm_before_its_first_request_and_numbers_its_stretches_on_however_many_are_done(done: int) -> None:
     _, whole = decoded([])
     assert [one.segment for one in whole] == list(range(6))
-    did, records = decoded(whole[:done])
+    session, records = decoded(whole[:done])
+    did = session.done
     assert did[:1] == ["warm"] * (done < 6), "what is done once would be paid for by the request that comes first"
     assert did.count("warm") == (done < 6), "nothing is warmed up where nothing is left"
     assert len(did) == (1 + 6 - done if done < 6 else 0)
     assert [one.request_id for one in records] == [one.request_id for one in whole]
     assert len({one.segment for one in records}) == 6, "times of one stretch share a clock, and no others do"
+
+
+def test_a_resumed_run_pads_its_rows_as_it_did_before(tmp_path: Path) -> None:
+    """Other rows are other products, whose rounding, in half precision, can be another text."""
+    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
+        begun, whole = decoded([], folder)
+        assert begun.padded == ()
+    earlier = [{**STEPS[0], "padded_to": {"1": 2, "2": 2}}]
+    with RunFolder.find_unfinished(tmp_path, "0" * 64) or folder as folder:
+        assert folder.steps() == [STEPS]
+        folder.keep_steps([earlier])
+        resumed, _ = decoded(whole[:2], folder)
+        assert resumed.padded == earlier
+    (folder.path / "steps.json").write_text('{"engines": 3}')
+    with pytest.raises(UsageError, match=r"steps\.json.*delete it"):
+        folder.steps()
