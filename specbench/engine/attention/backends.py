@@ -12,7 +12,6 @@ from torch import Tensor
 
 from specbench.engine.attention.interface import Visibility
 from specbench.engine.attention.masks import Masks
-from specbench.engine.kernels.tree_attention import tree_attention
 from specbench.engine.layout import Group
 
 
@@ -96,8 +95,11 @@ class TritonAttention:
     """Tree attention of one step; its masks are the bits that :class:`specbench.engine.kernels.ops.TritonOps` makes."""
 
     def __init__(self, visibility: Visibility) -> None:
+        from specbench.engine.kernels.tree_attention import tree_attention  # only where triton is installed
+
         self._see = visibility
+        self._attend = tree_attention
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         see = self._see
-        return tree_attention(query, key, value, see.layout, see.lengths, see.rows, see.depth, scale, window)
+        return self._attend(query, key, value, see.layout, see.lengths, see.rows, see.depth, scale, window)
