@@ -56,26 +56,31 @@ def measure(
 
 
 def _at(context: int, rows: int, slots: int, repeats: int, rng: random.Random) -> dict[str, Any]:
-    from specbench.engine.attention.backends import ReferenceAttention
+    from specbench.engine.attention.backends import ReferenceAttention, TritonAttention
     from specbench.engine.attention.interface import Visibility
-    from specbench.engine.kernels.accept import tree_bits
-    from specbench.engine.kernels.tree_attention import tree_attention
-    from specbench.engine.ops import ancestors
+    from specbench.engine.kernels.ops import TritonOps
+    from specbench.engine.kernels.tree_attention import tile_height
+    from specbench.engine.layout import Layout
+    from specbench.engine.ops import TorchOps
 
-    cells = context + rows
+    device = torch.device("cuda")
     query, keys, values = (
-        torch.randn(slots, heads, length, SIZE, dtype=torch.bfloat16, device="cuda")
-        for heads, length in ((HEADS, rows), (KV_HEADS, cells), (KV_HEADS, cells))
+        torch.randn(*shape, SIZE, dtype=torch.bfloat16, device=device)
+        for shape in ((1, HEADS, slots * rows), *[(slots, KV_HEADS, context + rows)] * 2)
     )
-    parents = torch.tensor([[0] + [rng.randrange(row) for row in range(1, rows)]] * slots, device="cuda")
-    lengths = torch.full((slots,), context, dtype=torch.int32, device="cuda")
-    bits, depth = tree_bits(parents.int())
-    reference = ReferenceAttention(Visibility(lengths, depth, ancestors(parents), None))
+    group = HEADS // KV_HEADS
+    height = tile_height(slots * rows, group, rows > 16 // group, device, KV_HEADS)
+    layout = Layout.even(slots, rows, device, height=height)
+    tree = [0] + [rng.randrange(row) for row in range(1, rows)]
+    parents = torch.tensor([slot * rows + row for slot in range(slots) for row in tree], dtype=torch.int32).to(device)
+    lengths = torch.full((slots,), context, dtype=torch.int32, device=device)
 
-    arms = {
-        "kernel": lambda: tree_attention(query, keys, values, lengths, bits, depth),
-        "sdpa": lambda: reference(query, keys, values, None, None),
-    }
+    def arm(ops: Any, backend: Any) -> Callable[[], Tensor]:
+        ancestry = ops.ancestry(parents, layout)
+        attention = backend(Visibility(layout, lengths, ancestry.depth, ancestry.rows))
+        return lambda: attention(query, keys, values, None, None)
+
+    arms = {"kernel": arm(TritonOps(device), TritonAttention), "sdpa": arm(TorchOps(), ReferenceAttention)}
     difference = (arms["kernel"]() - arms["sdpa"]()).abs().max().item()
     milliseconds = _interleaved(arms, repeats, rng)
     moved = keys.nbytes + values.nbytes

@@ -25,7 +25,7 @@ class Ancestry:
     Attributes:
         depth: integer [N], ancestors of each row; 0 for roots and padding.
         rows: who may see whom, in the form of the ops that made it: bool [N, N] (element (i, j): row j is row i or one
-            of its ancestors), or int32 [N, ceil(N / 32)] bits, bit j of which stands for the j-th row of row i's slot.
+            of its ancestors), or int32 [N, W] words of 32 bits, bit j of which stands for the j-th row of row i's slot.
     """
 
     depth: Tensor

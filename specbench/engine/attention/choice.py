@@ -69,6 +69,7 @@ class Attentions:
         self._why = f"triton {reasons['triton']}" if asked == "auto" and reasons["triton"] else ""
         self._seconds: dict[str, float] = {}
         self._group = 1  # query heads of a KV head
+        self._kv_heads = 1
 
     def check_shapes(self, shapes: dict[int, LayerShape], heads: Mapping[int, int] | None = None) -> None:
         """Falls back where a head is larger than the kernels take.
@@ -81,6 +82,7 @@ class Attentions:
             EnvironmentRefused: such a backend was asked for by name.
         """
         self._group = max((count // shapes[layer][0] for layer, count in (heads or {}).items()), default=1)
+        self._kv_heads = min(kv_heads for kv_heads, _, _ in shapes.values())
         largest = max(max(key, value) for _, key, value in shapes.values())
         if largest <= _LARGEST_HEAD or self.tree == self.chain == "reference":
             return
@@ -138,7 +140,7 @@ class Attentions:
             return 0
         from specbench.engine.kernels.tree_attention import tile_height
 
-        return tile_height(rows, self._group, tall, self._device)
+        return tile_height(rows, self._group, tall, self._device, self._kv_heads)
 
     def settle(self, seconds: Callable[[str], float]) -> None:
         """Lets measured time decide where more than one backend serves chains.

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specbench.engine.layout import Layout
+
 _TILE = 2048  # elements of a tile: 16 of each of 128 threads
 _MAX_TILE_ROWS = 16
 
@@ -24,68 +26,69 @@ def _tile(rows: int, size: int) -> tuple[int, int]:
 
 
 @triton.jit
-def _copy_rows(source, target, row, inside, source_stride, target_stride, SIZE: tl.constexpr, WIDE: tl.constexpr):
-    column = tl.arange(0, WIDE)
-    mask = inside[:, None] & (column < SIZE)[None, :]
-    far = row[:, None].to(tl.int64)
-    new = tl.load(source + far * source_stride + column[None, :], mask=mask)
-    tl.store(target + far * target_stride + column[None, :], new, mask=mask)
+def _copy_rows(source, target, inside, SIZE: tl.constexpr, WIDE: tl.constexpr):
+    """Elements of the rows that ``source`` and ``target`` [rows] point to."""
+    column = tl.arange(0, WIDE)[None, :]
+    mask = inside[:, None] & (column < SIZE)
+    tl.store(target[:, None] + column, tl.load(source[:, None] + column, mask=mask), mask=mask)
 
 
 @triton.jit
 def _write(
-    key, value, keys, values, lengths, rows, heads,
-    key_slot, key_head, key_row, value_slot, value_head, value_row,
+    key, value, keys, values, slot_of, firsts, lengths, rows, slots,
+    key_head, key_row, value_head, value_row,
     keys_slot, keys_head, keys_cell, values_slot, values_head, values_cell,
     KEY: tl.constexpr, KEY_WIDE: tl.constexpr, VALUE: tl.constexpr, VALUE_WIDE: tl.constexpr, TILE_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Program (slot and head, tile of rows): its keys, then its values."""
-    slot, head = (tl.program_id(0) // heads).to(tl.int64), (tl.program_id(0) % heads).to(tl.int64)
-    row = tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)
-    inside = row < rows
-    cell = tl.load(lengths + slot).to(tl.int64)
+    """Program (head, tile of rows, of one slot or of several): their keys, then their values."""
+    head, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    slot = tl.load(slot_of + row, mask=row < rows, other=slots)
+    real = slot < slots
+    cell = (tl.load(lengths + slot, mask=real, other=0) + row - tl.load(firsts + slot, mask=real, other=0)).to(tl.int64)
+    slot, row = slot.to(tl.int64), row.to(tl.int64)
     _copy_rows(
-        key + slot * key_slot + head * key_head,
+        key + head * key_head + row * key_row,
         keys + slot * keys_slot + head * keys_head + cell * keys_cell,
-        row, inside, key_row, keys_cell, KEY, KEY_WIDE,
+        real, KEY, KEY_WIDE,
     )  # fmt: skip
     _copy_rows(
-        value + slot * value_slot + head * value_head,
+        value + head * value_head + row * value_row,
         values + slot * values_slot + head * values_head + cell * values_cell,
-        row, inside, value_row, values_cell, VALUE, VALUE_WIDE,
+        real, VALUE, VALUE_WIDE,
     )  # fmt: skip
 
 
-def write_kv(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> None:
-    """Stores a layer's new keys and values: row i of slot s goes to cell ``lengths[s] + i``.
+def write_kv(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, layout: Layout, lengths: Tensor) -> None:
+    """Stores a layer's new keys and values: row i of a slot goes to its cell ``lengths + i``, padding goes nowhere.
 
     Args:
-        key: [S, KV heads, Q, D], any strides, the last dimension contiguous.
-        value: [S, KV heads, Q, Dv], likewise.
-        keys: the layer's cache, [S, KV heads, L, D], likewise; ``lengths[s] + Q <= L``, which is not checked.
+        key: [1, KV heads, N, D], any strides, the last dimension contiguous.
+        value: [1, KV heads, N, Dv], likewise.
+        keys: the layer's cache, [S, KV heads, L, D], likewise; that all rows fit in it is not checked.
         values: [S, KV heads, L, Dv], likewise.
-        lengths: int32 [S] cached tokens of each slot, on the device.
+        layout: of the rows over the S slots.
+        lengths: integer [S] cached tokens of each slot, on the device, contiguous.
 
     Raises:
         ValueError: a last dimension is not contiguous.
     """
-    if any(each.stride(-1) != 1 for each in (key, value, keys, values)):
-        raise ValueError("write_kv needs keys and values that are contiguous in their last dimension")
-    slots, heads, rows, key_size = key.shape
+    if any(each.stride(-1) != 1 for each in (key, value, keys, values, lengths)):
+        raise ValueError("write_kv needs keys, values and lengths that are contiguous in their last dimension")
+    _, heads, rows, key_size = key.shape
     value_size = value.shape[-1]
     tile_rows, _ = _tile(rows, max(key_size, value_size))
-    _write[(slots * heads, triton.cdiv(rows, tile_rows))](
-        key, value, keys, values, lengths, rows, heads,
-        *key.stride()[:3], *value.stride()[:3], *keys.stride()[:3], *values.stride()[:3],
+    _write[(heads, triton.cdiv(rows, tile_rows))](
+        key, value, keys, values, layout.slot, layout.first, lengths, rows, len(layout.first),
+        *key.stride()[1:3], *value.stride()[1:3], *keys.stride()[:3], *values.stride()[:3],
         KEY=key_size, KEY_WIDE=triton.next_power_of_2(key_size),
         VALUE=value_size, VALUE_WIDE=triton.next_power_of_2(value_size), TILE_ROWS=tile_rows, num_warps=4,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["first_slot"])
+@triton.jit
 def _commit(
-    buffer, lengths, count, path, first_slot, slots, heads, layer_stride, slot_stride, head_stride, cell_stride,
-    path_stride, SIZE: tl.constexpr, WIDE: tl.constexpr, TILE_ROWS: tl.constexpr,
+    buffer, firsts, lengths, count, path, slots, heads, layer_stride, slot_stride, head_stride, cell_stride,
+    SIZE: tl.constexpr, WIDE: tl.constexpr, TILE_ROWS: tl.constexpr,
 ):  # fmt: skip
     """Program (layer, slot, head): all moves of its cells, which are no one else's.
 
@@ -96,14 +99,13 @@ def _commit(
     """
     program = tl.program_id(0)
     slot = program // heads % slots
-    path += slot.to(tl.int64) * path_stride
+    path += tl.load(firsts + slot)
     kept = tl.load(count + slot)
     # An ascending path that ends at row kept - 1 is 0 .. kept - 1: every row is in its place. The usual case.
     if tl.load(path + kept - 1, mask=kept > 0, other=-1) != kept - 1:
         head, layer = (program % heads).to(tl.int64), (program // heads // slots).to(tl.int64)
         start = tl.load(lengths + slot).to(tl.int64)
-        buffer += layer * layer_stride + (first_slot + slot).to(tl.int64) * slot_stride
-        buffer += head * head_stride + start * cell_stride
+        buffer += layer * layer_stride + slot.to(tl.int64) * slot_stride + head * head_stride + start * cell_stride
         column = tl.arange(0, WIDE)
         for first in range(0, kept, TILE_ROWS):
             depth = first + tl.arange(0, TILE_ROWS)
@@ -114,27 +116,26 @@ def _commit(
             tl.store(buffer + depth[:, None].to(tl.int64) * cell_stride + column[None, :], cells, mask=mask)
 
 
-def commit_rows(buffers: Sequence[Tensor], first_slot: int, lengths: Tensor, count: Tensor, path: Tensor) -> None:
+def commit_rows(buffers: Sequence[Tensor], layout: Layout, lengths: Tensor, count: Tensor, path: Tensor) -> None:
     """Moves the accepted rows of a step to the front of its scratch cells, in every layer; a launch per buffer.
 
     Args:
-        buffers: cache buffers [layers, slots, KV heads, L, size], the last dimension contiguous.
-        first_slot: the buffers' slot that is slot 0 of the step.
-        lengths: int32 [S] cached tokens of each slot before the step.
-        count: int32 [S] accepted rows, from :func:`specbench.engine.kernels.accept.accept_paths`.
-        path: int32 [S, Q] from the same: cell ``lengths + path[d]`` moves to ``lengths + d`` for d < count. Ascending,
-            with ``path[d] >= d``.
+        buffers: cache buffers [layers, S, KV heads, L, size], the last dimension contiguous.
+        layout: of the step's rows over the S slots.
+        lengths: integer [S] cached tokens of each slot before the step.
+        count: integer [S] accepted rows, from :func:`specbench.engine.kernels.accept.accept_paths`.
+        path: integer [N] from the same: cell ``lengths + path[d]`` of a slot moves to ``lengths + d`` for d < count,
+            where its path begins at the slot's first row. Ascending, with ``path[d] >= d``.
 
     Raises:
-        ValueError: a buffer or the path is not contiguous in its last dimension.
+        ValueError: a last dimension is not contiguous.
     """
-    if path.stride(-1) != 1 or any(buffer.stride(-1) != 1 for buffer in buffers):
+    if any(each.stride(-1) != 1 for each in (*buffers, lengths, count, path)):
         raise ValueError("commit_rows needs a path and buffers that are contiguous in their last dimension")
-    slots, rows = path.shape
     for buffer in buffers:
-        layers, _, heads, _, size = buffer.shape
-        tile_rows, wide = _tile(rows, size)
+        layers, slots, heads, _, size = buffer.shape
+        tile_rows, wide = _tile(len(path), size)
         _commit[(layers * slots * heads,)](
-            buffer, lengths, count, path, first_slot, slots, heads, *buffer.stride()[:4], path.stride(0),
+            buffer, layout.first, lengths, count, path, slots, heads, *buffer.stride()[:4],
             SIZE=size, WIDE=wide, TILE_ROWS=tile_rows, num_warps=4,
         )  # fmt: skip

@@ -8,10 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specbench.engine.kernels.accept import accept_paths, tree_bits
+from specbench.engine.kernels.accept import accept_paths
+from specbench.engine.kernels.bits import MOST_ROWS, reach_of, tree_bits, tree_bits_by_torch, widest_slot
 from specbench.engine.kernels.kv import commit_rows, write_kv
 from specbench.engine.kernels.sample import choose
-from specbench.engine.ops import Ancestry
+from specbench.engine.layout import Layout
+from specbench.engine.ops import Ancestry, TorchOps
 from specbench.engine.sampler import Sampling, scores
 
 
@@ -26,12 +28,13 @@ class TritonOps:
         self._seed = torch.zeros(1, dtype=torch.int64, device=device)
         self._temperature = torch.ones(1, dtype=torch.float32, device=device)
 
-    def ancestry(self, parents: Tensor) -> Ancestry:
-        bits, depth = tree_bits(parents)
+    def ancestry(self, parents: Tensor, layout: Layout) -> Ancestry:
+        by_kernel = widest_slot(layout) <= MOST_ROWS
+        bits, depth = tree_bits(parents, layout) if by_kernel else tree_bits_by_torch(parents, layout)
         return Ancestry(depth, bits)
 
-    def write(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, lengths: Tensor) -> None:
-        write_kv(key, value, keys, values, lengths)
+    def write(self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, layout: Layout, lengths: Tensor) -> None:
+        write_kv(key, value, keys, values, layout, lengths)
 
     def choose(self, logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
         if sampling.top_k or sampling.top_p < 1:
@@ -40,12 +43,17 @@ class TritonOps:
         return choose(logits, positions, seed=self._seed, temperature=self._temperature, greedy=sampling.greedy)
 
     def accept(
-        self, tokens: Tensor, parents: Tensor, accept: Tensor, ancestry: Ancestry, next_token: Tensor
+        self, tokens: Tensor, parents: Tensor, accept: Tensor, ancestry: Ancestry, next_token: Tensor, layout: Layout
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return accept_paths(tokens, parents, accept, ancestry.rows, ancestry.depth, next_token.to(torch.int32))
+        bits, depth, following = ancestry.rows, ancestry.depth, next_token.to(torch.int32)
+        if widest_slot(layout) <= MOST_ROWS:
+            return accept_paths(tokens, parents, accept, bits, depth, following, layout)
+        dense = Ancestry(depth, reach_of(bits, layout))
+        count, path, bonus = TorchOps().accept(tokens, parents, accept, dense, following, layout)
+        return count.int(), path.int(), bonus
 
-    def commit(self, buffers: Sequence[Tensor], lengths: Tensor, count: Tensor, path: Tensor) -> None:
-        commit_rows(buffers, 0, lengths, count, path)
+    def commit(self, buffers: Sequence[Tensor], layout: Layout, lengths: Tensor, count: Tensor, path: Tensor) -> None:
+        commit_rows(buffers, layout, lengths, count, path)
 
     def same_graph(self, sampling: Sampling) -> Sampling:
         if sampling.greedy:

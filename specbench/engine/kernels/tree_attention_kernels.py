@@ -12,22 +12,27 @@ _HIDDEN = tl.constexpr(float("-inf"))
 
 
 @triton.jit
-def _plan(length, rows, window, splits, has_window: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr):
-    """Divides a slot's cells among its splits: first the prefix in tiles, then the tree's rows in tiles.
+def _plan(
+    length, count, height, window, share, most, has_window: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr
+):  # fmt: skip
+    """Divides a slot's cells among the splits of each of its tiles: first the prefix in blocks, then the tree's rows.
 
-    The tree starts a tile of its own, so that its mask words line up with the tile's columns.
+    The tree starts a block of its own, so that its mask words line up with the block's columns. Everything follows from
+    the slot itself and from figures of the engine, so no other slot can change how a row's sums are ordered.
 
     Returns:
-        (first, prefix_tiles, tiles, per_split): the first visible cell, tiles of the prefix, tiles in all, tiles per
-        split. Both kernels must come to the same answer.
+        (first, prefix_blocks, per_split, splits, room): the first visible cell, blocks of the prefix, blocks per split,
+        splits that have any, and the splits of a tile that partial results have room for. Both kernels must come to the
+        same answer.
     """
     first = 0
     if has_window:
         first = tl.maximum(length + 1 - window, 0)  # the root sees furthest back, and its depth is 0
-    prefix_tiles = (length - first + block_n - 1) // block_n
-    tiles = prefix_tiles + (rows + block_n - 1) // block_n
-    per_split = tl.maximum((tiles + splits - 1) // splits, min_tiles)
-    return first, prefix_tiles, tiles, per_split
+    prefix_blocks = (length - first + block_n - 1) // block_n
+    blocks = prefix_blocks + (count + block_n - 1) // block_n
+    room = tl.maximum(tl.minimum(share // ((count + height - 1) // height), most), 1)
+    per_split = tl.maximum((blocks + room - 1) // room, min_tiles)
+    return first, prefix_blocks, per_split, (blocks + per_split - 1) // per_split, room
 
 
 @triton.jit
@@ -85,11 +90,14 @@ def _absorb(scores, v, acc, highest, total):
     return acc, above, total * fade + tl.sum(weights, 1)
 
 
-@triton.jit(do_not_specialize=["rows", "window", "splits"])
+@triton.jit(do_not_specialize=["slots", "rows", "words", "height", "shared_by", "window", "share", "most"])
 def attend(
     query,
     keys,
     values,
+    firsts,
+    counts,
+    tiles,
     lengths,
     bits,
     depth,
@@ -98,10 +106,14 @@ def attend(
     maxima,
     totals,
     scale,
+    slots,
     rows,
+    words,
+    height,
+    shared_by,
     window,
-    splits,
-    q_slot,
+    share,
+    most,
     q_head,
     q_row,
     k_slot,
@@ -110,7 +122,6 @@ def attend(
     v_slot,
     v_head,
     v_cell,
-    kv_heads: tl.constexpr,
     group: tl.constexpr,
     key_size: tl.constexpr,
     value_size: tl.constexpr,
@@ -124,106 +135,126 @@ def attend(
     min_tiles: tl.constexpr,
     stages: tl.constexpr,
 ):
-    """One M tile of one (slot, KV head) over one split of its cells.
+    """Packed rows of one entry of ``tiles`` and one KV head, over every so many-th split of their slot's cells.
 
-    Grid (M tiles, splits, slots x KV heads): programs that read the same cells are neighbours, for L2's sake. ``scale``
-    includes log2(e). With ``direct`` there is one split, and the result goes to ``out`` [S, Q, H, Dv]; else to
-    ``partial`` fp32 [S x Hkv, splits, Q x G, Dv] with ``maxima`` and ``totals`` [S x Hkv, splits, Q x G].
+    Grid (entries x ``shared_by``, programs that take the splits in turn, KV heads): programs that read the same cells
+    are neighbours, for L2's sake. ``scale`` includes log2(e). A tile with one split, as all have with ``direct``, puts
+    its result into ``out`` [N, H, Dv]; else it goes to ``partial`` fp32 [S, Hkv, share, height x G, Dv] with ``maxima``
+    and ``totals`` [S, Hkv, share, height x G].
     """
-    pair = tl.program_id(2)
-    split = tl.program_id(1)
-    slot = (pair // kv_heads).to(tl.int64)  # a slot of a long cache, times its stride, passes 2^31
-    kv_head = (pair % kv_heads).to(tl.int64)
-    length = tl.load(lengths + slot).to(tl.int32)
-    first, prefix_tiles, tiles, per_split = _plan(length, rows, window, splits, has_window, block_n, min_tiles)
-    start = split * per_split
-    if start >= tiles:
+    entry = tl.program_id(0) // shared_by
+    slot = tl.load(tiles + 2 * entry)
+    begin = tl.load(tiles + 2 * entry + 1)
+    if slot < 0:
         return
-
-    packed = tl.program_id(0) * block_m + tl.arange(0, block_m)
-    alive = packed < rows * group
-    row = packed // group
-    head = packed % group
-    at_k = tl.arange(0, block_k)
+    packed_from = tl.program_id(0) % shared_by * block_m
+    packed = packed_from + tl.arange(0, block_m)
+    row = begin + packed // group
+    head = tl.program_id(2) * group + packed % group
+    heads = tl.num_programs(2) * group
+    inside = packed < height * group
     at_v = tl.arange(0, block_v)
-    at_n = tl.arange(0, block_n)
-    q_base = query + slot * q_slot + kv_head * group * q_head
-    q_from = q_base + row * q_row + head * q_head
-    q = tl.load(q_from[:, None] + at_k[None, :], mask=alive[:, None] & (at_k < key_size)[None, :], other=0.0)
-    tree = slot * rows
-    row_depth = tl.load(depth + tree + row, mask=alive, other=0).to(tl.int32)
+    in_v = (at_v < value_size)[None, :]
+    if slot >= slots:
+        if tl.program_id(1) == 0:  # padding, whose rows are counted from the first of all
+            zeros = tl.full([block_m, block_v], 0.0, tl.float32).to(out.dtype.element_ty)
+            to = out + (row.to(tl.int64) * heads + head) * value_size
+            tl.store(to[:, None] + at_v[None, :], zeros, mask=(inside & (row < rows))[:, None] & in_v)
+        return
+    root, count = tl.load(firsts + slot), tl.load(counts + slot)
+    if begin + packed_from // group >= count:
+        return
+    length = tl.load(lengths + slot).to(tl.int32)
+    first, prefix_blocks, per_split, splits, room = _plan(
+        length, count, height, window, share, most, has_window, block_n, min_tiles
+    )
+    pair = slot.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)
 
-    k_base = keys + slot * k_slot + kv_head * k_head
-    v_base = values + slot * v_slot + kv_head * v_head
+    alive = inside & (row < count)
+    mine = root + row
+    at_k = tl.arange(0, block_k)
+    at_n = tl.arange(0, block_n)
+    # A slot of a long cache, times its stride, passes 2^31; so do the rows of many sequences.
+    q_from = query + mine.to(tl.int64) * q_row + head * q_head
+    q = tl.load(q_from[:, None] + at_k[None, :], mask=alive[:, None] & (at_k < key_size)[None, :], other=0.0)
+    row_depth = tl.load(depth + mine, mask=alive, other=0).to(tl.int32)
+    row_bits = bits + mine.to(tl.int64) * words
+
+    k_base = keys + slot.to(tl.int64) * k_slot + tl.program_id(2).to(tl.int64) * k_head
+    v_base = values + slot.to(tl.int64) * v_slot + tl.program_id(2).to(tl.int64) * v_head
     k_at = at_n * k_cell
     v_at = at_n[:, None] * v_cell + at_v[None, :]
-    in_v = (at_v < value_size)[None, :]
+    # Parents come before their children: no row of these sees a row behind their last.
+    last = begin + tl.minimum((packed_from + block_m - 1) // group, height - 1)
+    seen = prefix_blocks + tl.minimum(last, count - 1) // block_n + 1
 
-    acc = tl.full([block_m, block_v], 0.0, tl.float32)
-    highest = tl.full([block_m], _LOWEST, tl.float32)
-    total = tl.full([block_m], 0.0, tl.float32)
+    for split in range(tl.program_id(1), splits, tl.num_programs(1)):
+        start = split * per_split
+        acc = tl.full([block_m, block_v], 0.0, tl.float32)
+        highest = tl.full([block_m], _LOWEST, tl.float32)
+        total = tl.full([block_m], 0.0, tl.float32)
 
-    for tile in tl.range(start, tl.minimum(start + per_split, prefix_tiles), num_stages=stages):
-        at = first + tile * block_n
-        there = at_n < length - at
-        k_tile = k_base + at.to(tl.int64) * k_cell
-        products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
-        v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
-        # every row sees every cell of the prefix, so hiding what lies behind it is one addend per column
-        scores = products * scale + tl.where(there, 0.0, _HIDDEN)[None, :]
-        if has_window:
-            near = (at - length + at_n)[None, :] > (row_depth - window)[:, None]
-            scores = tl.where(near, scores, _HIDDEN)
-        acc, highest, total = _absorb(scores, v, acc, highest, total)
+        for block in tl.range(start, tl.minimum(start + per_split, prefix_blocks), num_stages=stages):
+            at = first + block * block_n
+            there = at_n < length - at
+            k_tile = k_base + at.to(tl.int64) * k_cell
+            products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
+            v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
+            # every row sees every cell of the prefix, so hiding what lies behind it is one addend per column
+            scores = products * scale + tl.where(there, 0.0, _HIDDEN)[None, :]
+            if has_window:
+                near = (at - length + at_n)[None, :] > (row_depth - window)[:, None]
+                scores = tl.where(near, scores, _HIDDEN)
+            acc, highest, total = _absorb(scores, v, acc, highest, total)
 
-    words = (rows + 31) // 32
-    # parents come before their children: no row of this tile sees a row behind its last
-    seen = tl.minimum((tl.program_id(0) * block_m + block_m - 1) // group, rows - 1) // block_n + 1
-    stop = tl.minimum(start + per_split, prefix_tiles + seen)
-    for tile in tl.range(tl.maximum(start, prefix_tiles), stop, num_stages=1):
-        column = (tile - prefix_tiles) * block_n
-        at = length + column
-        there = at_n < rows - column
-        k_tile = k_base + at.to(tl.int64) * k_cell
-        products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
-        v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
-        scores = products * scale
-        visible = tl.full([block_m, block_n], 0, tl.int32)
-        for part in tl.static_range((block_n + 31) // 32):
-            at_word = tl.minimum(column // 32 + part, words - 1)  # behind the last word, `there` hides what is read
-            word = tl.load(bits + tree * words + row * words + at_word, mask=alive, other=0)
-            bit = (word[:, None] >> ((column + at_n) % 32)[None, :]) & 1
-            visible = tl.where((at_n // 32 == part)[None, :], bit, visible)
-        visible = (visible != 0) & there[None, :]
-        if has_window:
-            column_depth = tl.load(depth + tree + column + at_n, mask=there, other=0).to(tl.int32)
-            visible = visible & (column_depth[None, :] > (row_depth - window)[:, None])
-        acc, highest, total = _absorb(tl.where(visible, scores, _HIDDEN), v, acc, highest, total)
+        stop = tl.minimum(start + per_split, seen)
+        for block in tl.range(tl.maximum(start, prefix_blocks), stop, num_stages=1):
+            column = (block - prefix_blocks) * block_n
+            at = length + column
+            there = at_n < count - column
+            k_tile = k_base + at.to(tl.int64) * k_cell
+            products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
+            v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
+            scores = products * scale
+            visible = tl.full([block_m, block_n], 0, tl.int32)
+            for part in tl.static_range((block_n + 31) // 32):
+                at_word = tl.minimum(column // 32 + part, (count - 1) // 32)  # `there` hides what a last word repeats
+                word = tl.load(row_bits + at_word, mask=alive, other=0)
+                bit = (word[:, None] >> ((column + at_n) % 32)[None, :]) & 1
+                visible = tl.where((at_n // 32 == part)[None, :], bit, visible)
+            visible = (visible != 0) & there[None, :]
+            if has_window:
+                column_depth = tl.load(depth + root + column + at_n, mask=there, other=0).to(tl.int32)
+                visible = visible & (column_depth[None, :] > (row_depth - window)[:, None])
+            acc, highest, total = _absorb(tl.where(visible, scores, _HIDDEN), v, acc, highest, total)
 
-    stored = alive[:, None] & in_v
-    if direct:
-        result = acc / tl.where(total > 0, total, 1.0)[:, None]
-        out_base = out + (tree * kv_heads + kv_head) * (group * value_size)
-        out_at = (row * (kv_heads * group) + head) * value_size
-        tl.store(out_base + out_at[:, None] + at_v[None, :], result.to(out.dtype.element_ty), mask=stored)
-    else:
-        line = (pair.to(tl.int64) * splits + split) * (rows * group)
-        tl.store(partial + line * value_size + (packed * value_size)[:, None] + at_v[None, :], acc, mask=stored)
-        tl.store(maxima + line + packed, highest, mask=alive)
-        tl.store(totals + line + packed, total, mask=alive)
+        stored = alive[:, None] & in_v
+        if direct or splits == 1:
+            result = acc / tl.where(total > 0, total, 1.0)[:, None]
+            to = out + (mine.to(tl.int64) * heads + head) * value_size
+            tl.store(to[:, None] + at_v[None, :], result.to(out.dtype.element_ty), mask=stored)
+        else:
+            line = (pair * share + begin // height * room + split) * (height * group) + packed
+            tl.store(partial + (line * value_size)[:, None] + at_v[None, :], acc, mask=stored)
+            tl.store(maxima + line, highest, mask=alive)
+            tl.store(totals + line, total, mask=alive)
 
 
-@triton.jit(do_not_specialize=["rows", "window", "splits"])
+@triton.jit(do_not_specialize=["slots", "height", "window", "share", "most"])
 def combine(
     partial,
     maxima,
     totals,
+    firsts,
+    counts,
+    tiles,
     lengths,
     out,
-    rows,
+    slots,
+    height,
     window,
-    splits,
-    kv_heads: tl.constexpr,
+    share,
+    most,
     group: tl.constexpr,
     value_size: tl.constexpr,
     has_window: tl.constexpr,
@@ -232,25 +263,33 @@ def combine(
     block_v: tl.constexpr,
     min_tiles: tl.constexpr,
 ):
-    """Joins the splits of one packed row, ``block_v`` columns of it. Grid (Q x G, column blocks, slots x KV heads).
+    """Joins the splits of one packed row, ``block_v`` columns of it.
 
+    Grid (entries of ``tiles`` x height x G, blocks of columns, KV heads); a row of a tile with one split ends at once.
     All splits are loaded at once, not one after the other: at one row per program nothing else hides the latency.
     """
-    packed = tl.program_id(0)
-    pair = tl.program_id(2)
-    slot = (pair // kv_heads).to(tl.int64)
+    entry, packed = tl.program_id(0) // (height * group), tl.program_id(0) % (height * group)
+    slot = tl.load(tiles + 2 * entry)
+    begin = tl.load(tiles + 2 * entry + 1)
+    if (slot < 0) | (slot >= slots):
+        return
+    count = tl.load(counts + slot)
+    row = begin + packed // group
     length = tl.load(lengths + slot).to(tl.int32)
-    _, _, tiles, per_split = _plan(length, rows, window, splits, has_window, block_n, min_tiles)
+    _, _, _, splits, room = _plan(length, count, height, window, share, most, has_window, block_n, min_tiles)
+    if (row >= count) | (splits == 1):
+        return
     split = tl.arange(0, block_s)
-    written = split * per_split < tiles
-    written = written & (split < splits)
-    at_row = (pair.to(tl.int64) * splits + split) * (rows * group) + packed
-    highest = tl.load(maxima + at_row, mask=written, other=_LOWEST)
-    share = tl.exp2(highest - tl.max(highest, 0))
-    total = tl.sum(share * tl.load(totals + at_row, mask=written, other=0.0), 0)
+    written = split < splits
+    pair = slot.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)
+    line = (pair * share + begin // height * room + split) * (height * group) + packed
+    highest = tl.load(maxima + line, mask=written, other=_LOWEST)
+    weight = tl.exp2(highest - tl.max(highest, 0))
+    total = tl.sum(weight * tl.load(totals + line, mask=written, other=0.0), 0)
     at_v = tl.program_id(1) * block_v + tl.arange(0, block_v)
     in_v = at_v < value_size
-    acc = tl.load(partial + at_row[:, None] * value_size + at_v[None, :], mask=written[:, None] & in_v, other=0.0)
-    result = tl.sum(acc * share[:, None], 0) / tl.where(total > 0, total, 1.0)
-    out_row = ((slot * rows + packed // group) * kv_heads + pair % kv_heads) * group + packed % group
-    tl.store(out + out_row * value_size + at_v, result.to(out.dtype.element_ty), mask=in_v)
+    acc = tl.load(partial + (line * value_size)[:, None] + at_v[None, :], mask=written[:, None] & in_v, other=0.0)
+    result = tl.sum(acc * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
+    mine = (tl.load(firsts + slot) + row).to(tl.int64)
+    to = out + ((mine * tl.num_programs(2) + tl.program_id(2)) * group + packed % group) * value_size
+    tl.store(to + at_v, result.to(out.dtype.element_ty), mask=in_v)

@@ -1,63 +1,77 @@
-"""Ancestor bitmasks equal the dense mask of ``ops.ancestors``."""
+"""Ancestor bitmasks at the ends of words and programs, and of slots of more rows than a program holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from flat_rows import flat, forest
 from torch import Tensor
-from torch.nn.functional import pad
 
-from specbench.engine.kernels.accept import tree_bits
+from specbench.decoding.tree import TokenTree
+from specbench.engine.kernels import bits as kernels
+from specbench.engine.kernels.bits import reach_of, tree_bits, tree_bits_by_torch, widest_slot
+from specbench.engine.layout import Layout
 from specbench.engine.ops import ancestors
+from specbench.engine.pack import Fields
 
 
-def packed(reach: Tensor) -> Tensor:
-    """bool [S, Q, Q] as int32 [S, Q, W]."""
-    slots, rows, _ = reach.shape
-    words = -(-rows // 32)
-    wide = pad(reach, (0, words * 32 - rows)).view(slots, rows, words, 32).long()
-    return (wide << torch.arange(32)).sum(-1).to(torch.int32)
-
-
-def check(parents: Tensor, device: str) -> None:
-    reach = ancestors(parents.long())
-    bits, depth = tree_bits(parents.to(device))
+def check(fields: Fields, found: tuple[Tensor, Tensor]) -> None:
+    bits, depth = found
+    layout, real = fields.layout, fields.layout.real
+    reach = ancestors(fields.parents.long())
     assert bits.dtype == depth.dtype == torch.int32
-    assert torch.equal(bits.cpu(), packed(reach))
-    assert torch.equal(depth.cpu(), (reach.sum(-1) - 1).to(torch.int32))
+    assert bits.shape == (len(reach), -(-widest_slot(layout) // 32))
+    assert torch.equal(depth.long(), reach.sum(-1) - 1)
+    assert torch.equal(reach_of(bits, layout)[real], reach[real])
 
 
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 999), slots=st.integers(1, 3), rows=st.integers(1, 70), spare=st.integers(0, 5))
-def test_bits_equal_the_dense_mask(
-    batch: Callable[..., Any], device: str, seed: int, slots: int, rows: int, spare: int
-) -> None:
-    check(batch(seed, slots, rows + spare, spare=spare).parents, device)
+def test_a_word_counts_from_the_slots_first_row(device: str) -> None:
+    trees = {0: TokenTree.chain([0] * 40), 2: TokenTree([0] * 35, [-1, *[0] * 33, 33])}
+    fields = flat(trees, 3, device, spare=2)
+    bits, depth = tree_bits(fields.parents, fields.layout)
+    assert bits.shape == (77, 3)
+    assert bits[31, :1].tolist() == [-1]  # the sign bit is a bit like any other
+    assert bits[33, :2].tolist() == [-1, 3]
+    assert bits[40, :2].tolist() == [1, 0]
+    assert bits[74, :2].tolist() == [1, 2 + 4]
+    assert depth[-3:].tolist() == [2, 0, 0]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 31, 32, 33, 64, 65, 200])
 def test_chains_of_every_word_boundary(rows: int, device: str) -> None:
-    check((torch.arange(rows, dtype=torch.int32) - 1).clamp_min(0)[None], device)
+    trees = {1: TokenTree.chain([0] * rows), 2: TokenTree.chain([0] * 33)}
+    for known in (False, True):
+        fields = flat(trees, 3, device, spare=1, known=known)
+        check(fields, tree_bits(fields.parents, fields.layout))
+        check(fields, tree_bits_by_torch(fields.parents, fields.layout))
 
 
-def test_the_largest_tree(batch: Callable[..., Any], device: str) -> None:
-    check(batch(5, 2, 512, spare=9, chain=True).parents, device)
+def test_the_largest_tree(device: str) -> None:
+    for trees in (forest(5, {0: 512}), {0: TokenTree.chain([0] * 512)}):
+        fields = flat(trees, 1, device)
+        check(fields, tree_bits(fields.parents, fields.layout))
 
 
-def test_parents_may_lie_between_other_fields(batch: Callable[..., Any], device: str) -> None:
-    parents = batch(7, 3, 40, spare=3).parents
-    between = torch.stack([torch.full_like(parents, -1), parents, torch.full_like(parents, -1)], 1).to(device)[:, 1]
-    bits, depth = tree_bits(between)
-    expected = tree_bits(parents.to(device))
-    assert torch.equal(bits, expected[0])
-    assert torch.equal(depth, expected[1])
+@pytest.mark.parametrize("sizes", [{0: 600}, {0: 1100}, {0: 530, 1: 1, 3: 569}])
+def test_trees_that_no_program_holds(sizes: dict[int, int], device: str) -> None:
+    for known in (False, True):
+        fields = flat(forest(3, sizes), 4, device, known=known)
+        assert widest_slot(fields.layout) > kernels.MOST_ROWS
+        check(fields, tree_bits_by_torch(fields.parents, fields.layout))
+
+
+def test_a_host_that_knows_the_layout_makes_narrow_masks(device: str) -> None:
+    even = Layout.even(7, 40, torch.device(device))
+    parents = torch.arange(280, dtype=torch.int32, device=device)
+    bits, _ = tree_bits(parents, even)
+    assert bits.shape == (280, 2)
+    assert widest_slot(even) == 40
+    trees = {0: TokenTree.chain([0] * 5), 1: TokenTree.chain([0] * 5), 3: TokenTree.chain([0] * 9)}
+    assert widest_slot(flat(trees, 4, device, spare=80, known=True).layout) == 9
+    assert widest_slot(flat(trees, 4, device, spare=80).layout) == 99
 
 
 def test_parents_of_another_order_are_refused(device: str) -> None:
+    layout = flat({0: TokenTree.chain([0] * 3)}, 1, device).layout
     with pytest.raises(ValueError, match="contiguous"):
-        tree_bits(torch.zeros(4, 3, dtype=torch.int32, device=device).T)
+        tree_bits(torch.zeros(3, 2, dtype=torch.int32, device=device)[:, 0], layout)

@@ -1,4 +1,4 @@
-"""Tree attention by the kernel equals the oracle's dense mask, on random trees and caches.
+"""Tree attention by the kernel equals the oracle's dense mask, on random trees, caches and layouts of rows.
 
 Without a GPU Triton's interpreter runs the kernel; it multiplies bfloat16 as if it were integers, so halves are float16
 there.
@@ -11,28 +11,34 @@ from typing import Any
 
 import pytest
 import torch
+from flat_rows import flat, forest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from specbench.decoding.tree import TokenTree
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import Visibility
-from specbench.engine.kernels.tree_attention import MAX_SPLITS, Tile, splits_for, tile_for, tree_attention
-from specbench.engine.ops import ancestors
+from specbench.engine.kernels.bits import tree_bits_by_torch
+from specbench.engine.kernels.tiles import Tile
+from specbench.engine.kernels.tree_attention import tree_attention
+from specbench.engine.layout import Layout
+from specbench.engine.ops import TorchOps
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 8e-3}  # of the largest element
-TALL = Tile(block_m=64, block_n=64, warps=4, stages=2, min_tiles=1, chunk=256)  # interpreting many tiles is slow
-FLAT = Tile(block_m=16, block_n=32, warps=4, stages=1, min_tiles=1, chunk=256)
+TALL = Tile(block_m=64, block_n=64, warps=4, stages=2, chunk=256)  # interpreting many tiles is slow
+FLAT = Tile(block_m=16, block_n=32, warps=4, stages=1, chunk=256)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One forward; ``padding`` is how many of the rows belong to no tree."""
+    """One forward. ``sizes`` are the rows of each slot, 0 where it has none."""
 
     lengths: tuple[int, ...] = (37,)
-    rows: int = 5
-    padding: int = 0
+    sizes: tuple[int, ...] = (5,)
+    spare: int = 0
+    height: int = 16
     kv_heads: int = 1
     group: int = 1
     key_size: int = 16
@@ -50,81 +56,86 @@ class Inputs:
     query: Tensor
     keys: Tensor
     values: Tensor
+    layout: Layout
     lengths: Tensor
-    reach: Tensor
+    bits: Tensor
     depth: Tensor
+    reach: Tensor
 
-    def call(self, device: str, **options: Any) -> Tensor:
-        query, keys, values, lengths, bits, depth = (each.to(device) for each in self.tensors())
-        return tree_attention(query, keys, values, lengths, bits, depth, **options).cpu()
-
-    def tensors(self) -> list[Tensor]:
-        """The kernel's arguments."""
-        return [self.query, self.keys, self.values, self.lengths, words_of(self.reach), self.depth.int()]
+    def call(self, **options: Any) -> Tensor:
+        return tree_attention(
+            self.query, self.keys, self.values, self.layout, self.lengths, self.bits, self.depth, **options
+        )
 
 
-def words_of(reach: Tensor) -> Tensor:
-    """bool [S, Q, Q] as int32 [S, Q, ceil(Q / 32)], the sign bit included."""
-    slots, rows, _ = reach.shape
-    words = -(-rows // 32)
-    wide = torch.nn.functional.pad(reach, (0, words * 32 - rows)).view(slots, rows, words, 32).long()
-    return (wide << torch.arange(32)).sum(-1).to(torch.int32)
-
-
-def inputs(case: Case) -> Inputs:
+def inputs(case: Case, device: str) -> Inputs:
     """Random data in the strides of the engine: heads beside each other in a query, slots cut out of a larger cache."""
     draw = torch.Generator().manual_seed(case.seed)
     slots, heads = len(case.lengths), case.kv_heads * case.group
-    cells = max(case.lengths) + case.rows + 3
+    cells = max(length + rows for length, rows in zip(case.lengths, case.sizes, strict=True)) + 3
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=draw).to(case.dtype)
+        return torch.randn(*shape, generator=draw).to(device, case.dtype)
 
-    used = case.rows - case.padding
-    parents = torch.arange(case.rows).repeat(slots, 1)
-    for row in range(1, used):
-        any_before = torch.randint(0, row, (slots,), generator=draw)
-        parents[:, row] = row - 1 if case.chain else any_before
-    reach = ancestors(parents)
+    sizes = {slot: rows for slot, rows in enumerate(case.sizes) if rows}
+    trees = forest(case.seed, sizes)
+    if case.chain:
+        trees = {slot: TokenTree.chain([0] * rows) for slot, rows in sizes.items()}
+    fields = flat(trees, slots, device, spare=case.spare, height=case.height, lengths=case.lengths)
+    layout, rows = fields.layout, len(fields.tokens)
+    ancestry = TorchOps().ancestry(fields.parents, layout)
+    bits, depth = tree_bits_by_torch(fields.parents, layout)
+    # Words that nobody writes hold anything.
+    behind = 32 * torch.arange(bits.shape[1], device=device) >= layout.of_rows(layout.count)[:, None]
+    bits[behind | ~layout.real[:, None]] = -1
     return Inputs(
-        normal(slots, case.rows, heads, case.key_size).transpose(1, 2),
+        normal(1, rows, heads, case.key_size).transpose(1, 2),
         normal(slots + 1, case.kv_heads, cells, case.key_size)[1:],
         normal(slots + 1, case.kv_heads, cells, case.value_size)[1:],
-        torch.tensor(case.lengths, dtype=torch.int32),
-        reach,
-        reach.sum(-1) - 1,
+        layout,
+        fields.lengths,
+        bits,
+        depth,
+        ancestry.rows,
     )
 
 
 def oracle(given: Inputs, window: int | None) -> Tensor:
-    see = ReferenceAttention(Visibility(given.lengths, given.depth, given.reach, None))
+    """In fp32, as if nothing were known of the layout."""
+    see = ReferenceAttention(Visibility(given.layout, given.lengths, given.depth, given.reach))
     return see(given.query.float(), given.keys.float(), given.values.float(), None, window)
 
 
-def check(case: Case, device: str) -> None:
-    given = inputs(case)
+def check(case: Case, device: str) -> Tensor:
+    given = inputs(case, device)
+    # Of a slot without rows nothing is read, but the oracle reads all that it then hides.
     want = oracle(given, case.window)
     for buffer in (given.keys, given.values):
-        for slot, length in enumerate(case.lengths):
-            buffer[slot, :, length + case.rows :] = float("nan" if slot % 2 else "inf")
-    got = given.call(device, window=case.window, splits=case.splits, tile=case.tile)
+        for slot, (length, rows) in enumerate(zip(case.lengths, case.sizes, strict=True)):
+            buffer[slot, :, length + rows if rows else 0 :] = float("nan" if slot % 2 else "inf")
+    got = given.call(window=case.window, splits=case.splits, tile=case.tile)
+    real = given.layout.real
     assert got.is_contiguous()
     assert got.dtype == case.dtype
     assert got.shape == want.shape
-    assert (got - want).abs().max() <= TOLERANCE[case.dtype] * want.abs().max()
+    assert not got[:, ~real].any(), "padding is zeros"
+    assert (got - want)[:, real].abs().max() <= TOLERANCE[case.dtype] * want[:, real].abs().max()
+    return got
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=["fp32", "half"])
 @pytest.mark.parametrize(
     "case",
     [
-        Case(lengths=(0, 41), rows=1, key_size=64, value_size=64, group=7, kv_heads=2),
-        Case(lengths=(70, 0, 5), rows=9, key_size=80, value_size=80, group=3, padding=2),
-        Case(lengths=(64,), rows=17, key_size=128, value_size=64, group=7, tile=TALL, splits=2),
-        Case(lengths=(17,), rows=4, key_size=256, value_size=256, group=2, kv_heads=2, splits=2),
+        Case(lengths=(0, 41, 9), sizes=(1, 1, 0), key_size=64, value_size=64, group=7, kv_heads=2, height=2, spare=3),
+        Case(lengths=(70, 0, 5), sizes=(9, 3, 7), key_size=80, value_size=80, group=3, spare=2, height=5),
+        Case(
+            lengths=(64,), sizes=(17,), key_size=128, value_size=64, group=7, height=9, tile=TALL, splits=4
+        ),
+        Case(lengths=(17, 3), sizes=(4, 0), key_size=256, value_size=256, group=2, kv_heads=2, height=8, splits=2),
     ],
     ids=["ar", "odd-size", "values-differ", "widest"],
-)
+)  # fmt: skip
 def test_equals_the_oracle(case: Case, dtype: torch.dtype, device: str) -> None:
     check(replace(case, dtype=dtype), device)
 
@@ -132,88 +143,133 @@ def test_equals_the_oracle(case: Case, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("chain", [False, True], ids=["tree", "chain"])
 def test_every_word_of_the_mask(chain: bool, device: str) -> None:
     for rows in (1, 2, 31, 32, 33, 64, 65, 70):
-        check(Case(lengths=(40, 3), rows=rows, chain=chain, group=2, tile=TALL, seed=rows), device)
+        case = Case(lengths=(40, 3), sizes=(rows, 71 - rows), chain=chain, group=2, height=32, tile=TALL, seed=rows)
+        check(case, device)
 
 
 @pytest.mark.parametrize("tile", [FLAT, TALL], ids=["flat", "tall"])
 def test_many_rows(tile: Tile, device: str) -> None:
-    check(Case(lengths=(20,), rows=133, padding=3, tile=tile, splits=2), device)
+    check(Case(lengths=(20,), sizes=(130,), spare=3, height=64, tile=tile, splits=6), device)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 5, 23])
 def test_splits_make_no_difference(splits: int, device: str) -> None:
-    """Also where splits are left over, and where one begins in the prefix and ends in the tree."""
-    for tile in (FLAT, replace(FLAT, min_tiles=3)):
-        check(Case(lengths=(130, 0, 31), rows=40, splits=splits, tile=replace(tile, block_m=64)), device)
+    """Also where splits are left over, where one begins in the prefix and ends in the tree, and between many tiles."""
+    for height in (40, 20):
+        tile = replace(FLAT, block_m=64)
+        check(Case(lengths=(130, 0, 31), sizes=(40, 3, 5), splits=splits, height=height, tile=tile), device)
 
 
 @pytest.mark.parametrize(("window", "splits"), [(1, 1), (2, 3), (7, 1), (32, 3), (33, 1), (90, 3), (500, 3)])
 def test_windows_count_positions_not_cells(window: int, splits: int, device: str) -> None:
-    tile = replace(FLAT, block_m=64)
-    check(Case(lengths=(90, 4, 0), rows=40, padding=1, window=window, splits=splits, tile=tile), device)
-    check(Case(lengths=(90,), rows=40, chain=True, window=window, splits=splits, tile=tile), device)
+    base = Case(window=window, splits=splits, height=64, tile=replace(FLAT, block_m=64))
+    check(replace(base, lengths=(90, 4, 0, 2), sizes=(30, 7, 40, 0), spare=1), device)
+    check(replace(base, lengths=(90,), sizes=(40,), chain=True), device)
 
 
-def test_any_group_of_heads(device: str) -> None:
-    for kv_heads, group in ((1, 1), (1, 7), (3, 3), (2, 16)):
-        check(Case(lengths=(33,), rows=6, kv_heads=kv_heads, group=group, splits=None), device)
+def test_any_group_of_heads_whatever_the_height(device: str) -> None:
+    for kv_heads, group, height in ((1, 1, 16), (1, 7, 2), (3, 3, 1), (2, 16, 1), (1, 20, 5), (1, 4, 1)):
+        case = Case(lengths=(33,), sizes=(6,), kv_heads=kv_heads, group=group, height=height, splits=None, spare=1)
+        check(case, device)
 
 
 any_case = given(
-    lengths=st.lists(st.integers(0, 100), min_size=1, max_size=2).map(tuple),
-    rows=st.integers(1, 70),
-    padding=st.integers(0, 3),
-    group=st.sampled_from([1, 3, 7]),
+    lengths=st.lists(st.integers(0, 100), min_size=1, max_size=3).map(tuple),
+    sizes=st.tuples(st.integers(1, 70), st.integers(0, 30), st.integers(0, 9)),
+    spare=st.integers(0, 3),
+    height=st.sampled_from([9, 16, 36]),
+    group=st.sampled_from([1, 3, 4, 7]),
     key_size=st.sampled_from([16, 24, 48]),
     window=st.none() | st.integers(1, 110),
-    splits=st.integers(1, 6),
+    splits=st.integers(1, 9),
     seed=st.integers(0, 99),
 )
 
 
+def check_any(lengths: tuple[int, ...], sizes: tuple[int, ...], device: str, **fields: Any) -> None:
+    sizes = sizes[: len(lengths)]
+    if fields["seed"] % 2:
+        lengths, sizes = lengths[::-1], sizes[::-1]  # holes come first
+    check(Case(lengths=lengths, sizes=sizes, tile=replace(TALL, block_m=256), **fields), device)
+
+
 @any_case
-@settings(max_examples=2, deadline=None)
-def test_any_case(padding: int, rows: int, device: str, **fields: Any) -> None:
-    tile = replace(TALL, block_m=256)
-    check(Case(rows=rows, padding=min(padding, rows - 1), tile=tile, **fields), device)
+@settings(max_examples=3, deadline=None)
+def test_any_case(device: str, **case: Any) -> None:
+    check_any(device=device, **case)
 
 
 @pytest.mark.slow
 @any_case
 @settings(max_examples=60, deadline=None)
-def test_many_cases(padding: int, rows: int, device: str, **fields: Any) -> None:
-    tile = replace(TALL, block_m=256)
-    check(Case(rows=rows, padding=min(padding, rows - 1), tile=tile, **fields), device)
+def test_many_cases(device: str, **case: Any) -> None:
+    check_any(device=device, **case)
+
+
+@pytest.mark.slow
+def test_one_to_sixty_four_sequences(device: str) -> None:
+    for slots in (1, 5, 64):
+        draw = torch.Generator().manual_seed(slots)
+        lengths = torch.randint(0, 90, (slots,), generator=draw).tolist()
+        sizes = torch.randint(0, 12, (slots,), generator=draw).tolist()
+        sizes[-1] = 11
+        case = Case(lengths=tuple(lengths), sizes=tuple(sizes), spare=5, group=2, height=8, splits=None, seed=slots)
+        check(case, device)
+
+
+@pytest.mark.parametrize("splits", [1, 7])
+@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=["fp32", "half"])
+def test_a_row_does_not_depend_on_its_neighbours(splits: int, dtype: torch.dtype, device: str) -> None:
+    """The same tree alone, and with others of every size before and behind it: equal to the last bit."""
+    base = Case(lengths=(50, 130, 0), sizes=(0, 21, 0), height=12, group=2, dtype=dtype)
+    alone = inputs(base, device)
+    expected = alone.call(splits=splits)
+    # Among many tiles each program takes several splits.
+    for sizes, spare in (((0, 21, 0), 11), ((3, 21, 30), 4)):
+        given, first = inputs(replace(base, sizes=sizes, spare=spare), device), sizes[0]
+        rows = slice(first, first + 21)
+        # Its own tree and data, in a forward of other rows.
+        for name in ("query", "bits", "depth"):
+            mine, theirs = getattr(alone, name), getattr(given, name)
+            if name == "query":
+                theirs[:, :, rows] = mine
+            elif name == "bits":
+                theirs[rows, : mine.shape[1]] = mine
+            else:
+                theirs[rows] = mine
+        room = given.keys.new_zeros(3, 1, alone.keys.shape[2], 16)
+        given = replace(given, keys=room.clone(), values=room.clone())
+        given.keys[1], given.values[1] = alone.keys[1], alone.values[1]
+        assert torch.equal(given.call(splits=splits)[:, rows], expected)
 
 
 def test_the_scale_is_a_factor_on_the_scores(device: str) -> None:
-    given = inputs(Case())
+    given = inputs(Case(), device)
     scaled = replace(given, query=given.query * 3)
-    assert torch.allclose(given.call(device, scale=0.75), scaled.call(device), atol=1e-6)
+    assert torch.allclose(given.call(scale=0.75), scaled.call(), atol=1e-6)
 
 
 def test_a_row_that_sees_nothing_is_zero(device: str) -> None:
-    given = inputs(Case(lengths=(0,), rows=3))
+    given = inputs(Case(lengths=(0,), sizes=(3,)), device)
     for splits in (1, 2):
-        blind = replace(given, reach=torch.zeros_like(given.reach)).call(device, splits=splits)
+        blind = replace(given, bits=torch.zeros_like(given.bits)).call(splits=splits)
         assert torch.equal(blind, torch.zeros_like(blind))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_one_capture_serves_every_length() -> None:
-    case = Case(lengths=(500, 500), rows=8, kv_heads=2, group=4, key_size=64, value_size=64, splits=4)
-    given = inputs(case)
-    query, keys, values, length, bits, depth = (each.cuda() for each in given.tensors())
-    tree_attention(query, keys, values, length, bits, depth, splits=4)
+    case = Case(lengths=(500, 500), sizes=(8, 3), kv_heads=2, group=4, key_size=64, value_size=64)
+    given = inputs(case, "cuda")
+    given.call(splits=4)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        got = tree_attention(query, keys, values, length, bits, depth, splits=4)
+        got = given.call(splits=4)
     for lengths in ((500, 1), (0, 77), (256, 255)):
-        length.copy_(torch.tensor(lengths))
+        given.lengths.copy_(torch.tensor(lengths))
         graph.replay()
-        want = oracle(replace(given, lengths=torch.tensor(lengths)), None)
-        assert (got.cpu() - want).abs().max() <= TOLERANCE[torch.float32] * want.abs().max()
+        want = oracle(given, None)
+        assert (got - want).abs().max() <= TOLERANCE[torch.float32] * want.abs().max()
 
 
 @pytest.mark.parametrize(
@@ -221,38 +277,24 @@ def test_one_capture_serves_every_length() -> None:
     [
         ({"query": torch.zeros(1, 3, 5, 16)}, {}, "3 query heads cannot share 2"),
         ({"query": torch.zeros(1, 2, 5, 24)}, {}, "does not fit keys"),
+        ({"query": torch.zeros(2, 2, 5, 16)}, {}, "does not fit keys"),
+        ({"query": torch.zeros(1, 2, 6, 16)}, {}, "a layout of 5 rows over 1 slots in tiles of 16 rows does not fit 6"),
         ({"values": torch.zeros(1, 2, 9, 16)}, {}, "does not fit keys"),
         ({"values": torch.zeros(1, 2, 45, 16).half()}, {}, "one dtype"),
         ({"query": torch.zeros(1, 2, 16, 5).transpose(2, 3)}, {}, "contiguous"),
-        ({"lengths": torch.zeros(2, dtype=torch.int32)}, {}, "does not fit 1 slots of 5 rows"),
+        ({"lengths": torch.zeros(2, dtype=torch.int32)}, {}, "does not fit 5 rows over 1 slots"),
+        ({"depth": torch.zeros(4, dtype=torch.int32)}, {}, "does not fit 5 rows over 1 slots"),
         ({}, {"window": 0}, "window of 0"),
-        ({}, {"splits": 0}, "splits must be 1 to 64"),
-        ({}, {"splits": MAX_SPLITS + 1}, "splits must be 1 to 64"),
+        ({}, {"splits": 0}, "splits must be 1 or more"),
     ],
 )
 def test_refuses_what_the_kernel_would_misread(change: dict[str, Any], options: dict[str, Any], says: str) -> None:
-    given = inputs(Case(kv_heads=2))
+    given = inputs(Case(kv_heads=2), "cpu")
     with pytest.raises(ValueError, match=says):
-        replace(given, **change).call("cpu", **options)
+        replace(given, **change).call(**options)
 
 
-@pytest.mark.parametrize(
-    ("packed", "block_m"), [(1, 16), (16, 16), (17, 32), (33, 64), (64, 64), (65, 128), (4000, 128)]
-)
-def test_a_tile_is_as_tall_as_the_packed_rows(packed: int, block_m: int) -> None:
-    assert tile_for(packed, 128, 128, 2, 227 * 1024).block_m == block_m
-
-
-@pytest.mark.parametrize(
-    ("shape", "splits"),
-    [
-        ((1, 4, 1, 132, 32768), 64),  # at most 64, though 66 would fill the device
-        ((1, 4, 4, 132, 32768), 16),
-        ((1, 8, 1, 132, 32768), 33),
-        ((1, 8, 1, 132, 1024), 8),  # two tiles of 64 cells each
-        ((64, 8, 4, 132, 32768), 1),
-        ((1, 1, 1, 132, 16), 1),
-    ],
-)
-def test_splits_fill_the_device_twice(shape: tuple[int, int, int, int, int], splits: int) -> None:
-    assert splits_for(*shape, block_n=64) == splits
+def test_refuses_a_layout_without_tiles() -> None:
+    given = inputs(Case(), "cpu")
+    with pytest.raises(ValueError, match="in tiles of 0 rows"):
+        replace(given, layout=replace(given.layout, height=0)).call()

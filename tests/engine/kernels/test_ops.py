@@ -1,0 +1,190 @@
+"""Every operation of a step by the kernels equals the oracle's, called with the same tensors."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from flat_rows import flat, following, forest, sizes_of
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specbench.engine.kernels.bits import reach_of
+from specbench.engine.kernels.ops import TritonOps
+from specbench.engine.ops import Ops, TorchOps
+from specbench.engine.pack import Fields
+from specbench.engine.sampler import Sampling
+
+ORACLE = TorchOps()
+
+
+def kernels(device: str) -> TritonOps:
+    return TritonOps(torch.device(device))
+
+
+def noise(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def test_every_operation_has_a_pair_here() -> None:
+    names = {name for name, each in vars(Ops).items() if callable(each) and not name.startswith("_")}
+    assert {"ancestry", "commit"} < names
+    assert {name for name in names if not hasattr(sys.modules[__name__], f"test_{name}")} == set()
+
+
+any_rows = given(
+    seed=st.integers(0, 9999),
+    slots=st.integers(1, 5),
+    most=st.integers(1, 70),
+    spare=st.integers(0, 5),
+    known=st.booleans(),
+)
+
+
+def drawn(seed: int, slots: int, most: int, spare: int, known: bool, device: str) -> Fields:
+    lengths = [(7 * slot + seed) % 13 for slot in range(slots)]
+    trees = forest(seed, sizes_of(seed, slots, most))
+    return flat(trees, slots, device, spare=spare, lengths=lengths, known=known)
+
+
+def same_ancestry(fields: Fields, device: str) -> None:
+    layout, real = fields.layout, fields.layout.real
+    expected = ORACLE.ancestry(fields.parents, layout)
+    found = kernels(device).ancestry(fields.parents, layout)
+    assert found.depth.dtype == found.rows.dtype == torch.int32
+    assert torch.equal(found.depth.long(), expected.depth)
+    assert torch.equal(reach_of(found.rows, layout)[real], expected.rows[real])
+
+
+@settings(max_examples=20, deadline=None)
+@any_rows
+def test_ancestry(device: str, **case: Any) -> None:
+    same_ancestry(drawn(device=device, **case), device)
+
+
+def same_acceptance(fields: Fields, seed: int, device: str, flags: torch.dtype = torch.int32) -> Tensor:
+    """The counts, which were compared as all else was."""
+    ops, layout, next_token = kernels(device), fields.layout, following(seed, fields)
+    inputs = fields.tokens, fields.parents, fields.accept.to(flags)
+    expected = ORACLE.accept(*inputs, ORACLE.ancestry(fields.parents, layout), next_token, layout)
+    found = ops.accept(*inputs, ops.ancestry(fields.parents, layout), next_token, layout)
+    assert {each.dtype for each in found} == {torch.int32}
+    count, path, bonus = (each.to(there.dtype) for each, there in zip(found, expected, strict=True))
+    assert torch.equal(count, expected[0])
+    assert torch.equal(path, expected[1])
+    assert torch.equal(bonus[count > 0], expected[2][count > 0])
+    return count
+
+
+@settings(max_examples=25, deadline=None)
+@any_rows
+@example(seed=1, slots=3, most=40, spare=3, known=False)
+def test_accept(device: str, seed: int, **case: Any) -> None:
+    same_acceptance(drawn(seed, device=device, **case), seed, device, (torch.int32, torch.bool)[seed % 2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", [(64, 64), (24, 16)])
+def test_write(sizes: tuple[int, int], dtype: torch.dtype, device: str) -> None:
+    for seed, most in enumerate((1, 5, 20)):
+        fields = drawn(seed, 4, most, seed, known=True, device=device)
+        rows, heads, cells = len(fields.tokens), 2, 60
+        # As a model gives them: [1, N, heads, size] with heads and rows swapped.
+        key, value = (noise(1, rows, heads, size, dtype=dtype, seed=size).transpose(1, 2).to(device) for size in sizes)
+        found = [noise(4, heads, cells, size, dtype=dtype, seed=1).to(device) for size in sizes]
+        expected = [buffer.clone() for buffer in found]
+        for ops, (keys, values) in ((kernels(device), found), (ORACLE, expected)):
+            ops.write(key, value, keys, values, fields.layout, fields.lengths)
+        for buffer, wanted in zip(found, expected, strict=True):
+            # The oracle stores padding in the last cell there is, which nobody reads.
+            assert torch.equal(buffer[..., :-1, :], wanted[..., :-1, :])
+            assert torch.equal(buffer[:, :, -1], noise(4, heads, cells, buffer.shape[3], dtype=dtype, seed=1)[:, :, -1])
+
+
+@settings(max_examples=15, deadline=None)
+@any_rows
+def test_commit(device: str, seed: int, **case: Any) -> None:
+    fields = drawn(seed, device=device, **case)
+    layout, slots = fields.layout, len(fields.lengths)
+    # Random acceptance takes short paths only, so rows are taken at random here: ascending, from the root on.
+    draw = torch.Generator().manual_seed(seed)
+    path, count = layout.rank.cpu().clone(), torch.zeros(slots, dtype=torch.int64)
+    for slot in range(slots):
+        first, rows = int(layout.first[slot]), int(layout.count[slot])
+        taken = torch.rand(rows, generator=draw) < 0.6
+        taken[:1] = True
+        chosen = taken.nonzero().flatten()
+        count[slot] = len(chosen)
+        path[first : first + len(chosen)] = chosen
+    found = [noise(2, slots, 2, 110, size, seed=size).to(device) for size in (24, 16)]
+    expected = [buffer.clone() for buffer in found]
+    for dtype, ops, buffers in ((torch.int32, kernels(device), found), (torch.int64, ORACLE, expected)):
+        ops.commit(buffers, layout, fields.lengths, count.to(device, dtype), path.to(device, dtype))
+    for buffer, wanted in zip(found, expected, strict=True):
+        assert torch.equal(buffer, wanted)
+
+
+SAMPLINGS = [
+    Sampling(),
+    Sampling(temperature=0.7, seed=3),
+    Sampling(temperature=0.7, top_k=5, seed=3),
+    Sampling(temperature=1.2, top_p=0.8, seed=1 << 40),
+]
+
+
+def chosen(ops: Ops, sampling: Sampling, device: str) -> list[int]:
+    """Next tokens of rows whose positions a step has as int32; logits are far apart."""
+    logits = noise(1, 9, 200, seed=2).to(device) * 3
+    positions = torch.arange(1000, 1009, dtype=torch.int32, device=device)[None]
+    found: list[int] = ops.choose(logits, positions, sampling)[0].tolist()
+    return found
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_choose(sampling: Sampling, device: str) -> None:
+    ops = kernels(device)
+    ops.set_sampling(sampling)
+    assert chosen(ops, sampling, device) == chosen(ORACLE, sampling, device)
+
+
+def test_same_graph(device: str) -> None:
+    """What a graph is captured with and what is told later choose together what the whole sampling chooses."""
+    assert len({kernels(device).same_graph(each) for each in (*SAMPLINGS, Sampling(temperature=1.9, seed=8))}) == 4
+    for sampling in SAMPLINGS:
+        ops = kernels(device)
+        ops.set_sampling(sampling)
+        assert chosen(ops, ops.same_graph(sampling), device) == chosen(ORACLE, ORACLE.same_graph(sampling), device)
+
+
+def test_set_sampling(device: str) -> None:
+    ops, captured = kernels(device), SAMPLINGS[1]
+    for sampling in (Sampling(temperature=1.9, seed=8), Sampling(temperature=0.3, seed=1 << 33), SAMPLINGS[1]):
+        for each in (ops, ORACLE):
+            each.set_sampling(sampling)
+        assert chosen(ops, ops.same_graph(captured), device) == chosen(ORACLE, sampling, device)
+
+
+# ------------------------------------------------------------------ steps of many rows
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["eager", "as captured"])
+def test_more_rows_than_a_program_holds(known: bool, device: str) -> None:
+    """Of one slot, and of several that are small where the host knows it."""
+    for seed, (sizes, spare) in enumerate((({1: 600}, 0), ({0: 300, 2: 270}, 30), ({0: 500, 1: 90, 3: 500}, 10))):
+        fields = flat(forest(seed, sizes), 4, device, spare=spare, known=known)
+        same_ancestry(fields, device)
+        same_acceptance(fields, seed, device)
+
+
+@pytest.mark.slow
+def test_one_to_sixty_four_sequences(device: str) -> None:
+    counts = []
+    for seed, slots in enumerate((1, 2, 3, 7, 16, 33, 64, 64)):
+        for known in (False, True):
+            fields = drawn(seed, slots, 72 if known else 512 // slots, 6, known, device)
+            same_ancestry(fields, device)
+            counts += same_acceptance(fields, seed, device).tolist()
+    assert max(counts) > 3
