@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -66,7 +67,11 @@ class StaticCache:
             self._buffers += [keys, values]
             self._layers.update({layer: (keys[i], values[i]) for i, layer in enumerate(layers)})
         self._aim: tuple[Layout, Tensor, Ops] | None = None
-        self._noise = torch.Generator(device).manual_seed(0)  # its own: nothing else's random numbers depend on it
+
+    @cached_property
+    def _noise(self) -> torch.Generator:
+        """Its own, so that nothing else's random numbers depend on it."""
+        return torch.Generator(self._buffers[0].device).manual_seed(0)
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,90 @@
+"""The whole step on a GPU, as far as that can be known without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import families, step
+from models_tiny import REFUSED, SUPPORTED
+
+from specbench.engine import rotary
+from specbench.engine.kernels.ops import TritonOps
+from specbench.engine.sampler import Sampling
+from specbench.engine.step import Kind
+
+SAMPLED = Sampling(0.8, seed=2**40)
+KINDS = {
+    "greedy": Kind(Sampling(), attention="triton"),
+    "sampled": Kind(SAMPLED, attention="triton"),
+    "filtered": Kind(Sampling(0.8, top_k=5, top_p=0.9, seed=2**40), attention="triton"),
+    "top-k": Kind(SAMPLED, top_k=4, attention="triton"),
+    "tapped": Kind(Sampling(), taps=(0, 1), attention="triton"),
+    "forced": Kind(Sampling(), forced=True, attention="triton"),
+}
+
+
+@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_reads_nothing_back_and_stays_on_the_gpu(
+    family: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = step(SUPPORTED[family], KINDS[kind], monkeypatch)
+    assert seen.faults == []
+    layers = seen.launches.count("_write")
+    assert layers == seen.launches.count("attend") > 0, "every layer stores and attends by our kernels"
+    assert {"_tree_bits", "_accept", "_commit"} <= set(seen.launches)
+
+
+class _Reads(TritonOps):
+    def choose(self, logits: Any, positions: Any, sampling: Sampling) -> Any:
+        chosen = super().choose(logits, positions, sampling)
+        chosen.sum().item()
+        return chosen
+
+
+class _Leaves(TritonOps):
+    def choose(self, logits: Any, positions: Any, sampling: Sampling) -> Any:
+        return super().choose(logits, positions + torch.zeros(1, dtype=torch.int64), sampling)
+
+
+class _Narrow(TritonOps):
+    def choose(self, logits: Any, positions: Any, sampling: Sampling) -> Any:
+        from specbench.engine import sampler
+
+        sampler.gumbel(torch.zeros_like(positions[:, :1]).int(), positions.int(), 7)
+        return super().choose(logits, positions, sampling)
+
+
+def test_a_read_on_the_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fake_gpu.TritonOps", _Reads)
+    with pytest.raises(RuntimeError, match="meta"):
+        step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch)
+
+
+def test_a_tensor_left_on_the_cpu_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fake_gpu.TritonOps", _Leaves)
+    with pytest.raises(RuntimeError, match="device cpu"):
+        step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch)
+
+
+def test_noise_keyed_by_32_bits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fake_gpu.TritonOps", _Narrow)
+    assert "noise keyed by torch.int32" in step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch).faults
+
+
+def test_rounded_rotary_frequencies_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fake_gpu._cast", lambda model, dtype: model.to(dtype))
+    faults = step(SUPPORTED["llama"], KINDS["greedy"], monkeypatch).faults
+    assert any("bfloat16" in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize("rope", ["dynamic rope", "longrope"])
+def test_a_rope_that_asks_for_the_length_is_held(rope: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, _ = REFUSED[rope]
+    assert step(recipe, KINDS["greedy"], monkeypatch).faults == []
+    if rope == "dynamic rope":
+        monkeypatch.setattr(rotary, "_asks", lambda rope_type: False)
+        with pytest.raises(RuntimeError, match="meta"):
+            step(recipe, KINDS["greedy"], monkeypatch)

@@ -1,0 +1,145 @@
+"""A step on a GPU that nobody has: tensors without memory say what would run where, and no kernel is launched.
+
+The device is torch's "meta". (Fake tensors of a CUDA device cannot be indexed by a torch that is built without CUDA.)
+What a real card would punish is found here in seconds: a value read on the host (no CUDA graph can hold it), a tensor
+left on the CPU, positions rounded to half precision, noise keyed by 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from models_tiny import SUPPORTED, build
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from triton.runtime.jit import KernelInterface
+
+from specbench.engine import sampler
+from specbench.engine.attention import interface
+from specbench.engine.attention.backends import TritonAttention
+from specbench.engine.cache import ShapeRecorder, StaticCache
+from specbench.engine.kernels import tree_attention
+from specbench.engine.kernels.ops import TritonOps
+from specbench.engine.pack import Shape
+from specbench.engine.rotary import HeldRotary
+from specbench.engine.step import Kind, Program
+
+SLOTS, CAPACITY = 3, 64
+H200 = (227 * 1024, 132)  # shared bytes of a program, multiprocessors
+GPU = torch.device("meta")
+
+
+@dataclass
+class Seen(TorchDispatchMode):
+    """What a step does, watched operation by operation.
+
+    Attributes:
+        faults: in words.
+        launches: names of the kernels, in order.
+        operations: how many of torch's.
+    """
+
+    faults: list[str] = field(default_factory=list)
+    launches: list[str] = field(default_factory=list)
+    operations: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.operations += 1
+        name = str(func)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)]
+        if any(leaf.device != GPU for leaf in tensors):
+            self.faults.append(f"{name} with a tensor on the {next(t.device for t in tensors if t.device != GPU)}")
+        if func in (torch.ops.aten.cos.default, torch.ops.aten.sin.default) and args[0].dtype != torch.float32:
+            self.faults.append(f"{name} of positions in {args[0].dtype}")
+        return out
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
+    """Kernels are noted instead of launched, the device is an H200, and noise has to be keyed by 64 bits."""
+    seen = Seen()
+
+    def launch(kernel: Any, grid: Any) -> Any:
+        def note(*args: Any, **kwargs: Any) -> None:
+            seen.launches.append(kernel.__name__)
+            for each in (*args, *kwargs.values()):
+                if isinstance(each, Tensor) and each.device != GPU:
+                    seen.faults.append(f"{kernel.__name__} with a tensor on the {each.device}")
+
+        return note
+
+    gumbel = sampler.gumbel
+
+    def keyed(seed: Tensor, positions: Tensor, vocab: int) -> Tensor:
+        if not seed.dtype == positions.dtype == torch.int64:
+            seen.faults.append(f"noise keyed by {positions.dtype}")
+        return gumbel(seed, positions, vocab)
+
+    with monkeypatch.context() as patched:
+        for kind in (KernelInterface, *KernelInterface.__subclasses__()):
+            patched.setattr(kind, "__getitem__", launch)
+        patched.setattr(sampler, "gumbel", keyed)
+        patched.setattr(tree_attention, "_figures", lambda device: H200)
+        properties = type("Properties", (), {"multi_processor_count": H200[1]})
+        patched.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        yield seen
+
+
+def step(recipe: Any, kind: Kind, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype = torch.bfloat16) -> Seen:
+    """What a captured step of a family does on the GPU.
+
+    Raises:
+        RuntimeError, NotImplementedError: it reads a value on the host, its shapes depend on one, or it computes with a
+            tensor on the CPU.
+    """
+    rows = 16
+    with ExitStack() as stack:
+        with torch.device(GPU):
+            model = build(recipe)
+        _cast(model, dtype)
+        model.set_attn_implementation(interface.NAME)
+        rotary = HeldRotary(model)
+        rotary.attach()
+        program, recorder = Program(model, TritonOps(GPU)), ShapeRecorder()
+        with watched(monkeypatch):
+            program.logits(_packed(Shape(1, 1, 1)), Shape(1, 1, 1), recorder, TritonAttention)
+        cache = StaticCache(recorder.shapes, SLOTS, CAPACITY, dtype, GPU)
+        seen = stack.enter_context(watched(monkeypatch))
+        held = model.state_dict().keys()
+        for name, buffer in model.named_buffers():
+            if name not in held and buffer.is_floating_point() and buffer.dtype != torch.float32:
+                seen.faults.append(f"{name}, which is computed, in {buffer.dtype}")
+        stack.enter_context(seen)
+        shape = Shape(rows, SLOTS, 4)
+        outcome, hidden = program.run(_packed(shape), shape, kind, cache, TritonAttention)
+        assert outcome.shape == (shape.width_out(kind.top_k),)
+        assert (hidden is not None) == bool(kind.taps)
+    return seen
+
+
+def _packed(shape: Shape) -> Tensor:
+    return torch.zeros(shape.width_in, dtype=torch.int32, device=GPU)
+
+
+def _cast(model: Any, dtype: torch.dtype) -> None:
+    """As a checkpoint is read in a precision: what is computed, such as rotary frequencies, stays as it is."""
+    held = model.state_dict().keys()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in held and tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+
+
+def families() -> Sequence[Any]:
+    """Those that the project supports; by default four of different kinds."""
+    few = ("llama", "qwen3", "gemma3", "mixtral")
+    return [pytest.param(name, marks=[] if name in few else pytest.mark.slow) for name in SUPPORTED]
