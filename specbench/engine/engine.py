@@ -86,7 +86,7 @@ class Engine:
         self.native_attention: str = model.config._attn_implementation
         if self.native_attention == interface.NAME:
             raise ValueError("this model already serves an engine; close() that one first")
-        self.attentions = Attentions(backend, model)
+        self.attentions = Attentions(backend, model, pinned=deterministic)
         self._plain = Program(model, TorchOps())  # of prefills, and the oracle
         self._program = self._plain  # until it is known whether the kernels take this model's heads
         self.sampling = sampling or Sampling()
@@ -320,8 +320,7 @@ class Engine:
         assert all(length is None for length in self._lengths), "timing writes into every slot"
         self._graphs.warm = False
         try:
-            if not self._pinned:
-                self.attentions.settle(lambda name: self._one_row_seconds(name, context))
+            self.attentions.settle(lambda name: self._one_row_seconds(name, context))
             for steps in self.attentions.steps(max_rows, self.slots):
                 kind = self._kind(steps.attention, steps.tall, top_k, taps, forced)
                 self._graphs.tune(steps, kind, min(context, self.capacity))

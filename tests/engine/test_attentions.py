@@ -181,6 +181,15 @@ def test_auto_takes_flash_for_chains_where_a_step_is_faster_with_it(
     assert f"{max(2.0, flash) / min(2.0, flash):.2f} × {loser}" in found.report()["why"]
 
 
+def test_nothing_measured_chooses_where_the_text_must_be_the_same(installed: Callable[..., None]) -> None:
+    installed("triton", "flash_attn")
+    found = Attentions("auto", model("cuda"), pinned=True)
+    found.settle({"triton": 2.0, "flash": 1.0}.__getitem__)
+    assert found.of([CHAIN])[0] == "triton"
+    backends_: list[Any] = [each.backend("triton") for each in (found, Attentions("auto", model("cuda")))]
+    assert [each.keywords["splits"] for each in backends_] == [choice._PINNED_SPLITS, None]
+
+
 @pytest.mark.parametrize(
     ("asked", "there", "device", "dtype", "words"),
     [

@@ -114,13 +114,18 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
 
 
 class TritonAttention:
-    """Tree attention of one step; its masks are the bits that :class:`specbench.engine.kernels.ops.TritonOps` makes."""
+    """Tree attention of one step; its masks are the bits that :class:`specbench.engine.kernels.ops.TritonOps` makes.
 
-    def __init__(self, visibility: Visibility) -> None:
+    ``splits`` is the number of programs for a slot and KV head; None is what fills the device.
+    """
+
+    def __init__(self, visibility: Visibility, splits: int | None = None) -> None:
         from specbench.engine.kernels.tree_attention import tree_attention  # only where triton is installed
 
-        self._see, self._attention = visibility, tree_attention
+        self._see, self._attention, self._splits = visibility, tree_attention, splits
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
         see = self._see
-        return self._attention(query, key, value, see.layout, see.lengths, see.rows, see.depth, scale, window)
+        return self._attention(
+            query, key, value, see.layout, see.lengths, see.rows, see.depth, scale, window, splits=self._splits
+        )

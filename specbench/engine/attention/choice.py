@@ -21,6 +21,7 @@ NAMES = ("auto", "reference", "triton", "flash")
 _HALVES = (torch.bfloat16, torch.float16)
 _LARGEST_HEAD = 256
 _SHORT = 16  # rows times query heads of a KV head: one matrix instruction is that high, and less would be padded
+_PINNED_SPLITS = 16  # of each cache, where nothing but its own length shall decide
 
 
 class Steps(NamedTuple):
@@ -46,16 +47,17 @@ class Attentions:
     Args:
         asked: one of :data:`NAMES`. "flash" is flash-attn for chains and the best other for trees.
         model: whose device and dtype decide what can be had.
+        pinned: let neither a measured time nor the size of the device or of the run decide how sums are ordered.
 
     Raises:
         UsageError: no such backend.
         EnvironmentRefused: one that this device, this dtype or these packages do not have.
     """
 
-    def __init__(self, asked: str, model: Any) -> None:
+    def __init__(self, asked: str, model: Any, *, pinned: bool = False) -> None:
         if asked not in NAMES:
             raise unknown("attention backend", asked, NAMES)
-        self._asked = asked
+        self._asked, self._pinned = asked, pinned
         self._device: torch.device = model.device
         reasons = {"triton": _no_triton(model), "flash": _no_flash(model)}
         if reasons.get(asked):
@@ -148,7 +150,7 @@ class Attentions:
         Args:
             seconds: time of a one-row step with the backend of that name.
         """
-        if not self._rivals:
+        if not self._rivals or self._pinned:
             return
         self._seconds = {name: seconds(name) for name in (self.tree, *self._rivals)}
         self.chain = min(self._seconds, key=lambda name: self._seconds[name])
@@ -161,7 +163,7 @@ class Attentions:
         if name == "triton":
             from specbench.engine.attention.backends import TritonAttention
 
-            return TritonAttention
+            return partial(TritonAttention, splits=_PINNED_SPLITS if self._pinned else None)
         if name == "flash":
             from specbench.engine.attention.backends import FlashAttention
 
