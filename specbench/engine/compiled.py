@@ -20,8 +20,8 @@ from specbench.engine.attention.interface import Backend, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.step import decoder_layers
 
-# Of one layer's code, all kinds of layers together: one row or many, one slot or many, the layer's index as a constant
-# or as a number. Beyond it torch runs a layer as it is.
+# Of one layer's code, all kinds of layers together: one row or many, the layer's index as a constant or as a number.
+# Beyond it torch runs a layer as it is.
 _VARIANTS = 32
 # Elements of work from which on the compiler takes another thread. 4096 and 32768 were timed: equal to 32 rows, at 64
 # the smaller was faster. Its own 512 would share out what a single row does between two products.

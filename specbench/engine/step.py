@@ -5,7 +5,7 @@ The same code runs eagerly, on exact shapes, and under capture, on the shapes of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from specbench.decoding.tree import COMPUTED
 from specbench.engine import pack
 from specbench.engine.attention.interface import Backend, Calls, Visibility
-from specbench.engine.buckets import ROW_BUCKETS
 from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Group, Layout
+from specbench.engine.logits import LogitChunks
 from specbench.engine.ops import Ancestry, Ops
 from specbench.engine.sampler import Sampling, scores
 
@@ -53,43 +53,6 @@ def tapped(layers: Sequence[nn.Module], taps: Sequence[int]) -> Iterator[list[Te
     finally:
         for handle in handles:
             handle.remove()
-
-
-_HEAD_ROWS = ROW_BUCKETS[-1]  # rows whose logits exist at a time
-
-
-class HeadInChunks:
-    """Logits of the rows of a forward, some at a time: all at once are larger than the weights where rows are many.
-
-    A model's own code between its layers and its logits is run for each chunk, on what the layers put out the first
-    time, so that a scale or a cap on logits stays.
-
-    Args:
-        model: a transformers causal LM.
-        arguments: of its forward, without ``logits_to_keep``.
-        kept: rows at the end whose logits are wanted.
-    """
-
-    def __init__(self, model: Any, arguments: Mapping[str, Any], kept: int) -> None:
-        self._model, self._arguments = model, arguments
-        self._rows = range(arguments["input_ids"].shape[1])[-kept:]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        """[1, up to 512, V], in the order of the rows."""
-        if len(self._rows) <= _HEAD_ROWS:
-            yield self._model(**self._arguments, logits_to_keep=len(self._rows)).logits
-            return
-        base, found = self._model.base_model, []
-        hook = base.register_forward_hook(lambda *given: found.append(given[-1]))
-        device = self._arguments["input_ids"].device
-        try:
-            for start in range(self._rows.start, self._rows.stop, _HEAD_ROWS):
-                rows = torch.arange(start, min(start + _HEAD_ROWS, self._rows.stop), device=device)
-                yield self._model(**self._arguments, logits_to_keep=rows).logits
-                base.__dict__["forward"] = lambda *_, **__: found[0]
-        finally:
-            base.__dict__.pop("forward", None)
-            hook.remove()
 
 
 MakeBackend = Callable[[Visibility], Backend]
@@ -217,7 +180,7 @@ class Program:
         mark: Mark,
         taps: tuple[int, ...] = (),
         calls: Calls | None = None,
-    ) -> Iterator[tuple[HeadInChunks, list[Tensor]]]:
+    ) -> Iterator[tuple[LogitChunks, list[Tensor]]]:
         """(logits [1, N, V] in chunks, tapped layers [1, head + N, hidden size]); the latter are there afterwards."""
         tokens, layout = fields.tokens.long(), fields.layout
         kept = len(tokens)
@@ -236,7 +199,7 @@ class Program:
             "calls": calls,
         }
         with tapped(self._layers, taps) as outputs:
-            yield HeadInChunks(self._model, arguments, kept), outputs
+            yield LogitChunks(self._model, arguments, kept), outputs
 
     def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> Chosen:
         """Next token [1, N] of every row, and (scores, ids) [1, N, k] where they are wanted."""

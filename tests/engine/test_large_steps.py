@@ -10,7 +10,7 @@ from models_tiny import SUPPORTED, attached, autoregressive, prompt, supported
 from recorded import recorded_capture
 
 from specbench.decoding.tree import TokenTree
-from specbench.engine import graphs, step
+from specbench.engine import graphs, logits
 from specbench.engine.sampler import Sampling
 
 WIDE = 700
@@ -61,7 +61,7 @@ def test_logits_in_chunks_are_those_of_all_rows(family: str, monkeypatch: pytest
     vocab = model.get_input_embeddings().num_embeddings
     found: list[Any] = []
     for rows in (512, 3):
-        monkeypatch.setattr(step, "_HEAD_ROWS", rows)
+        monkeypatch.setattr(logits, "_ROWS", rows)
         with attached(model, capacity=40, max_rows=8) as engine:
             slot = engine.alloc()
             engine.prefill(slot, prompt(5, vocab))
