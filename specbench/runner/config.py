@@ -13,6 +13,7 @@ from specbench.models import LoadedModel
 from specbench.results import RunConfig, RunFolder, read_run
 from specbench.runner.prompts import Prepared
 from specbench.runner.resolving import Resolved
+from specbench.runner.threads import fewer_than_usual
 
 
 def config_of(
@@ -86,4 +87,7 @@ def _stands(found: RunFolder, captured: environment.Environment) -> bool:
         then = environment.Environment.model_validate(found.run.get("environment"))
     except ValidationError:  # of another version
         return False
+    if fewer_than_usual():  # for other processes' sake, and only now
+        cpu = captured.cpu.model_copy(update={"torch_threads": then.cpu.torch_threads})
+        captured = captured.model_copy(update={"cpu": cpu})
     return environment.alike(then, captured) and bool(read_run(found.path, traces=False))

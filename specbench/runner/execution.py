@@ -19,6 +19,7 @@ from specbench.runner.prompts import Prepared
 from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.runner.resolving import Resolved
 from specbench.runner.session import Session, session_of
+from specbench.runner.threads import as_before
 
 
 class Progress(Protocol):
@@ -74,6 +75,8 @@ def execute(
                 if not resolved.plan.no_score and lacks_verdicts(folder, config):
                     rescore(folder, resolved.plan.data_dir, progress.phase)
                 return folder
+            if resumed and resolved.plan.threads is None:
+                as_before(folder.run)
             records = _decode(resolved, sessions, prepared, folder, progress, resumed)
             graded, verdicts = None, None
             if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from specbench.common import UsageError
+from specbench.hardware.cores import Others
 from specbench.models import LoadedModel, load
 from specbench.runner.plan import Loading
 from specbench.runner.resolving import Resolved
+from specbench.runner.threads import leave_cores, set_threads
 
 # Told apart by: code, digits, letters beyond ASCII, blanks.
 _SAMPLE = "def f(x):  # 3 quick brown foxes, naïve\n\treturn x ** 2\n"
@@ -25,22 +25,6 @@ def load_model(plan: Loading, say: Callable[[str], None]) -> LoadedModel:
         revision=plan.revision,
         trust_remote_code=plan.trust_remote_code,
     )
-
-
-_threads: tuple[int, int] | None = None  # torch's number before a plan of this process asked for one, and what it asked
-
-
-def _set_threads(wanted: int | None) -> None:
-    """Gives torch the threads of a plan; one that asks for none gets those from before another plan asked."""
-    global _threads
-    if _threads is not None and torch.get_num_threads() != _threads[1]:
-        _threads = None  # the process has chosen anew since
-    if wanted is not None:
-        _threads = (_threads[0] if _threads else torch.get_num_threads(), wanted)
-        torch.set_num_threads(wanted)
-    elif _threads is not None:
-        torch.set_num_threads(_threads[0])
-        _threads = None
 
 
 def load_models(
@@ -60,8 +44,11 @@ def load_models(
         EnvironmentRefused: as of ``load``.
     """
     plan = resolved.plan
-    _set_threads(plan.threads)
+    set_threads(plan.threads)
+    others = Others()
     model = load_model(plan, say)
+    if plan.threads is None and model.model.device.type == "cpu":
+        leave_cores(others, say)
     if resolved.base is None:
         return model, None
     say(f"loading {resolved.base}, which {plan.model} was made from …")

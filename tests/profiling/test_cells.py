@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.engine import scratch_cells
 from specbench.hardware.profile import Settings
 from specbench.hardware.roofline import AttentionLayers, ModelShape
 from specbench.profiling.cells import Cell, ranked, within
@@ -48,7 +49,7 @@ def test_contexts_that_were_asked_for_are_named_when_the_model_does_not_take_the
 
 def test_what_does_not_fit_in_memory_is_left_out_and_named() -> None:
     asked = Settings(rows=(1, 16), contexts=(100, 9000), slots=(1, 2, 4))
-    room = 3 * TOKEN * (9000 + 2 * 16)  # a third of it holds one slot of the long context
+    room = 3 * TOKEN * (9000 + scratch_cells(16))  # a third of it holds one slot of the long context
     assert within(asked, SHAPE, None, room)[1] == []
     cells, left_out = within(asked, SHAPE, None, room - 3)
     assert {cell.context for cell in cells} == {100}

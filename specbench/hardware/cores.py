@@ -1,0 +1,46 @@
+"""Cores: how many this process may run on, and how many of them other processes take. No torch."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_STAT = Path("/proc/stat")
+# Busy time of a core in its line there: user, nice, system, irq, softirq, steal. The others: idle, waiting for disks.
+_BUSY = (1, 2, 3, 6, 7, 8)
+_SHORTEST = 0.3  # seconds; the kernel counts in hundredths
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: less than the machine has in many containers."""
+    return len(os.sched_getaffinity(0))
+
+
+class Others:
+    """What other processes take of those cores, from when this is made on."""
+
+    def __init__(self) -> None:
+        self._began = _now()
+
+    def cores(self) -> float | None:
+        """Cores that they took on average; None where the kernel does not tell, or too little time has passed."""
+        busy, mine, at = (now - before for now, before in zip(_now(), self._began, strict=True))
+        if at < _SHORTEST or not _STAT.exists():
+            return None
+        return max(0.0, (busy - mine) / at)
+
+
+def _now() -> tuple[float, float, float]:
+    """(busy time of the usable cores, this process's, the time), in seconds."""
+    return _busy(), time.process_time(), time.monotonic()
+
+
+def _busy() -> float:
+    names = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    try:
+        lines = [line.split() for line in _STAT.read_text().splitlines()]
+    except OSError:
+        return 0.0
+    ticks = sum(int(line[at]) for line in lines if line and line[0] in names for at in _BUSY if at < len(line))
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,70 @@
+"""How many threads a step gets where nobody says it, and in a run that is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from specbench.runner import threads
+
+
+@pytest.fixture(autouse=True)
+def _four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 4)
+    yield
+    threads.set_threads(None)
+    torch.set_num_threads(before)
+
+
+def taken(cores: float | None) -> Any:
+    return SimpleNamespace(cores=lambda: cores)
+
+
+@pytest.mark.parametrize(
+    ("cores", "left"), [(None, 4), (0.0, 4), (0.4, 4), (0.6, 3), (1.1, 3), (2.9, 1), (3.9, 1), (9.0, 1)]
+)
+def test_no_thread_has_a_core_that_others_have(cores: float | None, left: int) -> None:
+    said: list[str] = []
+    threads.leave_cores(taken(cores), said.append)
+    assert torch.get_num_threads() == left
+    assert threads.fewer_than_usual() == bool(said) == (left < 4)
+    assert all(f"of 4 cores: {left} thread{'' if left == 1 else 's'} and not 4; --threads" in line for line in said)
+
+
+def test_who_says_how_many_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    threads.leave_cores(taken(3.0), pytest.fail)
+    assert torch.get_num_threads() == 4
+
+
+def test_the_next_plan_gets_the_usual_ones_again() -> None:
+    threads.leave_cores(taken(2.0), lambda line: None)
+    assert torch.get_num_threads() == 2
+    threads.set_threads(None)
+    assert (torch.get_num_threads(), threads.fewer_than_usual()) == (4, False)
+    threads.set_threads(3)
+    threads.set_threads(None)
+    assert torch.get_num_threads() == 4
+
+
+@pytest.mark.parametrize(
+    ("run", "now"),
+    [
+        ({"environment": {"cpu": {"torch_threads": 2}}}, 2),
+        ({"environment": {"cpu": {"torch_threads": None}}}, 4),
+        ({"environment": None}, 4),
+        ({}, 4),
+    ],
+)
+def test_a_resumed_run_goes_on_with_its_own(run: dict[str, Any], now: int) -> None:
+    threads.as_before(run)
+    assert torch.get_num_threads() == now
+    threads.set_threads(None)
+    assert torch.get_num_threads() == 4
