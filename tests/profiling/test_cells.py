@@ -54,7 +54,7 @@ def test_what_does_not_fit_in_memory_is_left_out_and_named() -> None:
     cells, left_out = within(asked, SHAPE, None, room - 3)
     assert {cell.context for cell in cells} == {100}
     assert {(one.rows, one.context, one.why) for one in left_out} == {(1, 9000, "memory"), (16, 9000, "memory")}
-    _, left_out = within(asked, SHAPE, None, 3 * TOKEN * 2 * (100 + 2 * 16))  # two slots, not four
+    _, left_out = within(asked, SHAPE, None, 3 * TOKEN * 2 * (100 + scratch_cells(16)))  # two slots, not four
     assert {(one.context, one.slots) for one in left_out} == {(9000, 1), (100, 4)}
     with pytest.raises(EnvironmentRefused, match="no memory for a KV cache of 100 tokens"):
         within(asked, SHAPE, None, 3 * TOKEN)
