@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,7 @@ from benchmarks.gpu_check.shapes import STAND_IN
 
 _STYLE = Path(__file__).with_name("page.css")
 _HEAD = ("figure", "measured", "predicted", "measured / predicted", "aim", "conditions")
-_PUBLISHED = (
-    "published", "GPU", "AR tok/s", "tok/s", "speedup", "tokens a forward", "round over AR step", "source", "mind",
-)  # fmt: skip
+_PUBLISHED = ("published", "AR tok/s", "tok/s", "speedup", "tokens a forward", "round over AR step")
 _ASSUMED = (
     "Predicted: kernels of a step × time of one + the longer of bytes / bandwidth and FLOPs / peak. Bandwidth and "
     "peak are those of the first part, or of the datasheet where it failed. Kernel counts and the time of one are "
@@ -91,7 +90,7 @@ def _sections(journal: Journal, parts: Sequence[Part]) -> Iterator[Section]:
         else:
             yield Section(part.title, f"`{part.name}`: not run.")
     named = (one.shape.removesuffix(STAND_IN) for outcome in known.values() for one in outcome.figures)
-    yield _of_publications(list(dict.fromkeys(named)))
+    yield from _of_publications(list(dict.fromkeys(named)))
 
 
 def _of_part(part: Part, outcome: Outcome) -> Section:
@@ -123,28 +122,21 @@ def _label(figure: Figure) -> str:
     return f"{figure.shape}: {figure.name}" if figure.shape else figure.name
 
 
-def _of_publications(shapes: Sequence[str]) -> Section:
+def _of_publications(shapes: Sequence[str]) -> Iterator[Section]:
+    """What is published of the same shapes: a section for each source, GPU and caveat."""
     try:
         from benchmarks.gpu_check import published  # where it needs what is not here, the page does without
 
         found = published.rows(shapes)
     except Exception as error:  # the page is written whatever became of the rest
-        return Section("Published", f"The claims that come with specbench cannot be read: {error}")
-    rows = [
-        (
-            f"{one.shape}: {one.what}",
-            one.gpu,
-            one.baseline,
-            one.tok_s,
-            one.speedup,
-            one.tpf,
-            one.round,
-            one.source,
-            one.caveat,
-        )
-        for one in found
-    ]
-    return Section("Published for the same shapes", _THEIRS if rows else "None.", _PUBLISHED if rows else (), rows)
+        yield Section("Published", f"The claims that come with specbench cannot be read: {error}")
+        return
+    yield Section("Published for the same shapes", _THEIRS if found else "None.")
+    for (source, gpu, caveat), together in groupby(found, lambda one: (one.source, one.gpu, one.caveat)):
+        rows = [
+            (f"{one.shape}: {one.what}", one.baseline, one.tok_s, one.speedup, one.tpf, one.round) for one in together
+        ]
+        yield Section(f"{source}, {gpu}", f"To bear in mind: {caveat}." if caveat else "", _PUBLISHED, rows)
 
 
 def _device(device: Mapping[str, Any]) -> str:

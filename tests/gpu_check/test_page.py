@@ -72,8 +72,11 @@ def test_published_figures_are_those_of_the_catalog_with_their_sources(journal: 
     assert claim.tpf
     assert claim.speedup
     ratio = f"{claim.tpf / claim.speedup:.3g}"
-    start = f"| qwen3-8b: jetspec 64 nodes on gsm8k | {claim.gpu} |  |  | {claim.speedup} | {claim.tpf} | {ratio} |"
-    assert f"{start} {claim.paper}, {claim.source} |" in text
+    row = f"| qwen3-8b: jetspec 64 nodes on gsm8k |  |  | {claim.speedup} | {claim.tpf} | {ratio} |"
+    before = text[: text.index(row)]
+    heading = f"## {claim.paper}, {claim.source}, {claim.gpu}"
+    assert before.rindex("## ") == before.rindex(heading), "its source stands over it"
+    assert claim.caveat in before[before.rindex(heading) :]
     rows = published.rows(["qwen3-8b", "qwen2.5-7b", "qwen3-8b with 9 of 36 layers"])
     assert rows
     assert all(row.source and row.gpu for row in rows)

@@ -6,8 +6,6 @@ import importlib.util
 import json
 from collections.abc import Iterator
 
-import torch
-
 from benchmarks.gpu_check import sessions, shapes
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.records import Figure
@@ -29,14 +27,14 @@ def run(bench: Bench) -> Iterator[Figure]:
     loaded = _narrow(bench)
     values = shapes.config(shapes.REHEARSED if bench.rehearse else _FAMILY)
     layers, cell = values["num_hidden_layers"], shapes.cached_bytes(values, 1)
-    ceilings = bench.ceilings
+    ceilings, shape = bench.ceilings, shapes.rehearsed(_FAMILY).name if bench.rehearse else _FAMILY
     bare = {name: _seconds(bench, loaded, name, rows, 1) for name in names}
     for context in contexts:
         taken = {}
         for name in names:
             taken[name] = (_seconds(bench, loaded, name, rows, context) - bare[name]) / layers
             yield Figure(
-                f"{_NAMES[name]}, {rows} rows behind {context}: a layer", 1e6 * taken[name], "µs", shape=_FAMILY,
+                f"{_NAMES[name]}, {rows} rows behind {context}: a layer", 1e6 * taken[name], "µs", shape=shape,
                 note="less the step behind one token",
                 predicted=1e6 * context * cell / ceilings.bytes_per_s if ceilings else None,
                 basis="keys and values of the cache / bandwidth",
@@ -45,9 +43,9 @@ def run(bench: Bench) -> Iterator[Figure]:
             if taken["triton"] > 0:
                 yield Figure(
                     f"tree attention over {_NAMES[name]}, {rows} rows behind {context}", taken[name] / taken["triton"],
-                    aim=">= 1" if name == "reference" else "", shape=_FAMILY,
+                    aim=">= 1" if name == "reference" else "", shape=shape,
                 )  # fmt: skip
-    yield from _alone(rows)
+    yield from _alone(bench, shape, rows)
 
 
 def _seconds(bench: Bench, loaded: LoadedModel, backend: str, rows: int, context: int) -> float:
@@ -69,9 +67,9 @@ def _narrow(bench: Bench) -> LoadedModel:
     return load(f"config:{file}", dtype=sessions.dtype(bench), device=str(sessions.device(bench)))
 
 
-def _alone(rows: int) -> Iterator[Figure]:
+def _alone(bench: Bench, shape: str, rows: int) -> Iterator[Figure]:
     """The kernel by itself, captured, with the cache of the device emptied before each replay."""
-    if not torch.cuda.is_available():
+    if bench.rehearse:
         yield Figure("the kernel by itself", None, note="it needs a CUDA device")
         return
     from benchmarks.kernels.attention_vs_sdpa import measure
@@ -79,6 +77,6 @@ def _alone(rows: int) -> Iterator[Figure]:
     for found in measure(rows=rows):
         yield Figure(
             f"tree attention by itself over SDPA, {rows} rows behind {found['context']}", found["speedup"],
-            aim=">= 1", shape=_FAMILY,
+            aim=">= 1", shape=shape,
             note=f"{1e3 * found['kernel_ms']:.1f} µs against {1e3 * found['sdpa_ms']:.1f} µs",
         )  # fmt: skip

@@ -82,7 +82,7 @@ def _round(
     )  # fmt: skip
     yield Figure(
         f"{name}: round over AR step", seconds / step, note=f"AR in the same session: {1e3 * step:.4g} ms",
-        shape=shape.name,
+        shape=shape.name, key="jetspec",
     )  # fmt: skip
     yield Figure(
         f"{name}: over AR", tpf * step / seconds, note="acceptance is decided by lot", shape=shape.name, key="jetspec"
