@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
+# The interpreter of what installs nothing: our own where there is one.
+NEAREST = $(firstword $(wildcard $(BIN)/python) $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON)))
 # Twice quiet: errors only. Some machines have package folders that lack most packages, and pip warns of each.
 PIN := --quiet --quiet --constraint constraints.txt
 
 # A test process per core, each with one thread: small models gain nothing from a second one.
 EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup demo test test-all test-faults lint check bench gpu-check clean
+.PHONY: help setup demo test test-all test-faults lint check bench gpu-check gpu-bundle clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -56,10 +58,15 @@ lint: $(READY)  ## style, types and import rules
 check: lint test  ## what a commit has to pass
 
 bench: $(READY)  ## ratios against other loops, in one run
-	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+	@set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
-gpu-check: $(READY)  ## is everything right on this GPU, and how fast; under 9 minutes, no network
-	$(BIN)/python -m benchmarks.gpu_check $(if $(MODEL),--model $(MODEL))
+# Sets nothing up: an image for GPUs has its own torch, and no network. Options go in ARGS.
+gpu-check:  ## is everything right on this GPU, and how fast: nine minutes, installs nothing, needs no network
+	$(NEAREST) -m benchmarks.gpu_check $(if $(MODEL),--model $(MODEL)) $(ARGS)
+
+# PYTHON is that of the machine with the GPU: 3.12, where nothing else is said.
+gpu-bundle:  ## one file for make gpu-check on a machine without a network, with the packages that it may lack
+	$(NEAREST) -m benchmarks.gpu_check.bundle --python $(PYTHON)
 
 clean:  ## remove what make and the tools made; results/ and reports/ stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

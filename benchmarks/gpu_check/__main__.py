@@ -1,117 +1,124 @@
 """``make gpu-check``: is everything right on this GPU, and how fast is it?
 
-    python -m benchmarks.gpu_check [--model FILE.gguf] [--out results/gpu-check] [--rehearse]
+    python3 -m benchmarks.gpu_check [--only PART] [--seconds S] [--model FOLDER|FILE.gguf] [--out DIR] [--rehearse]
 
-Needs no network. Beside torch, triton and transformers it needs pydantic, typer, rich, pandas, pytest, and gguf where
-the model is a GGUF file. Parts are in order of importance, each is written as it ends, and an error ends its part only.
-``--rehearse`` runs every part on tiny models on whatever device there is: nothing it prints is a result.
+Installs nothing and asks no network: torch, triton, transformers, numpy and pandas are the machine's, the rest comes
+with a bundle (``make gpu-bundle``). Parts come by their value, each in a process of its own; a figure is on disk the
+moment it is measured. ``--rehearse`` runs every part on tiny models and a CPU: nothing it prints is a result.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Iterator
-from functools import partial
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-import torch
+from benchmarks.gpu_check import page
+from benchmarks.gpu_check.catalog import DEVICE, PARTS, Part
+from benchmarks.gpu_check.processes import Processes
+from benchmarks.gpu_check.records import Journal, passed
 
-from benchmarks.gpu_check import shapes, small
-from benchmarks.gpu_check.records import Check, Figure, Part
-from specbench.hardware import environment
-from specbench.hardware.profile import MeasuredCeilings
-from specbench.models.loader import _device as device_of
-from specbench.models.names import DEFAULT_MODEL
-from specbench.profiling.ceilings import measure_ceilings
-from specbench.runner.methods import runnable
-
-BUDGET_S = 520  # under 9 minutes
-JF_LARGE = ["jf.n=64", "jf.K=2", "jf.r=0.85", "jf.pool=4"]
+SECONDS = 540.0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="the small real model: alias, folder or .gguf file")
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = ", ".join(part.name for part in PARTS)
+    parser.add_argument("--only", default="", metavar="PART", help=f"parts, comma-separated: {names}")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of the whole check; default {SECONDS:g}")
+    parser.add_argument("--model", default="", help="a real model on this machine; default is one with an alias")
     parser.add_argument("--out", type=Path, default=Path("results/gpu-check"))
-    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds after which no part is begun")
-    parser.add_argument("--only", default="", help="parts whose names hold this")
-    parser.add_argument("--rehearse", action="store_true", help="tiny models, any device")
-    args = parser.parse_args()
-    device = device_of("auto")
-    if device.type != "cuda" and not args.rehearse:
-        print("gpu-check needs a CUDA device; --rehearse runs its parts on tiny models without one", file=sys.stderr)
-        return 3
-    captured = environment.capture(str(device)).model_dump(mode="json")
-    check = Check(args.out, captured, args.budget)
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    ceilings = measure_ceilings(device, dtype)
-    bandwidth = ceilings.copy_bytes_per_s
-    check.run("ceilings", lambda: _ceilings(ceilings, dtype), _say)
-    for name, part in parts(args.model, bandwidth, args.out, args.rehearse).items():
-        if args.only in name:
-            check.run(name, part, _say)
-            shapes.free_memory()
-    _say(f"{args.out / 'gpu-check.md'}: {'passed' if check.passed else 'NOT passed'}")
-    return 0 if check.passed else 1
+    parser.add_argument("--rehearse", action="store_true", help="tiny models on a CPU")
+    args = parser.parse_args(argv)
+    wanted = [name.strip() for name in args.only.split(",") if name.strip()]
+    unknown = [name for name in wanted if name not in [part.name for part in PARTS]]
+    if unknown:
+        print(f"unknown part '{unknown[0]}'; parts are {names}", file=sys.stderr)
+        return 2
+    parts = [part for part in PARTS if not wanted or part.name in wanted]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the process of a part is ended too
+    try:
+        return check(args.out, parts, args.seconds, rehearse=args.rehearse, model=args.model, again=bool(wanted))
+    except KeyboardInterrupt:
+        print(f"interrupted; what was measured is in {args.out}", file=sys.stderr)
+        return 130
 
 
-def _ceilings(measured: MeasuredCeilings, dtype: torch.dtype) -> Iterator[Figure]:
-    yield Figure("copy bandwidth", measured.copy_bytes_per_s / 1e9, "GB/s", note="read and written")
-    yield Figure("read bandwidth", measured.read_bytes_per_s / 1e9, "GB/s", note="of a sum")
-    product = f"square product of {measured.matmul_size}, {str(dtype).removeprefix('torch.')}"
-    yield Figure("arithmetic", measured.flops_per_s / 1e12, "TFLOP/s", note=product)
+def check(
+    folder: Path, parts: Sequence[Part], seconds: float, *, rehearse: bool, model: str = "", again: bool = False
+) -> int:
+    """Runs parts and writes the page, after each of them.
+
+    Args:
+        folder: of the check.
+        parts: in order.
+        seconds: of all of them.
+        rehearse, model: of :class:`benchmarks.gpu_check.bench.Bench`.
+        again: the figures of other parts that are in the folder stay; else they are put aside.
+
+    Returns:
+        The exit code: 0 passed, 1 not, 2 a folder of another device, 3 no device.
+    """
+    journal = Journal(folder / "figures.jsonl")
+    before = journal.last("device")
+    if not again or before.get("rehearse", rehearse) != rehearse:
+        _put_aside(journal)
+        before = {}
+    expected = DEVICE.seconds + sum(part.seconds for part in parts)
+    what = ", ".join(f"{part.name} {part.seconds:.0f} s" for part in parts)
+    _say(
+        f"gpu-check{' (a rehearsal)' if rehearse else ''}: {what}; about {_minutes(min(seconds, expected))} in all, "
+        f"at most {_minutes(seconds)}; each figure goes to {journal.path} as it is measured"
+    )
+    settings: dict[str, Any] = {"rehearse": rehearse, "model": model}
+    patience = max(1.0, seconds / expected)  # who has time to spare waits longer for each part
+    processes = Processes(folder, journal, settings, time.monotonic() + seconds, _say, rehearse, patience)
+    everything = [DEVICE, *PARTS]
+    try:
+        processes.run(DEVICE)
+        if journal.outcomes()[DEVICE.name].state == "failed" and journal.last("no device"):
+            return 3
+        here = journal.last("device")
+        if before and before["name"] != here.get("name"):
+            _say(f"{folder} has figures of {before['name']}, and this is {here.get('name')}; give another --out")
+            return 2
+        for part in parts:
+            processes.run(part)
+            page.write(journal, everything)
+    finally:
+        page.write(journal, everything)
+    found = journal.outcomes()
+    good = passed({name: found[name] for name in (DEVICE.name, *(part.name for part in parts))})
+    failed = [outcome.part for outcome in found.values() if outcome.state in ("failed", "not begun")]
+    _say(
+        f"{folder / 'gpu-check.html'}: {'passed' if good else 'NOT passed'}"
+        + (f"; parts without an end: {', '.join(failed)}" if failed else "")
+    )
+    return 0 if good else 1
 
 
-def parts(model: str, bandwidth: float, out: Path, rehearse: bool) -> dict[str, Part]:
-    """Name -> part, the most important first."""
-    methods = runnable()
-    if rehearse:
-        size = shapes.Size(context=40, steps=6, concurrency=(1, 2), rows=(1, 4))
-        large, other, dtype = "config:tiny", "config:tiny", "float32"
-        model, tokens, few = "config:tiny", 8, 1
-        jf, budget = ["jf.n=8", "jf.K=2", "jf.pool=2"], "jetspec.budget=16"
-        suites: dict[str, Part] = {"tests": partial(small.tests, ["tests/decoding/test_tree.py"])}
-    else:
-        size = shapes.Size()
-        large, other, dtype = "config:qwen2.5-7b", "config:qwen3-8b", "bfloat16"
-        tokens, few = 128, 6
-        jf, budget = JF_LARGE, "jetspec.budget=128"
-        suites = {
-            "kernels": partial(small.tests, ["tests/engine/kernels"], "-m", "not slow"),
-            "graphs": partial(small.tests, ["tests/engine/test_cuda.py", "tests/methods/test_jetspec_cuda.py"]),
-        }
-    drafters = [("jf", jf), ("lookahead", ["lookahead.preset=15/5/15"])]
-    found: dict[str, Part] = {
-        **suites,
-        "lossless fp32": partial(small.lossless, model, methods, "float32", tokens, few),
-        "large model": partial(shapes.baseline, large, bandwidth, size, dtype, compile=not rehearse),
-        "large model, not compiled": partial(shapes.baseline, large, bandwidth, size, dtype, compile=False, brief=True),
-        "drafting": partial(shapes.drafting, large, size, dtype, drafters),
-        "draft head": partial(shapes.drafting, other, size, dtype, [("jetspec", ["jetspec.head=random", budget])]),
-        "other model": partial(shapes.baseline, other, bandwidth, size, dtype, compile=not rehearse),
-        "small model": partial(small.speed, model, methods, tokens, out),
-        "concurrency": partial(shapes.concurrency, large, size, dtype, ["jf.n=16"]),
-        "drafts by models": partial(
-            small.lossless,
-            model,
-            ["sps", "jetspec"],
-            "float32",
-            tokens,
-            few,
-            [f"sps.draft={model}", "jetspec.head=random"],
-        ),
-        "graded bf16": partial(small.lossless, model, methods, "bfloat16", tokens, few),
-    }
-    if not rehearse:
-        from benchmarks.gpu_check.attention import kernel
+def _put_aside(journal: Journal) -> None:
+    """What an earlier check measured stays in the folder, under a number."""
+    if journal.path.exists():
+        numbers = (number for number in range(1, 10_000))
+        free = (journal.path.with_name(f"figures-{number}.jsonl") for number in numbers)
+        journal.path.rename(next(path for path in free if not path.exists()))
 
-        found["attention"] = partial(kernel, 64)
-    return found
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    with suppress(BrokenPipeError):  # a check goes on when nobody reads along
+        print(text, flush=True)
 
 
 if __name__ == "__main__":

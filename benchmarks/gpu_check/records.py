@@ -1,13 +1,13 @@
-"""What the check finds out: figures with their aims, written after every part so that nothing finished is lost."""
+"""Records: figures with aims and predictions, appended to a file that survives whatever comes after them. No torch."""
 
 from __future__ import annotations
 
 import json
+import math
 import operator
-import time
-import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,14 @@ class Figure:
 
     Attributes:
         name: what was measured.
-        value: the number; None where it could not be had, for the reason in ``note``.
-        unit: of it; "ratio" and "share" have none.
+        value: the number; None where it was left out, for the reason in ``note``.
+        unit: of it; "ratio" and "share" have none, "failures" decide whether the check passes.
         aim: such as ">= 0.8"; empty where the figure is only reported.
         note: sample size and conditions.
+        shape: the model it was measured on, as :mod:`benchmarks.gpu_check.shapes` names it.
+        key: by which later parts find it; empty where none does.
+        predicted: what was expected, in the unit of ``value``.
+        basis: what the prediction was computed from.
     """
 
     name: str
@@ -31,100 +35,133 @@ class Figure:
     unit: str = "ratio"
     aim: str = ""
     note: str = ""
+    shape: str = ""
+    key: str = ""
+    predicted: float | None = None
+    basis: str = ""
 
     @property
     def met(self) -> bool | None:
-        """Whether the aim is met; None without one."""
-        if not self.aim:
+        """Whether the aim is met; None without one, or where nothing was measured."""
+        if not self.aim or self.value is None:
             return None
-        if self.value is None:
-            return False
         relation, bound = self.aim.split()
         return _COMPARE[relation](self.value, float(bound))
 
+    @property
+    def shown(self) -> str:
+        """The number with its unit."""
+        if self.value is None:
+            return "–"
+        return f"{number(self.value)}{'' if self.unit in ('ratio', 'share', 'failures') else ' ' + self.unit}"
 
-Part = Callable[[], Iterable[Figure]]
+
+def number(value: float) -> str:
+    """Four digits, and counts as they are."""
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e9 else f"{value:.4g}"
 
 
 @dataclass
-class Check:
-    """Runs parts one after the other.
+class Outcome:
+    """One part as it went.
 
-    Args:
-        out: folder that receives ``gpu-check.json`` and ``gpu-check.md``.
-        environment: stored with the figures.
-        budget_s: no part is begun after this many seconds.
+    Attributes:
+        part: its name.
+        figures: those it measured before it ended.
+        state: "done", "failed", "running", or "not begun".
+        why: what ended it, where it was no success.
+        seconds: it took.
     """
 
-    out: Path
-    environment: dict[str, Any]
-    budget_s: float
-    parts: list[dict[str, Any]] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
+    part: str
+    figures: list[Figure] = field(default_factory=list)
+    state: str = "running"
+    why: str = ""
+    seconds: float = 0.0
 
-    def run(self, name: str, part: Part, say: Callable[[str], None]) -> None:
-        """One part; an error ends the part, not the check, and the figures before it are kept."""
-        figures: list[Figure] = []
-        error = None
-        began = time.monotonic()
-        if began - self.started > self.budget_s:
-            error = f"not begun: the {self.budget_s:.0f} s are over"
-        else:
+
+class Journal:
+    """A file of JSON lines; each is on disk when :meth:`append` returns, and several processes may append.
+
+    Args:
+        path: of the file; its folder is made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def append(self, kind: str, **content: Any) -> None:
+        """Writes one line, in one piece."""
+        line = json.dumps({"kind": kind, **content}, allow_nan=False).encode() + b"\n"
+        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(file, line)
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def figure(self, part: str, figure: Figure) -> None:
+        """Writes a figure of a part; one that is no finite number is left out and says so."""
+        if figure.value is not None and not math.isfinite(figure.value):
+            figure = replace(figure, value=None, note=f"measured {figure.value}; {figure.note}".rstrip("; "))
+        if figure.predicted is not None and not math.isfinite(figure.predicted):
+            figure = replace(figure, predicted=None)
+        self.append("figure", part=part, **asdict(figure))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What was written; a line that a crash cut off is left out."""
+        if not self.path.exists():
+            return []
+        found = []
+        for line in self.path.read_bytes().splitlines():
             try:
-                for figure in part():
-                    figures.append(figure)
-                    say(f"  {line(figure)}")
-            except Exception as raised:  # whatever a part runs into on hardware nobody has seen yet
-                error = f"{type(raised).__name__}: {(str(raised).splitlines() or [''])[0]}"
-                say(traceback.format_exc())
-        seconds = time.monotonic() - began
-        self.parts.append(
-            {"part": name, "seconds": round(seconds, 1), "error": error, "figures": [asdict(one) for one in figures]}
-        )
-        say(f"{name}: {error or 'done'} in {seconds:.1f} s")
-        self.write()
+                found.append(json.loads(line))
+            except ValueError:  # JSON or UTF-8 that ends too early
+                continue
+        return found
 
-    @property
-    def passed(self) -> bool:
-        """Whether every part ran to its end and every pass-or-fail figure passed; a missed speed is no failure."""
-        checks = [Figure(**one) for part in self.parts for one in part["figures"] if one["unit"] == "failures"]
-        return all(part["error"] is None for part in self.parts) and all(check.met is not False for check in checks)
+    def outcomes(self) -> dict[str, Outcome]:
+        """The last attempt at each part, in the order in which the parts were first begun."""
+        found: dict[str, Outcome] = {}
+        for line in self.lines():
+            if line["kind"] == "began":
+                found[line["part"]] = Outcome(line["part"])
+            elif line["kind"] == "figure":
+                found.setdefault(line["part"], Outcome(line["part"])).figures.append(_figure(line))
+            elif line["kind"] == "ended":
+                outcome = found.setdefault(line["part"], Outcome(line["part"]))
+                outcome.state, outcome.why, outcome.seconds = line["state"], line["why"], line["seconds"]
+        return found
 
-    def write(self) -> None:
-        """Writes both files, whole."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        content = {"environment": self.environment, "parts": self.parts, "passed": self.passed}
-        for name, text in (("gpu-check.json", json.dumps(content, indent=1)), ("gpu-check.md", markdown(content))):
-            new = self.out / f"{name}.new"
-            new.write_text(text + "\n", encoding="utf-8")
-            new.replace(self.out / name)
+    def find(self, key: str, shape: str = "") -> float | None:
+        """The value of a figure that an earlier part measured; None where it has not."""
+        values = [
+            figure.value
+            for outcome in self.outcomes().values()
+            for figure in outcome.figures
+            if figure.key == key and figure.shape == shape
+        ]
+        return values[-1] if values else None
+
+    def last(self, kind: str) -> dict[str, Any]:
+        """The latest line of a kind; empty where there is none."""
+        return next((line for line in reversed(self.lines()) if line["kind"] == kind), {})
+
+
+def passed(outcomes: Mapping[str, Outcome]) -> bool:
+    """Whether every part ran to its end and nothing was found wrong; a missed speed is no failure."""
+    checks = [one for outcome in outcomes.values() for one in outcome.figures if one.unit == "failures"]
+    return all(one.state == "done" for one in outcomes.values()) and all(one.met is not False for one in checks)
 
 
 def line(figure: Figure) -> str:
-    """A figure in one line."""
-    value = "-" if figure.value is None else f"{figure.value:.4g}"
+    """A figure in one line of a terminal."""
+    predicted = "" if figure.predicted is None else f"  predicted {number(figure.predicted)}"
     aim = "" if figure.met is None else f"  aim {figure.aim}: {'met' if figure.met else 'MISSED'}"
-    return f"{figure.name:58} {value:>9} {figure.unit}{aim}"
+    note = f"  ({figure.note})" if figure.value is None and figure.note else ""
+    return f"  {figure.name:66} {figure.shown:>16}{predicted}{aim}{note}"
 
 
-def markdown(content: dict[str, Any]) -> str:
-    """The table for the README."""
-    device = content["environment"]["device"]
-    versions = content["environment"]["versions"]
-    rows = [
-        f"{device['name']}, torch {versions['torch']}, triton {versions['triton']}, "
-        f"transformers {versions['transformers']}",
-        "",
-        "| figure | measured | aim | |",
-        "| --- | ---: | --- | --- |",
-    ]
-    for part in content["parts"]:
-        for one in part["figures"]:
-            figure = Figure(**one)
-            value = "-" if figure.value is None else f"{figure.value:.4g}"
-            unit = "" if figure.unit in ("ratio", "share", "failures") else f" {figure.unit}"
-            met = {None: "", True: "met", False: "**missed**"}[figure.met]
-            rows.append(f"| {figure.name} | {value}{unit} | {figure.aim} | {met} |")
-        if part["error"]:
-            rows.append(f"| {part['part']} | | | {part['error']} |")
-    return "\n".join(rows)
+def _figure(line: Mapping[str, Any]) -> Figure:
+    return Figure(**{name: line[name] for name in Figure.__dataclass_fields__ if name in line})

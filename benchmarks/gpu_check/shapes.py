@@ -1,206 +1,119 @@
-"""The step of a large model, on dummy weights of its real shapes: plain decoding, wide trees, drafting, concurrency."""
+"""Shapes: the large models whose steps are timed, cut to fewer layers where memory is short. No torch."""
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
+#: Configurations that come with specbench, the most valuable first.
+WANTED = ("qwen3-8b", "qwen2.5-7b")
 
-from benchmarks.gpu_check.records import Figure
-from benchmarks.vs_generate import by_generate
-from specbench.decoding import Method, TokenTree
-from specbench.engine import Engine
-from specbench.hardware.roofline import step_cost
-from specbench.models import LoadedModel, load
-from specbench.profiling.shape import shape_of
-from specbench.results import RequestRecord
-from specbench.results.schema import HOST_PHASES, SimulatedAcceptance
-from specbench.runner import Request, Session, StopRule
-from specbench.runner.methods import plan_methods
+#: What stands in for each of them in a rehearsal.
+REHEARSED = "tiny"
+STAND_IN = ", rehearsed"
 
-#: Step time over a one-row step that a step of so many rows may take.
-ROW_AIMS = {16: 1.05, 64: 1.15, 128: 1.3, 256: 1.9}
-ACCEPTANCE = 4.0  # tokens a forward, where acceptance is simulated
+#: Beside weights and cache: activations and scores of 512 rows, graphs, workspaces.
+WORKING_BYTES = 3 << 30
+
+_LEAST_LAYERS = 4
+_BYTES = 2  # of a weight and of a cached element: bfloat16
 
 
 @dataclass(frozen=True)
-class Size:
-    """How much is measured.
+class Shape:
+    """A model's shape, as it is timed.
 
     Attributes:
-        context: prompt tokens.
-        steps: timed steps of each kind.
-        concurrency: numbers of sequences.
-        rows: row counts, one first.
+        family: the configuration that it is made of.
+        layers: of it.
+        of: layers of the whole model.
+        spec: by which it is loaded.
     """
 
-    context: int = 1024
-    steps: int = 50
-    concurrency: Sequence[int] = (1, 4, 16, 64)
-    rows: Sequence[int] = (1, *ROW_AIMS)
+    family: str
+    layers: int
+    of: int
+    spec: str
+
+    @property
+    def whole(self) -> bool:
+        return self.layers == self.of
+
+    @property
+    def name(self) -> str:
+        """As figures name it: one with fewer layers is another model, and so is what stands in for it."""
+        if self.spec == f"config:{REHEARSED}":
+            return f"{self.family}{STAND_IN}"
+        return self.family if self.whole else f"{self.family} with {self.layers} of {self.of} layers"
 
 
-def baseline(
-    spec: str, bandwidth: float, size: Size, dtype: str, compile: bool, brief: bool = False
-) -> Iterator[Figure]:
-    """Plain decoding against the bus and against ``generate``, and the step time of wide trees.
+def config(family: str) -> dict[str, Any]:
+    """The configuration of a family."""
+    from specbench.models.names import configs
 
-    Args:
-        spec: a ``config:`` model.
-        bandwidth: measured bytes per second of a copy.
-        size: how much.
-        dtype: of the weights.
-        compile: run the layers through torch.compile.
-        brief: only plain decoding, to compare with.
-    """
-    loaded = load(spec, dtype=dtype)
-    model = loaded.model
-    if brief:
-        size = replace(size, rows=size.rows[:1])
-    room = size.steps * (len(size.rows) + 1)
-    engine = Engine(model, capacity=size.context + room, max_rows=max(size.rows), compile=compile)
-    try:
-        engine.prepare(max(size.rows), context=size.context)
-        how = "compiled" if compile else "as it is"
-        yield from _captures(f"{spec} {how}", engine)
-        taken = _row_times(engine, loaded, size)
-        read = step_cost(shape_of(engine), 1, size.context).bytes
-    finally:
-        engine.close()
-    note = f"median of {size.steps} steps, {dtype}, context {size.context}"
-    step = median(taken[1])
-    yield Figure(f"{spec} {how}: AR step", 1e3 * step, "ms", note=note)
-    if brief:
-        yield Figure(f"{spec} {how}: AR, share of the copy bandwidth", read / step / bandwidth, "share", "", note)
-        return
-    yield Figure(f"{spec}: AR, share of the copy bandwidth", read / step / bandwidth, "share", ">= 0.8", note)
-    for rows in size.rows[1:]:
-        # pairs of neighbouring steps: the ratio does not see a clock that drifts
-        ratio = median(many / one for many, one in zip(taken[rows], taken[1], strict=True))
-        aim = f"<= {ROW_AIMS[rows]}" if rows in ROW_AIMS else ""
-        yield Figure(f"{spec}: step of {rows} rows over one row", ratio, "ratio", aim, note)
-    prompt = _prompt(loaded, size.context)
-    theirs = [by_generate(model, prompt, size.steps) for _ in range(3)][1:]  # the first is warm-up
-    each = min(one.seconds / one.tokens for one in theirs)
-    how = f"{size.steps} tokens, best of two, {model.config._attn_implementation} attention"
-    yield Figure(f"{spec}: generate, per token", 1e3 * each, "ms", note=how)
-    yield Figure(f"{spec}: AR over transformers generate", each / step, "ratio", ">= 4", how)
-
-
-def drafting(spec: str, size: Size, dtype: str, settings: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Figure]:
-    """What methods add to the target's forward, at a simulated acceptance.
-
-    Args:
-        spec, size, dtype: as for :func:`baseline`.
-        settings: (method, its ``--set`` options).
-    """
-    loaded = load(spec, dtype=dtype)
-    for name, options in settings:
-        methods = [one for one in plan_methods([name], options) if one.name == name]
-        with _session(loaded, methods, 1, size, name=spec, trace=True) as session:
-            session.capture(size.context)
-            (record,) = _decode(session, session.methods[0], size)
-            late = _late(session.engine)
-        assert record.phases_s is not None
-        steps = [sum(parts) for parts in zip(*record.phases_s.values(), strict=True)]
-        host = [sum(parts) for parts in zip(*(record.phases_s[phase] for phase in HOST_PHASES), strict=True)]
-        share = median(h / step for h, step in zip(host, steps, strict=True))
-        label = " ".join([name, *options])
-        rows = record.tree_rows / record.target_forwards
-        note = f"median of {len(steps)} steps, {rows:.0f} rows a step, {late} late captures"
-        yield Figure(f"{spec}: {label}, host share of a step", share, "share", "<= 0.1", note)
-        yield Figure(f"{spec}: {label}, step", 1e3 * median(steps), "ms", note=note)
-
-
-def concurrency(spec: str, size: Size, dtype: str, settings: Sequence[str]) -> Iterator[Figure]:
-    """Throughput of AR and of ``jf`` at a simulated acceptance, as more sequences are stepped together.
-
-    Args:
-        spec, size, dtype: as for :func:`baseline`.
-        settings: ``--set`` options of jf.
-    """
-    loaded = load(spec, dtype=dtype)
-    for count in size.concurrency:
-        with _session(loaded, plan_methods(["jf"], settings), count, size) as session:
-            speeds = []
-            for method in session.methods:
-                _decode(session, method, size)  # captures what it needs
-                before = _late(session.engine)
-                records = _decode(session, method, size)
-                seconds = sum(record.decode_share_s for record in records)
-                speeds.append(sum(record.output_tokens - 1 for record in records) / seconds)
-                note = f"{count} × {_tokens(size)} tokens, {_late(session.engine) - before} captures while timed"
-                yield Figure(f"{spec}: {method.name} at concurrency {count}", speeds[-1], "tok/s", note=note)
-            yield Figure(f"{spec}: jf (acceptance {ACCEPTANCE:g}) over AR, concurrency {count}", speeds[1] / speeds[0])
-
-
-def _row_times(engine: Engine, loaded: LoadedModel, size: Size) -> dict[int, list[float]]:
-    """Rows -> seconds of each step, host included; the row counts take turns."""
-    slot = engine.alloc()
-    root = engine.prefill(slot, _prompt(loaded, size.context)).emitted[-1]
-    taken: dict[int, list[float]] = {rows: [] for rows in size.rows}
-    for _ in range(size.steps):
-        for rows in size.rows:
-            tree = TokenTree.chain([root, *range(1, rows)])
-            started = time.perf_counter()
-            root = engine.step({slot: tree})[slot].emitted[-1]
-            taken[rows].append(time.perf_counter() - started)
-            if engine.capacity - engine.length(slot) < max(size.rows):  # guesses were right by chance
-                engine.free(slot)
-                slot = engine.alloc()
-                root = engine.prefill(slot, _prompt(loaded, size.context)).emitted[-1]
-    engine.free(slot)
-    return taken
-
-
-def _session(loaded: LoadedModel, methods: Sequence[Method], count: int, size: Size, **how: Any) -> Session:
-    """``count`` sequences stepped together; acceptance is simulated where a method drafts."""
-    asked = SimulatedAcceptance(mean=ACCEPTANCE, spread=0.0)
-    simulated = {method.label: asked for method in methods if method.name != "ar"}
-    return Session(loaded, methods, capacity=size.context + _tokens(size), slots=count, simulated=simulated, **how)
-
-
-def _decode(session: Session, method: Method, size: Size) -> list[RequestRecord]:
-    """A request for every slot, all at once."""
-    rule = StopRule(frozenset(), (), _tokens(size), str)
-    prompts = [_prompt(session.model, size.context, at) for at in range(session.engine.slots)]
-    return list(session.decode(method, [Request(f"dummy/{at}", 0, ids, rule) for at, ids in enumerate(prompts)]))
-
-
-def _tokens(size: Size) -> int:
-    return int(ACCEPTANCE * size.steps)
-
-
-def _prompt(loaded: LoadedModel, length: int, seed: int = 0) -> list[int]:
-    rng = random.Random(seed)
-    return [rng.randrange(min(loaded.vocab_size, 1000)) for _ in range(length)]
-
-
-def _captures(spec: str, engine: Engine) -> Iterator[Figure]:
-    report = engine.report()
-    if not report["graphs"]:
-        yield Figure(f"{spec}: graphs captured", 0, "graphs", note=report.get("why_eager", ""))
-        return
-    note = f"attention {report['attention']}: {report['why'] or 'no other'}"
-    yield Figure(f"{spec}: graphs captured", report["graphs"], "graphs", note=note)
-    yield Figure(f"{spec}: time to capture them", report["capture_s"], "s")
-    yield Figure(f"{spec}: memory they hold", report["capture_bytes"] / 2**20, "MiB")
-
-
-def _late(engine: Engine) -> int:
-    found: int = engine.report().get("late_captures", 0)
+    found: dict[str, Any] = json.loads(configs()[family].read_text(encoding="utf-8"))
     return found
 
 
-def free_memory() -> None:
-    """Between models."""
-    import gc
+def cached_bytes(values: dict[str, Any], layers: int) -> int:
+    """Bytes that a token takes in the cache."""
+    return 2 * _BYTES * layers * values["num_key_value_heads"] * _head(values)
 
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+
+def weight_bytes(values: dict[str, Any], layers: int) -> int:
+    """Bytes of the weights, norms and biases left out."""
+    hidden, width = values["hidden_size"], values["intermediate_size"]
+    heads = 2 * values["num_attention_heads"] + 2 * values["num_key_value_heads"]
+    layer = heads * _head(values) * hidden + 3 * hidden * width
+    tables = 1 if values.get("tie_word_embeddings") else 2
+    found: int = _BYTES * (layers * layer + tables * values["vocab_size"] * hidden)
+    return found
+
+
+def fitting(family: str, free_bytes: int, cells: int, folder: Path, beside: int = 0) -> tuple[Shape | None, str]:
+    """The most of a family that memory has room for.
+
+    Args:
+        family: a name of :data:`WANTED`.
+        free_bytes: on the device.
+        cells: tokens that the cache is to hold.
+        folder: takes the configuration of a model with fewer layers.
+        beside: bytes for what else is on the device, such as a draft head.
+
+    Returns:
+        (the shape or None, what was left out and why or "").
+    """
+    values = config(family)
+    of = values["num_hidden_layers"]
+    room = free_bytes - beside - WORKING_BYTES
+
+    def need(layers: int) -> int:
+        return weight_bytes(values, layers) + cells * cached_bytes(values, layers)
+
+    if need(of) <= room:
+        return Shape(family, of, of, f"config:{family}"), ""
+    why = f"{free_bytes / 2**30:.1f} GiB are free, and {family} takes {(need(of) + beside + WORKING_BYTES) / 2**30:.1f}"
+    layers = next((count for count in range(of - 1, _LEAST_LAYERS - 1, -1) if need(count) <= room), None)
+    if layers is None:
+        return None, f"{family} is left out: {why}"
+    file = folder.resolve() / f"{family}-{layers}-layers.json"
+    cut = {**values, "num_hidden_layers": layers}
+    if "layer_types" in cut:
+        cut["layer_types"] = cut["layer_types"][:layers]
+    if "max_window_layers" in cut:
+        cut["max_window_layers"] = min(cut["max_window_layers"], layers)
+    file.write_text(json.dumps(cut), encoding="utf-8")
+    return Shape(family, layers, of, f"config:{file}"), f"{family} is cut to {layers} of {of} layers: {why}"
+
+
+def rehearsed(family: str) -> Shape:
+    """The stand-in for a family."""
+    layers = config(REHEARSED)["num_hidden_layers"]
+    return Shape(family, layers, layers, f"config:{REHEARSED}")
+
+
+def _head(values: dict[str, Any]) -> int:
+    size: int = values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"]
+    return size

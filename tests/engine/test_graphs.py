@@ -14,8 +14,8 @@ import pytest
 import torch
 from models_tiny import REFUSED, attached, autoregressive, build, decode, prompt, supported
 from random_trees import hiding_tree, random_tree
-from recorded import recorded_capture
 
+from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import EnvironmentRefused
 from specbench.decoding.tree import COMPUTED, TokenTree
 from specbench.engine import graphs

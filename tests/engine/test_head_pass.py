@@ -14,10 +14,10 @@ import pytest
 import torch
 from eagle import DEPTH, EagleDecoder, EagleDrafts, EagleHead
 from models_tiny import attached, autoregressive, prompt, tiny_llama
-from recorded import recorded_capture
 from targets import alone, eager, target
 from torch import Tensor
 
+from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import EnvironmentRefused
 from specbench.decoding import Options
 from specbench.decoding.protocol import Context, Method

@@ -9,8 +9,8 @@ import pytest
 import torch
 from models_tiny import attached, autoregressive, layer_outputs, prompt, supported
 from random_trees import hiding_tree
-from recorded import recorded_capture
 
+from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.engine import engine as engine_module
 from specbench.engine import graphs
 

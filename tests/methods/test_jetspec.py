@@ -12,10 +12,10 @@ import pytest
 import torch
 from heads import head, together
 from models_tiny import attached, autoregressive, layer_outputs, prompt, supported, tiny_llama
-from recorded import recorded_capture
 from targets import alone, eager
 from torch import Tensor
 
+from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common.errors import UsageError
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.trees.marginals import Marginals

@@ -16,8 +16,8 @@ from typing import Any
 import models_tiny
 import pytest
 import targets
-from recorded import recorded_capture
 
+from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.cli.app import main
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.decoding.protocol import Context, Method

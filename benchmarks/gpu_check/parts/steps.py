@@ -1,0 +1,95 @@
+"""Steps: AR, and the time of a step over its rows, on dummy weights of large models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.gpu_check import predict, sessions
+from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.parts import each
+from benchmarks.gpu_check.records import Figure
+from benchmarks.gpu_check.shapes import WANTED, Shape
+from specbench.engine import ROW_BUCKETS
+from specbench.hardware.roofline import step_cost
+from specbench.profiling.shape import shape_of
+from specbench.runner import Session
+from specbench.runner.methods import plan_methods
+
+#: A step of so many rows over one of one row: more is a step that makes wide trees dear.
+ROW_AIMS = {16: 1.05, 64: 1.15, 128: 1.3, 256: 1.9}
+_FIRST_ROWS = 64  # the ladder is climbed in two stages, so that what most trees need is there early
+
+
+def run(bench: Bench) -> Iterator[Figure]:
+    """Both families, the more valuable one first."""
+    yield from each(WANTED, partial(_family, bench))
+
+
+def _family(bench: Bench, family: str) -> Iterator[Figure]:
+    size = bench.size
+    capacity = size.context + size.tokens
+    shape, loaded, said = sessions.model_of(bench, family, capacity + 2 * size.rows)
+    yield from said
+    if shape is None or loaded is None:
+        return
+    methods = plan_methods(["jacobi"], [f"jacobi.n={size.rows}"])
+    with sessions.session(bench, loaded, methods, capacity=capacity) as opened:
+        yield from one_row(bench, shape, opened)
+        done = 1
+        for rows in sorted({min(_FIRST_ROWS, size.rows), size.rows}):
+            yield from ladder(bench, shape, opened, rows, above=done)
+            done = rows
+        yield from sessions.captures(shape.name, opened.engine)
+
+
+def one_row(bench: Bench, shape: Shape, opened: Session, compiled: bool = False) -> Iterator[Figure]:
+    """AR: its step alone, then as a request is decoded, with the loop around it."""
+    size, engine, how = bench.size, opened.engine, "compiled " if compiled else ""
+    cost, ceilings = shape_of(engine), bench.ceilings
+    seconds, padded = sessions.step_times(engine, 1, size.context)[1]
+    expected = predict.step(shape, cost, ceilings, 1, size.context, compiled=compiled)
+    note = f"context {size.context}, padded to {padded} rows, median of its replays"
+    yield Figure(
+        f"{how}AR step", 1e3 * seconds, "ms", note=note, shape=shape.name, key=f"{how}ar_ms",
+        **predict.fields(expected),
+    )  # fmt: skip
+    if ceilings:
+        least = step_cost(cost, 1, size.context).bytes / ceilings.bytes_per_s
+        yield Figure(
+            f"{how}AR step, share of the copy bandwidth", least / seconds, "share", ">= 0.8",
+            shape=shape.name, key=f"{how}ar_share", **predict.fields(expected, lambda taken: least / taken),
+        )  # fmt: skip
+    prompt = [sessions.prompt(opened.model, size.context)]
+    records = sessions.decode(opened, opened.methods[0], prompt, size.tokens)
+    yield Figure(
+        f"{how}AR decoding", sessions.tokens_a_second(records), "tok/s", shape=shape.name, key=f"{how}ar_tok_s",
+        note=f"one request, {size.tokens} tokens behind {size.context}",
+        **predict.fields(expected, lambda taken: 1 / taken),
+    )  # fmt: skip
+
+
+def ladder(
+    bench: Bench, shape: Shape, opened: Session, rows: int, *, above: int = 1, compiled: bool = False
+) -> Iterator[Figure]:
+    """Steps of more than ``above`` rows up to ``rows`` of them."""
+    context, how = bench.size.context, "compiled " if compiled else ""
+    cost, ceilings = shape_of(opened.engine), bench.ceilings
+    times = sessions.step_times(opened.engine, rows, context)
+    one = times[1][0]
+    for count in (bucket for bucket in ROW_BUCKETS if above < bucket <= rows and bucket in times):
+        seconds, padded = times[count]
+        expected = predict.step(shape, cost, ceilings, count, context, compiled=compiled)
+        note = f"context {context}, padded to {padded} rows" if padded != count else f"context {context}"
+        yield Figure(
+            f"{how}step of {count} rows", 1e3 * seconds, "ms", note=note, shape=shape.name,
+            **predict.fields(expected),
+        )  # fmt: skip
+        if count in ROW_AIMS:
+            yield Figure(
+                f"{how}step of {count} rows over one row",
+                seconds / one,
+                aim=f"<= {ROW_AIMS[count]}",
+                shape=shape.name,
+                key=f"{how}rows_{count}",
+            )

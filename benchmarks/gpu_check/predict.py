@@ -1,0 +1,92 @@
+"""Predictions: what a step should take, from assumptions that are named beside each one. No torch.
+
+Seconds of a step = kernels × seconds of one small dependent kernel + the longer of bytes / bandwidth and FLOPs / peak.
+Bandwidth and peak are measured by the first part; kernel counts and the time of one are assumptions: counted by reading
+the code and the library's layers, never on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.gpu_check.shapes import Shape
+from specbench.hardware.roofline import Ceilings, Cost, ModelShape, bound_s, step_cost
+
+#: Assumed seconds from the start of one small kernel of a graph to that of the next, which waits for it.
+NODE_S = 2.25e-6
+
+#: Assumed kernels of a layer, as it is and compiled.
+NODES: Mapping[str, tuple[int, int]] = {"qwen2.5-7b": (40, 16), "qwen3-8b": (56, 17)}
+
+#: Assumed kernels of one pass of JetSpec's head.
+HEAD_NODES = 480
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds, and what they were computed from."""
+
+    seconds: float
+    basis: str
+
+
+def fields(
+    prediction: Prediction | None, of: Callable[[float], float] = lambda seconds: 1e3 * seconds
+) -> dict[str, Any]:
+    """What a figure says of its prediction.
+
+    Args:
+        prediction: of seconds; None says nothing.
+        of: makes the figure's own unit of them; default is milliseconds.
+    """
+    return {} if prediction is None else {"predicted": of(prediction.seconds), "basis": prediction.basis}
+
+
+def nodes(shape: Shape, compiled: bool = False) -> int:
+    """Assumed kernels of a step."""
+    return shape.layers * NODES[shape.family][compiled]
+
+
+def step(
+    shape: Shape,
+    cost: ModelShape | None,
+    ceilings: Ceilings | None,
+    rows: int,
+    context: int,
+    slots: int = 1,
+    compiled: bool = False,
+) -> Prediction | None:
+    """A step of ``slots`` sequences and so many rows of each; None where the device's ceilings are not known.
+
+    Args:
+        shape: what is stepped.
+        cost: its weights and cache, as :func:`specbench.profiling.shape.shape_of` counts them.
+        ceilings: of the device.
+        rows, context, slots: of the step.
+        compiled: whether its layers are.
+    """
+    if ceilings is None or cost is None:
+        return None
+    return _sum(nodes(shape, compiled), step_cost(cost, rows, context, slots), ceilings)
+
+
+def round_of_head(verify: Prediction | None, head_bytes: float, ceilings: Ceilings | None) -> Prediction | None:
+    """A round of JetSpec: the target's step, and the head's pass behind it."""
+    if verify is None or ceilings is None:
+        return None
+    seconds = verify.seconds + HEAD_NODES * NODE_S + head_bytes / ceilings.bytes_per_s
+    return Prediction(seconds, f"{verify.basis}; head: {HEAD_NODES} kernels (assumed), {head_bytes / 1e9:.3g} GB")
+
+
+def _sum(count: int, cost: Cost, ceilings: Ceilings) -> Prediction:
+    moved = bound_s(cost, ceilings)
+    bound = "bytes" if moved * ceilings.bytes_per_s <= cost.bytes * 1.000001 else "FLOPs"
+    what = f"{cost.bytes / 1e9:.3g} GB" if bound == "bytes" else f"{cost.flops / 1e12:.3g} TFLOP"
+    rate = (
+        f"{ceilings.bytes_per_s / 1e9:.4g} GB/s" if bound == "bytes" else f"{ceilings.flops_per_s / 1e12:.4g} TFLOP/s"
+    )
+    return Prediction(
+        count * NODE_S + moved, f"{count} kernels (assumed) × {NODE_S * 1e6:g} µs (assumed) + {what} / {rate}"
+    )

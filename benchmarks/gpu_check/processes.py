@@ -1,0 +1,119 @@
+"""Processes: each part in one of its own with a time limit, so that nothing a part does ends the check. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_check import vendor
+from benchmarks.gpu_check.catalog import Part
+from benchmarks.gpu_check.records import Journal
+
+_ENDING_S = 10.0  # that a killed process may take to be gone: a driver can hold it
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Processes:
+    """Runs parts one after the other.
+
+    Args:
+        folder: of the check; takes the parts' own output and the caches that they share.
+        journal: takes the figures, and how each part went.
+        settings: handed to every part, JSON-ready.
+        until: on ``time.monotonic``'s clock; no part runs longer.
+        say: takes a line for the terminal.
+        rehearse: parts run on a CPU, where Triton has its interpreter.
+        patience: times its limit that a part may take.
+    """
+
+    folder: Path
+    journal: Journal
+    settings: Mapping[str, Any]
+    until: float
+    say: Say
+    rehearse: bool = False
+    patience: float = 1.0
+
+    def run(self, part: Part) -> None:
+        """One part, in a process that is gone when this returns; its state and its figures are in the journal."""
+        self.journal.append("began", part=part.name)
+        left = self.until - time.monotonic()
+        if left <= 0:
+            self._end(part, "not begun", "the time is over; --seconds gives more", 0.0)
+            return
+        limit, began = min(self.patience * part.limit_s, left), time.monotonic()
+        self.say(f"{part.title} ({part.name}, about {part.seconds:.0f} s)")
+        log = self.folder / f"{part.name}.log"
+        with log.open("wb") as errors:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.gpu_check.child", part.name, part.target, str(self.journal.path)],
+                stdin=subprocess.PIPE,
+                stderr=errors,
+                cwd=vendor.ROOT,
+                env=self._environment(),
+                start_new_session=True,  # so that what it starts can be ended with it
+            )
+            assert child.stdin is not None
+            with suppress(BrokenPipeError):  # it ended before it read; its status says how
+                child.stdin.write(json.dumps({**self.settings, "limit_s": limit}).encode())
+                child.stdin.close()
+            try:
+                code: int | None = child.wait(limit)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                _end(child)
+        seconds = time.monotonic() - began
+        if code == 0:
+            self._end(part, "done", "", seconds)
+        else:
+            self._end(part, "failed", self._why(code, limit, part, log), seconds)
+
+    def _end(self, part: Part, state: str, why: str, seconds: float) -> None:
+        self.journal.append("ended", part=part.name, state=state, why=why, seconds=round(seconds, 1))
+        self.say(f"  {part.name}: {state}{f', {why}' if why else ''}" + (f" in {seconds:.1f} s" if seconds else ""))
+
+    def _why(self, code: int | None, limit: float, part: Part, log: Path) -> str:
+        """What ended a part, in a line; what it had to say about it is in its log."""
+        if code is None:
+            return f"ended after its limit of {limit:.0f} s; {log.name} says where it was"
+        raised = [line for line in self.journal.lines() if line["kind"] == "raised" and line["part"] == part.name]
+        if code > 0 and raised:
+            return f"{raised[-1]['why']}; {log.name} says where"
+        if code > 0:
+            return f"ended with status {code}; {log.name} says why"
+        name = signal.Signals(-code).name
+        guess = ", as for want of memory" if name == "SIGKILL" else ""
+        return f"ended by {name}{guess}; {log.name} says where it was"
+
+    def _environment(self) -> dict[str, str]:
+        """What a part runs under: no network, and the caches of compilers in the folder of the check."""
+        caches = self.folder.resolve() / "cache"
+        own = {
+            "PYTHONPATH": os.pathsep.join([*vendor.paths(), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TRITON_CACHE_DIR": str(caches / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            **({"TRITON_INTERPRET": "1"} if self.rehearse else {}),
+        }
+        return {**os.environ, **own}
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all that it started; one that a driver does not let go is left behind."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(_ENDING_S)

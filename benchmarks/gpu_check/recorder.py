@@ -1,0 +1,122 @@
+"""Recorder: CUDA graphs without a GPU. Operations of torch are recorded once and replayed on the same memory.
+
+What a CUDA graph fixes is fixed here too: which operations run, on which tensors, with which Python numbers. What it
+forbids is refused: reading a tensor on the host and shapes that depend on data when it is recorded; results of another
+shape, or in other memory, when it is replayed. So a step that replays rightly here depends on nothing but the contents
+of its input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from specbench.engine import graphs
+from specbench.engine.graphs import CaptureFailed
+
+aten = torch.ops.aten
+# Under inference mode some of them arrive whole, before torch has made simpler ones of them.
+_HOST_READS = (aten._local_scalar_dense, aten.item, aten.is_nonzero, aten.equal, aten.allclose)
+_SHAPED_BY_DATA = (
+    aten.nonzero, aten.nonzero_numpy, aten.argwhere, aten.masked_select, aten.unique_dim, aten._unique2,
+    aten.unique_consecutive, aten.bincount,
+)  # fmt: skip
+
+
+class ReplayDiffers(RuntimeError):
+    """A replayed operation gave another shape, or put its result elsewhere, than when it was recorded."""
+
+
+class _Did(NamedTuple):
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[_Did] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        packet = func.overloadpacket
+        if packet in _HOST_READS:
+            raise CaptureFailed(f"{func} reads the device; use --graphs off")
+        if packet in _SHAPED_BY_DATA or _chosen_by_mask(packet, args) or _repeated_by_data(func, kwargs):
+            raise CaptureFailed(f"{func} has a shape that only its data tell, and reads the device; use --graphs off")
+        out = func(*args, **kwargs)
+        self.log.append(_Did(func, args, kwargs, out))
+        return out
+
+
+def recorded_capture(device: torch.device) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """In place of :func:`specbench.engine.graphs.cuda_capture`."""
+
+    def capture(work: Callable[[], None]) -> Callable[[], None]:
+        recorder = _Recorder()
+        with recorder:
+            work()
+        return lambda: _replay(recorder.log)
+
+    return capture
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Engines that are made within it record their steps instead of capturing them."""
+    before = graphs.cuda_capture
+    graphs.cuda_capture = recorded_capture
+    try:
+        yield
+    finally:
+        graphs.cuda_capture = before
+
+
+def _chosen_by_mask(packet: Any, args: tuple[Any, ...]) -> bool:
+    """Indexing by a mask looks for what is set in it."""
+    if packet not in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_):
+        return False
+    masks = (torch.bool, torch.uint8)
+    return any(isinstance(index, Tensor) and index.dtype in masks for index in args[1])
+
+
+def _repeated_by_data(func: Any, kwargs: dict[str, Any]) -> bool:
+    tensor = func in (aten.repeat_interleave.Tensor, aten.repeat_interleave.self_Tensor)
+    return tensor and kwargs.get("output_size") is None
+
+
+@torch.inference_mode()
+def _replay(log: list[_Did]) -> None:
+    for did in log:
+        again = did.func(*did.args, **did.kwargs)
+        inputs = {_memory(x) for x in tree_flatten((did.args, did.kwargs))[0] if isinstance(x, Tensor)}
+        for old, new in zip(tree_flatten(did.out)[0], tree_flatten(again)[0], strict=True):
+            if not isinstance(old, Tensor):
+                if old != new:
+                    raise ReplayDiffers(f"{did.func} gave {new} on the host, and {old} when it was recorded")
+                continue
+            if (old.shape, old.stride(), old.dtype) != (new.shape, new.stride(), new.dtype):
+                raise ReplayDiffers(f"{did.func} gave {_layout(new)}, and {_layout(old)} when it was recorded")
+            before, after = _memory(old), _memory(new)
+            if before == after:  # a view, or work done in place
+                continue
+            if before in inputs or after in inputs:
+                raise ReplayDiffers(f"{did.func} allocates in one of recording and replay, and not in the other")
+            old.copy_(new)
+
+
+def _memory(tensor: Tensor) -> int:
+    """Which memory a tensor lies in; one in a library's own format, such as packed weights, is never written."""
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided and not tensor.is_mkldnn else id(tensor)
+
+
+def _layout(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)} with strides {tensor.stride()}"

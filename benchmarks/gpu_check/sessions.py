@@ -1,0 +1,162 @@
+"""Sessions: how the parts load a model, open a session on it, and read times from both."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+
+import torch
+
+from benchmarks.gpu_check import shapes
+from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.records import Figure
+from benchmarks.gpu_check.shapes import Shape
+from specbench.decoding import Method
+from specbench.engine import Engine
+from specbench.models import LoadedModel, load
+from specbench.results import RequestRecord
+from specbench.results.schema import SimulatedAcceptance
+from specbench.runner import Request, Session, StopRule
+from specbench.runner.session import Kernels
+
+_SOME_TOKENS = 1000  # prompts are drawn from the first so many ids: every vocabulary has them, or fewer
+
+
+def device(bench: Bench) -> torch.device:
+    """Where the parts run."""
+    return torch.device("cpu" if bench.rehearse else "cuda")
+
+
+def dtype(bench: Bench) -> str:
+    """Precision of dummy weights."""
+    return "float32" if bench.rehearse else "bfloat16"
+
+
+def free_bytes(bench: Bench) -> int:
+    """Memory that is free on the device, which may be a slice of one."""
+    return 1 << 40 if bench.rehearse else int(torch.cuda.mem_get_info()[0])
+
+
+def model_of(
+    bench: Bench, family: str, cells: int, beside: int = 0
+) -> tuple[Shape | None, LoadedModel | None, list[Figure]]:
+    """A family on dummy weights, as much of it as fits.
+
+    Args:
+        bench: of the part.
+        family: a name of :data:`shapes.WANTED`.
+        cells: tokens that its cache will hold.
+        beside: bytes for what else will be on the device.
+
+    Returns:
+        (shape, loaded model, figures that say what was left out); no shape and no model where nothing of it fits.
+    """
+    free_memory()  # what a model before this one has left is not in the way
+    shape: Shape | None
+    if bench.rehearse:
+        shape, why = shapes.rehearsed(family), ""
+    else:
+        shape, why = shapes.fitting(family, free_bytes(bench), cells, bench.folder, beside)
+    said = [Figure(f"{family} as a whole", None, note=why)] if why else []
+    loaded = load(shape.spec, dtype=dtype(bench), device=str(device(bench))) if shape else None
+    return shape, loaded, said
+
+
+def session(
+    bench: Bench,
+    loaded: LoadedModel,
+    methods: Sequence[Method],
+    *,
+    capacity: int,
+    slots: int = 1,
+    graphs: bool = True,
+    compile: bool = False,
+    backend: str = "auto",
+    trace: bool = False,
+    simulated: Mapping[str, SimulatedAcceptance] | None = None,
+) -> Session:
+    """A session of the check; in a rehearsal its steps are recorded where they would be captured.
+
+    Args:
+        bench: of the part.
+        loaded, methods, capacity, slots, trace, simulated: of :class:`specbench.runner.Session`.
+        graphs: capture steps. A model that cannot be captured is then stepped eagerly, and its engine's report says so;
+            in a rehearsal it is an error.
+        compile, backend: of the engine.
+    """
+    from benchmarks.gpu_check import recorder
+
+    free_memory()  # what a session before this one has captured is not in the way
+    wanted = (True if bench.rehearse else None) if graphs else False
+    with recorder.installed() if bench.rehearse else nullcontext():
+        return Session(
+            loaded, methods, capacity=capacity, slots=slots, kernels=Kernels(backend, wanted, compile), trace=trace,
+            simulated=simulated,
+        )  # fmt: skip
+
+
+def prompt(loaded: LoadedModel, length: int, seed: int = 0) -> list[int]:
+    """Random tokens, the same for the same arguments."""
+    rng = random.Random(seed)
+    return [rng.randrange(min(loaded.vocab_size, _SOME_TOKENS)) for _ in range(length)]
+
+
+def decode(
+    opened: Session, method: Method, prompts: Sequence[Sequence[int]], tokens: int, together: int = 1
+) -> list[RequestRecord]:
+    """Answers of exactly so many tokens to each prompt: no token ends one."""
+    rule = StopRule(frozenset(), (), tokens, str)
+    requests = [Request(f"dummy/{at}", 0, ids, rule) for at, ids in enumerate(prompts)]
+    return list(opened.decode(method, requests, together=together))
+
+
+def seconds_a_step(records: Sequence[RequestRecord]) -> float:
+    """Of each forward behind the prefill, the host's work included."""
+    return sum(record.decode_share_s for record in records) / sum(record.target_forwards for record in records)
+
+
+def tokens_a_second(records: Sequence[RequestRecord]) -> float:
+    """Decoding, the prefill and its token left out."""
+    return sum(record.output_tokens - 1 for record in records) / sum(record.decode_share_s for record in records)
+
+
+def step_times(engine: Engine, rows: int, context: int, attention: str | None = None) -> dict[int, tuple[float, int]]:
+    """Rows -> (seconds of a step of one sequence, rows that it is padded to); no slot may be in use.
+
+    Args:
+        engine: of a session.
+        rows: of the widest step.
+        context: cached tokens; an engine that captures nothing takes its own.
+        attention: a backend of the engine's, where it has several; default is that of the widest steps.
+    """
+    engine.prepare(rows, context=context)
+    curves = [one for one in engine.report().get("steps", ()) if not one["top_k"] and not one["taps"]]
+    if attention is not None:
+        curves = [one for one in curves if one["attention"] == attention]
+    if not curves:
+        return {count: (seconds, count) for count, seconds in engine.step_seconds(rows)}
+    widest = max(curves, key=lambda one: max(one["step_s"]))
+    return {
+        count: (widest["step_s"][widest["padded_to"][count]], widest["padded_to"][count]) for count in widest["step_s"]
+    }
+
+
+def captures(shape: str, engine: Engine) -> Iterator[Figure]:
+    """What was captured and what it cost, or why nothing was."""
+    report = engine.report()
+    if not report["graphs"]:
+        yield Figure("graphs captured", 0, "graphs", note=report.get("why_eager", ""), shape=shape)
+        return
+    note = f"attention {report['attention']}{', ' + report['why'] if report['why'] else ''}"
+    yield Figure("graphs captured", report["graphs"], "graphs", note=note, shape=shape)
+    yield Figure("time to capture them", report["capture_s"], "s", shape=shape)
+    yield Figure("memory they hold", report["capture_bytes"] / 2**20, "MiB", shape=shape)
+
+
+def free_memory() -> None:
+    """Between models."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

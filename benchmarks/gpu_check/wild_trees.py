@@ -1,0 +1,89 @@
+"""Wild trees: trees of any shape that hide a text among their branches, and a decoder that drafts them. No torch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+from specbench import decoding
+from specbench.decoding import Context, Method, StepResult, TokenTree, option
+
+_LONGEST = 6  # tokens of the text that one tree hides at most
+
+
+def hiding_tree(
+    rng: random.Random, root: int, continuation: Sequence[int], vocab: int, noise: int, *, apart: bool = False
+) -> TokenTree:
+    """A tree with ``continuation`` as one path from its root, its rows scattered among ``noise`` random rows.
+
+    Noise rows hang anywhere, under the hidden path too. Some repeat the token of a hidden sibling, so that a path can
+    be reached twice, and some are marked as never accepted.
+
+    Args:
+        rng: source of all choices.
+        root: token of row 0.
+        continuation: tokens below it that must be reachable.
+        vocab: number of token ids.
+        noise: random rows.
+        apart: put a noise row before each hidden row, so that the path cannot be the first rows.
+    """
+    tokens, parents, accept = [root], [-1], [True]
+    last, placed = 0, 0  # the deepest hidden row so far, and how many there are
+    if apart:
+        order = [False, True] * len(continuation) + [False] * (noise - len(continuation))
+    else:
+        order = [True] * len(continuation) + [False] * noise
+        rng.shuffle(order)
+    for hidden in order:
+        if hidden:
+            parent, token, allowed = last, continuation[placed], True
+            last, placed = len(tokens), placed + 1
+        else:
+            parent, token, allowed = rng.randrange(len(tokens)), rng.randrange(vocab), rng.random() < 0.75
+            if parent == last and placed < len(continuation) and rng.random() < 0.5:
+                token = continuation[placed]
+        tokens.append(token)
+        parents.append(parent)
+        accept.append(allowed)
+    return TokenTree(tokens, parents, accept)
+
+
+class Options(decoding.Options):
+    """Options of wild trees."""
+
+    rows: int = option(64, help="rows of a tree at most, root included", ge=2, le=512)
+
+
+class Decoder(decoding.Decoder):
+    """Drafts trees of random size and shape, with the next tokens of the expected text in them."""
+
+    def __init__(self, options: Options, context: Context) -> None:
+        self._rows, self._rng, self._vocab = options.rows, context.rng, context.vocab_size
+        self._texts: Mapping[tuple[int, ...], Sequence[int]] = context.shared
+        self._expected: Sequence[int] = ()
+        self._emitted: list[int] = []
+
+    @staticmethod
+    def max_rows(options: Options) -> int:
+        return options.rows
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._expected = self._texts[tuple(prompt)]
+
+    def observe(self, result: StepResult) -> None:
+        self._emitted += result.emitted
+
+    def draft(self) -> TokenTree:
+        at = len(self._emitted)
+        # Once the text has parted from what was expected, nothing is known to hide.
+        known = self._expected[at:] if self._emitted == list(self._expected[:at]) else ()
+        hidden = known[: self._rng.randint(0, min(_LONGEST, self._rows - 1))]
+        most = self._rows - 1 - len(hidden)
+        noise = self._rng.randint(min(len(hidden), most), most)
+        apart = noise >= len(hidden) and self._rng.random() < 0.5
+        return hiding_tree(self._rng, self._emitted[-1], hidden, self._vocab, noise, apart=apart)
+
+
+def wild_method(rows: int) -> Method:
+    """The decoder as a method of a session; it is given the texts with ``dataclasses.replace(method, shared=…)``."""
+    return Method("wild", "wild", Options(rows=rows), True, Decoder)

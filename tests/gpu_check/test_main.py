@@ -1,0 +1,77 @@
+"""The check as a whole: its first line, its exit codes, and what becomes of figures that were there before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_check import __main__ as program
+from benchmarks.gpu_check.catalog import DEVICE, PARTS, Part
+from benchmarks.gpu_check.records import Journal
+
+GOOD = Part("good", "The good part", 10, "planted_parts:good")
+RAISES = Part("raises", "The bad part", 10, "planted_parts:raises")
+
+
+@pytest.fixture(autouse=True)
+def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "planted_parts:device"))
+    monkeypatch.setattr(program, "PARTS", [GOOD, RAISES])
+
+
+def test_the_first_line_says_what_will_be_run_and_how_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.check(tmp_path, [GOOD, RAISES], 90, rehearse=True) == 1
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(
+        "gpu-check (a rehearsal): good 10 s, raises 10 s; about 0 min 30 s in all, at most 1 min 30 s;"
+    )
+    assert str(tmp_path / "figures.jsonl") in first
+    assert last == f"{tmp_path / 'gpu-check.html'}: NOT passed; parts without an end: raises"
+
+
+def test_a_second_check_puts_the_first_ones_figures_aside_and_a_part_by_itself_does_not(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert program.check(tmp_path, [GOOD], 60, rehearse=True) == 0
+    assert [path.name for path in sorted(tmp_path.glob("figures*"))] == ["figures-1.jsonl", "figures.jsonl"]
+    program.check(tmp_path, [RAISES], 60, rehearse=True, again=True)
+    assert list(Journal(tmp_path / "figures.jsonl").outcomes()) == ["device", "good", "raises"]
+    page = (tmp_path / "gpu-check.md").read_text()
+    assert "| two | 2 ms |" in page
+
+
+def test_a_part_by_itself_takes_no_figures_of_another_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Journal(tmp_path / "figures.jsonl").append("device", rehearse=True, name="another GPU", versions={})
+    assert program.check(tmp_path, [GOOD], 60, rehearse=True, again=True) == 2
+    assert "has figures of another GPU, and this is a planted GPU; give another --out" in capsys.readouterr().out
+
+
+def test_without_a_device_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "DEVICE", Part("device", "The device", 10, "planted_parts:no_device"))
+    assert program.check(tmp_path, [GOOD], 60, rehearse=False) == 3
+    assert list(Journal(tmp_path / "figures.jsonl").outcomes()) == ["device"]
+    assert "there is none" in (tmp_path / "gpu-check.md").read_text()
+
+
+def test_a_misspelt_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["--only", "good,rises"]) == 2
+    assert "unknown part 'rises'; parts are good, raises" in capsys.readouterr().err
+
+
+def test_the_parts_take_nine_minutes_in_the_order_of_their_value() -> None:
+    names = "ceilings steps eager compiled jetspec lossless kernels concurrency attention model tests"
+    assert [part.name for part in PARTS] == names.split()
+    assert sum(part.seconds for part in [DEVICE, *PARTS]) <= program.SECONDS == 540
+
+
+def test_a_line_that_a_crash_cut_off_costs_no_other(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "figures.jsonl")
+    journal.append("device", name="a GPU")
+    with journal.path.open("a") as file:
+        file.write(json.dumps({"kind": "figure", "part": "x"})[:-5])
+    assert journal.last("device") == {"kind": "device", "name": "a GPU"}
+    assert not journal.outcomes()

@@ -1,0 +1,168 @@
+"""Every part, rehearsed: the code that a GPU will run, on tiny models, with steps recorded where they are captured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_check import sessions
+from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.catalog import PARTS
+from benchmarks.gpu_check.parts import concurrency, lossless, steps
+from benchmarks.gpu_check.parts.tests import CHOSEN, ROOT
+from benchmarks.gpu_check.records import Figure, Journal
+from benchmarks.gpu_check.shapes import WANTED
+from specbench.runner.methods import plan_methods
+
+CEILINGS = (Figure("copy", 10.0, "GB/s", key="copy"), Figure("product", 0.1, "TFLOP/s", key="flops"))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    journal = Journal(tmp_path / "figures.jsonl")
+    for figure in CEILINGS:
+        journal.figure("ceilings", figure)
+    return Bench(journal, rehearse=True)
+
+
+def rehearse(bench: Bench, part: str) -> dict[str, Figure]:
+    """Figures of a part by name."""
+    module, function = next(one.target for one in PARTS if one.name == part).split(":")
+    found = list(getattr(import_module(module), function)(bench))
+    for figure in found:
+        bench.journal.figure(part, figure)
+    return {figure.name: figure for figure in found}
+
+
+def test_steps_of_every_row_count_have_a_prediction(bench: Bench) -> None:
+    found = list(steps.run(bench))
+    for family in WANTED:
+        mine = {figure.name: figure for figure in found if figure.shape.startswith(family)}
+        assert mine["graphs captured"].value == 3, "1, 2 and 4 rows are recorded"
+        ladder = [mine["AR step"], *(mine[f"step of {rows} rows"] for rows in (2, 4))]
+        assert all(figure.value and figure.predicted and "(assumed)" in figure.basis for figure in ladder)
+        assert mine["AR decoding"].value
+        assert mine["AR step, share of the copy bandwidth"].aim == ">= 0.8"
+
+
+def test_jetspec_rounds_have_phases_and_give_what_the_lot_decides(bench: Bench) -> None:
+    object.__setattr__(bench, "size", replace(bench.size, budgets=(6,)))  # each takes a second
+    found = rehearse(bench, "jetspec")
+    for rows in bench.size.budgets:
+        for mean in bench.size.acceptance:
+            name = f"JetSpec, {rows} rows, {mean:g} tokens a round"
+            assert f", {mean:g} tokens each" in found[f"{name}: round"].note
+            for phase in ("draft", "build", "forward", "accept", "commit", "observe"):
+                assert found[f"{name}: {phase}"].value
+
+
+def test_wild_trees_and_the_oracle_say_what_captured_ar_says(bench: Bench) -> None:
+    found = rehearse(bench, "lossless")
+    for name in ("wild trees", "captured AR"):
+        assert found[f"{name}: answers exactly those expected"].value == bench.size.answers
+        assert found[f"{name}: answers that part otherwise"].value == 0
+    assert (found["tokens that a wild tree gave"].value or 0) > 1.5, "the hidden text is found"
+
+
+def test_a_text_that_is_not_ars_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oracle's second text is changed in its last token."""
+    told = lossless._texts
+    calls: list[int] = []
+
+    def wrong(records: object) -> dict[str, list[int]]:
+        found = told(records)  # type: ignore[arg-type]
+        calls.append(1)
+        if len(calls) == 3:
+            last = found["dummy/1"][-1]
+            found["dummy/1"][-1] = (last + 1) % 300
+        return found
+
+    monkeypatch.setattr(lossless, "_texts", wrong)
+    found = rehearse(bench, "lossless")
+    parted = found["captured AR: answers that part otherwise"]
+    assert (parted.value, parted.met) == (1, False)
+    assert f"at token {bench.size.answer_tokens - 1} of dummy/1" in parted.note
+
+
+@pytest.mark.parametrize(
+    ("part", "names"),
+    [
+        ("ceilings", ["copy bandwidth", "read bandwidth", "matrix product"]),
+        ("eager", ["AR step with graphs off", "transformers generate, a token"]),
+        ("kernels", ["step of 1 rows: kernels", "step of 4 rows: launches a layer", "step of 4 rows: device busy"]),
+        ("concurrency", ["ar, 1 sequences", "jf, 2 sequences", "jf over ar, 2 sequences"]),
+        pytest.param(  # Triton's interpreter takes seconds for a step
+            "attention",
+            ["tree attention, 4 rows behind 40: a layer", "SDPA with a dense mask, 4 rows behind 16: a layer"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("compiled", ["compiled AR step", "compiled step of 4 rows"], marks=pytest.mark.slow),
+        ("model", ["jacobi: answers that differ from AR's", "jacobi: decoding"]),
+        pytest.param("tests", ["tests of tests/decoding/test_tree.py"], marks=pytest.mark.slow),
+    ],
+)
+def test_a_part_measures_what_it_says(bench: Bench, part: str, names: list[str]) -> None:
+    found = rehearse(bench, part)
+    assert [name for name in names if name not in found or found[name].value is None] == []
+    assert all(figure.met is not False for figure in found.values() if figure.unit == "failures")
+
+
+def test_a_family_that_fails_does_not_keep_the_other_from_being_measured(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = sessions.model_of
+
+    def broken(bench: Bench, family: str, *sizes: int) -> object:
+        if family == WANTED[0]:
+            raise RuntimeError("out of luck")
+        return measured(bench, family, *sizes)
+
+    monkeypatch.setattr(sessions, "model_of", broken)
+    found: list[Figure] = []
+
+    def measure() -> None:
+        for figure in steps.run(bench):
+            found.append(figure)
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        measure()
+    assert {figure.shape for figure in found} == {f"{WANTED[1]}, rehearsed"}
+
+
+def test_a_step_that_cannot_be_captured_is_an_error_of_a_rehearsal(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench.engine import Engine
+    from specbench.engine.graphs import CaptureFailed
+
+    shape, loaded, _ = sessions.model_of(bench, WANTED[0], 64)
+    assert shape is not None
+    assert loaded is not None
+    layer = loaded.model.model.layers[0]
+    own = layer.forward
+
+    def reads_the_host(hidden: object, *given: object, **named: object) -> object:
+        hidden.sum().item()  # type: ignore[attr-defined]
+        return own(hidden, *given, **named)
+
+    with sessions.session(bench, loaded, plan_methods(["ar"], []), capacity=40) as opened:
+        assert isinstance(opened.engine, Engine)
+        monkeypatch.setattr(layer, "forward", reads_the_host)
+        with pytest.raises(CaptureFailed, match="reads the device"):
+            opened.engine.prepare(1, context=8)
+
+
+def test_where_two_speeds_cross() -> None:
+    assert concurrency.crossing({1: 2.0, 4: 1.0, 16: 0.25})[0] == pytest.approx(4)
+    assert concurrency.crossing({1: 2.0, 4: 0.5})[0] == pytest.approx(2)
+    assert concurrency.crossing({1: 0.9, 4: 0.5})[0] == 1
+    assert concurrency.crossing({1: 2.0, 4: 1.5}) == (None, "it pays up to 4, the most that were measured")
+
+
+def test_the_chosen_tests_are_in_the_suite() -> None:
+    for file, tests in CHOSEN.items():
+        text = (ROOT / file).read_text()
+        assert [name for name in tests if f"def {name}(" not in text] == []

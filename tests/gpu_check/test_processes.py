@@ -1,0 +1,115 @@
+"""Parts in processes of their own: whatever one of them does, every other figure is on disk and the page names it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_check import page
+from benchmarks.gpu_check.catalog import Part
+from benchmarks.gpu_check.processes import Processes
+from benchmarks.gpu_check.records import Journal, passed
+
+LIMIT_S = 3.0  # of the part that hangs; the others are over in a tenth of it
+
+
+def planted(name: str) -> Part:
+    return Part(name, f"The part {name}", LIMIT_S / 2, f"planted_parts:{name}")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "figures.jsonl")
+
+
+@pytest.fixture
+def processes(tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Processes:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    return Processes(tmp_path, journal, {"rehearse": True}, time.monotonic() + 60, lambda text: None)
+
+
+def test_four_ways_to_fail_keep_no_figure_from_the_disk(processes: Processes, journal: Journal) -> None:
+    parts = [planted(name) for name in ("raises", "hangs", "aborts", "eats", "good")]
+    for part in parts:
+        processes.run(part)
+    found = journal.outcomes()
+    values = {part: [figure.value for figure in outcome.figures] for part, outcome in found.items()}
+    assert values == {"raises": [3], "hangs": [4], "aborts": [5], "eats": [6], "good": [1, 2]}
+    states = {part: outcome.state for part, outcome in found.items()}
+    assert states == {**dict.fromkeys(["raises", "hangs", "aborts", "eats"], "failed"), "good": "done"}
+    assert found["raises"].why == "RuntimeError: the device is on fire; raises.log says where"
+    assert found["hangs"].why == "ended after its limit of 3 s; hangs.log says where it was"
+    assert found["aborts"].why == "ended by SIGABRT; aborts.log says where it was"
+    assert found["eats"].why == "MemoryError; eats.log says where"
+    for name in ("raises", "hangs", "aborts"):
+        said = (journal.path.parent / f"{name}.log").read_text()
+        assert f"in {name}\n" in said, "the log says in which function it was"
+    assert not passed(found)
+    page.write(journal, parts)
+    for kind in ("md", "html"):
+        text = (journal.path.parent / f"gpu-check.{kind}").read_text()
+        named = text[text.index("Parts that failed") : text.index("The part raises")]
+        assert [name for name in states if name in named] == ["raises", "hangs", "aborts", "eats"]
+
+
+def test_a_package_that_is_not_there_is_named_with_what_brings_it(processes: Processes, journal: Journal) -> None:
+    processes.run(Part("lacks", "", 10, "planted_parts_that_nobody_has:run"))
+    why = journal.outcomes()["lacks"].why
+    assert "No module named 'planted_parts_that_nobody_has'; make gpu-bundle brings" in why
+
+
+def test_what_a_part_starts_ends_with_it(processes: Processes, journal: Journal) -> None:
+    processes.run(planted("leaves"))
+    pid = journal.find("pid")
+    assert pid is not None
+    assert _gone(int(pid))
+
+
+def test_no_part_is_begun_when_the_time_is_over(processes: Processes, journal: Journal) -> None:
+    processes.until = time.monotonic() - 1
+    processes.run(planted("good"))
+    assert journal.outcomes()["good"].state == "not begun"
+    assert not journal.outcomes()["good"].figures
+
+
+def test_a_check_that_is_killed_leaves_no_part_behind(tmp_path: Path, journal: Journal) -> None:
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from benchmarks.gpu_check.catalog import Part; from benchmarks.gpu_check.processes import Processes\n"
+        "from benchmarks.gpu_check.records import Journal\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        "part = Part('hangs', '', 60, 'planted_parts:hangs')\n"
+        "Processes(journal.path.parent, journal, {}, time.monotonic() + 60, lambda text: None).run(part)"
+    )
+    tests = Path(__file__).parents[1]
+    there = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
+    check = subprocess.Popen([sys.executable, "-c", code, str(journal.path)], env=there)
+    until = time.monotonic() + 30
+    while not journal.outcomes() or not journal.outcomes()["hangs"].figures:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    children = Path(f"/proc/{check.pid}/task/{check.pid}/children").read_text().split()
+    check.send_signal(signal.SIGKILL)
+    check.wait()
+    assert children
+    assert all(_gone(int(pid)) for pid in children)
+
+
+def _gone(pid: int) -> bool:
+    """Whether a process ends soon; one that nobody has asked about yet counts as gone."""
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state in "ZX":
+            return True
+        time.sleep(0.02)
+    return False
