@@ -17,7 +17,6 @@ _WARP_GROUP_SHARED = 200 * 1024
 _SHORT = 16  # rows of one matrix instruction: less would be padded
 _TALL = 64  # rows of one warp group's instruction
 _TALLEST = 128
-_LAUNCHES = 4  # programs per one that has room, most of which end at once
 
 
 @dataclass(frozen=True)
@@ -145,12 +144,3 @@ def min_tiles_for(slots: int, kv_heads: int, multiprocessors: int) -> int:
 def most_splits(share: int, capacity: int, block_n: int, min_tiles: int) -> int:
     """Splits of one tile at most, whatever its slot holds: 1 to :data:`MAX_SPLITS`."""
     return max(1, min(share, MAX_SPLITS, capacity // (min_tiles * block_n)))
-
-
-def launched_splits(most: int, tiles: int, kv_heads: int, programs: int) -> int:
-    """Programs per tile and KV head that are launched; each takes every so many-th split.
-
-    What they compute does not depend on it. As many as there are splits would be mostly programs that end at once where
-    there are many tiles, and each of them takes a place on a multiprocessor for a moment.
-    """
-    return max(1, min(most, -(-_LAUNCHES * programs // (tiles * kv_heads))))

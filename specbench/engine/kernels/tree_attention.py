@@ -22,11 +22,12 @@ from triton.runtime import driver
 from specbench.engine.kernels import tiles
 from specbench.engine.kernels.tiles import Tile, padded_size
 from specbench.engine.kernels.tree_attention_kernels import attend, combine
-from specbench.engine.layout import Layout
+from specbench.engine.layout import Layout, most_tiles
 
 _LOG2_E = math.log2(math.e)
 _CPU_SHARED, _CPU_MULTIPROCESSORS = 99 * 1024, 4  # the interpreter has no device to ask
 _COMBINE_COLUMNS = 64
+_FEW_SLOTS = 64  # one kernel serves up to so many
 
 
 @lru_cache(maxsize=16)
@@ -72,8 +73,8 @@ def tree_attention(
         query: [1, H, N, D], last dimension contiguous.
         keys: [S, Hkv, L, D], last dimension contiguous; that all rows fit in it is not checked.
         values: [S, Hkv, L, Dv], last dimension contiguous.
-        layout: of the rows, with a list of tiles: each entry is a program's, or several's where its packed rows are
-            more than one takes.
+        layout: of the rows, with the height of tiles: a program takes the query heads of so many rows of a slot, or
+            several programs do where that is more than one takes.
         lengths: integer [S], cached tokens of each slot.
         bits: int32 [N, W], contiguous. Bit j % 32 of word j // 32 of a row is set when the j-th row of its slot is this
             row or one of its ancestors; parents come before their children, so no bit above the row's own is set.
@@ -88,12 +89,12 @@ def tree_attention(
         [1, N, H, Dv], contiguous, in the dtype of ``query``; zeros for padding.
 
     Raises:
-        ValueError: shapes, strides, dtypes, ``window`` or ``splits`` do not fit, or the layout has no tiles.
+        ValueError: shapes, strides, dtypes, ``window`` or ``splits`` do not fit, or the layout has no height.
     """
     _check(query, keys, values, layout, lengths, bits, depth, window, splits)
     _, heads, rows, key_size = query.shape
     slots, kv_heads, capacity, value_size = values.shape
-    group, height, entries = heads // kv_heads, layout.height, len(layout.tiles)
+    group, height = heads // kv_heads, layout.height
     sizes = key_size, value_size, query.element_size()
     shared_bytes, multiprocessors = _figures(query.device)
     tile = tile or tiles.tile_for(height * group, *sizes, shared_bytes)
@@ -101,8 +102,7 @@ def tree_attention(
     share = splits or tiles.share_for(slots, kv_heads, programs)
     min_tiles = tiles.min_tiles_for(slots, kv_heads, multiprocessors)
     most = tiles.most_splits(share, capacity, tile.block_n, min_tiles)
-    shared_by = -(-height * group // tile.block_m)
-    launched = tiles.launched_splits(most, entries * shared_by, kv_heads, programs)
+    programs_each = -(-height * group // tile.block_m)
     out = query.new_empty(1, rows, heads, value_size)
     direct = most == 1
     # With one split the partial buffers are only arguments; `out` stands in, so that nothing is allocated.
@@ -112,9 +112,12 @@ def tree_attention(
         partial, maxima, totals = (
             torch.empty(count, dtype=torch.float32, device=query.device) for count in (lines * value_size, lines, lines)
         )
-    by_slot = layout.first, layout.count, layout.tiles, lengths
+    # Tiles are of one slot, so a layout of few rows each has more of them; and a slot that splits has its share.
+    grid = most_tiles(rows, slots, height) * programs_each + (0 if direct else slots * share)
+    by_slot = layout.first, layout.count, lengths
     shape = {
         "height": height,
+        "programs_each": programs_each,
         "window": window or 0,
         "share": share,
         "most": most,
@@ -124,7 +127,7 @@ def tree_attention(
         "block_n": tile.block_n,
         "min_tiles": min_tiles,
     }
-    attend[(entries * shared_by, launched, kv_heads)](
+    attend[(grid, kv_heads)](
         query,
         keys,
         values,
@@ -147,12 +150,12 @@ def tree_attention(
         v_slot=values.stride(0),
         v_head=values.stride(1),
         v_cell=values.stride(2),
-        shared_by=shared_by,
         key_size=key_size,
         direct=direct,
         block_m=tile.block_m,
         block_k=padded_size(key_size),
         block_v=padded_size(value_size),
+        block_s=max(_FEW_SLOTS, 1 << (slots - 1).bit_length()),
         chunk=min(tile.chunk, padded_size(key_size)),
         stages=tile.stages,
         num_warps=tile.warps,
@@ -161,14 +164,15 @@ def tree_attention(
     )
     if not direct:
         block_v = min(_COMBINE_COLUMNS, padded_size(value_size))
-        combine[(entries * height * group, -(-value_size // block_v), kv_heads)](
+        combine[(rows * group, -(-value_size // block_v), kv_heads)](
             partial,
             maxima,
             totals,
+            layout.slot,
             *by_slot,
             out,
             slots,
-            block_s=1 << (most - 1).bit_length(),
+            block_c=1 << (most - 1).bit_length(),
             block_v=block_v,
             num_warps=4 if most > 16 else 1,
             **shape,

@@ -5,34 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from specbench.engine.kernels.sharing import place_of, plan
+
 # In place of -inf where a maximum starts: the difference of two of them is 0 and not NaN, and a row that sees nothing
 # of a split leaves a weight of 0.
 _LOWEST = tl.constexpr(-1.0e30)
 _HIDDEN = tl.constexpr(float("-inf"))
-
-
-@triton.jit
-def _plan(
-    length, count, height, window, share, most, has_window: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr
-):  # fmt: skip
-    """Divides a slot's cells among the splits of each of its tiles: first the prefix in blocks, then the tree's rows.
-
-    The tree starts a block of its own, so that its mask words line up with the block's columns. Everything follows from
-    the slot itself and from figures of the engine, so no other slot can change how a row's sums are ordered.
-
-    Returns:
-        (first, prefix_blocks, per_split, splits, room): the first visible cell, blocks of the prefix, blocks per split,
-        splits that have any, and the splits of a tile that partial results have room for. Both kernels must come to the
-        same answer.
-    """
-    first = 0
-    if has_window:
-        first = tl.maximum(length + 1 - window, 0)  # the root sees furthest back, and its depth is 0
-    prefix_blocks = (length - first + block_n - 1) // block_n
-    blocks = prefix_blocks + (count + block_n - 1) // block_n
-    room = tl.maximum(tl.minimum(share // ((count + height - 1) // height), most), 1)
-    per_split = tl.maximum((blocks + room - 1) // room, min_tiles)
-    return first, prefix_blocks, per_split, (blocks + per_split - 1) // per_split, room
 
 
 @triton.jit
@@ -90,14 +68,13 @@ def _absorb(scores, v, acc, highest, total):
     return acc, above, total * fade + tl.sum(weights, 1)
 
 
-@triton.jit(do_not_specialize=["slots", "rows", "words", "height", "shared_by", "window", "share", "most"])
+@triton.jit(do_not_specialize=["slots", "rows", "words", "height", "programs_each", "window", "share", "most"])
 def attend(
     query,
     keys,
     values,
     firsts,
     counts,
-    tiles,
     lengths,
     bits,
     depth,
@@ -110,7 +87,7 @@ def attend(
     rows,
     words,
     height,
-    shared_by,
+    programs_each,
     window,
     share,
     most,
@@ -131,127 +108,132 @@ def attend(
     block_n: tl.constexpr,
     block_k: tl.constexpr,
     block_v: tl.constexpr,
+    block_s: tl.constexpr,
     chunk: tl.constexpr,
     min_tiles: tl.constexpr,
     stages: tl.constexpr,
 ):
-    """Packed rows of one entry of ``tiles`` and one KV head, over every so many-th split of their slot's cells.
+    """Packed rows of one tile of one slot and one KV head, over one split of the slot's cells.
 
-    Grid (entries x ``shared_by``, programs that take the splits in turn, KV heads): programs that read the same cells
-    are neighbours, for L2's sake. ``scale`` includes log2(e). A tile with one split, as all have with ``direct``, puts
-    its result into ``out`` [N, H, Dv]; else it goes to ``partial`` fp32 [S, Hkv, share, height x G, Dv] with ``maxima``
-    and ``totals`` [S, Hkv, share, height x G].
+    Grid (as many as any layout of the rows needs, KV heads): which program does what follows from the slots' rows and
+    lengths, and those that read the same cells are neighbours, for L2's sake. A tile is ``height`` rows of a slot; more
+    than ``block_m`` packed rows are shared by ``programs_each`` programs. ``scale`` includes log2(e). A tile with one
+    split, as all have with ``direct``, puts its result into ``out`` [N, H, Dv]; else it goes to ``partial``
+    fp32 [S, Hkv, share, height x G, Dv] with ``maxima`` and ``totals`` [S, Hkv, share, height x G].
     """
-    entry = tl.program_id(0) // shared_by
-    slot = tl.load(tiles + 2 * entry)
-    begin = tl.load(tiles + 2 * entry + 1)
-    if slot < 0:
-        return
-    packed_from = tl.program_id(0) % shared_by * block_m
-    packed = packed_from + tl.arange(0, block_m)
-    row = begin + packed // group
-    head = tl.program_id(2) * group + packed % group
-    heads = tl.num_programs(2) * group
-    inside = packed < height * group
+    kv_head = tl.program_id(1)
+    heads = tl.num_programs(1) * group
+    slot, place = place_of(
+        tl.program_id(0), counts, lengths, slots, height, programs_each, window, share, most,
+        has_window, block_n, min_tiles, direct, block_s,
+    )  # fmt: skip
     at_v = tl.arange(0, block_v)
     in_v = (at_v < value_size)[None, :]
-    if slot >= slots:
-        if tl.program_id(1) == 0:  # padding, whose rows are counted from the first of all
-            zeros = tl.full([block_m, block_v], 0.0, tl.float32).to(out.dtype.element_ty)
-            to = out + (row.to(tl.int64) * heads + head) * value_size
-            tl.store(to[:, None] + at_v[None, :], zeros, mask=(inside & (row < rows))[:, None] & in_v)
+    at_m = tl.arange(0, block_m)
+    if slot < 0:  # what is left has the rows that are padding, as far as there are any
+        packed = place * block_m + at_m
+        mine = -1 - slot + packed // group
+        to = out + (mine.to(tl.int64) * heads + kv_head * group + packed % group) * value_size
+        zeros = tl.full([block_m, block_v], 0.0, tl.float32).to(out.dtype.element_ty)
+        tl.store(to[:, None] + at_v[None, :], zeros, mask=(mine < rows)[:, None] & in_v)
         return
     root, count = tl.load(firsts + slot), tl.load(counts + slot)
+    length = tl.load(lengths + slot).to(tl.int32)
+    tiles = (count + height - 1) // height * programs_each
+    first, prefix_blocks, per_split, splits, room = plan(
+        length, count, tiles, window, share, most, has_window, block_n, min_tiles, direct
+    )
+    split = place // tiles
+    tile = place % tiles // programs_each
+    packed_from = place % tiles % programs_each * block_m
+    begin = tile * height
     if begin + packed_from // group >= count:
         return
-    length = tl.load(lengths + slot).to(tl.int32)
-    first, prefix_blocks, per_split, splits, room = _plan(
-        length, count, height, window, share, most, has_window, block_n, min_tiles
-    )
-    pair = slot.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)
+    packed = packed_from + at_m
+    row = begin + packed // group
+    head = packed % group
 
-    alive = inside & (row < count)
-    mine = root + row
+    alive = packed < tl.minimum(height, count - begin) * group
     at_k = tl.arange(0, block_k)
     at_n = tl.arange(0, block_n)
-    # A slot of a long cache, times its stride, passes 2^31; so do the rows of many sequences.
-    q_from = query + mine.to(tl.int64) * q_row + head * q_head
+    q_from = query + (root + row) * q_row + (kv_head * group + head) * q_head
     q = tl.load(q_from[:, None] + at_k[None, :], mask=alive[:, None] & (at_k < key_size)[None, :], other=0.0)
-    row_depth = tl.load(depth + mine, mask=alive, other=0).to(tl.int32)
-    row_bits = bits + mine.to(tl.int64) * words
+    row_depth = tl.load(depth + root + row, mask=alive, other=0).to(tl.int32)
 
-    k_base = keys + slot.to(tl.int64) * k_slot + tl.program_id(2).to(tl.int64) * k_head
-    v_base = values + slot.to(tl.int64) * v_slot + tl.program_id(2).to(tl.int64) * v_head
+    # A slot of a long cache, times its stride, passes 2^31; the rows of a step do not.
+    k_base = keys + slot.to(tl.int64) * k_slot + kv_head.to(tl.int64) * k_head
+    v_base = values + slot.to(tl.int64) * v_slot + kv_head.to(tl.int64) * v_head
     k_at = at_n * k_cell
     v_at = at_n[:, None] * v_cell + at_v[None, :]
     # Parents come before their children: no row of these sees a row behind their last.
     last = begin + tl.minimum((packed_from + block_m - 1) // group, height - 1)
     seen = prefix_blocks + tl.minimum(last, count - 1) // block_n + 1
 
-    for split in range(tl.program_id(1), splits, tl.num_programs(1)):
-        start = split * per_split
-        acc = tl.full([block_m, block_v], 0.0, tl.float32)
-        highest = tl.full([block_m], _LOWEST, tl.float32)
-        total = tl.full([block_m], 0.0, tl.float32)
+    start = split * per_split
+    acc = tl.full([block_m, block_v], 0.0, tl.float32)
+    highest = tl.full([block_m], _LOWEST, tl.float32)
+    total = tl.full([block_m], 0.0, tl.float32)
 
-        for block in tl.range(start, tl.minimum(start + per_split, prefix_blocks), num_stages=stages):
-            at = first + block * block_n
-            there = at_n < length - at
-            k_tile = k_base + at.to(tl.int64) * k_cell
-            products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
-            v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
-            # every row sees every cell of the prefix, so hiding what lies behind it is one addend per column
-            scores = products * scale + tl.where(there, 0.0, _HIDDEN)[None, :]
-            if has_window:
-                near = (at - length + at_n)[None, :] > (row_depth - window)[:, None]
-                scores = tl.where(near, scores, _HIDDEN)
-            acc, highest, total = _absorb(scores, v, acc, highest, total)
+    for block in tl.range(start, tl.minimum(start + per_split, prefix_blocks), num_stages=stages):
+        at = first + block * block_n
+        there = at_n < length - at
+        k_tile = k_base + at.to(tl.int64) * k_cell
+        products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
+        v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
+        # every row sees every cell of the prefix, so hiding what lies behind it is one addend per column
+        scores = products * scale + tl.where(there, 0.0, _HIDDEN)[None, :]
+        if has_window:
+            near = (at - length + at_n)[None, :] > (row_depth - window)[:, None]
+            scores = tl.where(near, scores, _HIDDEN)
+        acc, highest, total = _absorb(scores, v, acc, highest, total)
 
-        stop = tl.minimum(start + per_split, seen)
-        for block in tl.range(tl.maximum(start, prefix_blocks), stop, num_stages=1):
-            column = (block - prefix_blocks) * block_n
-            at = length + column
-            there = at_n < count - column
-            k_tile = k_base + at.to(tl.int64) * k_cell
-            products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
-            v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
-            scores = products * scale
-            visible = tl.full([block_m, block_n], 0, tl.int32)
-            for part in tl.static_range((block_n + 31) // 32):
-                at_word = tl.minimum(column // 32 + part, (count - 1) // 32)  # `there` hides what a last word repeats
-                word = tl.load(row_bits + at_word, mask=alive, other=0)
-                bit = (word[:, None] >> ((column + at_n) % 32)[None, :]) & 1
-                visible = tl.where((at_n // 32 == part)[None, :], bit, visible)
-            visible = (visible != 0) & there[None, :]
-            if has_window:
-                column_depth = tl.load(depth + root + column + at_n, mask=there, other=0).to(tl.int32)
-                visible = visible & (column_depth[None, :] > (row_depth - window)[:, None])
-            acc, highest, total = _absorb(tl.where(visible, scores, _HIDDEN), v, acc, highest, total)
+    stop = tl.minimum(start + per_split, seen)
+    for block in tl.range(tl.maximum(start, prefix_blocks), stop, num_stages=1):
+        column = (block - prefix_blocks) * block_n
+        at = length + column
+        there = at_n < count - column
+        k_tile = k_base + at.to(tl.int64) * k_cell
+        products = _products(q, q_from, k_tile, k_at, alive, there, key_size, block_m, block_n, block_k, chunk)
+        v = tl.load(v_base + at.to(tl.int64) * v_cell + v_at, mask=there[:, None] & in_v, other=0.0)
+        scores = products * scale
+        visible = tl.full([block_m, block_n], 0, tl.int32)
+        for part in tl.static_range((block_n + 31) // 32):
+            at_word = tl.minimum(column // 32 + part, (count - 1) // 32)  # `there` hides what a last word repeats
+            word = tl.load(bits + (root + row) * words + at_word, mask=alive, other=0)
+            bit = (word[:, None] >> ((column + at_n) % 32)[None, :]) & 1
+            visible = tl.where((at_n // 32 == part)[None, :], bit, visible)
+        visible = (visible != 0) & there[None, :]
+        if has_window:
+            column_depth = tl.load(depth + root + column + at_n, mask=there, other=0).to(tl.int32)
+            visible = visible & (column_depth[None, :] > (row_depth - window)[:, None])
+        acc, highest, total = _absorb(tl.where(visible, scores, _HIDDEN), v, acc, highest, total)
 
-        stored = alive[:, None] & in_v
-        if direct or splits == 1:
-            result = acc / tl.where(total > 0, total, 1.0)[:, None]
-            to = out + (mine.to(tl.int64) * heads + head) * value_size
-            tl.store(to[:, None] + at_v[None, :], result.to(out.dtype.element_ty), mask=stored)
-        else:
-            line = (pair * share + begin // height * room + split) * (height * group) + packed
-            tl.store(partial + (line * value_size)[:, None] + at_v[None, :], acc, mask=stored)
-            tl.store(maxima + line, highest, mask=alive)
-            tl.store(totals + line, total, mask=alive)
+    stored = alive[:, None] & in_v
+    if direct or splits == 1:
+        result = acc / tl.where(total > 0, total, 1.0)[:, None]
+        to = out + ((root + row) * heads + kv_head * group + head) * value_size
+        tl.store(to[:, None] + at_v[None, :], result.to(out.dtype.element_ty), mask=stored)
+    else:
+        line = ((slot * tl.num_programs(1) + kv_head) * share + tile * room + split) * (height * group)
+        sums = partial + line * value_size + packed * value_size
+        tl.store(sums[:, None] + at_v[None, :], acc, mask=stored)
+        tl.store(maxima + line + packed, highest, mask=alive)
+        tl.store(totals + line + packed, total, mask=alive)
 
 
-@triton.jit(do_not_specialize=["slots", "height", "window", "share", "most"])
+@triton.jit(do_not_specialize=["slots", "height", "programs_each", "window", "share", "most"])
 def combine(
     partial,
     maxima,
     totals,
+    slot_of,
     firsts,
     counts,
-    tiles,
     lengths,
     out,
     slots,
     height,
+    programs_each,
     window,
     share,
     most,
@@ -259,30 +241,31 @@ def combine(
     value_size: tl.constexpr,
     has_window: tl.constexpr,
     block_n: tl.constexpr,
-    block_s: tl.constexpr,
+    block_c: tl.constexpr,
     block_v: tl.constexpr,
     min_tiles: tl.constexpr,
 ):
-    """Joins the splits of one packed row, ``block_v`` columns of it.
+    """Joins the splits of one row and query head, ``block_v`` columns of it.
 
-    Grid (entries of ``tiles`` x height x G, blocks of columns, KV heads); a row of a tile with one split ends at once.
-    All splits are loaded at once, not one after the other: at one row per program nothing else hides the latency.
+    Grid (N x G, blocks of columns, KV heads); of a tile with one split nothing is left to do. All splits are loaded at
+    once, ``block_c`` is as many or more: at one row per program nothing else hides the latency.
     """
-    entry, packed = tl.program_id(0) // (height * group), tl.program_id(0) % (height * group)
-    slot = tl.load(tiles + 2 * entry)
-    begin = tl.load(tiles + 2 * entry + 1)
-    if (slot < 0) | (slot >= slots):
+    mine = tl.program_id(0) // group
+    slot = tl.load(slot_of + mine)
+    if slot >= slots:
         return
-    count = tl.load(counts + slot)
-    row = begin + packed // group
-    length = tl.load(lengths + slot).to(tl.int32)
-    _, _, _, splits, room = _plan(length, count, height, window, share, most, has_window, block_n, min_tiles)
-    if (row >= count) | (splits == 1):
+    count, length = tl.load(counts + slot), tl.load(lengths + slot).to(tl.int32)
+    tiles = (count + height - 1) // height * programs_each
+    _, _, _, splits, room = plan(
+        length, count, tiles, window, share, most, has_window, block_n, min_tiles, False
+    )  # fmt: skip
+    if splits == 1:
         return
-    split = tl.arange(0, block_s)
+    row, head = mine - tl.load(firsts + slot), tl.program_id(0) % group
+    split = tl.arange(0, block_c)
     written = split < splits
-    pair = slot.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)
-    line = (pair * share + begin // height * room + split) * (height * group) + packed
+    line = (slot.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)) * share + row // height * room + split
+    line = line * (height * group) + row % height * group + head
     highest = tl.load(maxima + line, mask=written, other=_LOWEST)
     weight = tl.exp2(highest - tl.max(highest, 0))
     total = tl.sum(weight * tl.load(totals + line, mask=written, other=0.0), 0)
@@ -290,6 +273,5 @@ def combine(
     in_v = at_v < value_size
     acc = tl.load(partial + (line * value_size)[:, None] + at_v[None, :], mask=written[:, None] & in_v, other=0.0)
     result = tl.sum(acc * weight[:, None], 0) / tl.where(total > 0, total, 1.0)
-    mine = (tl.load(firsts + slot) + row).to(tl.int64)
-    to = out + ((mine * tl.num_programs(2) + tl.program_id(2)) * group + packed % group) * value_size
+    to = out + ((mine.to(tl.int64) * tl.num_programs(2) + tl.program_id(2)) * group + head) * value_size
     tl.store(to + at_v, result.to(out.dtype.element_ty), mask=in_v)

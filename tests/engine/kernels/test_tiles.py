@@ -8,7 +8,6 @@ import torch
 from specbench.engine.kernels.tiles import (
     MAX_SPLITS,
     height_for,
-    launched_splits,
     min_tiles_for,
     most_splits,
     programs_each,
@@ -133,10 +132,3 @@ def test_splits_know_nothing_of_rows_and_fill_the_device() -> None:
     assert most_splits(8, 32768, 64, 2) == 8
     assert most_splits(66, 1100, 64, 1) == 17
     assert most_splits(66, 10, 64, 1) == 1
-
-
-def test_few_launches_end_at_once() -> None:
-    assert launched_splits(64, 1, 4, 264) == 64  # AR: a program for every split
-    assert launched_splits(64, 9, 4, 264) == 30
-    assert launched_splits(64, 58, 4, 264) == 5
-    assert launched_splits(64, 5000, 8, 264) == 1

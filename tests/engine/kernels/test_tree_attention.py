@@ -224,7 +224,6 @@ def test_a_row_does_not_depend_on_its_neighbours(splits: int, dtype: torch.dtype
     base = Case(lengths=(50, 130, 0), sizes=(0, 21, 0), height=12, group=2, dtype=dtype)
     alone = inputs(base, device)
     expected = alone.call(splits=splits)
-    # Among many tiles each program takes several splits.
     for sizes, spare in (((0, 21, 0), 11), ((3, 21, 30), 4)):
         given, first = inputs(replace(base, sizes=sizes, spare=spare), device), sizes[0]
         rows = slice(first, first + 21)

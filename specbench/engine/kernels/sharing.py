@@ -1,0 +1,65 @@
+"""Sharing of tree attention's work: which program does what, and how a slot's cells are divided among splits.
+
+Device code: lengths and rows of slots are data there, so one captured grid serves all of them.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def plan(
+    length, count, tiles, window, share, most,
+    has_window: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr, direct: tl.constexpr,
+):  # fmt: skip
+    """Divides a slot's cells among the splits of each of its tiles: first the prefix in blocks, then the tree's rows.
+
+    The tree starts a block of its own, so that its mask words line up with the block's columns. Everything follows from
+    the slot itself and from figures of the engine, so no other slot can change how a row's sums are ordered. Of one
+    slot, or of a tensor of them.
+
+    Returns:
+        (first, prefix_blocks, per_split, splits, room): the first visible cell, blocks of the prefix, blocks per split,
+        splits that have any, and the splits that partial results have room for.
+    """
+    first = 0
+    if has_window:
+        first = tl.maximum(length + 1 - window, 0)  # the root sees furthest back, and its depth is 0
+    prefix_blocks = (length - first + block_n - 1) // block_n
+    blocks = prefix_blocks + (count + block_n - 1) // block_n
+    if direct:
+        return first, prefix_blocks, blocks, 1, 1
+    else:
+        room = tl.maximum(tl.minimum(share // tl.maximum(tiles, 1), most), 1)
+        per_split = tl.maximum((blocks + room - 1) // room, min_tiles)
+        return first, prefix_blocks, per_split, (blocks + per_split - 1) // per_split, room
+
+
+@triton.jit
+def place_of(
+    program, counts, lengths, slots, height, programs_each, window, share, most,
+    has_window: tl.constexpr, block_n: tl.constexpr, min_tiles: tl.constexpr, direct: tl.constexpr,
+    block_s: tl.constexpr,
+):  # fmt: skip
+    """What a program does, of what all slots together need.
+
+    Returns:
+        (slot, place): the program's number among those of its slot. Behind all slots': less than zero by one and the
+        number of their rows in place of the slot, and the program's number among those that are left.
+    """
+    every = tl.arange(0, block_s)
+    count = tl.load(counts + every, mask=every < slots, other=0)
+    programs = (count + height - 1) // height * programs_each
+    if not direct:
+        length = tl.load(lengths + every, mask=every < slots, other=0).to(tl.int32)
+        _, _, _, splits, _ = plan(
+            length, count, programs, window, share, most, has_window, block_n, min_tiles, direct
+        )  # fmt: skip
+        programs *= splits
+    ends = tl.cumsum(programs, 0)
+    before = ends <= program
+    place = program - tl.max(tl.where(before, ends, 0), 0)
+    slot = tl.sum(before.to(tl.int32), 0)
+    return tl.where(slot < block_s, slot, -1 - tl.sum(count, 0)), place

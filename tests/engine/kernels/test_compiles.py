@@ -1,0 +1,56 @@
+"""The kernels compile to machine code for every GPU generation, without a GPU: they fit, keep their registers in loops,
+stream in 16-byte copies and use the matrix unit.
+
+``SPECBENCH_OTHER_TRITON`` names a folder with another triton, of which the same has to hold.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernel_builds import builds, over_limits
+from kernel_cases import TARGETS, cases
+
+OTHER = os.environ.get("SPECBENCH_OTHER_TRITON")
+
+
+def check(found: list[dict[str, Any]], capability: int) -> None:
+    expected = [(case.kernel, case.configuration) for case in cases(capability)]
+    assert [(built["kernel"], built["configuration"]) for built in found] == expected
+    assert len(set(expected)) == len(expected) > 90
+    for built in found:
+        assert over_limits(built) == [], built
+        if built["kernel"] == "attend":
+            check_attention(built, capability)
+        if built["kernel"] == "choose":
+            assert not built["fused"], f"the noise would depend on what the compiler fuses: {built}"
+        if built["kernel"] == "commit":
+            assert built["barriers"], f"a store could overtake another thread's load: {built}"
+        if (built["kernel"], built["configuration"].split(" ")[0]) in {("choose", "bf16"), ("commit", "128")}:
+            assert built["vectors"] or built["configuration"] == "128 1 rows", f"loads one element at a time: {built}"
+
+
+def check_attention(built: dict[str, Any], capability: int) -> None:
+    heads, *words = built["configuration"].split(", ")
+    wide_on_blackwell = capability == 100 and heads.endswith("x 256")
+    assert not built["spills_in_loops"] or wide_on_blackwell, built
+    if "fp32" not in words:
+        tall = any(word in words for word in ("64 rows", "128 rows"))
+        assert built["matrix"][TARGETS[capability].tall if tall else "HMMA"], f"misses the matrix unit: {built}"
+        assert built["async_16_bytes"], f"does not stream in 16-byte copies: {built}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", TARGETS)
+def test_everything_compiles(capability: int, tmp_path: Path) -> None:
+    check(builds(capability, tmp_path), capability)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not OTHER, reason="SPECBENCH_OTHER_TRITON names no folder")
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_everything_compiles_with_another_triton(capability: int, tmp_path: Path) -> None:
+    check(builds(capability, tmp_path, triton=OTHER), capability)

@@ -1,0 +1,173 @@
+"""Kernels of the engine as launches compile them: every tile that can be chosen, for usual and for odd heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from specbench.engine.kernels.tiles import MAX_SPLITS, padded_size, tile_for
+
+
+class Target(NamedTuple):
+    """Bytes of shared memory that a program may take, and the matrix instruction of tiles of 64 rows and more."""
+
+    shared: int
+    tall: str
+
+
+TARGETS = {
+    80: Target(163 * 1024, "HMMA"),
+    86: Target(99 * 1024, "HMMA"),
+    89: Target(99 * 1024, "HMMA"),
+    90: Target(227 * 1024, "HGMMA"),
+    100: Target(227 * 1024, "UTCHMMA"),
+    120: Target(99 * 1024, "HMMA"),
+}
+
+
+class Case(NamedTuple):
+    """A kernel and what it is compiled with.
+
+    Attributes:
+        kernel, configuration: in words, unique together.
+        function: the kernel.
+        types: of its pointers and numbers; what is in neither of the next is an int.
+        constants: compile-time arguments.
+        options: of the compiler.
+        plain: ints of which nothing is known; others, which are strides, are multiples of 16.
+        integer: type of the strides.
+    """
+
+    kernel: str
+    configuration: str
+    function: Any
+    types: dict[str, str]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+    plain: frozenset[str]
+    integer: str = "i64"
+
+
+class Step(NamedTuple):
+    """A layout's tiles, and what attention is asked."""
+
+    packed: int  # rows of a tile, query heads counted
+    dtype: str = "bf16"
+    window: bool = False
+    direct: bool = False
+    min_tiles: int = 1
+
+
+# (queries per KV head, head size): Qwen2.5-7B, Qwen3-8B, SmolLM2-135M, and others
+HEADS = [(7, 128), (4, 128), (3, 64), (1, 80), (1, 96), (2, 112), (2, 256)]
+STEPS = [
+    *(Step(packed) for packed in (16, 32, 64, 128)),
+    Step(16, min_tiles=2, window=True),
+    Step(64, min_tiles=2, window=True),
+    Step(16, direct=True),
+    Step(64, direct=True),
+    Step(64, dtype="fp16"),
+    Step(64, dtype="fp32"),
+]
+_PLAIN = frozenset({"slots", "rows", "words", "height", "programs_each", "window", "share", "most"})
+_BY_SLOT = dict.fromkeys(("firsts", "counts", "lengths"), "*i32")
+_PARTIAL = ("partial", "maxima", "totals")
+
+
+def attention_cases(capability: int) -> Iterator[Case]:
+    """The attention kernel with every tile, and the kernel that joins splits."""
+    from specbench.engine.kernels import tree_attention_kernels as kernels
+
+    for group, size in HEADS:
+        for step in STEPS:
+            tile = tile_for(step.packed, size, size, 4 if step.dtype == "fp32" else 2, TARGETS[capability].shared)
+            words = [f"{group} x {size}", step.dtype, f"{tile.block_m} rows", f"{tile.stages} stages"]
+            words += (
+                ["window"] * step.window
+                + ["direct"] * step.direct
+                + [f"of {step.packed}"]
+                + ["2 blocks or more"] * (step.min_tiles > 1)
+            )
+            types = dict.fromkeys(("query", "keys", "values", "out"), f"*{step.dtype}") | {"scale": "fp32"}
+            types |= _BY_SLOT | dict.fromkeys(("bits", "depth"), "*i32")
+            types |= dict.fromkeys(_PARTIAL, f"*{step.dtype}" if step.direct else "*fp32")
+            constants = {
+                "group": group, "key_size": size, "value_size": size, "has_window": step.window, "direct": step.direct,
+                "block_m": tile.block_m, "block_n": tile.block_n, "block_k": padded_size(size),
+                "block_v": padded_size(size), "block_s": 64,
+                "chunk": tile.chunk, "min_tiles": step.min_tiles, "stages": tile.stages,
+            }  # fmt: skip
+            options = {"num_warps": tile.warps, "num_stages": tile.stages}
+            yield Case("attend", ", ".join(words), kernels.attend, types, constants, options, _PLAIN, "i32")
+    for most in (4, MAX_SPLITS):
+        constants = {"group": 7, "value_size": 128, "has_window": False, "block_n": 64, "block_c": most}
+        constants |= {"block_v": 64, "min_tiles": 1}
+        types = _BY_SLOT | dict.fromkeys(_PARTIAL, "*fp32") | {"out": "*bf16", "slot_of": "*i32"}
+        options = {"num_warps": 4 if most > 16 else 1}
+        yield Case("combine", f"{most} splits", kernels.combine, types, constants, options, _PLAIN)
+
+
+def small_cases() -> Iterator[Case]:
+    """The others. Triton makes a compile-time argument of an int that is 1, so the cases of one row have those too."""
+    yield from _tree_cases()
+    yield from _choice_cases()
+    yield from _cache_cases()
+
+
+def _tree_cases() -> Iterator[Case]:
+    from specbench.engine.kernels import accept, bits
+
+    i32, plain = "*i32", frozenset({"rows", "words"})
+    for rows in (1, 64, 512):
+        block = max(32, rows)
+        types = dict.fromkeys(("parents", "slot_of", "firsts", "counts", "bits", "depth"), i32)
+        sizes: dict[str, Any] = {"ROUNDS": (rows - 1).bit_length(), "BLOCK": block} | _ones(rows, "rows", "words")
+        yield Case("bits", f"{rows} rows", bits._tree_bits, types, sizes, {"num_warps": 4}, plain)
+        types |= dict.fromkeys(("tokens", "next_token", "taken", "path", "bonus"), i32)
+        for flag in ("i1", "i32"):
+            sizes = {"BLOCK": block, "WORDS": block // 32} | _ones(rows, "rows", "words")
+            options = {"num_warps": 8 if block > 128 else 4}
+            yield Case(
+                "accept", f"{rows} rows {flag}", accept._accept, types | {"accept": f"*{flag}"}, sizes, options, plain
+            )
+
+
+def _choice_cases() -> Iterator[Case]:
+    from specbench.engine.kernels import sample
+
+    plain = frozenset({"vocab", "queries", "span", "splits"})
+    for dtype, greedy in (("bf16", True), ("bf16", False), ("fp16", False), ("fp32", False)):
+        types = {"logits": f"*{dtype}", "positions": "*i32", "seed": "*i64", "temperature": "*fp32", "partial": "*i64"}
+        sizes = {"GREEDY": greedy, "BLOCK": sample._BLOCK} | _ones(1, *["queries", "position_stride"] * greedy)
+        words = f"{dtype} {'greedy' if greedy else 'sampled'}"
+        yield Case("choose", words, sample._best_of_split, types, sizes, sample._OPTIONS, plain)
+    for splits in (1, 128):
+        sizes = {"BLOCK": splits} | _ones(splits, "splits")
+        types = {"partial": "*i64", "chosen": "*i32"}
+        yield Case("reduce", f"{splits} splits", sample._best_of_row, types, sizes, {"num_warps": 1}, plain)
+
+
+def _cache_cases() -> Iterator[Case]:
+    from specbench.engine.kernels import kv
+
+    plain, by_slot = frozenset({"rows", "slots", "heads"}), dict.fromkeys(("firsts", "lengths"), "*i32")
+    for size, value, rows in ((128, 128, 1), (128, 128, 16), (96, 64, 16), (576, 512, 16)):
+        tile_rows, _ = kv._tile(rows, max(size, value))
+        types = dict.fromkeys(("key", "value", "keys", "values"), "*bf16") | {"slot_of": "*i32"} | by_slot
+        sizes = {"KEY": size, "KEY_WIDE": kv._tile(rows, size)[1], "VALUE": value}
+        sizes |= {"VALUE_WIDE": kv._tile(rows, value)[1], "TILE_ROWS": tile_rows} | _ones(rows, "rows", "slots")
+        yield Case("write", f"{size} {value} {rows} rows", kv._write, types, sizes, {"num_warps": 4}, plain)
+        tile_rows, wide = kv._tile(rows, size)
+        types = {"buffer": "*bf16", "count": "*i32", "path": "*i32"} | by_slot
+        sizes = {"SIZE": size, "WIDE": wide, "TILE_ROWS": tile_rows} | _ones(rows, "slots", "heads")
+        yield Case("commit", f"{size} {rows} rows", kv._commit, types, sizes, {"num_warps": 4}, plain)
+
+
+def _ones(rows: int, *arguments: str) -> dict[str, Any]:
+    return dict.fromkeys(arguments, 1) if rows == 1 else {}
+
+
+def cases(capability: int) -> Iterator[Case]:
+    """All of them."""
+    yield from attention_cases(capability)
+    yield from small_cases()
