@@ -9,8 +9,8 @@ import pytest
 import torch
 from models_tiny import attached, autoregressive, prompt, supported
 from random_trees import hiding_tree, random_tree
-from recorded import recorded_capture
 
+from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.engine import graphs as graphs_
 from specbench.engine.buckets import ROW_BUCKETS

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from models_tiny import SUPPORTED, attached, autoregressive, prompt, supported
-from recorded import recorded_capture
 
+from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.decoding.tree import TokenTree
 from specbench.engine import graphs, logits
 from specbench.engine.sampler import Sampling

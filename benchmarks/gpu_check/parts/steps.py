@@ -10,7 +10,7 @@ from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.parts import each
 from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import WANTED, Shape
-from specbench.engine import ROW_BUCKETS
+from specbench.engine.buckets import ROW_BUCKETS
 from specbench.hardware.roofline import step_cost
 from specbench.profiling.shape import shape_of
 from specbench.runner import Session
