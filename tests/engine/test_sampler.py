@@ -17,7 +17,7 @@ import transformers
 from models_tiny import attached, prompt, tiny_llama
 from torch import Tensor
 
-from specbench.decoding.tree import TokenTree
+from specbench.decoding.tree import COMPUTED, TokenTree
 from specbench.engine import sampler
 from specbench.engine.sampler import Sampling, gumbel, scores
 
@@ -237,3 +237,17 @@ def test_single_steps_and_trees_draw_the_same_tokens() -> None:
             pair = engine.prefill(slot, ids, tree).emitted
             engine.free(slot)
             assert pair == models_tiny.autoregressive(engine, ids, 2)
+
+
+@pytest.mark.parametrize("before", [1, 6, 20])
+def test_a_token_after_a_prompt_is_drawn_by_its_place_in_the_text(before: int) -> None:
+    """However much of the text came with the prompt, and however much in steps of its own."""
+    model, ids = models_tiny.supported("llama"), prompt(24, 97)
+    with attached(model, capacity=40, max_rows=32, sampling=Sampling(1.5, seed=9)) as engine:
+        slot = engine.alloc()
+        expected = [engine.prefill(slot, ids).emitted[-1]]
+        engine.rewind(slot, 0)
+        engine.prefill(slot, ids[:before])
+        chain = TokenTree.chain(ids[before:])
+        forced = {slot: [*ids[before + 1 :], COMPUTED]}
+        assert engine.step({slot: chain}, forced=forced)[slot].emitted[-1:] == expected
