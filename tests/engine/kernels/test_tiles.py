@@ -68,7 +68,7 @@ def test_a_layout_asks_for_the_height_on_its_device() -> None:
         (16, 128, L4, (16, 64, 4, 3), 1),
         (128, 128, L4, (64, 64, 8, 3), 1),
         (128, 256, A100, (32, 32, 8, 4), 1),
-        (128, 256, H200, (128, 32, 8, 4), 1),
+        (128, 256, H200, (64, 32, 8, 4), 1),
     ],
 )
 def test_a_tile_and_how_many_a_multiprocessor_holds(
