@@ -109,8 +109,6 @@ def over_limits(row: Mapping[str, Any]) -> list[str]:
     # Where one more program then fits a multiprocessor, or where all 255 are taken, the assembler keeps a few registers
     # in memory from before the loops until behind them, once a program.
     allowed = 64 if row["kernel"] == "attend" else 0
-    if capability == 100 and "x 256" in row["configuration"]:
-        allowed = 256  # its accumulator is beside the registers, and all of it comes in at once to be rescaled
     if row["spilled"] > allowed:
         found.append("spills")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 from specbench.engine.kernels.tiles import MAX_SPLITS, padded_size, tile_for
@@ -58,10 +59,12 @@ class Step(NamedTuple):
     min_tiles: int = 1
 
 
-# (queries per KV head, head size): Qwen2.5-7B, Qwen3-8B, SmolLM2-135M, and others
-HEADS = [(7, 128), (4, 128), (3, 64), (1, 80), (1, 96), (2, 112), (2, 256)]
+# (queries per KV head, head size): of Qwen2.5-7B and SmolLM2-135M, and the widest, for every kind of step; of Qwen3-8B,
+# and of sizes between powers of two, for every tile.
+HEADS, MORE_HEADS = [(7, 128), (3, 64), (2, 256)], [(4, 128), (1, 80), (1, 96), (2, 112)]
+TILES = [Step(packed) for packed in (16, 32, 64, 128)]
 STEPS = [
-    *(Step(packed) for packed in (16, 32, 64, 128)),
+    *TILES,
     Step(16, min_tiles=2, window=True),
     Step(64, min_tiles=2, window=True),
     Step(16, direct=True),
@@ -78,8 +81,8 @@ def attention_cases(capability: int) -> Iterator[Case]:
     """The attention kernel with every tile, and the kernel that joins splits."""
     from specbench.engine.kernels import tree_attention_kernels as kernels
 
-    for group, size in HEADS:
-        for step in STEPS:
+    for heads, steps in ((HEADS, STEPS), (MORE_HEADS, TILES)):
+        for (group, size), step in product(heads, steps):
             tile = tile_for(step.packed, size, size, 4 if step.dtype == "fp32" else 2, TARGETS[capability].shared)
             words = [f"{group} x {size}", step.dtype, f"{tile.block_m} rows", f"{tile.stages} stages"]
             words += (

@@ -46,7 +46,7 @@ def _accept(
     present = inside[:, None] & (word * 32 < count)[None, :]
     above = tl.load(mine[:, None] + word[None, :], mask=present, other=0)
     missing = tl.max(((above & ~matching[None, :]) != 0).to(tl.int32), 1)
-    reached = inside & matches & (missing == 0)
+    reached = matches & (missing == 0)  # rows that do not exist may not be accepted
 
     # One number orders by depth, then by lowest row. The root is always reached.
     level = tl.load(depth + first + row, mask=inside, other=0)

@@ -86,8 +86,9 @@ def tile_for(packed: int, key_size: int, value_size: int, itemsize: int, shared_
         block_m, warps = _SHORT, 4
     elif packed <= 2 * _SHORT or (wide and not groups):
         block_m, warps = 2 * _SHORT, 8  # with 4 warps the accumulator and the queries overflow the registers
-    elif packed <= _TALL or not groups:
-        block_m, warps = _TALL, 4 if groups else 8
+    elif packed <= _TALL or packed > _TALLEST or wide or not groups:
+        # What takes several programs takes those that fit twice; and 128 rows of wide heads overflow the registers.
+        block_m, warps = _TALL, 4 if groups and not wide else 8
     else:
         block_m, warps = _TALLEST, 8
     block_n = 32 if wide else 64  # the same bytes per iteration

@@ -44,6 +44,13 @@ def test_a_chain_of_right_guesses_is_taken_whole(device: str) -> None:
     assert check(fields, torch.arange(1, 513, dtype=torch.int32, device=device)) == [512]
 
 
+@pytest.mark.parametrize("rows", [2, 32, 33, 64, 65])
+def test_a_wrong_guess_at_the_end_of_a_word_is_not_taken(rows: int, device: str) -> None:
+    fields = flat({0: TokenTree.chain([7]), 2: TokenTree.chain(range(rows))}, 3, device)
+    next_token = torch.tensor([0, *range(1, rows - 1), -1, 5], dtype=torch.int32, device=device)
+    assert check(fields, next_token) == [1, 0, rows - 1]
+
+
 def test_slots_between_others_and_slots_without_rows(device: str) -> None:
     trees = {1: TokenTree.chain([5, 6, 7]), 2: TokenTree.chain([1]), 4: TokenTree.chain([5, 6, 9])}
     fields = flat(trees, 6, device, spare=4)

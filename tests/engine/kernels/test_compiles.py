@@ -20,7 +20,7 @@ OTHER = os.environ.get("SPECBENCH_OTHER_TRITON")
 def check(found: list[dict[str, Any]], capability: int) -> None:
     expected = [(case.kernel, case.configuration) for case in cases(capability)]
     assert [(built["kernel"], built["configuration"]) for built in found] == expected
-    assert len(set(expected)) == len(expected) > 90
+    assert len(set(expected)) == len(expected) > 60
     for built in found:
         assert over_limits(built) == [], built
         if built["kernel"] == "attend":
@@ -34,9 +34,8 @@ def check(found: list[dict[str, Any]], capability: int) -> None:
 
 
 def check_attention(built: dict[str, Any], capability: int) -> None:
-    heads, *words = built["configuration"].split(", ")
-    wide_on_blackwell = capability == 100 and heads.endswith("x 256")
-    assert not built["spills_in_loops"] or wide_on_blackwell, built
+    words = built["configuration"].split(", ")
+    assert not built["spills_in_loops"], built
     if "fp32" not in words:
         tall = any(word in words for word in ("64 rows", "128 rows"))
         assert built["matrix"][TARGETS[capability].tall if tall else "HMMA"], f"misses the matrix unit: {built}"
