@@ -89,7 +89,7 @@ def test_models_that_methods_bring_step_as_the_target_does(model: Any, monkeypat
     assert told == [
         {
             "model": "draft", "slots": 2, "capacity": 32, "max_rows": 3, "sampling": Sampling(seed=4),
-            "backend": "reference", "graphs": False, "compile": False,
+            "backend": "reference", "graphs": False, "compile": False, "deterministic": False,
         }
     ]  # fmt: skip
 
