@@ -125,7 +125,8 @@ def test_a_wider_grid_goes_on_in_its_folder(cli: Any, tmp_path: Path, prompts: A
 def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(cli: Any, tmp_path: Path, prompts: Any) -> None:
     said = cli.ok(
         "sweep", *TINY, *prompts, "--method", "jf", "--grid", "n=2,4,8,512", "--grid", "concurrency=1,2",
-        "--set", "jf.pool=16", "--no-score", "--max-new-tokens", 4, "--search", "halving", "--limit", 8, "--held-out", 2, "--out", tmp_path, columns=100,
+        "--set", "jf.pool=16", "--no-score", "--max-new-tokens", 4, "--search", "halving", "--limit", 8,
+        "--held-out", 2, "--out", tmp_path, columns=100,
     )  # fmt: skip
     assert said.out.count("Not run, trees too large: jf n=512.") == 2
     assert said.out.index("concurrency 1") < said.out.index("concurrency 2")
