@@ -7,13 +7,16 @@ left on the CPU, positions rounded to half precision, noise keyed by 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from kernel_cases import cases
 from models_tiny import SUPPORTED, build
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -64,6 +67,21 @@ class Seen(TorchDispatchMode):
         return out
 
 
+_WORDS = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64",
+}  # fmt: skip
+
+
+@cache
+def compiled() -> Mapping[tuple[str, str], set[str]]:
+    """By kernel and argument the types of pointers that are compiled ahead of time for an H200."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for case in cases(90):
+        for name, word in case.types.items():
+            found[case.function.__name__, name].add(word)
+    return found
+
+
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     """Kernels are noted instead of launched, the device is an H200, and noise has to be keyed by 64 bits."""
@@ -72,9 +90,13 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     def launch(kernel: Any, grid: Any) -> Any:
         def note(*args: Any, **kwargs: Any) -> None:
             seen.launches.append(kernel.__name__)
-            for each in (*args, *kwargs.values()):
-                if isinstance(each, Tensor) and each.device != GPU:
+            for name, each in {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}.items():
+                if not isinstance(each, Tensor):
+                    continue
+                if each.device != GPU:
                     seen.faults.append(f"{kernel.__name__} with a tensor on the {each.device}")
+                if _WORDS[each.dtype] not in compiled()[kernel.__name__, name]:
+                    seen.faults.append(f"{kernel.__name__} was not compiled for {name} in {each.dtype}")
 
         return note
 

@@ -140,7 +140,7 @@ def _choice_cases() -> Iterator[Case]:
 
     plain = frozenset({"queries", "splits"})
     for dtype, greedy in (("bf16", True), ("bf16", False), ("fp16", False), ("fp32", False)):
-        types = {"logits": f"*{dtype}", "positions": "*i32", "seed": "*i64", "temperature": "*fp32", "partial": "*i64"}
+        types = {"logits": f"*{dtype}", "positions": "*i64", "seed": "*i64", "temperature": "*fp32", "partial": "*i64"}
         types |= {"vocab": "i32", "span": "i32"}
         sizes = {"GREEDY": greedy, "BLOCK": sample._BLOCK} | _ones(1, *["queries", "position_stride"] * greedy)
         words = f"{dtype} {'greedy' if greedy else 'sampled'}"

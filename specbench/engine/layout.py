@@ -40,16 +40,13 @@ class Layout:
         slot: int32 [N], slot of each row; S where it is padding.
         first: int32 [S], the first row of each slot.
         count: int32 [S], rows of each slot; 0 where it has none.
-        tiles: int32 [T, 2], how attention kernels share out the rows: (slot, first row of the tile counted from the
-            slot's first), (S, row) where the tile is padding, slot -1 where there is none.
-        height: rows of a tile; 0 where no kernel asks.
-        groups: the same for attention without a kernel; None where the host does not know it.
+        height: rows of a slot that a tile of the attention kernels takes; 0 where none is used.
+        groups: of its slots, for attention without a kernel; None where the host does not know them.
     """
 
     slot: Tensor
     first: Tensor
     count: Tensor
-    tiles: Tensor
     height: int = 0
     groups: tuple[Group, ...] | None = None
 
@@ -57,11 +54,9 @@ class Layout:
     def even(cls, slots: int, rows: int, device: torch.device, *, height: int = 0) -> Layout:
         """As many rows for each slot: the form of a draft head's."""
         every = torch.arange(slots, dtype=torch.int32, device=device)
-        begins = torch.arange(0, rows, height or rows, dtype=torch.int32, device=device)
-        tiles = torch.cartesian_prod(every, begins).view(-1, 2)
         group = Group(slice(0, slots), slice(0, slots * rows), None)
         count = torch.full_like(every, rows)
-        layout = cls(every.repeat_interleave(rows), every * rows, count, tiles, height, (group,))
+        layout = cls(every.repeat_interleave(rows), every * rows, count, height, (group,))
         # Computed here and now, because who keeps a layout may use it first inside a capture.
         _ = layout.real, layout.owner, layout.rank
         return layout
@@ -95,12 +90,6 @@ class Layout:
     def cells(self, lengths: Tensor, capacity: int) -> Tensor:
         """int64 [N], the cell of each row behind its slot's ``lengths`` [S]; padding is sent to the last there is."""
         return torch.where(self.real, self.of_rows(lengths) + self.rank, capacity - 1)
-
-
-def most_tiles(rows: int, slots: int, height: int) -> int:
-    """Tiles of ``height`` rows that any trees of N rows over S slots fit in; padding counts as a slot."""
-    broken = min(slots + 1, rows)  # each may end within a tile
-    return broken + (rows - broken) // height if height else 0
 
 
 def groups_of(slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int]) -> tuple[Group, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.tree import COMPUTED
-from specbench.engine.layout import Group, Layout, groups_of, most_tiles
+from specbench.engine.layout import Group, Layout, groups_of
 
 Ints = npt.NDArray[np.int32]
 
@@ -36,14 +36,9 @@ class Shape(NamedTuple):
     height: int = 0
 
     @property
-    def tiles(self) -> int:
-        """Entries of the list of tiles."""
-        return most_tiles(self.rows, self.slots, self.height)
-
-    @property
     def width_in(self) -> int:
         """Entries of the input array."""
-        return 5 * self.rows + 3 * self.slots + 2 * self.tiles
+        return 5 * self.rows + 3 * self.slots
 
     def width_out(self, top_k: int) -> int:
         """Entries of the output array."""
@@ -130,28 +125,15 @@ def fill(
         first[slot], count[slot] = start, length
         if forced and slot in forced:
             instead[start:stop] = forced[slot]
-    if shape.height:
-        _fill_tiles(packed[5 * rows + 3 * slots :].reshape(-1, 2), shape, batch)
-
-
-def _fill_tiles(tiles: Ints, shape: Shape, batch: Batch) -> None:
-    tiles[:, 0] = -1
-    at = 0
-    for slot, tree in batch.trees.items():
-        begins = range(0, len(tree), shape.height)
-        tiles[at : at + len(begins), 0], tiles[at : at + len(begins), 1] = slot, begins
-        at += len(begins)
-    begins = range(batch.rows, shape.rows, shape.height)
-    tiles[at : at + len(begins), 0], tiles[at : at + len(begins), 1] = shape.slots, begins
 
 
 def split(packed: Tensor, shape: Shape, groups: tuple[Group, ...] | None = None) -> Fields:
     """The fields of an input array on any device; ``groups`` where the host knows them."""
     rows, slots = shape.rows, shape.slots
-    by_row, by_slot, tiles = packed.split([5 * rows, 3 * slots, 2 * shape.tiles])
+    by_row, by_slot = packed.split([5 * rows, 3 * slots])
     tokens, parents, accept, forced, slot_of = by_row.view(5, rows).unbind(0)
     first, count, lengths = by_slot.view(3, slots).unbind(0)
-    layout = Layout(slot_of, first, count, tiles.view(-1, 2), shape.height, groups)
+    layout = Layout(slot_of, first, count, shape.height, groups)
     return Fields(tokens, parents, accept, forced, lengths, layout)
 
 

@@ -81,8 +81,7 @@ def laid(cases: list[Case], spare: int, holes: int = 0) -> tuple[Tensor, Tensor,
         following.append(following[0])
     fields = [torch.tensor(field) for field in (tokens, parents, accept, following)]
     of_row, begins, rows = (torch.tensor(field, dtype=torch.int32) for field in (slot_of, first, count))
-    layout = Layout(of_row, begins, rows, torch.zeros(0, 2, dtype=torch.int32))
-    return fields[0], fields[1], fields[2], fields[3], layout
+    return fields[0], fields[1], fields[2], fields[3], Layout(of_row, begins, rows)
 
 
 several = given(slots=st.lists(cases(), min_size=1, max_size=4), spare=st.integers(0, 5), holes=st.integers(0, 2))

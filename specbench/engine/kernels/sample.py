@@ -168,7 +168,7 @@ def choose(
 
     Args:
         logits: [S, Q, V] in bf16, fp16 or fp32; only the last dimension has to be contiguous.
-        positions: int32 [S, Q], the position that the chosen token will have; last dimension contiguous.
+        positions: int64 or int32 [S, Q], the position that the chosen token will have; last dimension contiguous.
         seed: int64 [1] on the device, below 2^63; not read when greedy.
         temperature: float32 [1] on the device, above 0; not read when greedy.
         greedy: no noise.

@@ -66,6 +66,12 @@ def height_for(rows: int, group: int, kv_heads: int, tall: bool, multiprocessors
     return max(1, height // group)
 
 
+def most_tiles(rows: int, slots: int, height: int) -> int:
+    """Tiles of ``height`` rows that any trees of N rows over S slots fit in; padding counts as a slot."""
+    broken = min(slots + 1, rows)  # each may end within a tile
+    return broken + (rows - broken) // height
+
+
 def tile_for(packed: int, key_size: int, value_size: int, itemsize: int, shared_bytes: int) -> Tile:
     """The tile of a launch.
 

@@ -22,7 +22,7 @@ from triton.runtime import driver
 from specbench.engine.kernels import tiles
 from specbench.engine.kernels.tiles import Tile, padded_size
 from specbench.engine.kernels.tree_attention_kernels import attend, combine
-from specbench.engine.layout import Layout, most_tiles
+from specbench.engine.layout import Layout
 
 _LOG2_E = math.log2(math.e)
 _CPU_SHARED, _CPU_MULTIPROCESSORS = 99 * 1024, 4  # the interpreter has no device to ask
@@ -113,7 +113,7 @@ def tree_attention(
             torch.empty(count, dtype=torch.float32, device=query.device) for count in (lines * value_size, lines, lines)
         )
     # Tiles are of one slot, so a layout of few rows each has more of them; and a slot that splits has its share.
-    grid = most_tiles(rows, slots, height) * programs_each + (0 if direct else slots * share)
+    grid = tiles.most_tiles(rows, slots, height) * programs_each + (0 if direct else slots * share)
     by_slot = layout.first, layout.count, lengths
     shape = {
         "height": height,

@@ -137,19 +137,20 @@ SAMPLINGS = [
 ]
 
 
-def chosen(ops: Ops, sampling: Sampling, device: str) -> list[int]:
-    """Next tokens of rows whose positions a step has as int32; logits are far apart."""
+def chosen(ops: Ops, sampling: Sampling, device: str, dtype: torch.dtype = torch.int64) -> list[int]:
+    """Next tokens of rows with positions in some type of integers; logits are far apart."""
     logits = noise(1, 9, 200, seed=2).to(device) * 3
-    positions = torch.arange(1000, 1009, dtype=torch.int32, device=device)[None]
+    positions = torch.arange(1000, 1009, dtype=dtype, device=device)[None]
     found: list[int] = ops.choose(logits, positions, sampling)[0].tolist()
     return found
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_choose(sampling: Sampling, device: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_choose(sampling: Sampling, dtype: torch.dtype, device: str) -> None:
     ops = kernels(device)
     ops.set_sampling(sampling)
-    assert chosen(ops, sampling, device) == chosen(ORACLE, sampling, device)
+    assert chosen(ops, sampling, device, dtype) == chosen(ORACLE, sampling, device, dtype)
 
 
 def test_same_graph(device: str) -> None:

@@ -111,7 +111,7 @@ def chosen(
 ) -> Tensor:
     return choose(
         logits.to(device),
-        positions.to(device, torch.int32),
+        positions.to(device, torch.int64),
         seed=torch.tensor([sampling.seed], device=device),
         temperature=torch.tensor([sampling.temperature or 1.0], device=device),
         greedy=sampling.greedy,
