@@ -265,6 +265,16 @@ def test_few_captures_cover_many_slots(model: Any, monkeypatch: pytest.MonkeyPat
             assert (row_bucket(sum(counts)), engine._kind(attention, tall, 0, (), False)) in captured
 
 
+def test_steps_of_the_largest_bucket_are_captured_and_larger_ones_are_not(model: Any) -> None:
+    with attached(model, slots=2, capacity=20, max_rows=300, graphs=True) as engine:
+        for _ in range(2):
+            engine.prefill(engine.alloc(), [1, 2])
+        engine.step({slot: TokenTree.chain([3] * 256) for slot in (0, 1)})
+        assert engine.report()["graphs"] == 1
+        engine.step({0: TokenTree.chain([3] * 257), 1: TokenTree.chain([3] * 256)})
+        assert engine.report()["graphs"] == 1
+
+
 def test_one_row_is_tried_in_larger_buckets_even_if_no_tree_is_larger(model: Any) -> None:
     with attached(model, capacity=60, max_rows=16, graphs=True) as engine:
         engine.prepare(1)

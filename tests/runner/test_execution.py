@@ -87,6 +87,17 @@ def test_a_resumed_run_pads_its_rows_as_it_did_before(tmp_path: Path) -> None:
         assert resumed.padded == earlier
 
 
+def test_each_engine_of_a_run_pads_as_that_engine_did(tmp_path: Path) -> None:
+    """A run of two models: the one that is asked about, and the one that it was made from."""
+    theirs = [{**STEPS[0], "padded_to": {"1": 2, "2": 2}}]
+    sessions, made = [Session(), Session()], plan(METHODS)
+    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
+        folder.keep_steps([STEPS, theirs])
+        execution._decode(made, sessions, prepared(PROMPTS), folder, execution.Silent(), True)  # type: ignore[arg-type]
+        assert [session.padded for session in sessions] == [STEPS, theirs]
+        assert folder.steps() == [STEPS, STEPS]
+
+
 @pytest.mark.parametrize(
     "engines",
     ["3", "[3]", "[[3]]", "[[{}]]", '[[{"padded_to": [1]}]]', '[[{"padded_to": {"1": "2"}}]]',
