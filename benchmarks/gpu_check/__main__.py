@@ -10,6 +10,8 @@ moment it is measured. ``--rehearse`` runs every part on tiny models and a CPU: 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import os
 import signal
 import sys
 import time
@@ -49,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"interrupted; what was measured is in {args.out}", file=sys.stderr)
         return 130
+    except OSError as error:
+        print(f"{args.out} cannot be written ({error.strerror or error}); give another --out", file=sys.stderr)
+        return 2
 
 
 def check(
@@ -64,9 +69,24 @@ def check(
         again: the figures of other parts that are in the folder stay; else they are put aside.
 
     Returns:
-        The exit code: 0 passed, 1 not, 2 a folder of another device, 3 no device.
+        The exit code: 0 passed, 1 not, 2 a folder of another device or check, 3 no device.
+
+    Raises:
+        OSError: the folder cannot be written.
     """
     journal = Journal(folder / "figures.jsonl")
+    with (folder / ".lock").open("w") as lock:  # held as long as this process lives
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"another check writes to {folder}; wait for it or give another --out")
+            return 2
+        return _check(folder, journal, parts, seconds, rehearse=rehearse, model=model, again=again)
+
+
+def _check(
+    folder: Path, journal: Journal, parts: Sequence[Part], seconds: float, *, rehearse: bool, model: str, again: bool
+) -> int:
     before = journal.last("device")
     if not again or before.get("rehearse", rehearse) != rehearse:
         _put_aside(journal)
@@ -81,12 +101,14 @@ def check(
     patience = max(1.0, seconds / expected)  # who has time to spare waits longer for each part
     processes = Processes(folder, journal, settings, time.monotonic() + seconds, _say, rehearse, patience)
     everything = [DEVICE, *PARTS]
+    size = journal.path.stat().st_size if before else 0
     try:
         processes.run(DEVICE)
         if journal.outcomes()[DEVICE.name].state == "failed" and journal.last("no device"):
             return 3
         here = journal.last("device")
         if before and before["name"] != here.get("name"):
+            os.truncate(journal.path, size)  # else the next check would take this for the device of those figures
             _say(f"{folder} has figures of {before['name']}, and this is {here.get('name')}; give another --out")
             return 2
         for part in parts:
@@ -117,7 +139,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _say(text: str) -> None:
-    with suppress(BrokenPipeError):  # a check goes on when nobody reads along
+    with suppress(OSError):  # a check goes on when nobody reads along
         print(text, flush=True)
 
 

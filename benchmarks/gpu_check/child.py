@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
-import signal
+import os
 import sys
 import traceback
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.orphans import end_with_the_parent
 from benchmarks.gpu_check.records import Figure, Journal, line
 
 _BEFORE_S = 2.0  # of the limit, at which a part that still runs says where it is
@@ -22,9 +22,11 @@ _BEFORE_S = 2.0  # of the limit, at which a part that still runs says where it i
 def main() -> int:
     """``python -m benchmarks.gpu_check.child PART MODULE:FUNCTION JOURNAL``, with its settings on stdin."""
     part, target, path = sys.argv[1:]
-    _end_with_the_parent()
+    end_with_the_parent()  # a check that is killed leaves no process behind that holds the device
     settings: dict[str, Any] = json.loads(sys.stdin.read())
     limit = settings.pop("limit_s")
+    if os.getppid() != settings.pop("parent"):  # it was killed before that
+        return 1
     journal = Journal(Path(path))
     faulthandler.enable()  # an abort leaves the Python lines that it came from
     # Shortly before the parent ends this process: where it hangs is then in its log.
@@ -33,21 +35,17 @@ def main() -> int:
         module, function = target.split(":")
         for figure in getattr(import_module(module), function)(Bench(journal, **settings)):
             assert isinstance(figure, Figure)
-            journal.figure(part, figure)
-            with suppress(OSError):  # nobody may be left who reads it
-                print(line(figure), flush=True)
+            try:
+                journal.figure(part, figure)
+            finally:  # of a disk that is full, too
+                with suppress(OSError):  # nobody may be left who reads it
+                    print(line(figure), flush=True)
     except Exception as error:  # whatever a part runs into on hardware that nobody has seen yet
         traceback.print_exc()
-        journal.append("raised", part=part, why=_in_a_line(error))
+        with suppress(OSError):
+            journal.append("raised", part=part, why=_in_a_line(error))
         return 1
     return 0
-
-
-def _end_with_the_parent() -> None:
-    """A check that is killed leaves no process behind that holds the device."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl:
-        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _in_a_line(error: Exception) -> str:

@@ -66,7 +66,7 @@ class Processes:
             )
             assert child.stdin is not None
             with suppress(BrokenPipeError):  # it ended before it read; its status says how
-                child.stdin.write(json.dumps({**self.settings, "limit_s": limit}).encode())
+                child.stdin.write(json.dumps({**self.settings, "limit_s": limit, "parent": os.getpid()}).encode())
                 child.stdin.close()
             try:
                 code: int | None = child.wait(limit)

@@ -7,6 +7,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,19 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def append(self, kind: str, **content: Any) -> None:
-        """Writes one line, in one piece."""
+        """Writes one line, in one piece, behind what a crash or a full disk may have cut off.
+
+        Raises:
+            OSError: the disk is full, or the folder may not be written.
+        """
         line = json.dumps({"kind": kind, **content}, allow_nan=False).encode() + b"\n"
-        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(file, line)
+            size = os.fstat(file).st_size
+            if size and os.pread(file, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            while line:
+                line = line[os.write(file, line) :]
             os.fsync(file)
         finally:
             os.close(file)
@@ -115,10 +124,8 @@ class Journal:
             return []
         found = []
         for line in self.path.read_bytes().splitlines():
-            try:
+            with suppress(ValueError):  # JSON or UTF-8 that ends too early
                 found.append(json.loads(line))
-            except ValueError:  # JSON or UTF-8 that ends too early
-                continue
         return found
 
     def outcomes(self) -> dict[str, Outcome]:

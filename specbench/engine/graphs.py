@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -242,9 +242,9 @@ class StepGraphs:
             kind: what to compute.
             context: cached tokens to time it at.
         """
-        known = self._known(kind)
         fastest: tuple[float, int] | None = None
         buckets = self.row_buckets(steps.fewest, steps.widest * steps.sequences)
+        known = self._known(kind, buckets)
         for bucket in reversed(buckets):  # from large to small, which leaves the pool in one piece
             seconds = self._time(bucket, steps.widest, kind, context)
             chosen = bucket
@@ -254,12 +254,14 @@ class StepGraphs:
                 fastest = (seconds, bucket)
             self._best[bucket, kind] = known.get(bucket, chosen)
 
-    def _known(self, kind: Kind) -> Mapping[int, int]:
-        """Bucket -> the bucket that an earlier run padded it to."""
+    def _known(self, kind: Kind, buckets: Collection[int]) -> Mapping[int, int]:
+        """Bucket -> the bucket that an earlier run padded it to, as far as it is one that its rows fit in."""
         mine = _words(kind)
         for choice in self.choices:
             if all(choice.get(name) == value for name, value in mine.items()):
-                return {int(rows): int(padded) for rows, padded in choice["padded_to"].items()}
+                pairs = [(int(rows), int(padded)) for rows, padded in choice["padded_to"].items()]
+                # Another would be captured inside a request, or have no room.
+                return {rows: padded for rows, padded in pairs if rows <= padded and padded in buckets}
         return {}
 
     def step_seconds(self, rows: int, kind: Kind) -> float:
@@ -325,6 +327,7 @@ def _words(kind: Kind) -> dict[str, Any]:
         "top_k": kind.top_k,
         "taps": list(kind.taps),
         "greedy": kind.sampling.greedy,
+        "forced": kind.forced,
     }
 
 

@@ -24,12 +24,14 @@ class Group(NamedTuple):
         rows: theirs among those of the forward.
         extent: cells that can be visible to one of them, from 0; None is all, and the mask hides the rest.
         causal: of one slot, whose rows are known to be a chain.
+        exact: of one row, which sees all of the extent.
     """
 
     slots: slice
     rows: slice
     extent: int | None
     causal: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ def groups_of(slots: Sequence[int], counts: Sequence[int], lengths: Sequence[int
             extent = max(before.extent or 0, length + count)
             found[-1] = Group(slice(before.slots.start, slot + 1), slice(before.rows.start, row + count), extent)
         else:
-            found.append(Group(slice(slot, slot + 1), slice(row, row + count), length + count))
+            rows = slice(row, row + count)
+            found.append(Group(slice(slot, slot + 1), rows, length + count, exact=count == 1))
         row += count
     return tuple(found)
 

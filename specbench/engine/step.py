@@ -239,7 +239,7 @@ def _behind(head: Tensor, tokens: Tensor, ancestry: Ancestry, layout: Layout) ->
     assert layout.groups is not None
     (group,) = layout.groups
     assert group.extent is not None
-    group = group._replace(rows=slice(0, before + rows), extent=group.extent + before)
+    group = group._replace(rows=slice(0, before + rows), extent=group.extent + before, exact=False)
     longer = replace(
         layout,
         slot=torch.cat([layout.slot[:1].expand(before), layout.slot]),

@@ -295,8 +295,11 @@ class RunFolder:
         if not path.is_file():
             return []
         found = read_json_object(path, _AGAIN).get("engines")
+        todo = f"delete it and {_AGAIN}"
         if not isinstance(found, list) or not all(isinstance(steps, list) for steps in found):
-            raise damaged(path, "it has no list of engines", f"delete it and {_AGAIN}")
+            raise damaged(path, "it has no list of engines", todo)
+        if not all(_says_padding(step) for steps in found for step in steps):
+            raise damaged(path, "it does not say what rows are padded to", todo)
         return found
 
     def keep_steps(self, engines: Sequence[Sequence[Mapping[str, Any]]]) -> None:
@@ -346,6 +349,13 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _says_padding(step: Any) -> bool:
+    padded = step.get("padded_to") if isinstance(step, dict) else None
+    return isinstance(padded, dict) and all(
+        rows.isdecimal() and type(bucket) is int and bucket > 0 for rows, bucket in padded.items()
+    )
 
 
 def _acquire(folder: Path) -> int:

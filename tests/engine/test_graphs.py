@@ -174,6 +174,35 @@ def test_a_resumed_run_pads_as_the_run_before_it(model: Any, monkeypatch: pytest
     assert other["padded_to"][1] == 1
 
 
+def test_no_bucket_is_taken_over_that_rows_do_not_fit_or_that_is_not_captured(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: dict[str, Any] = {"slots": 3, "capacity": 60, "max_rows": 20, "graphs": True}
+    even = dict.fromkeys(SLOW_FOR_ONE, 1.0)
+    with attached(model, **how) as engine:
+        (before,) = timed(engine, even, monkeypatch)
+    padded = {"1": 512, "2": 3, "4": 2, "8": 32}  # of an engine with other buckets, or of a larger one
+    with attached(model, **how) as engine:
+        engine.pad_as([before | {"padded_to": padded}])
+        (after,) = timed(engine, even, monkeypatch)
+    assert after["padded_to"] == before["padded_to"] | {8: 32}
+
+
+def test_steps_of_simulated_acceptance_are_padded_by_their_own_times(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: dict[str, Any] = {"slots": 3, "capacity": 60, "max_rows": 20, "graphs": True}
+    with attached(model, **how) as engine:
+        (free,) = timed(engine, dict.fromkeys(SLOW_FOR_ONE, 1.0), monkeypatch)
+    with attached(model, **how) as engine:
+        engine.pad_as([free | {"padded_to": {"1": 8}}, free | {"padded_to": {"1": 4}, "forced": True}])
+        engine.prepare(2)
+        engine.prepare(2, forced=True)
+        assert engine._graphs is not None
+        padded = {step["forced"]: step["padded_to"][1] for step in engine._graphs.curves()}
+    assert padded == {False: 8, True: 4}
+
+
 def test_nothing_measured_decides_where_the_text_must_be_the_same(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with attached(model, slots=3, capacity=60, max_rows=20, graphs=True, deterministic=True) as engine:
         (one,) = timed(engine, SLOW_FOR_ONE, monkeypatch)
@@ -234,6 +263,16 @@ def test_few_captures_cover_many_slots(model: Any, monkeypatch: pytest.MonkeyPat
             trees = [TokenTree.chain([0] * count) for count in counts]
             attention, tall = engine.attentions.of(trees)
             assert (row_bucket(sum(counts)), engine._kind(attention, tall, 0, (), False)) in captured
+
+
+def test_steps_of_the_largest_bucket_are_captured_and_larger_ones_are_not(model: Any) -> None:
+    with attached(model, slots=2, capacity=20, max_rows=300, graphs=True) as engine:
+        for _ in range(2):
+            engine.prefill(engine.alloc(), [1, 2])
+        engine.step({slot: TokenTree.chain([3] * 256) for slot in (0, 1)})
+        assert engine.report()["graphs"] == 1
+        engine.step({0: TokenTree.chain([3] * 257), 1: TokenTree.chain([3] * 256)})
+        assert engine.report()["graphs"] == 1
 
 
 def test_one_row_is_tried_in_larger_buckets_even_if_no_tree_is_larger(model: Any) -> None:

@@ -187,6 +187,35 @@ def test_a_small_model_keeps_what_was_accepted_of_its_drafts(capture: Any, monke
     assert {(1, 1), (0, 2), (1, 2)} <= kept
 
 
+def test_a_pass_over_a_single_row_sees_no_cell_behind_it() -> None:
+    model = tiny_llama(97)
+    twin, config = copy.deepcopy(model), model.config
+
+    def scores(rows: HeadRows) -> Tensor:
+        logits: Tensor = model(**rows.arguments()).logits
+        return logits
+
+    def draft(text: HeadRows, read: Tensor) -> Sequence[Tensor]:
+        ids = text.last(read).argmax(-1)
+        return ids, scores(text.branch(ids)), scores(text.block(ids, look_ahead=True))
+
+    shape = config.num_key_value_heads, config.head_dim, config.head_dim
+    passes = HeadPass(
+        alone(model, capacity=40), scores, draft,
+        shapes=dict.fromkeys(range(config.num_hidden_layers), shape), new_rows=3, draft_rows=2, modules=[model],
+    )  # fmt: skip
+    slot, text = passes.open(), []
+    for length in (9, 3, 1, 2):  # the cells behind hold what earlier passes left there
+        some = prompt(length, 97)
+        passes.append(slot, some)
+        text += some
+        ids, branch, block = passes.draft(slot)
+        with torch.inference_mode():
+            expected = twin(torch.tensor([[*text, *ids.tolist()]]), use_cache=False).logits[0, -1]
+        assert (branch - expected).abs().max() < 1e-3
+        assert (block - expected).abs().max() < 1e-3
+
+
 # ------------------------------------------------------------------ what is refused
 
 

@@ -64,10 +64,10 @@ def test_logits_in_chunks_are_those_of_all_rows(family: str, monkeypatch: pytest
         monkeypatch.setattr(logits, "_ROWS", rows)
         with attached(model, capacity=40, max_rows=8) as engine:
             slot = engine.alloc()
-            engine.prefill(slot, prompt(5, vocab))
             tree = TokenTree([1, 2, 3, 4, 5, 6, 7, 8], [-1, 0, 0, 1, 2, 2, 3, 6])
-            found.append(engine.step({slot: tree}, top_k=3, taps=(0, 1))[slot])
-    one, chunks = found
-    assert (one.emitted, one.next_tokens) == (chunks.emitted, chunks.next_tokens)
-    torch.testing.assert_close(one.top, chunks.top)
-    torch.testing.assert_close(one.hidden, chunks.hidden)
+            found.append([engine.prefill(slot, [*prompt(5, vocab), 1], tree, top_k=3, taps=(0, 1))])
+            found[-1].append(engine.step({slot: tree}, top_k=3, taps=(0, 1))[slot])
+    for one, chunks in zip(*found, strict=True):
+        assert (one.emitted, one.next_tokens) == (chunks.emitted, chunks.next_tokens)
+        torch.testing.assert_close(one.top, chunks.top)
+        torch.testing.assert_close(one.hidden, chunks.hidden)

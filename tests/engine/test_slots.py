@@ -6,10 +6,11 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from models_tiny import attached, autoregressive, prompt, supported
+import torch
+from models_tiny import attached, autoregressive, prompt, supported, tiny_llama
 from random_trees import hiding_tree, random_tree
 
-from specbench.decoding.tree import TokenTree
+from specbench.decoding.tree import COMPUTED, StepResult, TokenTree
 from specbench.engine.engine import Engine
 from specbench.engine.sampler import Sampling
 
@@ -87,3 +88,24 @@ def test_sampled_text_depends_on_the_seed_and_not_on_the_slot() -> None:
         assert autoregressive(engine, ids, TOKENS) == first  # now in the other slot
     with attached(model, capacity=60, max_rows=32, sampling=Sampling(temperature=1.2, seed=2)) as engine:
         assert autoregressive(engine, ids, TOKENS) != first
+
+
+def test_each_slot_gets_its_own_top_scores_and_forced_tokens() -> None:
+    model, trees = tiny_llama(97), {0: TokenTree.chain([5, 6, 7]), 2: TokenTree([8, 9, 10, 11], [-1, 0, 0, 1])}
+    forced = {2: [9, 11, COMPUTED, 12]}
+
+    def stepped(slots: tuple[int, ...]) -> dict[int, StepResult]:
+        with attached(model, slots=3, capacity=40, max_rows=16) as engine:
+            for slot in range(3):
+                engine.prefill(engine.alloc(), prompt(5 + slot, 97))
+            return engine.step({slot: trees[slot] for slot in slots}, top_k=2, forced=forced)
+
+    together = stepped((2, 0))
+    assert (together[2].path, together[2].emitted) == ([0, 1, 3], [9, 11, 12])
+    for slot in trees:
+        alone, found = stepped((slot,))[slot], together[slot]
+        assert (found.next_tokens, found.emitted) == (alone.next_tokens, alone.emitted)
+        assert found.top is not None
+        assert alone.top is not None
+        torch.testing.assert_close(found.top[0], alone.top[0], atol=1e-4, rtol=1e-4)
+        assert torch.equal(found.top[1], alone.top[1])

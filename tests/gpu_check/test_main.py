@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,7 +50,8 @@ def test_a_part_by_itself_takes_no_figures_of_another_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Journal(tmp_path / "figures.jsonl").append("device", rehearse=True, name="another GPU", versions={})
-    assert program.check(tmp_path, [GOOD], 60, rehearse=True, again=True) == 2
+    for _ in range(2):  # what was refused must not be what the next one goes by
+        assert program.check(tmp_path, [GOOD], 60, rehearse=True, again=True) == 2
     assert "has figures of another GPU, and this is a planted GPU; give another --out" in capsys.readouterr().out
 
 
@@ -68,6 +73,46 @@ def test_the_parts_take_nine_minutes_in_the_order_of_their_value() -> None:
     assert sum(part.seconds for part in [DEVICE, *PARTS]) <= program.SECONDS == 540
 
 
+def test_a_second_check_of_a_folder_waits_for_its_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert program.check(tmp_path, [GOOD], 60, rehearse=True) == 2
+    assert "another check writes to" in capsys.readouterr().out
+    assert not (tmp_path / "figures.jsonl").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "folder"):
+        assert program.main(["--only", "good", "--rehearse", "--out", str(out)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"{out} cannot be written (")
+        assert said.count("\n") == 1
+
+
+def test_a_full_disk_ends_the_check_in_a_line_and_keeps_what_was_measured(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys\n"
+        "from benchmarks.gpu_check import __main__ as program; from benchmarks.gpu_check.catalog import Part\n"
+        "program.DEVICE = Part('device', '', 10, 'planted_parts:device')\n"
+        "program.PARTS = [Part('good', '', 10, 'planted_parts:good')]\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))\n"
+        "sys.exit(program.main(['--rehearse', '--only', 'good', '--out', sys.argv[2]]))"
+    )
+    command = [sys.executable, "-c", code, "600", str(tmp_path)]  # bytes of a file: it is cut off within a line
+    there = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[1]}{os.pathsep}{Path(__file__).parents[2]}"}
+    done = subprocess.run(command, capture_output=True, text=True, env=there)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"{tmp_path} cannot be written (File too large)")
+    journal = Journal(tmp_path / "figures.jsonl")
+    assert not journal.path.read_bytes().endswith(b"\n")
+    assert journal.outcomes()["device"].state == "done"
+    assert "one " in done.stdout, "what was measured is at least said"
+    command[3] = str(1 << 20)
+    assert subprocess.run(command, capture_output=True, env=there).returncode == 0
+    assert {name: one.state for name, one in journal.outcomes().items()} == {"device": "done", "good": "done"}
+
+
 def test_a_line_that_a_crash_cut_off_costs_no_other(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "figures.jsonl")
     journal.append("device", name="a GPU")
@@ -75,3 +120,5 @@ def test_a_line_that_a_crash_cut_off_costs_no_other(tmp_path: Path) -> None:
         file.write(json.dumps({"kind": "figure", "part": "x"})[:-5])
     assert journal.last("device") == {"kind": "device", "name": "a GPU"}
     assert not journal.outcomes()
+    journal.append("began", part="y")
+    assert list(journal.outcomes()) == ["y"]

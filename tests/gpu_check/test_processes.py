@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -99,6 +100,29 @@ def test_a_check_that_is_killed_leaves_no_part_behind(tmp_path: Path, journal: J
     check.wait()
     assert children
     assert all(_gone(int(pid)) for pid in children)
+
+
+def test_nor_the_tests_that_a_part_runs(tmp_path: Path) -> None:
+    slow = tmp_path / "test_slow.py"
+    slow.write_text("import time\ndef test_slow(): time.sleep(60)\n")
+    code = "import sys; from benchmarks.gpu_check.parts import tests; tests._file(sys.argv[1], {})"
+    part = subprocess.Popen([sys.executable, "-c", code, str(slow)], cwd=Path(__file__).parents[2])
+    started, until = Path(f"/proc/{part.pid}/task/{part.pid}/children"), time.monotonic() + 30
+    while not (children := started.read_text().split()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    part.kill()
+    part.wait()
+    assert all(_gone(int(pid)) for pid in children)
+
+
+def test_a_part_whose_check_is_gone_already_does_nothing(journal: Journal) -> None:
+    settings = json.dumps({"rehearse": True, "limit_s": 10, "parent": -1})
+    command = [sys.executable, "-m", "benchmarks.gpu_check.child", "good", "planted_parts:good", str(journal.path)]
+    there = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, input=settings, text=True, cwd=Path(__file__).parents[2], env=there)
+    assert done.returncode == 1
+    assert not journal.outcomes()
 
 
 def _gone(pid: int) -> bool:

@@ -85,6 +85,26 @@ def test_a_resumed_run_pads_its_rows_as_it_did_before(tmp_path: Path) -> None:
         folder.keep_steps([earlier])
         resumed, _ = decoded(whole[:2], folder)
         assert resumed.padded == earlier
-    (folder.path / "steps.json").write_text('{"engines": 3}')
-    with pytest.raises(UsageError, match=r"steps\.json.*delete it"):
-        folder.steps()
+
+
+def test_each_engine_of_a_run_pads_as_that_engine_did(tmp_path: Path) -> None:
+    """A run of two models: the one that is asked about, and the one that it was made from."""
+    theirs = [{**STEPS[0], "padded_to": {"1": 2, "2": 2}}]
+    sessions, made = [Session(), Session()], plan(METHODS)
+    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
+        folder.keep_steps([STEPS, theirs])
+        execution._decode(made, sessions, prepared(PROMPTS), folder, execution.Silent(), True)  # type: ignore[arg-type]
+        assert [session.padded for session in sessions] == [STEPS, theirs]
+        assert folder.steps() == [STEPS, STEPS]
+
+
+@pytest.mark.parametrize(
+    "engines",
+    ["3", "[3]", "[[3]]", "[[{}]]", '[[{"padded_to": [1]}]]', '[[{"padded_to": {"1": "2"}}]]',
+     '[[{"padded_to": {"x": 2}}]]', '[[{"padded_to": {"1": -1}}]]', '[[{"padded_to": {"1": true}}]]'],
+)  # fmt: skip
+def test_what_rows_were_padded_to_is_refused_where_it_is_damaged(engines: str, tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
+        (folder.path / "steps.json").write_text(f'{{"engines": {engines}}}')
+        with pytest.raises(UsageError, match=r"steps\.json.*delete it"):
+            folder.steps()

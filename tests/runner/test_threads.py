@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from specbench.runner import threads
+import specbench
+from specbench.common.errors import UsageError
+from specbench.hardware import environment
+from specbench.runner import execution, loading, threads
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +72,36 @@ def test_a_resumed_run_goes_on_with_its_own(run: dict[str, Any], now: int) -> No
     assert torch.get_num_threads() == now
     threads.set_threads(None)
     assert torch.get_num_threads() == 4
+
+
+TINY: dict[str, Any] = {
+    "model": "config:tiny", "method": "ar", "max_new_tokens": 2, "limit": 1, "quiet": True, "no_score": True
+}  # fmt: skip
+
+
+def test_a_run_that_began_on_a_busy_machine_goes_on_as_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    decode = execution._decode
+
+    def watched(*given: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        if len(seen) == 1:
+            raise UsageError("interrupted")
+        return decode(*given)
+
+    monkeypatch.setattr(execution, "_decode", watched)
+    monkeypatch.setattr(environment, "git_state", lambda root: ("c" * 40, False))
+    monkeypatch.setattr(loading, "Others", lambda: taken(2.0))
+    with pytest.raises(UsageError, match="interrupted"):
+        specbench.run(**TINY, out=tmp_path)
+    monkeypatch.setattr(loading, "Others", lambda: taken(0.0))
+    first = specbench.run(**TINY, out=tmp_path)
+    assert seen == [2, 2], "on a quiet machine, too"
+    second = specbench.run(**TINY, out=tmp_path)
+    assert (seen, first.folder == second.folder) == ([2, 2, 4], False)
+    monkeypatch.setattr(loading, "Others", lambda: taken(3.0))
+    assert specbench.run(**TINY, out=tmp_path).folder == second.folder, "others' work is no reason to measure again"
+    specbench.run(**TINY, out=tmp_path, again=True)
+    assert seen == [2, 2, 4, 1]

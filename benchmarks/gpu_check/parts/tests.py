@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.orphans import end_with_the_parent
 from benchmarks.gpu_check.records import Figure
 
 ROOT = Path(__file__).parents[3]
@@ -54,7 +55,7 @@ def _file(file: str, tests: Mapping[str, str]) -> Figure:
     wanted = ["-k", " or ".join(each)] if each else []
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *wanted, file],
-        capture_output=True, text=True, cwd=ROOT,
+        capture_output=True, text=True, cwd=ROOT, preexec_fn=end_with_the_parent,
     )  # fmt: skip
     last = (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1]
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]

@@ -27,8 +27,8 @@ class Masks:
         key = group.rows.start, window
         if key not in self._found:
             cells = capacity if group.extent is None else group.extent
-            one = group.rows.stop - group.rows.start == 1 and group.extent is not None
-            if one and (window is None or cells <= window):
+            # A head's only row may have a larger extent, whose last cells it must not see.
+            if group.exact and (window is None or cells <= window):
                 self._found[key] = None
             else:
                 self._found[key] = self._of_group(group, window, dtype, cells)
