@@ -336,12 +336,15 @@ class Engine:
             self._graphs.warm = True
 
     def pad_as(self, steps: Sequence[Mapping[str, Any]]) -> None:
-        """Pads rows as an earlier engine of the kind did, by the ``steps`` of its :meth:`report`.
+        """Pads rows as an earlier engine of the kind did, and attends to chains as it did, by its report's ``steps``.
 
         Other rows are other products, whose rounding can be another text; so a resumed run goes on as it began.
         """
-        if self._graphs is not None:
-            self._graphs.choices = steps
+        if self._graphs is None:
+            return
+        self._graphs.choices = steps
+        for chain in {str(each["attention"]) for each in steps if each.get("chains")}:
+            self.attentions.keep(chain)
 
     def step_seconds(self, max_rows: int) -> list[tuple[int, float]]:
         """Measured (rows, seconds) of a step of one sequence, for rows up to the bucket of ``max_rows``.
@@ -405,7 +408,7 @@ class Engine:
             "capture_s": captures.seconds,
             "capture_bytes": captures.bytes,
             "late_captures": captures.late,
-            "steps": self._graphs.curves(),
+            "steps": [{**each, "chains": each["attention"] == self.attentions.chain} for each in self._graphs.curves()],
         }
 
     # ------------------------------------------------------------------ inside a step

@@ -181,6 +181,19 @@ def test_auto_takes_flash_for_chains_where_a_step_is_faster_with_it(
     assert f"{max(2.0, flash) / min(2.0, flash):.2f} × {loser}" in found.report()["why"]
 
 
+def test_a_resumed_run_attends_to_chains_as_it_did(installed: Callable[..., None]) -> None:
+    installed("triton", "flash_attn")
+    for before in ("flash", "triton"):
+        found = Attentions("auto", model("cuda"))
+        found.keep(before)
+        found.settle({"triton": 1.0, "flash": 1.0}.__getitem__)
+        assert found.of([CHAIN])[0] == before
+    installed("triton")
+    found = Attentions("auto", model("cuda"))
+    found.keep("flash")  # which is no longer installed
+    assert found.of([CHAIN])[0] == "triton"
+
+
 def test_nothing_measured_chooses_where_the_text_must_be_the_same(installed: Callable[..., None]) -> None:
     installed("triton", "flash_attn")
     found = Attentions("auto", model("cuda"), pinned=True)

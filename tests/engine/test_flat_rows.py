@@ -120,11 +120,6 @@ def test_any_trees_in_any_slots_are_as_alone_and_as_ar(
         assert all(seen == asked for seen, asked in rows)
 
 
-def test_tiles_have_room_where_every_slot_and_the_padding_end_within_one() -> None:
-    fields = flat(forest(0, {0: 1, 1: 1, 2: 1}), 3, "cpu", spare=1, height=2)
-    assert fields.layout.tiles.tolist() == [[0, 0], [1, 0], [2, 0], [3, 3]]
-
-
 def test_nothing_is_left_of_the_step_that_an_array_held_before() -> None:
     layout = flat(forest(0, {0: 2, 2: 1}), 4, "cpu", spare=2).layout  # in an array that held another step
     assert layout.count.tolist() == [2, 0, 1, 0]

@@ -162,12 +162,16 @@ def test_timing_noise_moves_no_bucket(captured: Engine, monkeypatch: pytest.Monk
 def test_a_resumed_run_pads_as_the_run_before_it(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     how: dict[str, Any] = {"slots": 3, "capacity": 60, "max_rows": 20, "graphs": True}
     with attached(model, **how) as engine:
-        before = json.loads(json.dumps(timed(engine, SLOW_FOR_ONE, monkeypatch)))  # as a record holds it
+        timed(engine, SLOW_FOR_ONE, monkeypatch)
+        before = json.loads(json.dumps(engine.report()["steps"]))  # as a record holds it
     even = dict.fromkeys(SLOW_FOR_ONE, 1.0)
+    chains: list[str] = []
     with attached(model, **how) as engine:
+        monkeypatch.setattr(engine.attentions, "keep", chains.append)
         engine.pad_as(before)
         (after,) = timed(engine, even, monkeypatch)
     assert json.loads(json.dumps(after["padded_to"])) == before[0]["padded_to"]
+    assert chains == ["reference"]
     with attached(model, **how) as engine:
         engine.pad_as([before[0] | {"attention": "another"}])
         (other,) = timed(engine, even, monkeypatch)

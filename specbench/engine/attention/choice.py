@@ -21,7 +21,7 @@ NAMES = ("auto", "reference", "triton", "flash")
 _HALVES = (torch.bfloat16, torch.float16)
 _LARGEST_HEAD = 256
 _SHORT = 16  # rows times query heads of a KV head: one matrix instruction is that high, and less would be padded
-_PINNED_SPLITS = 16  # of each cache, where nothing but its own length shall decide
+_PINNED_SPLITS = 16  # of each cache, where the number of sequences and the device shall not decide
 
 
 class Steps(NamedTuple):
@@ -157,6 +157,11 @@ class Attentions:
         others = [f"{self._seconds[name] / self._seconds[self.chain]:.2f} × {name}" for name in self._seconds]
         self._why = f"a one-row step takes {', '.join(others)}"
         self._rivals = []
+
+    def keep(self, chain: str) -> None:
+        """Takes the backend for chains that an earlier engine measured to be the fastest, where it can be had here."""
+        if chain in (self.tree, *self._rivals):
+            self.chain, self._rivals, self._why = chain, [], "as when the run began"
 
     def backend(self, name: str, tall: bool = True) -> Callable[[Visibility], Backend]:
         """What makes the attention of a forward; ``tall`` as :meth:`of` has it."""

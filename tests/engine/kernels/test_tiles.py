@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from specbench.engine.kernels.tiles import (
     height_for,
     min_tiles_for,
     most_splits,
+    most_tiles,
     programs_each,
     share_for,
     tile_for,
@@ -132,3 +135,14 @@ def test_splits_know_nothing_of_rows_and_fill_the_device() -> None:
     assert most_splits(8, 32768, 64, 2) == 8
     assert most_splits(66, 1100, 64, 1) == 17
     assert most_splits(66, 10, 64, 1) == 1
+
+
+def test_every_slot_and_the_padding_has_the_tiles_it_needs() -> None:
+    rng = random.Random(0)
+    for _ in range(500):
+        slots, height = rng.randint(1, 9), rng.randint(1, 20)
+        counts = [rng.randint(0, 40) for _ in range(slots + 1)]  # the last one's is padding
+        if rows := sum(counts):
+            assert sum(-(-count // height) for count in counts) <= most_tiles(rows, slots, height)
+    assert most_tiles(4, 3, 2) == 4, "three slots and the padding, each within a tile of its own"
+    assert most_tiles(7, 1, 7) == 2
