@@ -31,7 +31,13 @@ GREEDY, SAMPLED = Sampling(), Sampling(temperature=0.9, seed=3)
 
 # Grouped heads, a window in some layers, head norms.
 @pytest.mark.parametrize(
-    ("family", "sampling"), [("llama", GREEDY), ("llama", SAMPLED), ("gemma3", SAMPLED), ("qwen3", GREEDY)]
+    ("family", "sampling"),
+    [
+        pytest.param("llama", GREEDY, marks=pytest.mark.slow),
+        ("llama", SAMPLED),
+        ("gemma3", SAMPLED),
+        pytest.param("qwen3", GREEDY, marks=pytest.mark.slow),
+    ],
 )
 def test_the_kernels_decode_what_the_oracle_decodes(family: str, sampling: Sampling) -> None:
     model = supported(family)

@@ -16,7 +16,13 @@ from specbench.methods.jetspec.head import DraftHead
 
 # Within a tile of the kernel, and more than one.
 @pytest.mark.parametrize(
-    ("block", "causal"), [(4, True), (4, False), (40, True), pytest.param(40, False, marks=pytest.mark.slow)]
+    ("block", "causal"),
+    [
+        pytest.param(4, True, marks=pytest.mark.slow),
+        (4, False),
+        (40, True),
+        pytest.param(40, False, marks=pytest.mark.slow),
+    ],
 )
 def test_the_pass_on_the_kernels_is_the_pass_on_the_oracle(causal: bool, block: int, device: str) -> None:
     model = copy.deepcopy(supported("qwen3")).to(device)

@@ -152,7 +152,7 @@ def test_many_rows(tile: Tile, device: str) -> None:
     check(Case(lengths=(20,), sizes=(130,), spare=3, height=64, tile=tile, splits=6), device)
 
 
-@pytest.mark.parametrize("splits", [1, 2, 5, 23])
+@pytest.mark.parametrize("splits", [1, 2, pytest.param(5, marks=pytest.mark.slow), 23])
 def test_splits_make_no_difference(splits: int, device: str) -> None:
     """Also where splits are left over, where one begins in the prefix and ends in the tree, and between many tiles."""
     for height in (40, 20):
