@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu_check.bench import Bench
@@ -55,7 +57,7 @@ def _file(file: str, tests: Mapping[str, str]) -> Figure:
     wanted = ["-k", " or ".join(each)] if each else []
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *wanted, file],
-        capture_output=True, text=True, cwd=ROOT, preexec_fn=end_with_the_parent,
+        capture_output=True, text=True, cwd=ROOT, preexec_fn=partial(end_with_the_parent, os.getpid()),
     )  # fmt: skip
     last = (done.stdout.strip().splitlines() or [done.stderr.strip()])[-1]
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
