@@ -15,7 +15,7 @@ from specbench.common.options import Options
 from specbench.decoding.protocol import Context, Method
 from specbench.decoding.tree import COMPUTED, StepResult, TokenTree
 from specbench.engine.phases import Phases
-from specbench.results.schema import MethodSpec, ModelSpec, RequestRecord, RunConfig, SamplingSpec, TaskSpec
+from specbench.results.schema import MethodSpec, ModelSpec, RunConfig, SamplingSpec, TaskSpec
 from specbench.runner.loop import Request, Runner
 from specbench.runner.stop import StopRule
 
@@ -296,8 +296,3 @@ def config(labels: Sequence[str], prompts: int, *, repeats: int = 1, concurrency
         max_new_tokens=8, repeats=repeats, concurrency=concurrency, attention="reference", linears="torch",
         order_seed=0, trace=False, identity={},
     )  # fmt: skip
-
-
-def relabelled(record: RequestRecord, label: str) -> RequestRecord:
-    """The same measurement under the label of another method."""
-    return record.model_copy(update={"method": label})

@@ -358,7 +358,7 @@ class Engine:
         if self._graphs is not None:
             found = []
             for rows in buckets:
-                kind = self._kind(self.attentions.tree, self.attentions.tall([min(rows, max_rows)]), 0, (), False)
+                kind = self._kind(self.attentions.tree, self.attentions.tall(min(rows, max_rows)), 0, (), False)
                 found.append((rows, self._graphs.step_seconds(rows, kind)))
             return found
         slot = self.alloc()

@@ -147,9 +147,7 @@ class Decoding(Noting, Loading, Stepping, Drawing, _Asking):
         help="Tokens per forward, drawn at random: MEAN[:SPREAD] or METHOD=MEAN[:SPREAD]. The text means nothing.",
         metavar="SPEC",
     )
-    deterministic: bool = flag(
-        False, "--deterministic", help="Let no measured time choose kernels: the same text from run to run."
-    )
+    deterministic: bool = flag(False, "--deterministic", help="Let no measured time choose kernels or row counts.")
     no_score: bool = flag(False, "--no-score", help="Do not judge the answers.", recorded=False)
     out: Path = flag(RESULTS, "--out", help="Folder that receives the run's folder.", recorded=False)
 

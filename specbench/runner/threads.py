@@ -1,7 +1,7 @@
 """Threads of a step on a CPU: those that a plan asks for, else as many as there are free cores.
 
-Threads wait for each other some hundred times in a step. One that has to wait for its core holds up all, so with one
-thread more than there are free cores a step takes ten times as long, and not as much longer as there is less to have.
+Threads wait for each other after every product of a step. One that has to wait for its core holds up all, each time, so
+one thread more than there are free cores costs far more than the core that it lacks.
 """
 
 from __future__ import annotations

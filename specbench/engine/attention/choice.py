@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -110,11 +110,11 @@ class Attentions:
         # flash-attn's kernel takes one sequence of any length, or one row of each.
         if self.chain != self.tree and (most == 1 or len(trees) == 1) and all(tree.is_chain for tree in trees):
             return self.chain, most > 1
-        return self.tree, self.tall([most])
+        return self.tree, self.tall(most)
 
-    def tall(self, sizes: Iterable[int]) -> bool:
-        """Whether a step of trees of so many rows gets tall tiles."""
-        return self.tree == "triton" and max(sizes) > self._short
+    def tall(self, rows: int) -> bool:
+        """Whether a step whose largest tree has so many rows gets tall tiles."""
+        return self.tree == "triton" and rows > self._short
 
     @property
     def _short(self) -> int:
@@ -125,15 +125,15 @@ class Attentions:
         """The kinds of steps that trees of up to ``max_rows`` rows in up to so many slots may get."""
         if self.tree != "triton":
             return [Steps(self.tree, False, 1, max_rows, slots)]
-        found = [Steps("triton", False, 1, min(max_rows, self._short), slots)]
+        chains = self.chain == "flash"
+        found = [Steps("flash", False, 1, 1, slots)] if chains else []
+        if chains and max_rows == 1:
+            return found
+        if chains:
+            found.append(Steps("flash", True, 2, max_rows, 1))
+        found.append(Steps("triton", False, 1, min(max_rows, self._short), slots))
         if max_rows > self._short:
             found.append(Steps("triton", True, self._short + 1, max_rows, slots))
-        if self.chain == "flash" and max_rows == 1:
-            found = []
-        if self.chain == "flash":
-            found.append(Steps("flash", False, 1, 1, slots))
-        if self.chain == "flash" and max_rows > 1:
-            found.append(Steps("flash", True, 2, max_rows, 1))
         return found
 
     def height(self, rows: int, attention: str, tall: bool) -> int:
