@@ -1,0 +1,173 @@
+"""Native code: a C++ source of ours, compiled on the machine that runs it and kept for the next time.
+
+A wheel would have to hold a build for every kind of CPU. The builds lie under ``$XDG_CACHE_HOME/specbench/native``
+(``~/.cache/specbench/native``), named by what they depend on: source, compiler, options and the CPU's instructions. So
+they can be deleted at any time and are never out of date. A build appears under its name when it is finished, and not
+before: one that was killed, or two at once, leave nothing that is broken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from specbench.common.errors import EnvironmentRefused, one_line
+
+_OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+_LIMIT = 120  # seconds of a build; it takes about ten
+
+
+class Native:
+    """A library of one C++ source, the headers next to it included.
+
+    Args:
+        source: the file.
+        options: of the compiler, beside those of every build.
+    """
+
+    def __init__(self, source: Path, options: tuple[str, ...] = ()) -> None:
+        self._source = source
+        self._options = (*_OPTIONS, *options)
+
+    @property
+    def built(self) -> bool:
+        """Whether it can be loaded without waiting for a compiler."""
+        compiler = _compiler()
+        return compiler is not None and _whole(self._place(compiler))
+
+    def load(self, say: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
+        """Loads the library, which is built first where it has not been.
+
+        Args:
+            say: takes a line before a build.
+
+        Raises:
+            EnvironmentRefused: there is no compiler, or it fails; in one line, without advice.
+        """
+        compiler = _compiler()
+        if compiler is None:
+            raise EnvironmentRefused("no C++ compiler was found")
+        place = self._place(compiler)
+        if not _whole(place):
+            say(f"building {self._source.stem} for this CPU with {Path(compiler).name}, once; some ten seconds …")
+            place = self._build(compiler, place)
+        try:
+            return ctypes.CDLL(str(place))
+        except OSError as error:
+            raise EnvironmentRefused(f"what {compiler} built does not load: {one_line(str(error))}") from error
+
+    def _place(self, compiler: str) -> Path:
+        """Where the build is, or would be."""
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        digest = hashlib.sha256()
+        for part in (*self._options, _version(compiler), _instructions()):
+            digest.update(part.encode() + b"\0")
+        for file in [*sorted(self._source.parent.glob("*.h")), self._source]:
+            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+        return root / "specbench" / "native" / f"{self._source.stem}-{digest.hexdigest()[:24]}.so"
+
+    def _build(self, compiler: str, place: Path) -> Path:
+        """Builds; returns where it lies, which is a folder of this process's own where the cache takes no files."""
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=".building-", dir=place.parent))
+        except OSError:
+            place, folder = _own_folder() / place.name, _own_folder()
+        draft = folder / f"{place.name}.draft"
+        try:
+            self._compile(compiler, draft)
+            with draft.open("rb+") as written:
+                os.fsync(written.fileno())
+            # The digest first: a library without one, or with another's, is built again.
+            _seal(place).write_text(_digest(draft))
+            os.replace(draft, place)
+        except OSError as error:
+            raise EnvironmentRefused(f"the library cannot be kept: {one_line(str(error))}") from error
+        finally:
+            if folder != _own_folder():
+                shutil.rmtree(folder, ignore_errors=True)
+        return place
+
+    def _compile(self, compiler: str, to: Path) -> None:
+        part = to.with_suffix(".o")
+        # In two steps: a linker that is told of OpenMP would bring a second one beside torch's.
+        steps = (
+            [compiler, *self._options, "-c", str(self._source), "-o", str(part)],
+            [compiler, "-shared", str(part), "-o", str(to)],
+        )
+        for step in steps:
+            try:
+                done = subprocess.run(step, capture_output=True, text=True, timeout=_LIMIT, errors="replace")
+            except subprocess.TimeoutExpired:
+                raise EnvironmentRefused(f"{compiler} did not end within {_LIMIT} s") from None
+            except OSError as error:
+                raise EnvironmentRefused(f"{compiler} does not run: {one_line(str(error))}") from error
+            if done.returncode:
+                lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or [done.stderr]
+                raise EnvironmentRefused(f"{compiler} fails: {one_line(lines[0], 160) or done.returncode}")
+
+
+def _compiler() -> str | None:
+    """Path of the machine's C++ compiler; $CXX says which."""
+    asked = os.environ.get("CXX")
+    for name in [asked] if asked else ["c++", "g++", "clang++"]:
+        found = shutil.which(name)
+        if found:
+            return found
+    return None
+
+
+@cache
+def _version(compiler: str) -> str:
+    try:
+        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return compiler
+    return f"{compiler} {done.stdout}"
+
+
+@cache
+def _instructions() -> str:
+    """What ``-march=native`` depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    kinds = ("flags", "Features", "model", "model name", "CPU part", "cpu family")
+    chosen = {line for line in lines if line.split(":")[0].strip() in kinds}
+    return "\n".join([platform.machine(), platform.processor(), *sorted(chosen)])
+
+
+@cache
+def _own_folder() -> Path:
+    """A folder of this process's own, for where nothing can be kept."""
+    folder = tempfile.TemporaryDirectory(prefix="specbench-native-")
+    _kept.append(folder)  # removed when the process ends
+    return Path(folder.name)
+
+
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _seal(place: Path) -> Path:
+    return place.with_suffix(".sha256")
+
+
+def _whole(place: Path) -> bool:
+    """Whether a finished build lies there, as it was written."""
+    try:
+        return _seal(place).read_text() == _digest(place)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

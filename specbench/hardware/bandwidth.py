@@ -1,0 +1,65 @@
+"""Bandwidth: what this machine reads from memory in a second, now and with so many threads. No torch.
+
+A step of few rows has to read every weight, so it cannot take less than their bytes over this figure. A machine's
+bandwidth is its neighbours' too and differs from minute to minute: it is read beside what it is compared with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+
+from specbench.common import EnvironmentRefused
+from specbench.common.native import Native
+
+#: Bytes that are read at a time: more than any cache holds.
+PROBED = 512 << 20
+_READINGS = 5
+
+_SOURCE = Native(Path(__file__).with_suffix(".cpp"), ("-pthread",))
+
+
+class BandwidthProbe:
+    """Reads a buffer of its own; use it as a context manager, since that is half a gigabyte.
+
+    Args:
+        nbytes: of the buffer.
+        say: takes a line where the probe has to be built first.
+
+    Raises:
+        EnvironmentRefused: it cannot be built, or there is no memory for it.
+    """
+
+    def __init__(self, nbytes: int = PROBED, say: Callable[[str], None] = lambda line: None) -> None:
+        library = _SOURCE.load(say)
+        library.probe_open.restype = ctypes.c_void_p
+        library.probe_open.argtypes = [ctypes.c_long]
+        library.probe_close.argtypes = [ctypes.c_void_p]
+        library.probe_read.restype = ctypes.c_double
+        library.probe_read.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_int]
+        self._library, self._bytes = library, nbytes
+        self._buffer: int | None = library.probe_open(nbytes)
+        if not self._buffer:
+            raise EnvironmentRefused(f"no memory for a bandwidth probe of {nbytes >> 20} MiB")
+
+    def read(self, threads: int, readings: int = _READINGS) -> float:
+        """Bytes per second with so many threads: the median of some readings."""
+        assert self._buffer is not None, "the probe is closed"
+        return median(self._library.probe_read(self._buffer, self._bytes, threads) for _ in range(readings))
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        if self._buffer:
+            self._library.probe_close(self._buffer)
+            self._buffer = None
+
+    def __enter__(self) -> BandwidthProbe:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
