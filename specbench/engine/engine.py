@@ -13,12 +13,13 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import StepResult, TokenTree
-from specbench.engine import checks, compiled, graphs, pack, products, rotary
+from specbench.engine import checks, graphs, pack, rotary
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions, Steps
 from specbench.engine.attention.interface import Calls
 from specbench.engine.buckets import MAX_ROWS, ROW_BUCKETS, row_bucket, scratch_cells
 from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
+from specbench.engine.code import LayerCode
 from specbench.engine.graphs import StepGraph, StepGraphs
 from specbench.engine.ops import TorchOps
 from specbench.engine.pack import Batch, Outcome, Shape
@@ -46,6 +47,7 @@ class Engine:
         graphs: capture steps in CUDA graphs; default is on for CUDA, where a model that cannot be captured is then
             stepped eagerly.
         compile: run the model's layers through torch.compile, which fuses what is between the matrix products.
+        native: run layers and LM head by our own compiled code, which is for CPUs; default is on where it can be had.
         pad_rows: pad eager steps to :data:`~specbench.engine.graphs.ROW_BUCKETS`; default is on for CUDA.
         deterministic: let no measured time decide anything.
 
@@ -65,6 +67,7 @@ class Engine:
         backend: str = "auto",
         graphs: bool | None = None,
         compile: bool = False,
+        native: bool | None = None,
         pad_rows: bool | None = None,
         deterministic: bool = False,
     ) -> None:
@@ -93,9 +96,8 @@ class Engine:
         self._graphs = self._make_graphs(graphs)
         reach = capacity + max_rows  # positions a forward may use: a last tree that starts at the capacity
         checks.check_declared(model, reach)
-        self.linears = products.kind_for(model)
-        self._linears = products.Linears(model, self.linears)
-        self._fused = compiled.Fused(model, compile)
+        # What is captured are operations of torch.
+        self.code = LayerCode(model, compile=compile, native=False if self._graphs else native)
         self._rotary = rotary.HeldRotary(model)
         #: Whether the first step of a shape pays for what later ones have: a capture, or kernels made for it. On a CPU
         #: it takes a few milliseconds more, which no warm-up is worth.
@@ -109,7 +111,7 @@ class Engine:
             self._program = Program(model, self.attentions.ops())
             self.sampling = self._sampling
             self.cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, self.device)
-            checks.check_forward(model, self._probe, self.native_attention)
+            self.code.settle(self.cache, calls, lambda: checks.check_forward(model, self._probe, self.native_attention))
         except BaseException as error:
             self.close()
             out_of_memory = isinstance(error, RuntimeError) and "memory" in str(error)
@@ -131,16 +133,14 @@ class Engine:
         )  # fmt: skip
 
     def attach(self) -> None:
-        """Gives the model's layers the engine's attention and linears; :meth:`close` takes them back."""
+        """Gives the model the engine's attention and layers; :meth:`close` takes them back."""
         self.model.set_attn_implementation(interface.NAME)
         self._rotary.attach()
-        self._linears.attach()
-        self._fused.attach()
+        self.code.attach()
 
     def close(self) -> None:
-        """Gives the model back its own attention and linears."""
-        self._fused.detach()
-        self._linears.detach()
+        """Gives the model back its own attention and layers."""
+        self.code.detach()
         self._rotary.detach()
         self.model.set_attn_implementation(self.native_attention)
 
@@ -398,7 +398,7 @@ class Engine:
 
     def report(self) -> dict[str, Any]:
         """What the engine chose and what its captures cost, for the summary of a run."""
-        found: dict[str, Any] = {**self.attentions.report(), "linears": self.linears}
+        found: dict[str, Any] = {**self.attentions.report(), **self.code.report()}
         if self._graphs is None:
             return {**found, "graphs": None, "why_eager": self._why_eager}
         captures = self._graphs.captures

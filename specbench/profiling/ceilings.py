@@ -22,12 +22,12 @@ def measure_ceilings(
 ) -> MeasuredCeilings:
     """Bandwidth by a copy and by a sum, arithmetic by a square matrix product; medians of interleaved repeats.
 
-    The product runs through torch and through the linears that the engine uses; the faster one counts.
+    The product runs through torch and through oneDNN where the model's weights could; the faster one counts.
 
     Args:
         device: where.
         dtype: of the matrix product. Bandwidth is measured on float32, whose sum costs no conversion.
-        linears: kind of the engine's linear layers.
+        linears: from :func:`~specbench.engine.products.kind_for`.
         seconds: after so many, three repeats are enough.
     """
     if device.type == "cuda":

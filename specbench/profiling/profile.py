@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from specbench.engine import Engine
-from specbench.engine.products import Kind
+from specbench.engine.products import kind_for
 from specbench.hardware import ModelShape, Profile, environment, gpus
 from specbench.hardware.profile import FreeRows, Settings, base_context, datasheet
 from specbench.hardware.roofline import StepPoint, free_rows, knee
@@ -39,13 +39,13 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
     """
     deadline = time.perf_counter() + settings.seconds
     model = loaded.model
-    shape, linears = _shape(model, settings.attention)
+    shape, packed = _shape(model, settings.attention)
     free_bytes = _free_bytes(model.device)
-    if linears != "torch":
+    if packed:
         free_bytes -= 2 * loaded.spec.weight_bytes  # the packed copies of two engines
     cells, left_out = within(settings, shape, loaded.context, free_bytes)
     say("measuring bandwidth and matrix products")
-    measured = measure_ceilings(model.device, model.dtype, linears, _CEILINGS * settings.seconds)
+    measured = measure_ceilings(model.device, model.dtype, kind_for(model), _CEILINGS * settings.seconds)
     say(f"trying {len(cells)} steps of at most {settings.rows[-1]} rows")
     measurement = Measurement(
         model,
@@ -80,11 +80,11 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
     )
 
 
-def _shape(model: Any, attention: str) -> tuple[ModelShape, Kind]:
-    """The model's shape and its kind of linears, from an engine without room for anything."""
+def _shape(model: Any, attention: str) -> tuple[ModelShape, bool]:
+    """The model's shape and whether engines copy its weights, from an engine without room for anything."""
     engine = Engine(model, capacity=1, max_rows=2, graphs=False, backend=attention)
     try:
-        return shape_of(engine), engine.linears
+        return shape_of(engine), engine.code.linears == "onednn"
     finally:
         engine.close()
 

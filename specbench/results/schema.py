@@ -160,7 +160,9 @@ class RunConfig(Record):
     graphs: Literal["auto", "on", "off"] = Field(default="off", description="CUDA graphs; auto is on for CUDA")
     compile: bool = Field(default=False, description="torch.compile on the layers' elementwise work")
     deterministic: bool = Field(default=False, description="no measured time chose kernels or row buckets")
-    linears: str = Field(description="kernel of the linear layers: torch's own, or onednn's for fp32 on a CPU")
+    linears: str = Field(
+        description="what computes products: torch, onednn for fp32 on a CPU, or own: layers and products in our C++"
+    )
     simulated: dict[str, SimulatedAcceptance] = Field(
         default_factory=dict, description="methods whose acceptance was decided by lot: their text means nothing"
     )

@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from pydantic import ValidationError
 
 from specbench.common import registry
-from specbench.engine import products
 from specbench.hardware import environment
 from specbench.models import LoadedModel
 from specbench.results import RunConfig, RunFolder, read_run
@@ -21,9 +20,10 @@ def config_of(
     model: LoadedModel,
     prepared: Prepared,
     captured: environment.Environment,
+    linears: str,
     base: LoadedModel | None = None,
 ) -> RunConfig:
-    """The record of a plan whose methods have what they bring."""
+    """The record of a plan whose methods have what they bring; ``linears`` is what the engine computes products by."""
     plan = resolved.plan
     identity = environment.fingerprint(captured)
     if plan.threads is not None:  # else requests at one number of threads would go on in a run at another
@@ -41,7 +41,7 @@ def config_of(
         graphs=plan.graphs,
         compile=plan.compile,
         deterministic=plan.deterministic,
-        linears=products.kind_for(model.model),
+        linears=linears,
         simulated=dict(resolved.simulated),
         order_seed=plan.sampling.seed,
         trace=plan.trace,

@@ -67,7 +67,7 @@ def execute(
             sessions.append(stack.enter_context(session_of(resolved, base, capacity, theirs, metered=True)))
         ready = {method.label: method for session in sessions for method in session.methods}
         resolved = replace(resolved, methods=tuple(ready[method.label] for method in resolved.methods))
-        config = config_of(resolved, model, prepared, captured, base)
+        config = config_of(resolved, model, prepared, captured, sessions[0].engine.code.linears, base)
         folder, resumed = open_folder(resolved, config, captured)
         with folder:
             if folder.finished:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from specbench.common import UsageError
 from specbench.hardware.cores import Others
 from specbench.models import LoadedModel, load
+from specbench.runner.native import build_layers
 from specbench.runner.plan import Loading
 from specbench.runner.resolving import Resolved
 from specbench.runner.threads import leave_cores, set_threads
@@ -47,8 +48,10 @@ def load_models(
     set_threads(plan.threads)
     others = Others()
     model = load_model(plan, say)
-    if plan.threads is None and model.model.device.type == "cpu":
-        leave_cores(others, say)
+    if model.model.device.type == "cpu":
+        if plan.threads is None:
+            leave_cores(others, say)
+        build_layers(plan, say)
     if resolved.base is None:
         return model, None
     say(f"loading {resolved.base}, which {plan.model} was made from …")

@@ -23,6 +23,7 @@ from specbench.results.schema import GRAPHS, SimulatedAcceptance
 from specbench.runner.grading import grade
 from specbench.runner.loop import Request, Runner
 from specbench.runner.memory import peak_memory
+from specbench.runner.native import native_of
 from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
 from specbench.runner.resolving import Resolved
@@ -45,12 +46,13 @@ class Kernels:
     backend: str = "auto"
     graphs: bool | None = None
     compile: bool = False
+    native: bool | None = None
     deterministic: bool = False
 
     @classmethod
     def of(cls, plan: Plan) -> Kernels:
         """What a plan says of them."""
-        return cls(plan.attention, GRAPHS[plan.graphs], plan.compile, plan.deterministic)
+        return cls(plan.attention, GRAPHS[plan.graphs], plan.compile, native_of(plan), plan.deterministic)
 
 
 class Session:

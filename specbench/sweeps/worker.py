@@ -47,7 +47,7 @@ class Worker:
         split = len(ids) - self._held_out
         captured = environment.capture(str(self._model.model.device))
         return Described(
-            config_of(self._resolved, self._model, self._prepared, captured),
+            config_of(self._resolved, self._model, self._prepared, captured, self._session.engine.code.linears),
             captured.model_dump(mode="json"),
             tuple(ids[:split]),
             tuple(ids[split:]),

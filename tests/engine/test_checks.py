@@ -91,7 +91,7 @@ def test_a_wrong_forward_is_found(wrong: type, dtype: torch.dtype, monkeypatch: 
         pass
     monkeypatch.setattr(choice, "ReferenceAttention", wrong)
     with pytest.raises(UnsupportedAttention, match="differs from the model's own"):
-        Engine(model, capacity=64, max_rows=4)
+        Engine(model, capacity=64, max_rows=4, native=False)
 
 
 def test_the_checks_leave_no_state_behind() -> None:

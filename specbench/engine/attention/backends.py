@@ -49,6 +49,7 @@ class ReferenceAttention:
     """Dense tree attention for one step; the masks are built once per distinct window and shared by all layers."""
 
     def __init__(self, visibility: Visibility) -> None:
+        self.visibility = visibility
         self._layout = visibility.layout
         self._masks = Masks(visibility)
 

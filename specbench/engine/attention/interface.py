@@ -70,10 +70,12 @@ class Calls:
     Attributes:
         windows: by layer, the sliding window; None is no limit.
         heads: by layer, query heads.
+        scales: by layer, the factor on the scores; None is the usual one.
     """
 
     windows: dict[int, int | None] = field(default_factory=dict)
     heads: dict[int, int] = field(default_factory=dict)
+    scales: dict[int, float | None] = field(default_factory=dict)
 
 
 def attend(
@@ -107,7 +109,7 @@ def attend(
         )
     if calls is not None:
         layer = getattr(module, "layer_idx", len(calls.windows))
-        calls.windows[layer], calls.heads[layer] = sliding_window, query.shape[1]
+        calls.windows[layer], calls.heads[layer], calls.scales[layer] = sliding_window, query.shape[1], scaling
     return step(query, key, value, scaling, sliding_window), None
 
 

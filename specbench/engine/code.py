@@ -1,0 +1,95 @@
+"""Layer code: what runs a model's layers: our own on a CPU, a compiler's, or transformers' with faster products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from specbench.common import EnvironmentRefused
+from specbench.engine import compiled, products
+from specbench.engine.attention.interface import Calls, UnsupportedAttention
+from specbench.engine.cache import StaticCache
+from specbench.engine.cpu.layers import OwnLayers, Unlike
+
+
+class LayerCode:
+    """Switches a model between its own layers and the engine's.
+
+    Args:
+        model: a transformers causal LM.
+        compile: run its layers through torch.compile.
+        native: run them by our own code (:mod:`specbench.engine.cpu`); None is where that can be had.
+
+    Attributes:
+        linears: what computes products: "own", "onednn" or "torch".
+        why: why the layers are not our own; empty where they are.
+    """
+
+    def __init__(self, model: Any, *, compile: bool, native: bool | None) -> None:
+        self._model, self._compile, self._asked = model, compile, native is True
+        self._attention: str = model.config._attn_implementation
+        self._parts: list[Any] = []
+        self.linears, self.why = "torch", self._barred(native)
+
+    def _barred(self, native: bool | None) -> str:
+        """Why our own code is out of the question."""
+        if native is False:
+            return "not asked for"
+        if self._model.device.type != "cpu":
+            return "our own layers are for CPUs"
+        return "torch.compile was asked for" if self._compile else ""
+
+    def settle(self, cache: StaticCache, calls: Calls, check: Callable[[], None]) -> None:
+        """Chooses, checks what is chosen against the model's own forward, and leaves it attached.
+
+        Args:
+            cache: the engine's.
+            calls: what each layer's attention is.
+            check: compares a forward through the engine with the model's own.
+
+        Raises:
+            EnvironmentRefused: our own code was asked for by name and cannot be had.
+            UnsupportedAttention: as of ``check``.
+        """
+        if not self.why:
+            try:
+                self._take([OwnLayers(self._model, cache, calls)], "own")
+                check()
+                return
+            except Unlike as unlike:
+                self.why = f"{unlike}"
+            except EnvironmentRefused as error:
+                self.why = f"{error}"
+            except UnsupportedAttention:  # unless the layers are what is wrong, the check says so again
+                self.why = "its layers compute something else than their parts say"
+            self.detach()
+        if self._asked:
+            raise EnvironmentRefused(f"layers of our own cannot be had: {self.why}; leave --native out")
+        kind = products.kind_for(self._model)
+        engines = self._model.config._attn_implementation
+        self._model.set_attn_implementation(self._attention)  # products are found by a forward without an engine
+        try:
+            linears = products.Linears(self._model, kind)
+        finally:
+            self._model.set_attn_implementation(engines)
+        self._take([linears, compiled.Fused(self._model, self._compile)], kind)
+        check()
+
+    def _take(self, parts: list[Any], linears: str) -> None:
+        self._parts, self.linears = parts, linears
+        self.attach()
+
+    def attach(self) -> None:
+        """Runs the engine's layers from now on."""
+        for part in self._parts:
+            part.attach()
+
+    def detach(self) -> None:
+        """Gives the model its own layers back."""
+        for part in reversed(self._parts):
+            part.detach()
+
+    def report(self) -> dict[str, Any]:
+        """What was chosen, for the records."""
+        why = {"why_not_own": self.why} if self.why and self._model.device.type == "cpu" else {}
+        return {"linears": self.linears, **why}

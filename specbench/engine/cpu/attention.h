@@ -1,0 +1,192 @@
+// Attention: rows of token trees over their slots' caches.
+//
+// A row sees its slot's cached cells, then the rows of its own tree that are its ancestors, which lie in the cells
+// behind them. Probabilities are kept by position and not by cell, sums over them go by position, and a cell that a row
+// does not see counts as a zero that is added: so a row attends to its text with the same bits wherever the text lies,
+// in the cache or in a tree, and whatever other rows are there.
+#pragma once
+
+#include <limits>
+
+#include "products.h"
+
+// Who sees whom in a forward; of Python's step.
+struct Sight {
+  long rows, slots, capacity;
+  const int32_t* slot;    // [rows]; ``slots`` where a row is padding
+  const int32_t* first;   // [slots], the first row of each
+  const int32_t* count;   // [slots], its rows
+  const int32_t* length;  // [slots], its cached tokens
+  const int32_t* depth;   // [rows]
+  const uint8_t* reach;   // [rows, rows], row j is row i or its ancestor
+  // Filled by look(): of its own tree a row sees the first ``run`` rows, and beyond them those from ``more`` on.
+  int32_t* run;   // [rows]
+  int32_t* more;  // [rows + 1]
+  int32_t* rest;  // ranks of further ancestors
+};
+
+static inline long rank_of(const Sight& see, long row) { return row - see.first[see.slot[row]]; }
+static inline bool padding(const Sight& see, long row) { return see.slot[row] >= see.slots; }
+
+// Places in ``rest`` that a forward needs at most.
+static long further(const Sight& see) {
+  long places = 0;
+  for (long row = 0; row < see.rows; row++) places += see.depth[row] + 1;
+  return places;
+}
+
+static void look(Sight& see) {
+  int32_t places = 0;
+  for (long row = 0; row < see.rows; row++) {
+    see.more[row] = places;
+    see.run[row] = 0;
+    if (padding(see, row)) continue;
+    const long first = see.first[see.slot[row]], rank = row - first;
+    const uint8_t* mine = see.reach + row * see.rows + first;
+    long at = 0;
+    while (at <= rank && mine[at]) at++;
+    see.run[row] = static_cast<int32_t>(at);
+    for (; at <= rank; at++)
+      if (mine[at]) see.rest[places++] = static_cast<int32_t>(at);
+  }
+  see.more[see.rows] = places;
+}
+
+template <class A>
+struct Cache {
+  A* keys;    // [slots, KV heads, capacity, key size]
+  A* values;  // [slots, KV heads, capacity, value size]
+};
+
+struct Heads {
+  long heads, kv_heads, size, value_size, window;  // a window of 0 is none
+  float scale;
+};
+
+// Of one query: the cells that it sees are [0, behind) and ``rest``; its text is the positions [begin, end).
+struct Query {
+  long row, head, begin, behind, end;
+};
+
+constexpr long QUERIES = 12;  // at a time, of one slot and KV head
+
+// sums[q][...] over cells [from, to) of probabilities[q][cell] * values[cell], V vectors of a head's values.
+template <int Q, int V, class A>
+static inline void weigh(const float* probability, long p_stride, const A* values, long size, long from, long to,
+                         float* out, long out_stride) {
+  vec sum[Q][V] = {};
+  for (long cell = from; cell < to; cell++) {
+    vec value[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) value[v] = load(values + cell * size + v * LANES);
+#pragma GCC unroll 8
+    for (int q = 0; q < Q; q++) {
+      const vec p = splat(probability[q * p_stride + cell]);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) sum[q][v] += p * value[v];
+    }
+  }
+  for (int q = 0; q < Q; q++)
+    for (int v = 0; v < V; v++) store(out + q * out_stride + v * LANES, sum[q][v]);
+}
+
+template <int Q, class A>
+static inline void weigh_all(const float* probability, long p_stride, const A* values, long size, long from, long to,
+                             float* out, long out_stride) {
+  long at = 0;
+  for (; at + 4 * LANES <= size; at += 4 * LANES)
+    weigh<Q, 4>(probability, p_stride, values + at, size, from, to, out + at, out_stride);
+  for (; at + LANES <= size; at += LANES)
+    weigh<Q, 1>(probability, p_stride, values + at, size, from, to, out + at, out_stride);
+  for (; at < size; at++)
+    for (int q = 0; q < Q; q++) {
+      float sum = 0;
+      for (long cell = from; cell < to; cell++) sum += probability[q * p_stride + cell] * load_one(values + cell * size + at);
+      out[q * out_stride + at] = sum;
+    }
+}
+
+// Turns a query's scores [begin, end) into probabilities that are not yet divided by their sum, which it returns; whole
+// vectors of them, zeros outside. A position is always summed in the same lane.
+static inline float soften(float* scores, long begin, long end) {
+  const float nothing = -std::numeric_limits<float>::infinity();
+  const long from = begin / LANES * LANES, to = (end + LANES - 1) / LANES * LANES;
+  for (long at = from; at < begin; at++) scores[at] = nothing;
+  for (long at = end; at < to; at++) scores[at] = nothing;
+  vec most = splat(nothing);
+  for (long at = from; at < to; at += LANES) {
+    const vec some = load(scores + at);
+    most = some > most ? some : most;
+  }
+  float top = most[0];
+  for (int lane = 1; lane < LANES; lane++) top = std::max(top, most[lane]);
+  vec sum = {};
+  for (long at = from; at < to; at += LANES) {
+    const vec p = exponential(load(scores + at) - top);
+    store(scores + at, p);
+    sum += p;
+  }
+  return hsum(sum);
+}
+
+// Attention of up to QUERIES queries of one slot and KV head.
+template <class A>
+static void attend(const Heads& shape, const Sight& see, const Query* query, long queries, const float* q_rows,
+                   long q_stride, const A* keys, const A* values, float* scores, long s_stride, float* out,
+                   long out_stride) {
+  float q[QUERIES * 512], sums[QUERIES], attended[QUERIES * 512];
+  const long size = shape.size, value_size = shape.value_size;
+  long from = query[0].begin, to = 0;
+  for (long i = 0; i < queries; i++) {
+    const float* mine = q_rows + query[i].row * q_stride + query[i].head * size;
+    for (long j = 0; j < size; j++) q[i * size + j] = mine[j] * shape.scale;
+    from = std::min(from, query[i].begin);
+    to = std::max(to, query[i].behind);
+  }
+  long cell = from;
+  for (; cell + TILE_W <= to; cell += TILE_W)
+    for (long i = 0; i < queries; i += 3)
+      dots_of<TILE_W, 0>(queries - i, keys + cell * size, size, q + i * size, size, size, scores + i * s_stride + cell,
+                         s_stride, keys);
+  for (; cell < to; cell++)
+    for (long i = 0; i < queries; i += 3)
+      dots_of<1, 0>(queries - i, keys + cell * size, size, q + i * size, size, size, scores + i * s_stride + cell,
+                    s_stride, keys);
+  for (long i = 0; i < queries; i++) {
+    float* mine = scores + i * s_stride;
+    const long row = query[i].row, length = see.length[see.slot[row]];
+    for (long e = see.more[row], at = query[i].behind; e < see.more[row + 1]; e++, at++)
+      dots<1, 1, 0>(keys + (length + see.rest[e]) * size, size, q + i * size, size, size, mine + at, s_stride, keys);
+    sums[i] = soften(mine, query[i].begin, query[i].end);
+    for (long at = from; at < query[i].begin; at++) mine[at] = 0;
+  }
+  // Probabilities of ancestors beyond the run lie where other queries have cells: kept for later, and none of these.
+  float* aside = scores + QUERIES * s_stride;
+  for (long i = 0; i < queries; i++) {
+    float* mine = scores + i * s_stride;
+    for (long at = query[i].behind; at < query[i].end; at++) aside[i * s_stride + at - query[i].behind] = mine[at];
+    for (long at = query[i].behind; at < to; at++) mine[at] = 0;
+  }
+  for (long i = 0; i < queries; i += 3) {
+    const long some = std::min<long>(3, queries - i);
+    const float* p = scores + i * s_stride;
+    float* sum = attended + i * value_size;
+    if (some == 3) weigh_all<3>(p, s_stride, values, value_size, from, to, sum, value_size);
+    else if (some == 2) weigh_all<2>(p, s_stride, values, value_size, from, to, sum, value_size);
+    else weigh_all<1>(p, s_stride, values, value_size, from, to, sum, value_size);
+  }
+  for (long i = 0; i < queries; i++) {
+    const long row = query[i].row, length = see.length[see.slot[row]];
+    float* sum = attended + i * value_size;
+    for (long e = see.more[row], at = 0; e < see.more[row + 1]; e++, at++) {
+      const long position = query[i].behind + at;
+      if (position < query[i].begin) continue;
+      const A* value = values + (length + see.rest[e]) * value_size;
+      const float p = aside[i * s_stride + at];
+      for (long j = 0; j < value_size; j++) sum[j] = __builtin_fmaf(p, load_one(value + j), sum[j]);
+    }
+    float* to_row = out + row * out_stride + query[i].head * value_size;
+    const float over = 1 / sums[i];
+    for (long j = 0; j < value_size; j++) to_row[j] = sum[j] * over;
+  }
+}

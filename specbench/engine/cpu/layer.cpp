@@ -1,0 +1,318 @@
+// Layers: decoder layers of the Llama kind over the rows of token trees, all of them in one call.
+//
+// Between two matrix products a layer does little, but through some forty operators of torch that little takes longer
+// than half of the products. Here it is one parallel region: rows pass from part to part in buffers that stay in cache.
+
+#include <omp.h>
+
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "attention.h"
+#include "products.h"
+#include "rows.h"
+#include "team.h"
+
+extern "C" {
+
+// As Python's ctypes has it.
+struct Layer {
+  Norm before_attention, of_query, of_key, after_attention, before_mlp, after_mlp;
+  Linear inputs[3];  // query, key and value; or all of them in the first
+  Linear output;
+  Linear gate, up;  // or both in the first
+  Linear down;
+  Heads heads;
+  long hidden, inner;
+  int activation, type;  // of hidden states and cache: FLOAT32 or BFLOAT16
+  void *keys, *values;
+};
+}
+
+namespace {
+
+struct Buffer {
+  float* at = nullptr;
+  long size = 0;
+
+  float* of(long wanted) {
+    if (wanted > size) {
+      std::free(at);
+      at = nullptr;
+      size = 0;
+      void* found = nullptr;
+      if (posix_memalign(&found, 64, wanted * sizeof(float))) throw std::bad_alloc();
+      at = static_cast<float*>(found);
+      size = wanted;
+    }
+    return at;
+  }
+  ~Buffer() { std::free(at); }
+};
+
+// What the layers of a forward share; memory for as many rows as there ever were.
+struct Work {
+  Sight see{};
+  std::vector<int32_t> run, more, rest;
+  Buffer residual, normed, projected, attended, product, inner, scratch;
+};
+
+struct Shares {
+  long tile, pieces;
+  std::vector<long> before;  // pieces before each slot's
+};
+
+Shares share_attention(const Sight& see, const Heads& heads, int threads) {
+  Shares found;
+  const long group = heads.heads / heads.kv_heads;
+  long queries = 0;
+  for (long slot = 0; slot < see.slots; slot++) queries += see.count[slot] * heads.heads;
+  found.tile = std::min(QUERIES, std::max<long>(1, (queries + 4 * threads - 1) / (4 * threads)));
+  found.before.resize(see.slots + 1);
+  for (long slot = 0; slot < see.slots; slot++) {
+    const long tiles = (see.count[slot] * group + found.tile - 1) / found.tile;
+    found.before[slot + 1] = found.before[slot] + tiles * heads.kv_heads;
+  }
+  found.pieces = found.before[see.slots];
+  return found;
+}
+
+template <class A>
+void attention_piece(const Layer& layer, const Sight& see, const Shares& shares, long piece, const float* queries,
+                     long stride, float* scores, float* out) {
+  const Heads& heads = layer.heads;
+  const long group = heads.heads / heads.kv_heads;
+  const long slot = std::upper_bound(shares.before.begin(), shares.before.end(), piece) - shares.before.begin() - 1;
+  const long tiles = (shares.before[slot + 1] - shares.before[slot]) / heads.kv_heads;
+  const long mine = piece - shares.before[slot], kv_head = mine / tiles;
+  const long begin = mine % tiles * shares.tile, end = std::min(begin + shares.tile, see.count[slot] * group);
+  Query some[QUERIES];
+  for (long i = begin; i < end; i++) {
+    const long row = see.first[slot] + i / group, text = see.length[slot] + see.depth[row] + 1;
+    some[i - begin] = {row, kv_head * group + i % group, heads.window ? std::max<long>(0, text - heads.window) : 0,
+                       see.length[slot] + see.run[row], text};
+  }
+  const long head = slot * heads.kv_heads + kv_head;
+  const A* keys = static_cast<const A*>(layer.keys) + head * see.capacity * heads.size;
+  const A* values = static_cast<const A*>(layer.values) + head * see.capacity * heads.value_size;
+  attend(heads, see, some, end - begin, queries, stride, keys, values, scores, see.capacity + LANES, out,
+         heads.heads * heads.value_size);
+}
+
+// Norms and turns a row's queries and keys, and stores keys and values in the cell behind the slot's.
+template <class A>
+void place(const Layer& layer, const Sight& see, long row, float* projected, const A* cosine, const A* sine,
+           long turned) {
+  const Heads& heads = layer.heads;
+  for (long head = 0; head < heads.heads + heads.kv_heads; head++) {
+    float* mine = projected + head * heads.size;
+    const Norm& norm = head < heads.heads ? layer.of_query : layer.of_key;
+    if (norm.weight) rms_norm(norm, mine, mine, heads.size);
+    rotate(mine, cosine, sine, turned);
+  }
+  if (padding(see, row)) return;
+  const long cell = see.length[see.slot[row]] + rank_of(see, row);
+  const float *key = projected + heads.heads * heads.size, *value = key + heads.kv_heads * heads.size;
+  for (long head = 0; head < heads.kv_heads; head++) {
+    const long at = (see.slot[row] * heads.kv_heads + head) * see.capacity + cell;
+    narrow(key + head * heads.size, static_cast<A*>(layer.keys) + at * heads.size, heads.size);
+    narrow(value + head * heads.value_size, static_cast<A*>(layer.values) + at * heads.value_size, heads.value_size);
+  }
+}
+
+// Rows in pieces that are worth the taking.
+template <class Do>
+void each_row(Team& team, long part, long rows, Do each) {
+  constexpr long some = 4;
+  team.share(part, (rows + some - 1) / some, [&](long piece) {
+    for (long row = piece * some; row < std::min(rows, (piece + 1) * some); row++) each(row);
+  });
+}
+
+// The products of one input with up to three layers' weights, side by side in ``out``.
+void products(Team& team, long part, const Linear* linears, long count, const float* x, long rows, float* out,
+              long stride) {
+  long before[4] = {};
+  for (long i = 0; i < count; i++) before[i + 1] = before[i] + Pieces(linears[i], rows).count;
+  team.share(part, before[count], [&](long piece) {
+    long which = 0, at = 0;
+    while (piece >= before[which + 1]) at += linears[which++].out;
+    const Linear& linear = linears[which];
+    const Pieces pieces(linear, rows);
+    const long mine = piece - before[which], row = pieces.row(mine);
+    linear_part(linear, pieces.begin(mine), pieces.end(mine), x + row * linear.in, linear.in, pieces.some(mine),
+                out + row * stride + at, stride);
+  });
+}
+
+// The same outputs of gate and up in one piece, which is done with both while they are in cache.
+void gated(Team& team, long part, const Layer& layer, const float* x, long rows, float* other, float* out) {
+  Linear gate = layer.gate, up = layer.up;
+  if (!up.weight) {  // both in one: gates first
+    const long size = gate.type == FLOAT32 ? 4 : gate.type == BFLOAT16 ? 2 : 1;
+    up = gate;
+    up.out = gate.out = layer.inner;
+    up.weight = static_cast<const char*>(gate.weight) + layer.inner * gate.in * size;
+    if (gate.bias) up.bias = gate.bias + layer.inner;
+    if (gate.scale) up.scale = gate.scale + layer.inner;
+  }
+  const Pieces pieces(gate, rows);
+  team.share(part, pieces.count, [&](long piece) {
+    const long begin = pieces.begin(piece), end = pieces.end(piece), row = pieces.row(piece), some = pieces.some(piece);
+    const float* from = x + row * gate.in;
+    float* to = out + row * layer.inner;
+    linear_part(gate, begin, end, from, gate.in, some, to, layer.inner);
+    linear_part(up, begin, end, from, up.in, some, other - begin, pieces.width);
+    for (long i = 0; i < some; i++)
+      gate_by(to + i * layer.inner + begin, other + i * pieces.width, end - begin, layer.activation);
+  });
+}
+
+// Memory of a forward, as large as its largest layer wants.
+struct Space {
+  Space(Work& work, const Layer* layers, long count, int threads) {
+    const Sight& see = work.see;
+    long wide = 0, values = 0, inner_size = 0;
+    for (const Layer* layer = layers; layer < layers + count; layer++) {
+      const Pieces pieces(layer->gate, see.rows);
+      wide = std::max(wide, width(layer->heads));
+      values = std::max(values, layer->heads.heads * layer->heads.value_size);
+      inner_size = std::max(inner_size, layer->inner);
+      own = std::max({own, 2 * QUERIES * (see.capacity + LANES), pieces.width * Pieces::ROWS});
+    }
+    const long size = layers->hidden;
+    residual = work.residual.of(see.rows * size);
+    normed = work.normed.of(see.rows * size);
+    projected = work.projected.of(see.rows * wide);
+    attended = work.attended.of(see.rows * values);
+    product = work.product.of(see.rows * size);
+    inner = work.inner.of(see.rows * inner_size);
+    scratch = work.scratch.of(own * threads);
+  }
+
+  static long width(const Heads& heads) {
+    return heads.heads * heads.size + heads.kv_heads * (heads.size + heads.value_size);
+  }
+
+  float *residual, *normed, *projected, *attended, *product, *inner, *scratch;
+  long own = 0;  // scratch of a thread
+};
+
+void add(const Norm& norm, float* added, float* to, long size) {
+  if (norm.weight) rms_norm(norm, added, added, size);
+  for (long i = 0; i < size; i++) to[i] += added[i];
+}
+
+constexpr long PARTS = 9;  // of a layer
+
+// A layer's share of a thread, in PARTS parts from ``part`` on: from the residual stream to the residual stream.
+template <class A>
+void layer_parts(Team& team, long part, const Sight& see, const Space& space, const Layer& layer, const Shares& shares,
+                 const A* cosine, const A* sine, long turned, float* mine, A* out) {
+  const Heads& heads = layer.heads;
+  const long rows = see.rows, size = layer.hidden;
+  const long wide = Space::width(heads), values = heads.heads * heads.value_size;
+  float *residual = space.residual, *normed = space.normed, *projected = space.projected, *product = space.product;
+  each_row(team, part, rows, [&](long row) {
+    rms_norm(layer.before_attention, residual + row * size, normed + row * size, size);
+  });
+  products(team, part + 1, layer.inputs, layer.inputs[1].weight ? 3 : 1, normed, rows, projected, wide);
+  each_row(team, part + 2, rows, [&](long row) {
+    place(layer, see, row, projected + row * wide, cosine + row * turned, sine + row * turned, turned);
+    if (padding(see, row)) std::fill_n(space.attended + row * values, values, 0.0f);
+  });
+  team.share(part + 3, shares.pieces, [&](long piece) {
+    attention_piece<A>(layer, see, shares, piece, projected, wide, mine, space.attended);
+  });
+  products(team, part + 4, &layer.output, 1, space.attended, rows, product, size);
+  each_row(team, part + 5, rows, [&](long row) {
+    float* to = residual + row * size;
+    add(layer.after_attention, product + row * size, to, size);
+    rms_norm(layer.before_mlp, to, normed + row * size, size);
+  });
+  gated(team, part + 6, layer, normed, rows, mine, space.inner);
+  products(team, part + 7, &layer.down, 1, space.inner, rows, product, size);
+  each_row(team, part + 8, rows, [&](long row) {
+    float* to = residual + row * size;
+    add(layer.after_mlp, product + row * size, to, size);
+    // Between two layers numbers have the model's precision, whether anyone reads them there or not.
+    for (long i = 0; i < size; i++) to[i] = rounded<A>(to[i]);
+    if (out) narrow(to, out + row * size, size);
+  });
+}
+
+template <class A>
+void run(Work& work, const Layer* layers, long count, const A* hidden, void* const* outs, const A* cosine,
+         const A* sine, long turned, int threads) {
+  const Sight& see = work.see;
+  const Space space(work, layers, count, threads);
+  std::vector<Shares> shares;
+  for (const Layer* layer = layers; layer < layers + count; layer++)
+    shares.push_back(share_attention(see, layer->heads, threads));
+  Team team(1 + count * PARTS);
+#pragma omp parallel num_threads(threads)
+  {
+    float* mine = space.scratch + omp_get_thread_num() * space.own;
+    each_row(team, 0, see.rows, [&](long row) {
+      widen(hidden + row * layers->hidden, space.residual + row * layers->hidden, layers->hidden);
+    });
+    for (long at = 0; at < count; at++)
+      layer_parts(team, 1 + at * PARTS, see, space, layers[at], shares[at], cosine, sine, turned, mine,
+                  static_cast<A*>(outs[at]));
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+Work* work_new() { return new (std::nothrow) Work(); }
+void work_free(Work* work) { delete work; }
+
+// Says who sees whom in the layers that follow; 0, or 1 where there is no memory.
+int work_aim(Work* work, const Sight* see) try {
+  work->see = *see;
+  work->run.resize(see->rows);
+  work->more.resize(see->rows + 1);
+  work->rest.resize(further(*see));
+  work->see.run = work->run.data();
+  work->see.more = work->more.data();
+  work->see.rest = work->rest.data();
+  look(work->see);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
+// Runs some layers, one after the other. hidden: [rows, hidden]; outs: of each layer where to write its output, which
+// is of that form, or null; cosine, sine: [rows, turned].
+int layers_run(Work* work, const Layer* layers, long count, const void* hidden, void* const* outs, const void* cosine,
+               const void* sine, long turned, int threads) try {
+  if (layers->type == FLOAT32)
+    run(*work, layers, count, static_cast<const float*>(hidden), outs, static_cast<const float*>(cosine),
+        static_cast<const float*>(sine), turned, threads);
+  else
+    run(*work, layers, count, static_cast<const bf16*>(hidden), outs, static_cast<const bf16*>(cosine),
+        static_cast<const bf16*>(sine), turned, threads);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
+// out [rows, linear.out] = x [rows, linear.in] through a linear layer; x is of the given type, out is float.
+int linear_run(Work* work, const Linear* linear, const void* x, int type, float* out, long rows, int threads) try {
+  const float* from = static_cast<const float*>(x);
+  if (type != FLOAT32) {
+    float* wide = work->inner.of(rows * linear->in);
+    widen(static_cast<const bf16*>(x), wide, rows * linear->in);
+    from = wide;
+  }
+  Team team(1);
+#pragma omp parallel num_threads(threads)
+  products(team, 0, linear, 1, from, rows, out, linear->out);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+}

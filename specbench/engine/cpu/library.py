@@ -1,0 +1,168 @@
+"""Library: the C++ of this folder as Python calls it. Structures are those of ``layer.cpp``, field by field."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.common import EnvironmentRefused
+from specbench.common.native import Native
+
+SOURCE = Native(Path(__file__).with_name("layer.cpp"), ("-fopenmp", "-ffp-contract=fast"))
+
+#: Kinds of numbers, as the C++ counts them.
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}
+LARGEST_HEAD = 512
+
+_pointer, _long, _int, _float = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
+
+
+class Norm(ctypes.Structure):
+    """A root-mean-square norm; a weight of None is none."""
+
+    _fields_ = [("weight", _pointer), ("eps", _float)]
+
+
+class Linear(ctypes.Structure):
+    """A product."""
+
+    _fields_ = [
+        ("weight", _pointer), ("bias", _pointer), ("scale", _pointer), ("out", _long), ("in_", _long), ("type", _int),
+    ]  # fmt: skip
+
+
+class Heads(ctypes.Structure):
+    """What a layer's attention is."""
+
+    _fields_ = [
+        ("heads", _long), ("kv_heads", _long), ("size", _long), ("value_size", _long), ("window", _long),
+        ("scale", _float),
+    ]  # fmt: skip
+
+
+class Layer(ctypes.Structure):
+    """A decoder layer."""
+
+    _fields_ = [
+        ("before_attention", Norm), ("of_query", Norm), ("of_key", Norm),
+        ("after_attention", Norm), ("before_mlp", Norm), ("after_mlp", Norm),
+        ("inputs", Linear * 3), ("output", Linear), ("gate", Linear), ("up", Linear), ("down", Linear),
+        ("heads", Heads), ("hidden", _long), ("inner", _long),
+        ("activation", _int), ("type", _int), ("keys", _pointer), ("values", _pointer),
+    ]  # fmt: skip
+
+
+class Sight(ctypes.Structure):
+    """Who sees whom in a forward."""
+
+    _fields_ = [
+        ("rows", _long), ("slots", _long), ("capacity", _long),
+        ("slot", _pointer), ("first", _pointer), ("count", _pointer), ("length", _pointer), ("depth", _pointer),
+        ("reach", _pointer), ("run", _pointer), ("more", _pointer), ("rest", _pointer),
+    ]  # fmt: skip
+
+
+_failed: list[str] = []  # why it could not be had, so that it is tried once in a process
+
+
+@cache
+def _loaded() -> Any:
+    library = SOURCE.load()
+    library.work_new.restype = _pointer
+    library.work_free.argtypes = [_pointer]
+    library.work_free.restype = None
+    library.work_aim.argtypes = [_pointer, _pointer]
+    library.layers_run.argtypes = [_pointer, _pointer, _long, _pointer, _pointer, _pointer, _pointer, _long, _int]
+    library.linear_run.argtypes = [_pointer, _pointer, _pointer, _int, _pointer, _long, _int]
+    return library
+
+
+def open_library(say: Callable[[str], None] = lambda line: None) -> Any:
+    """The library, built where it has not been; ``say`` takes a line before that.
+
+    Raises:
+        EnvironmentRefused: it cannot be had; in one line.
+    """
+    if _failed:
+        raise EnvironmentRefused(_failed[0])
+    try:
+        if not SOURCE.built:
+            SOURCE.load(say)
+        return _loaded()
+    except EnvironmentRefused as error:
+        _failed.append(str(error))
+        raise
+
+
+class Work:
+    """Buffers of a forward, and the calls that use them.
+
+    Args:
+        library: from :func:`open_library`.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._at = library.work_new()
+        if not self._at:
+            raise MemoryError
+        self._kept: tuple[Tensor, ...] = ()
+        self._sight = Sight()
+
+    def aim(self, tensors: tuple[Tensor, ...], slots: int, capacity: int) -> None:
+        """Says who sees whom in the layers that follow.
+
+        Args:
+            tensors: slot [N], first, count, length [S], depth [N], int32 all; reach bool [N, N].
+            slots, capacity: of the cache.
+        """
+        self._kept = tensors = tuple(tensor.contiguous() for tensor in tensors)
+        self._sight = Sight(len(tensors[0]), slots, capacity, *(tensor.data_ptr() for tensor in tensors))
+        _check(self._library.work_aim(self._at, ctypes.byref(self._sight)))
+
+    def layers(
+        self, layers: ctypes.Array[Layer], hidden: Tensor, outputs: Sequence[Tensor | None], rotary: Sequence[Tensor]
+    ) -> None:
+        """Runs some layers one after the other.
+
+        Args:
+            layers: those.
+            hidden: [1, N, hidden size].
+            outputs: of each layer where its output goes, alike; None where nobody wants it.
+            rotary: cosine and sine [1, N, turned], as ``hidden`` is.
+        """
+        outs = (_pointer * len(layers))(*(None if output is None else output.data_ptr() for output in outputs))
+        cosine, sine = rotary
+        _check(
+            self._library.layers_run(
+                self._at, layers, len(layers), hidden.data_ptr(), outs, cosine.data_ptr(), sine.data_ptr(),
+                cosine.shape[-1], torch.get_num_threads(),
+            )
+        )  # fmt: skip
+
+    def linear(self, linear: Any, x: Tensor, features: int) -> Tensor:
+        """float32 [..., features], a product with ``x`` [..., in] in float32 or bfloat16."""
+        x = x.contiguous()
+        out = torch.empty(*x.shape[:-1], features)
+        rows = x.numel() // x.shape[-1]
+        _check(
+            self._library.linear_run(
+                self._at, linear, x.data_ptr(), TYPES[x.dtype], out.data_ptr(), rows, torch.get_num_threads()
+            )
+        )
+        return out
+
+    def __del__(self) -> None:
+        self._library.work_free(self._at)
+
+
+def _check(failed: int) -> None:
+    if failed:
+        raise EnvironmentRefused("no memory for the rows of this step; lower --concurrency, or choose smaller trees")

@@ -1,0 +1,106 @@
+// Vectors: as many floats as a register of this machine holds, and how weights of each type become floats.
+//
+// GCC's and Clang's vector types, so that one source serves AVX-512, AVX2, NEON and SSE. All sums here go lane by lane
+// and then through hsum(), in an order that depends on the length of the sum alone and never on how many rows are
+// computed together: a row's result has the same bits alone and in a tree.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+
+// Registers for sums: TILE_W rows of weights by TILE_X rows of input.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int TILE_W = 8, TILE_X = 3;
+#else
+constexpr int TILE_W = 4, TILE_X = 3;
+#endif
+
+typedef float vec __attribute__((vector_size(LANES * 4)));
+typedef float loose_vec __attribute__((vector_size(LANES * 4), aligned(1), may_alias));
+typedef int32_t ints __attribute__((vector_size(LANES * 4)));
+typedef uint32_t words __attribute__((vector_size(LANES * 4)));
+typedef uint16_t halves __attribute__((vector_size(LANES * 2)));
+typedef uint16_t loose_halves __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
+typedef int8_t bytes __attribute__((vector_size(LANES)));
+typedef int8_t loose_bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+struct bf16 {
+  uint16_t bits;
+};
+
+static inline vec load(const float* from) { return *reinterpret_cast<const loose_vec*>(from); }
+
+static inline vec load(const bf16* from) {
+  const halves packed = *reinterpret_cast<const loose_halves*>(from);
+  return (vec)(__builtin_convertvector(packed, words) << 16);  // the bits as they are
+}
+
+static inline vec load(const int8_t* from) {
+  const bytes packed = *reinterpret_cast<const loose_bytes*>(from);
+  return __builtin_convertvector(__builtin_convertvector(packed, ints), vec);
+}
+
+static inline float load_one(const float* from) { return *from; }
+
+static inline float load_one(const int8_t* from) { return static_cast<float>(*from); }
+
+static inline float load_one(const bf16* from) {
+  const uint32_t shifted = static_cast<uint32_t>(from->bits) << 16;
+  float value;
+  std::memcpy(&value, &shifted, 4);
+  return value;
+}
+
+static inline void store(float* to, vec value) { *reinterpret_cast<loose_vec*>(to) = value; }
+
+static inline void store_one(float* to, float value) { *to = value; }
+
+// To nearest, ties to even; a NaN stays one.
+static inline void store_one(bf16* to, float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  to->bits = std::isnan(value) ? 0x7FC0 : static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+static inline vec splat(float value) { return vec{} + value; }
+
+// The sum of all lanes: the upper half onto the lower one, again and again.
+static inline float hsum(vec value) {
+  float lane[LANES];
+  store(lane, value);
+#pragma GCC unroll 8
+  for (int width = LANES / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) lane[i] += lane[i + width];
+  return lane[0];
+}
+
+// e^x to two units in the last place; 0 below -87, and x is never above 88 here (Cody and Waite's reduction, and the
+// polynomial of Cephes' expf).
+static inline vec exponential(vec x) {
+  const vec low = splat(-87.0f), high = splat(88.0f);
+  const ints under = x < low;
+  x = (x < low) ? low : x;
+  x = (x > high) ? high : x;
+  const vec shifter = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const vec n = (x * 1.44269504088896341f + shifter) - shifter;
+  vec r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  vec p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const ints power = (__builtin_convertvector(n, ints) + 127) << 23;
+  return under ? vec{} : p * (vec)power;
+}
