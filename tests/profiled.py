@@ -39,7 +39,7 @@ def made_up(contexts: tuple[int, ...] = CONTEXTS, slots: tuple[int, ...] = (2, 4
             },
             "environment": {"device": {"kind": "cuda", "name": "NVIDIA H200"}, "cpu": {"model": "a CPU"}},
             "settings": {},
-            "engine": {"attention": "triton", "why": "", "graphs": 14, "capture_s": 4.0, "linears": "torch"},
+            "engine": {"attention": "triton", "why": "", "graphs": 14, "capture_s": 4.0, "linears": "own"},
             "shape": SHAPE,
             "measured": {**MEASURED, "buffer_bytes": 4 << 30, "matmul_size": 8192, "repeats": 15},
             "gpu": "h200",

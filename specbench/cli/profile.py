@@ -86,6 +86,7 @@ def _settings(plan: ProfilePlan) -> Settings:
         attention=plan.attention,
         graphs=plan.graphs,
         compile=plan.compile,
+        native=plan.native,
     )
 
 

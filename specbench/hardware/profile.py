@@ -50,6 +50,7 @@ class Settings(Record):
     attention: str = "auto"
     graphs: Literal["auto", "on", "off"] = "auto"
     compile: bool = False
+    native: Literal["auto", "on", "off"] = "auto"
 
 
 class MeasuredCeilings(Record):

@@ -18,7 +18,7 @@ from specbench.profiling.ceilings import measure_ceilings
 from specbench.profiling.cells import within
 from specbench.profiling.measure import Measurement, Say
 from specbench.profiling.shape import shape_of
-from specbench.results.schema import GRAPHS
+from specbench.results.schema import SWITCH
 
 _TOLERANCE = 0.10
 _CEILINGS = 0.1  # share of the time that their measuring may take
@@ -39,7 +39,7 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
     """
     deadline = time.perf_counter() + settings.seconds
     model = loaded.model
-    shape, packed = _shape(model, settings.attention)
+    shape, packed = _shape(model, settings)
     free_bytes = _free_bytes(model.device)
     if packed:
         free_bytes -= 2 * loaded.spec.weight_bytes  # the packed copies of two engines
@@ -54,8 +54,9 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
         deadline,
         say,
         backend=settings.attention,
-        graphs=GRAPHS[settings.graphs],
+        graphs=SWITCH[settings.graphs],
         compile=settings.compile,
+        native=SWITCH[settings.native],
     )
     points, no_time = measurement.run(cells)
     # Behind the measuring: what the device's clocks were then says more than what they were before.
@@ -80,9 +81,11 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
     )
 
 
-def _shape(model: Any, attention: str) -> tuple[ModelShape, bool]:
+def _shape(model: Any, settings: Settings) -> tuple[ModelShape, bool]:
     """The model's shape and whether engines copy its weights, from an engine without room for anything."""
-    engine = Engine(model, capacity=1, max_rows=2, graphs=False, backend=attention)
+    engine = Engine(
+        model, capacity=1, max_rows=2, graphs=False, backend=settings.attention, native=SWITCH[settings.native]
+    )
     try:
         return shape_of(engine), engine.code.linears == "onednn"
     finally:

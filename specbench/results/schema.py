@@ -23,8 +23,8 @@ BASELINE = "ar"
 #: Label of the second baseline of a fine-tuned model: plain decoding of what it was made from (DESIGN §5).
 BASE = "ar@base"
 
-#: ``--graphs`` values, as the engine takes them: None is on for CUDA and off elsewhere.
-GRAPHS: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
+#: Values of ``--graphs`` and ``--native`` as the engine takes them: None is on where it can be had.
+SWITCH: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
 #: Whole numbers as tables and JSON readers of other languages have them.
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]

@@ -93,7 +93,9 @@ def _profile(plan: Plan) -> Profile | None:
 
     def suits(profile: Profile) -> bool:
         mine = (profile.model.name, profile.model.dtype) == ((model.base or model).name, dtype)
-        known = profile.settings.compile == plan.compile and here(profile.environment, gpu)
-        return mine and known
+        alike = (profile.settings.compile, profile.settings.native) == (plan.compile, plan.native)
+        # One from before there were layers of our own knows neither of them nor why there are none.
+        knows = cuda or profile.engine.get("linears") == "own" or "why_not_own" in profile.engine
+        return mine and alike and knows and here(profile.environment, gpu)
 
     return stored([Path.cwd() / PROFILES, Path.cwd() / RESULTS], suits)

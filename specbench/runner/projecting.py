@@ -74,5 +74,6 @@ def profile_for(resolved: Resolved, model: LoadedModel, say: Callable[[str], Non
         attention=plan.attention,
         graphs=plan.graphs,
         compile=plan.compile,
+        native=plan.native,
     )
     return measure_profile(model, settings, lambda line: say(f"{line} …"))

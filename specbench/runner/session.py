@@ -19,7 +19,7 @@ from specbench.engine import Engine, Sampling
 from specbench.hardware import GpuMeter, Nvml
 from specbench.models import LoadedModel, load
 from specbench.results import RequestRecord
-from specbench.results.schema import GRAPHS, SimulatedAcceptance
+from specbench.results.schema import SWITCH, SimulatedAcceptance
 from specbench.runner.grading import grade
 from specbench.runner.loop import Request, Runner
 from specbench.runner.memory import peak_memory
@@ -52,7 +52,7 @@ class Kernels:
     @classmethod
     def of(cls, plan: Plan) -> Kernels:
         """What a plan says of them."""
-        return cls(plan.attention, GRAPHS[plan.graphs], plan.compile, native_of(plan), plan.deterministic)
+        return cls(plan.attention, SWITCH[plan.graphs], plan.compile, native_of(plan), plan.deterministic)
 
 
 class Session:

@@ -19,7 +19,7 @@ _WHAT = ["--method", "--task", "--model"]
 _OPTIONS = ["--set", "--task-set"]
 _SAMPLING = ["--top-k", "--top-p"]
 _DRAW = ["--prompt-seed", "--first"]
-_KERNELS = ["--attention", "--graphs", "--compile"]
+_KERNELS = ["--attention", "--graphs", "--compile", "--native"]
 _DECODING = ["--threads", "--quiet", "--deterministic"]
 
 # Every name a script may have written down: renaming or dropping one breaks somebody, so it has to be done here too.

@@ -9,19 +9,33 @@ from typing import Any
 import conversations
 import pytest
 
+from specbench.engine.cpu import library
 from specbench.engine.engine import Engine
+from specbench.runner import native
 from specbench.runner.session import Kernels
 
 
 @pytest.mark.parametrize(("graphs", "value"), [("auto", None), ("on", True), ("off", False)])
-@pytest.mark.parametrize("compile", [True, False])
-def test_the_plan_says_which_kernels(graphs: Any, value: bool | None, compile: bool) -> None:
-    plan = conversations.plan([], attention="flash", graphs=graphs, compile=compile, deterministic=not compile)
-    assert Kernels.of(plan.plan) == Kernels("flash", value, compile, not compile)
+@pytest.mark.parametrize(("compile", "native", "own"), [(True, "off", False), (False, "on", True)])
+def test_the_plan_says_which_kernels(graphs: Any, value: bool | None, compile: bool, native: Any, own: bool) -> None:
+    plan = conversations.plan(
+        [], attention="flash", graphs=graphs, compile=compile, native=native, deterministic=not compile
+    )
+    assert Kernels.of(plan.plan) == Kernels("flash", value, compile, own, not compile)
 
 
 def test_the_choice_is_the_engines_where_the_user_made_none() -> None:
-    assert Kernels.of(conversations.plan([]).plan) == Kernels() == Kernels("auto", None, False, False)
+    many = conversations.plan([], limit=100, max_new_tokens=100).plan
+    assert Kernels.of(many) == Kernels() == Kernels("auto", None, False, None, False)
+
+
+def test_a_short_run_waits_for_no_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    few = conversations.plan([], limit=2, max_new_tokens=8).plan
+    library.open_library()
+    assert Kernels.of(few).native is None  # what is there already costs nothing
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Kernels.of(few).native is False
+    native.build_layers(few, lambda line: pytest.fail(line))
 
 
 def test_what_the_engine_reports_is_told_and_kept(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,8 @@ static inline void weigh_all(const float* probability, long p_stride, const A* v
   for (; at < size; at++)
     for (int q = 0; q < Q; q++) {
       float sum = 0;
-      for (long cell = from; cell < to; cell++) sum += probability[q * p_stride + cell] * load_one(values + cell * size + at);
+      for (long cell = from; cell < to; cell++)
+        sum = fused(probability[q * p_stride + cell], load_one(values + cell * size + at), sum);
       out[q * out_stride + at] = sum;
     }
 }
@@ -183,7 +184,7 @@ static void attend(const Heads& shape, const Sight& see, const Query* query, lon
       if (position < query[i].begin) continue;
       const A* value = values + (length + see.rest[e]) * value_size;
       const float p = aside[i * s_stride + at];
-      for (long j = 0; j < value_size; j++) sum[j] = __builtin_fmaf(p, load_one(value + j), sum[j]);
+      for (long j = 0; j < value_size; j++) sum[j] = fused(p, load_one(value + j), sum[j]);
     }
     float* to_row = out + row * out_stride + query[i].head * value_size;
     const float over = 1 / sums[i];

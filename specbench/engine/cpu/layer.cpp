@@ -300,6 +300,24 @@ int layers_run(Work* work, const Layer* layers, long count, const void* hidden, 
   return 1;
 }
 
+// out = the norm of each row of x, both [rows, size] of the given type.
+int norm_run(Work* work, const Norm* norm, const void* x, int type, void* out, long rows, long size) try {
+  if (type == FLOAT32) {
+    for (long row = 0; row < rows; row++)
+      rms_norm(*norm, static_cast<const float*>(x) + row * size, static_cast<float*>(out) + row * size, size);
+    return 0;
+  }
+  float* wide = work->normed.of(size);
+  for (long row = 0; row < rows; row++) {
+    widen(static_cast<const bf16*>(x) + row * size, wide, size);
+    rms_norm(*norm, wide, wide, size);
+    narrow(wide, static_cast<bf16*>(out) + row * size, size);
+  }
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+
 // out [rows, linear.out] = x [rows, linear.in] through a linear layer; x is of the given type, out is float.
 int linear_run(Work* work, const Linear* linear, const void* x, int type, float* out, long rows, int threads) try {
   const float* from = static_cast<const float*>(x);

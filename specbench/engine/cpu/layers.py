@@ -43,15 +43,19 @@ class OwnLayers:
         if model.dtype not in (torch.float32, torch.bfloat16):
             raise Unlike(f"{model.dtype} is not computed in".replace("torch.", ""))
         self._kept: list[Tensor] = []  # what the structures point to
-        self._head_module = model.get_output_embeddings()
         self._layers = decoder_layers(model)
         found = [self._layer(layer, cache, calls) for layer in self._layers]
-        head = self._linear(self._head_module, "LM head")
+        head = model.get_output_embeddings()
+        product, norms = self._linear(head, "LM head"), self._other_norms(model)
         self._structures = (library.Layer * len(found))(*found)
         self._work = library.Work(library.open_library())
         self._capacity, self._slots = cache.capacity, len(cache.stored(next(iter(cache.shapes)))[0])
-        self._forwards = [MethodType(_Layer(self, at), layer) for at, layer in enumerate(self._layers)]
-        self._head = MethodType(_Head(self._work, head), self._head_module)
+        work = self._work
+        self._forwards: list[tuple[nn.Module, Any]] = [
+            *((layer, _Layer(self, at)) for at, layer in enumerate(self._layers)),
+            *((module, _Norm(work, norm)) for module, norm in norms),
+            (head, _Head(work, product)),
+        ]
         self._aimed: Any = None
         # Layers that get the same rotary embedding are run together; which do shows in the first forward.
         self._ropes: list[Any] = []
@@ -60,13 +64,12 @@ class OwnLayers:
 
     def attach(self) -> None:
         """Uses our code from now on."""
-        for layer, forward in zip(self._layers, self._forwards, strict=True):
-            layer.__dict__["forward"] = forward
-        self._head_module.__dict__["forward"] = self._head
+        for module, forward in self._forwards:
+            module.__dict__["forward"] = MethodType(forward, module)
 
     def detach(self) -> None:
         """Gives the modules their own forwards back."""
-        for module in (*self._layers, self._head_module):
+        for module, _ in self._forwards:
             module.__dict__.pop("forward", None)
 
     def run(self, at: int, hidden: Tensor, step: Any, rotary: tuple[Tensor, Tensor]) -> Tensor:
@@ -181,6 +184,15 @@ class OwnLayers:
                 return library.Norm(factor.data_ptr(), eps)
         raise Unlike(f"{type(module).__name__} is not a norm by root mean square")
 
+    def _other_norms(self, model: nn.Module) -> list[tuple[nn.Module, library.Norm]]:
+        """Norms outside the layers, as that before the LM head: torch's sums depend on how many rows there are."""
+        inside = {module for layer in self._layers for module in layer.modules()}
+        found = []
+        for module in model.modules():
+            if module not in inside and not list(module.children()) and type(module).__name__.endswith("RMSNorm"):
+                found.append((module, self._norm(module)))
+        return found
+
     def _linear(self, module: nn.Module, name: str) -> library.Linear:
         if type(module) is not nn.Linear:
             raise Unlike(f"its {name} is {type(module).__name__} and not a linear layer")
@@ -254,11 +266,21 @@ class _Layer:
         return self._own.run(self._at, hidden_states, step, position_embeddings)
 
 
+class _Norm:
+    """A norm's forward."""
+
+    def __init__(self, work: library.Work, norm: library.Norm) -> None:
+        self._work, self._norm = work, norm
+
+    def __call__(self, module: nn.Module, x: Tensor) -> Tensor:
+        return self._work.norm(self._norm, x)
+
+
 class _Head:
     """An LM head's forward."""
 
-    def __init__(self, work: library.Work, linear: library.Linear) -> None:
-        self._work, self._linear, self._at = work, linear, ctypes.addressof(linear)
+    def __init__(self, work: library.Work, product: library.Linear) -> None:
+        self._work, self._product = work, product
 
     def __call__(self, module: nn.Module, x: Tensor) -> Tensor:
-        return self._work.linear(self._at, x, self._linear.out)
+        return self._work.linear(self._product, x)

@@ -80,6 +80,7 @@ def _loaded() -> Any:
     library.work_free.restype = None
     library.work_aim.argtypes = [_pointer, _pointer]
     library.layers_run.argtypes = [_pointer, _pointer, _long, _pointer, _pointer, _pointer, _pointer, _long, _int]
+    library.norm_run.argtypes = [_pointer, _pointer, _pointer, _int, _pointer, _long, _long]
     library.linear_run.argtypes = [_pointer, _pointer, _pointer, _int, _pointer, _long, _int]
     return library
 
@@ -147,14 +148,32 @@ class Work:
             )
         )  # fmt: skip
 
-    def linear(self, linear: Any, x: Tensor, features: int) -> Tensor:
-        """float32 [..., features], a product with ``x`` [..., in] in float32 or bfloat16."""
+    def norm(self, norm: Norm, x: Tensor) -> Tensor:
+        """The norm of each row of ``x`` [..., size], alike."""
         x = x.contiguous()
-        out = torch.empty(*x.shape[:-1], features)
+        out = torch.empty_like(x)
+        size = x.shape[-1]
+        _check(
+            self._library.norm_run(
+                self._at, ctypes.byref(norm), x.data_ptr(), TYPES[x.dtype], out.data_ptr(), x.numel() // size, size
+            )
+        )
+        return out
+
+    def linear(self, linear: Linear, x: Tensor) -> Tensor:
+        """float32 [..., out], a product with ``x`` [..., in] in float32 or bfloat16."""
+        x = x.contiguous()
+        out = torch.empty(*x.shape[:-1], linear.out)
         rows = x.numel() // x.shape[-1]
         _check(
             self._library.linear_run(
-                self._at, linear, x.data_ptr(), TYPES[x.dtype], out.data_ptr(), rows, torch.get_num_threads()
+                self._at,
+                ctypes.byref(linear),
+                x.data_ptr(),
+                TYPES[x.dtype],
+                out.data_ptr(),
+                rows,
+                torch.get_num_threads(),
             )
         )
         return out

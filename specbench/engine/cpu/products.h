@@ -41,7 +41,7 @@ static inline void dots(const T* w, long w_stride, const float* x, long x_stride
 #pragma GCC unroll 8
     for (int b = 0; b < X; b++) {
       float total = hsum(sum[a][b]);
-      for (long j = i; j < k; j++) total += load_one(w + a * w_stride + j) * x[b * x_stride + j];
+      for (long j = i; j < k; j++) total = fused(load_one(w + a * w_stride + j), x[b * x_stride + j], total);
       out[b * out_stride + a] = total;
     }
   }

@@ -19,7 +19,7 @@ static inline void rms_norm(const Norm& norm, const float* from, float* to, long
     squares += some * some;
   }
   float sum = hsum(squares);
-  for (; i < size; i++) sum += from[i] * from[i];
+  for (; i < size; i++) sum = fused(from[i], from[i], sum);
   const float over = 1 / std::sqrt(sum / size + norm.eps);
   for (long j = 0; j < size; j++) to[j] = from[j] * over * norm.weight[j];
 }

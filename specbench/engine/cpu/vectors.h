@@ -71,6 +71,16 @@ static inline void store_one(bf16* to, float value) {
   to->bits = std::isnan(value) ? 0x7FC0 : static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
+// a * b + c, as compilers make it of vectors. Of a loop over numbers they may make products and sums apart, which are
+// other bits; so where a sum is taken number by number, it is taken by this.
+static inline float fused(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 static inline vec splat(float value) { return vec{} + value; }
 
 // The sum of all lanes: the upper half onto the lower one, again and again.
