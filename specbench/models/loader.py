@@ -23,6 +23,7 @@ from specbench.common.errors import one_line, unknown
 from specbench.common.reading import read_text
 from specbench.models import adapters, checkpoint, gguf
 from specbench.models.adapters import fingerprint
+from specbench.models.eight_bits import bytes_of, round_weights
 from specbench.models.names import DTYPES, Source, aliases, resolve, templates
 from specbench.results.schema import ModelSpec
 
@@ -117,7 +118,8 @@ def load(
 
     Args:
         spec: see :func:`specbench.models.names.resolve`.
-        dtype: "float32", "bfloat16", "float16", their short names, or "auto": float32 on a CPU, else bfloat16.
+        dtype: "float32", "bfloat16", "float16", their short names, "int8" for weights on a CPU, or "auto": float32 on
+            a CPU, else bfloat16.
         device: "cpu", "cuda", "cuda:N" or "auto": the first CUDA device, else the CPU.
         revision: hub revision; only for hub ids.
         trust_remote_code: run the Python that a folder or repository brings. Never asked for: off is off.
@@ -136,7 +138,10 @@ def load(
     precision = _dtype(dtype, where)
     try:
         with _no_bars():
-            model, tokenizer = _read(source, precision, where, revision, trust_remote_code)
+            short = precision == torch.int8
+            model, tokenizer = _read(source, torch.float32 if short else precision, where, revision, trust_remote_code)
+            if short:
+                round_weights(model)
             return _described(source, model, tokenizer, precision, where, revision, trust_remote_code)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
@@ -178,7 +183,7 @@ def _described(
             dtype=str(precision).removeprefix("torch."),
             device=where.type,
             parameters=sum(p.numel() for p in parameters),
-            weight_bytes=sum(p.nbytes for p in parameters),
+            weight_bytes=bytes_of(model),
             dummy=(source.base or source).kind == "config",
             template=template,
             base=source.base.name if source.base else None,
@@ -214,6 +219,8 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     if name not in DTYPES:
         raise unknown("dtype", name, ["auto", *DTYPES])
+    if name == "int8" and device.type != "cpu":
+        raise UsageError("weights of int8 are for CPUs; use --dtype bfloat16 here")
     return cast(torch.dtype, getattr(torch, DTYPES[name]))
 
 

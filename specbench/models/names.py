@@ -13,9 +13,9 @@ from specbench.common.reading import read_json_object
 
 DEFAULT_MODEL = "smollm2-135m"
 
-#: Spellings of precisions, each with torch's name of it.
+#: Spellings of precisions, each with torch's name of it; int8 is of weights, and of a CPU.
 DTYPES = {
-    "float32": "float32", "bfloat16": "bfloat16", "float16": "float16",
+    "float32": "float32", "bfloat16": "bfloat16", "float16": "float16", "int8": "int8",
     "fp32": "float32", "bf16": "bfloat16", "fp16": "float16",
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from specbench.common import UsageError
 from specbench.engine import Engine
 from specbench.hardware import ModelShape
 from specbench.hardware.roofline import AttentionLayers, Experts
+from specbench.models import bytes_of
 
 # How configurations of transformers spell the number of experts; most answer to several.
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -60,7 +61,7 @@ def shape_of(engine: Engine) -> ModelShape:
         small=sizes["small"],
         experts=Experts(count=experts, active=_active(config), elements=sizes["expert"]) if experts else None,
         attention=_attention(engine),
-        weight_bytes=sum(p.nbytes for p in parameters.values()) / sum(p.numel() for p in parameters.values()),
+        weight_bytes=bytes_of(model) / sum(p.numel() for p in parameters.values()),
         cache_bytes=model.dtype.itemsize,
     )
 

@@ -200,11 +200,12 @@ class OwnLayers:
         if not weight.is_contiguous():
             raise Unlike(f"the weights of its {name} do not lie row by row")
         bias = None if module.bias is None else module.bias.detach().float().contiguous()
-        self._kept += [weight] if bias is None else [weight, bias]
-        return library.Linear(
-            weight.data_ptr(), None if bias is None else bias.data_ptr(), None,
-            module.out_features, module.in_features, library.TYPES[weight.dtype],
-        )  # fmt: skip
+        # Of a model that was loaded in int8: bytes and scales, the product of which the weights are.
+        weight, scale = getattr(module, "eight_bits", (weight, None))
+        self._kept += [each for each in (weight, bias, scale) if each is not None]
+        bias_at, scale_at = (None if each is None else each.data_ptr() for each in (bias, scale))
+        out, size = weight.shape
+        return library.Linear(weight.data_ptr(), bias_at, scale_at, out, size, library.TYPES[weight.dtype])
 
 
 class _Parts:

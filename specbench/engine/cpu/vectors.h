@@ -9,6 +9,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
 #elif defined(__AVX__)
@@ -39,6 +43,28 @@ struct bf16 {
 
 static inline vec load(const float* from) { return *reinterpret_cast<const loose_vec*>(from); }
 
+// Compilers widen small integers badly by themselves.
+#if defined(__AVX512F__)
+static inline vec load(const bf16* from) {
+  const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(packed), 16);
+}
+
+static inline vec load(const int8_t* from) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(packed));
+}
+#elif defined(__AVX2__)
+static inline vec load(const bf16* from) {
+  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32(packed), 16);
+}
+
+static inline vec load(const int8_t* from) {
+  const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(packed));
+}
+#else
 static inline vec load(const bf16* from) {
   const halves packed = *reinterpret_cast<const loose_halves*>(from);
   return (vec)(__builtin_convertvector(packed, words) << 16);  // the bits as they are
@@ -48,6 +74,7 @@ static inline vec load(const int8_t* from) {
   const bytes packed = *reinterpret_cast<const loose_bytes*>(from);
   return __builtin_convertvector(__builtin_convertvector(packed, ints), vec);
 }
+#endif
 
 static inline float load_one(const float* from) { return *from; }
 
