@@ -2,8 +2,11 @@
 
 The weights that ``specbench.models.load`` gives are written into a GGUF file, unrounded, and served. Prompts are token
 ids of HumanEval's text at exactly the length asked for, and no token of that file's vocabulary ends an answer, so that
-both decode as many tokens. The KV cache is float32 on both sides (llama.cpp's own default is f16: ``--server-args``);
-all other options of the server are its defaults. Of each pair the arm that goes first alternates.
+both decode as many tokens. Of each pair the arm that goes first alternates.
+
+The KV cache is float32 on both sides, and llama.cpp's flash attention is off: with it build 0c1e57098 rounds the whole
+cache to float16 in every step, which takes longer and gives other ids. All else is as the server has it by default;
+``--server-args "--flash-attn auto --cache-type-k f16 --cache-type-v f16"`` makes these two so as well.
 
 Both decode times go from the first token to the last. Ours is the record's ``decode_s``. Of the server's ``timings``,
 ``predicted_ms`` begins when the first token has been sampled from the prompt's logits and ends when the last has, while
@@ -14,7 +17,7 @@ A decode step reads every weight once, so bandwidth / weight bytes bounds both a
 transformers' logits of both tokens there tell a tie of float sums from an error.
 
     python benchmarks/vs_llama_cpp.py --server PATH|URL [--model smollm2-135m] [--threads 1,2] [--contexts 64,1024]
-        [--pairs 5] [--tokens 128] [--server-args "--flash-attn off"] [--json]
+        [--pairs 5] [--tokens 128] [--server-args "--no-mmap"] [--json]
     python benchmarks/vs_llama_cpp.py --gguf FILE  # writes what a server has to be given whose URL comes later
 """
 
@@ -194,6 +197,8 @@ def options(said: str, file: Path, threads: int, capacity: int, port: int) -> li
         if not knows(option):
             raise UsageError(f"the server's --help does not name {option}; give --server a llama-server of this year")
     found = list(chain.from_iterable(fixed.items()))
+    if re.search(r"--flash-attn\s+\[on\|off", said):  # before that it was a switch, and off
+        found += ["--flash-attn", "off"]
     for names, value in WHERE_KNOWN:
         known = next(filter(knows, names), None)
         found += [known, *value] if known else []
@@ -368,6 +373,8 @@ def cell(session: Session, url: str, prompts: Sequence[Sequence[int]], tokens: i
         theirs, ours = interleave(arms, number)
         if number:
             pairs.append((ids, theirs, ours, bandwidth(threads)))
+            note = f"pair {number}: llama.cpp {theirs.tok_s:.1f} tok/s, ours {ours.tok_s:.1f}"
+            print(f"{threads} threads, context {len(ids)}, {note}", file=sys.stderr, flush=True)
     session.engine.close()
     differences = [
         {"pair": number, "at": at, "ours": ours.ids[at], "theirs": theirs.ids[at]}

@@ -136,6 +136,8 @@ def test_a_server_is_given_options_that_it_knows() -> None:
     }
     assert given(f"{OLD} --no-webui")[18:] == ["--no-webui"]
     assert given(f"{OLD}, --no-ui, --cache-ram N")[18:] == ["--no-ui", "--cache-ram", "0"]
+    assert given(f"{OLD} -fa, --flash-attn [on|off|auto]")[18:] == ["--flash-attn", "off"]
+    assert given(f"{OLD} -fa, --flash-attn  enable flash attention")[18:] == []
     assert given(f"{OLD} --device-draft")[18:] == []  # another option that begins alike
     with pytest.raises(UsageError, match="does not name --threads;"):
         given(OLD.replace("--threads ", ""))
