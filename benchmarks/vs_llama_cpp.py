@@ -17,7 +17,7 @@ A decode step reads every weight once, so bandwidth / weight bytes bounds both a
 transformers' logits of both tokens there tell a tie of float sums from an error.
 
     python benchmarks/vs_llama_cpp.py --server PATH|URL [--model smollm2-135m] [--threads 1,2] [--contexts 64,1024]
-        [--pairs 5] [--tokens 128] [--server-args "--no-mmap"] [--json]
+        [--pairs 5] [--tokens 128] [--server-args "--load-mode none"] [--json]
     python benchmarks/vs_llama_cpp.py --gguf FILE  # writes what a server has to be given whose URL comes later
 """
 
@@ -28,6 +28,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -494,6 +495,7 @@ def main() -> int:
         # No failure: `make bench` runs every benchmark, and nobody has to have a llama.cpp.
         print("nothing compared: no llama-server on the PATH; build llama.cpp's and name it with --server")
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the server would outlive what started it
     try:
         loaded = load(args.model, dtype="float32", device="cpu")
         check_llama(loaded.model, loaded.spec.name)
