@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ from hypothesis import HealthCheck, settings
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+from specbench.common import EnvironmentRefused
+from specbench.engine.cpu.source import SOURCE
 from specbench.evals import plus_checks
 from specbench.models import names
 from specbench.models.loader import LoadedModel, load
@@ -55,6 +58,13 @@ def _pace() -> float:
     for turn in range(3000):
         _ = {at: at * turn for at in range(20)}, (ones @ ones).softmax(-1).sum()
     return time.process_time() - before
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Our layers are built once, before tests are timed and before there are processes that would all build them."""
+    if not hasattr(session.config, "workerinput"):
+        with suppress(EnvironmentRefused):
+            SOURCE.load()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,7 +13,8 @@ def engine_line(report: Mapping[str, Any]) -> str:
 
     Args:
         report: what ``Engine.report()`` says: ``attention`` and ``why`` it was chosen, ``graphs`` captured with
-            ``capture_s`` and ``capture_bytes``, ``compile_s``. What is missing or None is left out of the line.
+            ``capture_s`` and ``capture_bytes``, ``compile_s``, ``linears`` and ``why_not_own``. What is missing or None
+            is left out of the line.
     """
     parts = []
     if attention := report.get("attention"):
@@ -27,6 +28,10 @@ def engine_line(report: Mapping[str, Any]) -> str:
         parts.append(captured)
     if seconds := _number(report, "compile_s"):
         parts.append(f"compiled in {seconds:.1f} s")
+    if report.get("linears") == "own":
+        parts.append("layers: our own C++")
+    elif why := report.get("why_not_own"):
+        parts.append(f"layers: transformers' ({why})")
     return "; ".join(parts)
 
 

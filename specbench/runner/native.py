@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from specbench.common import EnvironmentRefused
 from specbench.engine.cpu import library
+from specbench.engine.cpu.source import SOURCE
 from specbench.runner.plan import Decoding, Plan, split
 
 # A run of fewer tokens is over before a build would be.
@@ -16,7 +17,7 @@ def native_of(plan: Decoding) -> bool | None:
     """What the engine is told: on, off, or None, which is on where it can be had."""
     if plan.native != "auto":
         return plan.native == "on"
-    return False if _tokens(plan) < _WORTH and not library.SOURCE.built else None
+    return False if _tokens(plan) < _WORTH and not SOURCE.built else None
 
 
 def build_layers(plan: Decoding, say: Callable[[str], None]) -> None:

@@ -41,7 +41,9 @@ class Loading(Flags):
     """Loading: which model, where and in what precision, and where data are; of every command that has a model."""
 
     model: str = flag(DEFAULT_MODEL, "--model", help="Alias, hub id, folder, .gguf file or config:NAME.")
-    dtype: str = flag("auto", "--dtype", help="float32, bfloat16, float16; int8 on a CPU; auto: fp32 on CPU, else bf16.")
+    dtype: str = flag(
+        "auto", "--dtype", help="float32, bfloat16, float16; int8 on a CPU; auto: fp32 on CPU, else bf16."
+    )
     device: str = flag("auto", "--device", help="cpu, cuda, cuda:N or auto.")
     revision: str | None = flag(None, "--revision", help="Hub revision of the model.")
     trust_remote_code: bool = flag(False, "--trust-remote-code", help="Run Python code that comes with a model.")

@@ -26,6 +26,12 @@ CAPTURED = {"graphs": 14, "capture_s": 2.07, "capture_bytes": 310 << 20}
             {"attention": "reference", "why": "auto: no CUDA device", "graphs": 0},
             "attention: reference (auto: no CUDA device)",
         ),
+        ({"attention": "reference", "linears": "own"}, "attention: reference; layers: our own C++"),
+        (
+            {"linears": "onednn", "why_not_own": "no C++ compiler was found"},
+            "layers: transformers' (no C++ compiler was found)",
+        ),
+        ({"linears": "onednn"}, ""),
         ({}, ""),
     ],
 )

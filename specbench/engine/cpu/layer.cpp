@@ -123,19 +123,19 @@ void place(const Layer& layer, const Sight& see, long row, float* projected, con
 
 // Rows in pieces that are worth the taking.
 template <class Do>
-void each_row(Team& team, long part, long rows, Do each) {
+void each_row(const Seat& seat, long part, long rows, Do each) {
   constexpr long some = 4;
-  team.share(part, (rows + some - 1) / some, [&](long piece) {
+  seat.share(part, (rows + some - 1) / some, [&](long piece) {
     for (long row = piece * some; row < std::min(rows, (piece + 1) * some); row++) each(row);
   });
 }
 
 // The products of one input with up to three layers' weights, side by side in ``out``.
-void products(Team& team, long part, const Linear* linears, long count, const float* x, long rows, float* out,
+void products(const Seat& seat, long part, const Linear* linears, long count, const float* x, long rows, float* out,
               long stride) {
   long before[4] = {};
   for (long i = 0; i < count; i++) before[i + 1] = before[i] + Pieces(linears[i], rows).count;
-  team.share(part, before[count], [&](long piece) {
+  seat.share(part, before[count], [&](long piece) {
     long which = 0, at = 0;
     while (piece >= before[which + 1]) at += linears[which++].out;
     const Linear& linear = linears[which];
@@ -147,7 +147,7 @@ void products(Team& team, long part, const Linear* linears, long count, const fl
 }
 
 // The same outputs of gate and up in one piece, which is done with both while they are in cache.
-void gated(Team& team, long part, const Layer& layer, const float* x, long rows, float* other, float* out) {
+void gated(const Seat& seat, long part, const Layer& layer, const float* x, long rows, float* other, float* out) {
   Linear gate = layer.gate, up = layer.up;
   if (!up.weight) {  // both in one: gates first
     const long size = gate.type == FLOAT32 ? 4 : gate.type == BFLOAT16 ? 2 : 1;
@@ -158,7 +158,7 @@ void gated(Team& team, long part, const Layer& layer, const float* x, long rows,
     if (gate.scale) up.scale = gate.scale + layer.inner;
   }
   const Pieces pieces(gate, rows);
-  team.share(part, pieces.count, [&](long piece) {
+  seat.share(part, pieces.count, [&](long piece) {
     const long begin = pieces.begin(piece), end = pieces.end(piece), row = pieces.row(piece), some = pieces.some(piece);
     const float* from = x + row * gate.in;
     float* to = out + row * layer.inner;
@@ -179,7 +179,7 @@ struct Space {
       wide = std::max(wide, width(layer->heads));
       values = std::max(values, layer->heads.heads * layer->heads.value_size);
       inner_size = std::max(inner_size, layer->inner);
-      own = std::max({own, 2 * QUERIES * (see.capacity + LANES), pieces.width * Pieces::ROWS});
+      own = std::max({own, 2 * QUERIES * (see.capacity + LANES), pieces.width * ROWS});
     }
     const long size = layers->hidden;
     residual = work.residual.of(see.rows * size);
@@ -208,32 +208,32 @@ constexpr long PARTS = 9;  // of a layer
 
 // A layer's share of a thread, in PARTS parts from ``part`` on: from the residual stream to the residual stream.
 template <class A>
-void layer_parts(Team& team, long part, const Sight& see, const Space& space, const Layer& layer, const Shares& shares,
+void layer_parts(const Seat& seat, long part, const Sight& see, const Space& space, const Layer& layer, const Shares& shares,
                  const A* cosine, const A* sine, long turned, float* mine, A* out) {
   const Heads& heads = layer.heads;
   const long rows = see.rows, size = layer.hidden;
   const long wide = Space::width(heads), values = heads.heads * heads.value_size;
   float *residual = space.residual, *normed = space.normed, *projected = space.projected, *product = space.product;
-  each_row(team, part, rows, [&](long row) {
+  each_row(seat, part, rows, [&](long row) {
     rms_norm(layer.before_attention, residual + row * size, normed + row * size, size);
   });
-  products(team, part + 1, layer.inputs, layer.inputs[1].weight ? 3 : 1, normed, rows, projected, wide);
-  each_row(team, part + 2, rows, [&](long row) {
+  products(seat, part + 1, layer.inputs, layer.inputs[1].weight ? 3 : 1, normed, rows, projected, wide);
+  each_row(seat, part + 2, rows, [&](long row) {
     place(layer, see, row, projected + row * wide, cosine + row * turned, sine + row * turned, turned);
     if (padding(see, row)) std::fill_n(space.attended + row * values, values, 0.0f);
   });
-  team.share(part + 3, shares.pieces, [&](long piece) {
+  seat.share(part + 3, shares.pieces, [&](long piece) {
     attention_piece<A>(layer, see, shares, piece, projected, wide, mine, space.attended);
   });
-  products(team, part + 4, &layer.output, 1, space.attended, rows, product, size);
-  each_row(team, part + 5, rows, [&](long row) {
+  products(seat, part + 4, &layer.output, 1, space.attended, rows, product, size);
+  each_row(seat, part + 5, rows, [&](long row) {
     float* to = residual + row * size;
     add(layer.after_attention, product + row * size, to, size);
     rms_norm(layer.before_mlp, to, normed + row * size, size);
   });
-  gated(team, part + 6, layer, normed, rows, mine, space.inner);
-  products(team, part + 7, &layer.down, 1, space.inner, rows, product, size);
-  each_row(team, part + 8, rows, [&](long row) {
+  gated(seat, part + 6, layer, normed, rows, mine, space.inner);
+  products(seat, part + 7, &layer.down, 1, space.inner, rows, product, size);
+  each_row(seat, part + 8, rows, [&](long row) {
     float* to = residual + row * size;
     add(layer.after_mlp, product + row * size, to, size);
     // Between two layers numbers have the model's precision, whether anyone reads them there or not.
@@ -250,15 +250,16 @@ void run(Work& work, const Layer* layers, long count, const A* hidden, void* con
   std::vector<Shares> shares;
   for (const Layer* layer = layers; layer < layers + count; layer++)
     shares.push_back(share_attention(see, layer->heads, threads));
-  Team team(1 + count * PARTS);
+  Team team(1 + count * PARTS, threads);
 #pragma omp parallel num_threads(threads)
   {
-    float* mine = space.scratch + omp_get_thread_num() * space.own;
-    each_row(team, 0, see.rows, [&](long row) {
+    const Seat seat{team, omp_get_thread_num()};
+    float* mine = space.scratch + seat.thread * space.own;
+    each_row(seat, 0, see.rows, [&](long row) {
       widen(hidden + row * layers->hidden, space.residual + row * layers->hidden, layers->hidden);
     });
     for (long at = 0; at < count; at++)
-      layer_parts(team, 1 + at * PARTS, see, space, layers[at], shares[at], cosine, sine, turned, mine,
+      layer_parts(seat, 1 + at * PARTS, see, space, layers[at], shares[at], cosine, sine, turned, mine,
                   static_cast<A*>(outs[at]));
   }
 }
@@ -326,9 +327,9 @@ int linear_run(Work* work, const Linear* linear, const void* x, int type, float*
     widen(static_cast<const bf16*>(x), wide, rows * linear->in);
     from = wide;
   }
-  Team team(1);
+  Team team(1, threads);
 #pragma omp parallel num_threads(threads)
-  products(team, 0, linear, 1, from, rows, out, linear->out);
+  products(Seat{team, omp_get_thread_num()}, 0, linear, 1, from, rows, out, linear->out);
   return 0;
 } catch (const std::bad_alloc&) {
   return 1;

@@ -5,16 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from specbench.common import EnvironmentRefused
-from specbench.common.native import Native
-
-SOURCE = Native(Path(__file__).with_name("layer.cpp"), ("-fopenmp", "-ffp-contract=fast"))
+from specbench.engine.cpu.source import SOURCE
 
 #: Kinds of numbers, as the C++ counts them.
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}

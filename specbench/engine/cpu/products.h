@@ -17,36 +17,55 @@ struct Linear {
   int type;
 };
 
-// Sums over k of W rows of weights by X rows of input: out[x * out_stride + w]. Meanwhile P rows of weights are fetched
-// that lie ``ahead`` of w, so that the memory is never idle while sums are computed.
+// Part of the sums of W rows of weights by X rows of input, lane by lane: from..to of their length, whole vectors.
+// Meanwhile P rows of weights are fetched that lie ``ahead`` of w, so that memory is never idle while sums are computed.
 template <int W, int X, int P, class T>
-static inline void dots(const T* w, long w_stride, const float* x, long x_stride, long k, float* out, long out_stride,
-                        const T* ahead) {
-  vec sum[W][X] = {};
-  long i = 0;
-  for (; i + LANES <= k; i += LANES) {
+static inline void add_products(vec (&sum)[W][X], const T* w, long w_stride, const float* x, long x_stride, long from,
+                                long to, const T* ahead) {
+  for (long i = from; i < to; i += LANES) {
     vec input[X];
 #pragma GCC unroll 8
     for (int b = 0; b < X; b++) input[b] = load(x + b * x_stride + i);
 #pragma GCC unroll 8
     for (int a = 0; a < W; a++) {
-      const vec weight = load(w + a * w_stride + i);
-      if (a < P) __builtin_prefetch(ahead + a * w_stride + i);
+      vec weight = load(w + a * w_stride + i);
+      in_register(weight);
+      if (a < P) __builtin_prefetch(ahead + a * w_stride + i, 0, 2);
 #pragma GCC unroll 8
       for (int b = 0; b < X; b++) sum[a][b] += weight * input[b];
     }
   }
+}
+
+// The sums over all lanes, with what is left of the length from ``rest`` on: out[x * out_stride + w].
+template <int W, int X, class T>
+static inline void finish(const vec (&sum)[W][X], const T* w, long w_stride, const float* x, long x_stride, long rest,
+                          long k, float* out, long out_stride) {
 #pragma GCC unroll 8
-  for (int a = 0; a < W; a++) {
+  for (int b = 0; b < X; b++) {
+    float total[W];
+    vec column[W];
 #pragma GCC unroll 8
-    for (int b = 0; b < X; b++) {
-      float total = hsum(sum[a][b]);
-      for (long j = i; j < k; j++) total = fused(load_one(w + a * w_stride + j), x[b * x_stride + j], total);
-      out[b * out_stride + a] = total;
-    }
+    for (int a = 0; a < W; a++) column[a] = sum[a][b];
+    hsums<W>(column, total);
+    for (long j = rest; j < k; j++)
+      for (int a = 0; a < W; a++) total[a] = fused(load_one(w + a * w_stride + j), x[b * x_stride + j], total[a]);
+#pragma GCC unroll 8
+    for (int a = 0; a < W; a++) out[b * out_stride + a] = total[a];
   }
 }
 
+// All of it, of W rows of weights by X rows of input.
+template <int W, int X, int P, class T>
+static inline void dots(const T* w, long w_stride, const float* x, long x_stride, long k, float* out, long out_stride,
+                        const T* ahead) {
+  vec sum[W][X] = {};
+  const long rest = k / LANES * LANES;
+  add_products<W, X, P>(sum, w, w_stride, x, x_stride, 0, rest, ahead);
+  finish<W, X>(sum, w, w_stride, x, x_stride, rest, k, out, out_stride);
+}
+
+// The same of up to three rows of input.
 template <int W, int P, class T>
 static inline void dots_of(long rows, const T* w, long w_stride, const float* x, long x_stride, long k, float* out,
                            long out_stride, const T* ahead) {
@@ -55,31 +74,58 @@ static inline void dots_of(long rows, const T* w, long w_stride, const float* x,
   else dots<W, 1, P>(w, w_stride, x, x_stride, k, out, out_stride, ahead);
 }
 
-// TILE_W rows of weights by any number of rows of input. The fetching of the next TILE_W is spread over all of it.
+// A stretch of the same sums, which wait in ``kept`` between two stretches.
+template <int X, int P, class T>
+static inline void stretch(vec* kept, const T* w, long w_stride, const float* x, long x_stride, long from, long to,
+                           long k, float* out, long out_stride, const T* ahead) {
+  vec sum[TILE_W][X] = {};
+  if (from) std::memcpy(sum, kept, sizeof sum);
+  add_products<TILE_W, X, P>(sum, w, w_stride, x, x_stride, from, to, ahead);
+  if (k - to < LANES) finish<TILE_W, X>(sum, w, w_stride, x, x_stride, to, k, out, out_stride);
+  else std::memcpy(kept, sum, sizeof sum);
+}
+
+template <int P, class T>
+static inline void stretch_of(long rows, vec* kept, const T* w, long w_stride, const float* x, long x_stride, long from,
+                              long to, long k, float* out, long out_stride, const T* ahead) {
+  if (rows >= 3) stretch<3, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
+  else if (rows == 2) stretch<2, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
+  else stretch<1, P>(kept, w, w_stride, x, x_stride, from, to, k, out, out_stride, ahead);
+}
+
+constexpr long ROWS = 96;                         // of input at a time: they fit a core's second cache
+constexpr long STRETCH = 24576 / TILE_W / 4;      // of TILE_W rows of weights: they fit its first
+static_assert(STRETCH % LANES == 0, "whole vectors");
+
+// TILE_W rows of weights by up to ROWS rows of input, three at a time. Each time fetches its share of the TILE_W rows
+// that come next, so that memory is read as evenly as sums are computed: a core has few requests open at a time.
 template <class T>
 static inline void band(const T* w, long w_stride, const float* x, long x_stride, long rows, long k, float* out,
                         long out_stride) {
-  const long tiles = (rows + 2) / 3;
-  for (long tile = 0, row = 0; tile < tiles; tile++) {
-    const long some = (rows - row + tiles - tile - 1) / (tiles - tile);
-    const float* from = x + row * x_stride;
-    float* to = out + row * out_stride;
-    const T* next = w + TILE_W * w_stride;
-    if (tiles == 1) {
-      dots_of<TILE_W, TILE_W>(some, w, w_stride, from, x_stride, k, to, out_stride, next);
-    } else if (tiles == 2) {
-      next += tile * (TILE_W / 2) * w_stride;
-      dots_of<TILE_W, TILE_W / 2>(some, w, w_stride, from, x_stride, k, to, out_stride, next);
-    } else if (tiles <= 4 && tile < 4) {
-      next += tile * (TILE_W / 4) * w_stride;
-      dots_of<TILE_W, TILE_W / 4>(some, w, w_stride, from, x_stride, k, to, out_stride, next);
-    } else if (tile < TILE_W) {
-      next += tile * w_stride;
-      dots_of<TILE_W, 1>(some, w, w_stride, from, x_stride, k, to, out_stride, next);
-    } else {
-      dots_of<TILE_W, 0>(some, w, w_stride, from, x_stride, k, to, out_stride, next);
+  vec kept[(ROWS + 2) / 3][TILE_W * 3];
+  const long tiles = (rows + 2) / 3, whole = k / LANES * LANES;
+  const long stretch_size = tiles == 1 ? std::max<long>(whole, 1) : STRETCH;
+  for (long from = 0; from == 0 || from < whole; from += stretch_size) {
+    const long to = std::min(whole, from + stretch_size);
+    for (long tile = 0, row = 0; tile < tiles; tile++) {
+      const long some = (rows - row + tiles - tile - 1) / (tiles - tile);
+      const float* mine = x + row * x_stride;
+      float* target = out + row * out_stride;
+      const long first = TILE_W * tile / tiles, fetched = TILE_W * (tile + 1) / tiles - first;
+      const T* next = w + (TILE_W + first) * w_stride;
+      vec* sums = kept[tile];
+      if (fetched == 0)
+        stretch_of<0>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+      else if (fetched == 1)
+        stretch_of<1>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+      else if (fetched == 2)
+        stretch_of<2>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+      else if (fetched <= 4)
+        stretch_of<4>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+      else
+        stretch_of<8>(some, sums, w, w_stride, mine, x_stride, from, to, k, target, out_stride, next);
+      row += some;
     }
-    row += some;
   }
 }
 
@@ -115,7 +161,7 @@ static inline void linear_part(const Linear& linear, long begin, long end, const
 // Pieces of a product: some outputs for some rows. Rows of input that fit a core's cache, weights enough to be worth
 // the taking.
 struct Pieces {
-  static constexpr long ROWS = 96, BYTES = 96 << 10;
+  static constexpr long BYTES = 96 << 10;
 
   Pieces(const Linear& linear, long rows) : outs(linear.out), rows(rows) {
     const long row_bytes = linear.in * (linear.type == FLOAT32 ? 4 : linear.type == BFLOAT16 ? 2 : 1);

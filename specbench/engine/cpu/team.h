@@ -20,27 +20,45 @@ static inline void relax() {
 
 class Team {
  public:
-  explicit Team(long parts) : parts_(parts) {}
+  Team(long parts, int threads) : threads_(threads), taken_(parts * threads), done_(parts) {}
 
   // Called by every thread for the same parts in the same order: does pieces of one, and returns when all are done.
+  // A thread has a stretch of pieces, so that what it fetches ahead is its own; then it helps the others with theirs.
   template <class Do>
-  void share(long part, long pieces, Do piece) {
-    Part& mine = parts_[part];
-    for (long at = mine.taken.fetch_add(1); at < pieces; at = mine.taken.fetch_add(1)) {
-      piece(at);
-      mine.done.fetch_add(1, std::memory_order_release);
+  void share(int thread, long part, long pieces, Do piece) {
+    std::atomic<long>& done = done_[part].count;
+    for (int i = 0; i < threads_; i++) {
+      const int whose = (thread + i) % threads_;
+      const long begin = pieces * whose / threads_, end = pieces * (whose + 1) / threads_;
+      std::atomic<long>& taken = taken_[part * threads_ + whose].count;
+      if (i && begin + taken.load(std::memory_order_relaxed) >= end) continue;
+      for (long at = begin + taken.fetch_add(1); at < end; at = begin + taken.fetch_add(1)) {
+        piece(at);
+        done.fetch_add(1, std::memory_order_release);
+      }
     }
-    for (int spins = 0; mine.done.load(std::memory_order_acquire) < pieces; spins++) {
+    for (int spins = 0; done.load(std::memory_order_acquire) < pieces; spins++) {
       if (spins < SPINS) relax();
       else sched_yield();
     }
   }
 
  private:
-  struct Part {
-    alignas(64) std::atomic<long> taken{0};
-    alignas(64) std::atomic<long> done{0};
+  struct alignas(64) Counter {
+    std::atomic<long> count{0};
   };
   static constexpr int SPINS = 2000;  // some ten microseconds, longer than a piece takes
-  std::vector<Part> parts_;
+  const int threads_;
+  std::vector<Counter> taken_, done_;
+};
+
+// A thread of a team.
+struct Seat {
+  Team& team;
+  int thread;
+
+  template <class Do>
+  void share(long part, long pieces, Do piece) const {
+    team.share(thread, part, pieces, piece);
+  }
 };

@@ -108,17 +108,77 @@ static inline float fused(float a, float b, float c) {
 #endif
 }
 
+// Keeps a compiler from loading a number again for each use, of which a core does too few at a time.
+static inline void in_register(vec& value) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(value));
+#elif defined(__AVX__)
+  asm("" : "+x"(value));
+#else
+  (void)value;
+#endif
+}
+
 static inline vec splat(float value) { return vec{} + value; }
 
 // The sum of all lanes: the upper half onto the lower one, again and again.
-static inline float hsum(vec value) {
-  float lane[LANES];
-  store(lane, value);
-#pragma GCC unroll 8
-  for (int width = LANES / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; i++) lane[i] += lane[i + width];
-  return lane[0];
+template <int N>
+struct Lanes {
+  typedef float type __attribute__((vector_size(N * 4)));
+
+  static inline float sum(type value) {
+    typename Lanes<N / 2>::type half[2];
+    std::memcpy(half, &value, sizeof value);
+    return Lanes<N / 2>::sum(half[0] + half[1]);
+  }
+};
+
+template <>
+struct Lanes<1> {
+  typedef float type;
+
+  static inline float sum(float value) { return value; }
+};
+
+static inline float hsum(vec value) { return Lanes<LANES>::sum(value); }
+
+// The same of N vectors: where they are as many as half a register has lanes, by folding two at a time, which is the
+// same additions in fewer instructions.
+template <int N>
+static inline void hsums(const vec* values, float* sums) {
+  for (int i = 0; i < N; i++) sums[i] = hsum(values[i]);
 }
+
+#if defined(__AVX512F__)
+template <>
+inline void hsums<8>(const vec* v, float* sums) {
+  __m512 pair[4], four[2];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    const __m512 a = (__m512)v[2 * i], b = (__m512)v[2 * i + 1];
+    pair[i] = _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xEE);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; i++)
+    four[i] = _mm512_shuffle_f32x4(pair[2 * i], pair[2 * i + 1], 0x88) +
+              _mm512_shuffle_f32x4(pair[2 * i], pair[2 * i + 1], 0xDD);
+  const __m512d low = (__m512d)four[0], high = (__m512d)four[1];
+  const __m512 eight = (__m512)_mm512_unpacklo_pd(low, high) + (__m512)_mm512_unpackhi_pd(low, high);
+  const __m512 sum = eight + _mm512_permute_ps(eight, 0xB1);
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+  _mm256_storeu_ps(sums, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, sum)));
+}
+#elif defined(__AVX2__)
+template <>
+inline void hsums<4>(const vec* v, float* sums) {
+  const __m256 a = (__m256)v[0], b = (__m256)v[1], c = (__m256)v[2], d = (__m256)v[3];
+  const __m256d low = (__m256d)(_mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31));
+  const __m256d high = (__m256d)(_mm256_permute2f128_ps(c, d, 0x20) + _mm256_permute2f128_ps(c, d, 0x31));
+  const __m256 four = (__m256)_mm256_unpacklo_pd(low, high) + (__m256)_mm256_unpackhi_pd(low, high);
+  const __m256 sum = four + _mm256_permute_ps(four, 0xB1);
+  sums[0] = sum[0], sums[1] = sum[4], sums[2] = sum[2], sums[3] = sum[6];
+}
+#endif
 
 // e^x to two units in the last place; 0 below -87, and x is never above 88 here (Cody and Waite's reduction, and the
 // polynomial of Cephes' expf).

@@ -1,0 +1,9 @@
+"""Source: the C++ of this folder, and how it is compiled. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specbench.common.native import Native
+
+SOURCE = Native(Path(__file__).with_name("layer.cpp"), ("-fopenmp", "-ffp-contract=fast"))
