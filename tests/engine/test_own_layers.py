@@ -161,9 +161,14 @@ def no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 
 @pytest.mark.usefixtures("no_library")
 def test_a_compiler_that_fails_ends_in_the_path_without_it_and_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[int] = []
+    tries: list[str] = []
     compile_ = Native._compile
-    monkeypatch.setattr(Native, "_compile", lambda *args: [tries.append(1), compile_(*args)])
+
+    def counted(self: Native, compiler: str, to: Path) -> None:
+        tries.append(compiler)
+        compile_(self, compiler, to)
+
+    monkeypatch.setattr(Native, "_compile", counted)
     for _ in range(2):
         with attached(supported("llama"), capacity=32, max_rows=4) as engine:
             assert engine.code.linears == "onednn"
