@@ -131,7 +131,7 @@ class Native:
 def _run(step: list[str]) -> tuple[int, str]:
     """Runs a step of a build; returns its exit status and what it complained of.
 
-    A compiler is several processes. They are a group of their own, so that all of them end with a step that is given up.
+    A compiler is several processes. They are a group of their own, so that all end with a step that is given up.
     """
     english = {**os.environ, "LC_ALL": "C"}  # errors are told from warnings by that word
     with subprocess.Popen(
