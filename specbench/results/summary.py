@@ -76,7 +76,7 @@ def summarise(
                 metrics={name: _accuracy(answers, marks) for name, marks in (metrics or {}).items()},
                 groups=groups(baseline, mine, shared),
                 lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
-                **_where_known(bandwidth_share=share),
+                bandwidth_share=share,
             )
         )
     expected = (config.task.requests or config.task.prompts) * config.repeats
@@ -90,11 +90,6 @@ def summarise(
         rows=rows,
         **said,
     )
-
-
-def _where_known(**figures: float | None) -> dict[str, Any]:
-    """Those that there are: a field that is not given is not written either, as in runs from before there was one."""
-    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:
