@@ -64,7 +64,7 @@ class Native:
             raise EnvironmentRefused(f"no C++ compiler was found{f': CXX is {one_line(asked)}' if asked else ''}")
         place = self._built(compiler)
         if place is None:
-            say(f"building {self._source.stem} for this CPU with {Path(compiler).name}, once; some ten seconds")
+            say(f"building {self._source.stem} for this CPU with {Path(compiler).name}, once; some ten seconds …")
             place = self._build(compiler)
         try:
             return ctypes.CDLL(str(place))

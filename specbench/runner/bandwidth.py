@@ -107,7 +107,7 @@ class Beside:
         threads = torch.get_num_threads()
         try:
             if self._probe is None:
-                self._probe = self._opened(self._say.phase)
+                self._probe = self._opened(lambda line: self._say.phase(line.removesuffix(" …")))
             speed = self._probe.read(threads)
         except SpecbenchError as error:
             self.close()

@@ -80,7 +80,7 @@ def test_it_is_built_once_and_says_so_before(source: Path, cache: Path) -> None:
     assert not mine.built
     assert mine.load(lines.append).said() == 7
     assert REAL is not None
-    assert lines == [f"building seven for this CPU with {Path(REAL).name}, once; some ten seconds"]
+    assert lines == [f"building seven for this CPU with {Path(REAL).name}, once; some ten seconds …"]
     assert mine.built
     assert Native(source).load(lines.append).said() == 7
     assert len(lines) == 1

@@ -92,14 +92,14 @@ class World(execution.Silent):
 def decoded(world: World, folder: RunFolder, before: bool = False, reads: bool = True) -> list[RequestRecord]:
     """A run that reads memory."""
     made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, world, before]
-    if not reads:
-        return execution._decode(*made)
-    reader = Beside(FORWARDS, folder, world, world.opened, lambda: world.clock.now / S)
-    try:
-        return execution._decode(*made, reader)
-    finally:
+    if reads:
+        reader = Beside(FORWARDS, folder, world, world.opened, lambda: world.clock.now / S)
+        made.append(reader)
+    found: list[RequestRecord] = execution._decode(*made)
+    if reads:
         reader.close()
         assert not world.open
+    return found
 
 
 @pytest.fixture
