@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import time
 from pathlib import Path
 
 import forked
@@ -86,7 +87,10 @@ def test_where_threads_cannot_be_had_it_is_refused_and_those_that_there_are_end(
             resource.setrlimit(resource.RLIMIT_AS, (room, room))
             with pytest.raises(EnvironmentRefused, match="no 200 threads for a bandwidth probe"):
                 probe.read(200, readings=1)
-            return len(list(Path("/proc/self/task").iterdir())) - 1
+            end = time.monotonic() + 10  # one that has been waited for is there a moment longer
+            while (left := len(list(Path("/proc/self/task").iterdir())) - 1) and time.monotonic() < end:
+                time.sleep(0.01)
+            return left
 
     child = forked.call(tmp_path, short_of_threads).wait(20)
     assert child.code == 0, child.err
