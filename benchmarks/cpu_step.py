@@ -1,9 +1,10 @@
 """The time of one engine step by its rows, over the memory-bandwidth floor, as it is and compiled.
 
-A step has to read every weight once, so the floor is the time of a sum over as many bytes. It is measured in every
-round beside the steps, because a machine's bandwidth is its neighbours' too; the figures are medians of ratios within a
-round. `linears` is the model's linear layers alone, as the engine runs them without compilation; what a step takes
-beyond them (`outside`, as a share of the step) is attention, cache, norms, rotary embedding and Python.
+A step has to read every weight once, so the floor is the time of reading as many bytes, by specbench's probe, which
+needs a C++ compiler. It is measured in every round beside the steps, because a machine's bandwidth is its neighbours'
+too; the figures are medians of ratios within a round. `linears` is the model's linear layers alone, as the engine runs
+them without compilation; what a step takes beyond them (`outside`, as a share of the step) is attention, cache, norms,
+rotary embedding and Python.
 
     python benchmarks/cpu_step.py [--rows 1,2,4,8,16,32,64] [--rounds 15] [--context 200] [--threads 2] [--no-compile]
 """
@@ -24,6 +25,7 @@ from torch import nn
 
 from specbench.decoding import TokenTree
 from specbench.engine import Engine
+from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.models import load
 
 
@@ -75,7 +77,6 @@ def linears_alone(engine: Engine, rows: int) -> float:
 def measure(name: str, rows: list[int], rounds: int, context: int, compiled: bool) -> dict[str, Any]:
     """Ratios of every row count; ``start_s`` is what the first steps of each kind took, compilation included."""
     loaded = load(name, dtype="float32")
-    weights = torch.ones(loaded.spec.weight_bytes // 4)
     arms: dict[str, Steps] = {}
     start: dict[str, float] = {}
     for arm in ("step", "compiled") if compiled else ("step",):
@@ -86,13 +87,14 @@ def measure(name: str, rows: list[int], rounds: int, context: int, compiled: boo
         start[arm] = time.perf_counter() - began
     ratios: dict[tuple[str, int], list[float]] = defaultdict(list)
     floors = []
-    for _ in range(rounds):
-        for count in rows:
-            floors.append(_seconds(weights.sum))
-            times = {arm: steps(count) for arm, steps in arms.items()}
-            times["linears"] = linears_alone(arms["step"].engine, count)
-            for arm, seconds in times.items():
-                ratios[arm, count].append(seconds / floors[-1])
+    with BandwidthProbe() as probe:
+        for _ in range(rounds):
+            for count in rows:
+                floors.append(loaded.spec.weight_bytes / probe.read(torch.get_num_threads(), readings=1))
+                times = {arm: steps(count) for arm, steps in arms.items()}
+                times["linears"] = linears_alone(arms["step"].engine, count)
+                for arm, seconds in times.items():
+                    ratios[arm, count].append(seconds / floors[-1])
     over = {key: median(found) for key, found in ratios.items()}
     table = []
     for count in rows:

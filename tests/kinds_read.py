@@ -362,6 +362,10 @@ KINDS: dict[str, Kind] = {
         "summary.json", "json", of_a_run(run_files.SUMMARY, 1),
         run_files.beside(run_files.summary, run_files.RUN, schema=1),
     ),
+    "bandwidth": Kind(
+        run_files.BANDWIDTH, "json", run_files.memory,
+        run_files.beside(run_files.bandwidth, run_files.RUN, run_files.REQUESTS),
+    ),
     "verdicts": Kind(VERDICTS, "lines", of_a_run(VERDICTS), lambda path: read_scores(path.parent)),
     "judgments": Kind(
         JUDGMENTS, "lines", of_a_run(JUDGMENTS), run_files.beside(run_files.judged, run_files.RUN)

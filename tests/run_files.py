@@ -22,6 +22,7 @@ from specbench.report.terminal.generation import Generation
 from specbench.report.terminal.projection import projection_table
 from specbench.report.terminal.run import headline
 from specbench.report.terminal.sweep import sweep_table
+from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
 from specbench.results.comparison import compare, read_sides
 from specbench.results.folder import RunFolder
 from specbench.results.frame import load, load_methods
@@ -34,10 +35,19 @@ from specbench.sweeps.executors import Here
 
 RUN, REQUESTS, SUMMARY, PROJECTION = "run.json", "requests.jsonl", "summary.json", "projection-b200.json"
 
+#: What a run on a CPU has besides, and one of a GPU has not.
+BANDWIDTH = "bandwidth.json"
+
 #: In the order in which a folder's files follow each other in one text; the last one has the lines that are left.
 OF_A_RUN = (RUN, SUMMARY, PROJECTION, JUDGMENTS, VERDICTS, REQUESTS)
 OF_A_SWEEP = ("sweep.json", f"c1/{RUN}", f"c1/{SUMMARY}", f"c1/{REQUESTS}")
 
+_FORWARD = ForwardBytes(contexts=[0, 60, 100], nbytes=[1e9, 1.1e9, 1.1e9])
+_MEMORY = Bandwidth(
+    forwards={"ar": _FORWARD, "jf": _FORWARD},
+    readings=[Reading(segment=at, threads=2, bytes_per_s=2e10 + at) for at in range(2)],
+    refused="no C++ compiler was found",
+)
 _BAND = {"value": 2.0, "low": 1.5, "high": 2.5}
 _GPU = GpuTrace(
     sm_clock_mhz=1400, memory_clock_mhz=1500, temperature_c=60, energy_j=3.5, power_w=250.0, throttled=["power cap"]
@@ -58,6 +68,7 @@ def a_run(schema: int = 2) -> dict[str, bytes]:
         path = reported.folder(
             Path(out), reported.config(["jf"], 2), records, lossless={"jf": reported.LOSSY}, right=lambda r: True,
             metrics=["strict"], engine={"attention": "triton", "graphs": 2, "capture_s": 1.5, "capture_bytes": 1 << 20},
+            change=_with_memory,
         )  # fmt: skip
         judge = JudgeSpec(id="j", kind="endpoint", endpoint="x:1")
         judgment = Judgment(
@@ -73,6 +84,17 @@ def a_run(schema: int = 2) -> dict[str, bytes]:
         if schema == 1:
             older_runs.make_schema_1(path)
         return {name: (path / name).read_bytes() for name in OF_A_RUN}
+
+
+def _with_memory(summary: dict[str, Any]) -> None:
+    summary["bandwidth"] = _MEMORY.figures().written()
+    for row in summary["rows"]:
+        row["bandwidth_share"] = 0.5
+
+
+def memory() -> bytes:
+    """What such a run would have read of memory."""
+    return json.dumps(_MEMORY.written()).encode()
 
 
 @cache
@@ -147,6 +169,13 @@ def summary(folder: RunFolder) -> None:
 def judged(folder: RunFolder) -> None:
     """The ratings of all judges."""
     scores(read_judgments(folder.path), ["ar", "jf"])
+
+
+def bandwidth(folder: RunFolder) -> None:
+    """What was read of memory, and the figures of an unfinished run that has it."""
+    folder.bandwidth()
+    read = read_run(folder.path)
+    _shown(headline(read.run, read.summary))
 
 
 def projected(folder: RunFolder) -> None:

@@ -3,18 +3,22 @@
 A wheel would have to hold a build for every kind of CPU. The builds lie under ``$XDG_CACHE_HOME/specbench/native``
 (``~/.cache/specbench/native``), named by what they depend on: source, compiler, options and the CPU's instructions. So
 they can be deleted at any time and are never out of date. A build appears under its name when it is finished, and not
-before: one that was killed, or two at once, leave nothing that is broken.
+before: one that was killed, or two at once, leave nothing that is broken. What a killed one has left beside it, a later
+one clears away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -23,6 +27,8 @@ from specbench.common.errors import EnvironmentRefused, one_line
 
 _OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 _LIMIT = 120  # seconds of a build; it takes about ten
+_DRAFTS = ".building-"  # what folders of builds that are not finished begin with
+_ABANDONED = 3600  # seconds after which such a folder is nobody's: far longer than a build may take
 
 
 class Native:
@@ -41,7 +47,7 @@ class Native:
     def built(self) -> bool:
         """Whether it can be loaded without waiting for a compiler."""
         compiler = _compiler()
-        return compiler is not None and _whole(self._place(compiler))
+        return compiler is not None and self._built(compiler) is not None
 
     def load(self, say: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
         """Loads the library, which is built first where it has not been.
@@ -54,33 +60,41 @@ class Native:
         """
         compiler = _compiler()
         if compiler is None:
-            raise EnvironmentRefused("no C++ compiler was found")
-        place = self._place(compiler)
-        if not _whole(place):
+            asked = os.environ.get("CXX")
+            raise EnvironmentRefused(f"no C++ compiler was found{f': CXX is {one_line(asked)}' if asked else ''}")
+        place = self._built(compiler)
+        if place is None:
             say(f"building {self._source.stem} for this CPU with {Path(compiler).name}, once; some ten seconds …")
-            place = self._build(compiler, place)
+            place = self._build(compiler)
         try:
             return ctypes.CDLL(str(place))
         except OSError as error:
             raise EnvironmentRefused(f"what {compiler} built does not load: {one_line(str(error))}") from error
 
-    def _place(self, compiler: str) -> Path:
-        """Where the build is, or would be."""
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    def _built(self, compiler: str) -> Path | None:
+        """Where a finished build lies; None where there is none."""
+        name = self._name(compiler)
+        for folder in [_cache(), *([_own_folder()] if _kept else [])]:
+            if folder is not None and _whole(folder / name):
+                return folder / name
+        return None
+
+    def _name(self, compiler: str) -> str:
+        """That of the build: another one for all that could make another library."""
         digest = hashlib.sha256()
         for part in (*self._options, _version(compiler), _instructions()):
             digest.update(part.encode() + b"\0")
         for file in [*sorted(self._source.parent.glob("*.h")), self._source]:
             digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-        return root / "specbench" / "native" / f"{self._source.stem}-{digest.hexdigest()[:24]}.so"
+        return f"{self._source.stem}-{digest.hexdigest()[:24]}.so"
 
-    def _build(self, compiler: str, place: Path) -> Path:
+    def _build(self, compiler: str) -> Path:
         """Builds; returns where it lies, which is a folder of this process's own where the cache takes no files."""
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=".building-", dir=place.parent))
-        except OSError:
-            place, folder = _own_folder() / place.name, _own_folder()
+            keep, folder = _draft_folder()
+        except OSError as error:
+            raise EnvironmentRefused(f"there is no place to build in: {one_line(str(error))}") from error
+        place = keep / self._name(compiler)
         draft = folder / f"{place.name}.draft"
         try:
             self._compile(compiler, draft)
@@ -92,8 +106,7 @@ class Native:
         except OSError as error:
             raise EnvironmentRefused(f"the library cannot be kept: {one_line(str(error))}") from error
         finally:
-            if folder != _own_folder():
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         return place
 
     def _compile(self, compiler: str, to: Path) -> None:
@@ -105,14 +118,39 @@ class Native:
         )
         for step in steps:
             try:
-                done = subprocess.run(step, capture_output=True, text=True, timeout=_LIMIT, errors="replace")
+                code, said = _run(step)
             except subprocess.TimeoutExpired:
                 raise EnvironmentRefused(f"{compiler} did not end within {_LIMIT} s") from None
             except OSError as error:
                 raise EnvironmentRefused(f"{compiler} does not run: {one_line(str(error))}") from error
-            if done.returncode:
-                lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or [done.stderr]
-                raise EnvironmentRefused(f"{compiler} fails: {one_line(lines[0], 160) or done.returncode}")
+            if code:
+                lines = [line for line in said.splitlines() if "error" in line.lower()] or [said]
+                raise EnvironmentRefused(f"{compiler} fails: {one_line(lines[0], 160) or code}")
+
+
+def _run(step: list[str]) -> tuple[int, str]:
+    """Runs a step of a build; returns its exit status and what it complained of.
+
+    A compiler is several processes. They are a group of their own, so that all end with a step that is given up.
+    """
+    english = {**os.environ, "LC_ALL": "C"}  # errors are told from warnings by that word
+    with subprocess.Popen(
+        step,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=english,
+        start_new_session=True,
+    ) as process:
+        try:
+            _, said = process.communicate(timeout=_LIMIT)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, said
 
 
 def _compiler() -> str | None:
@@ -144,6 +182,39 @@ def _instructions() -> str:
     kinds = ("flags", "Features", "model", "model name", "CPU part", "cpu family")
     chosen = {line for line in lines if line.split(":")[0].strip() in kinds}
     return "\n".join([platform.machine(), platform.processor(), *sorted(chosen)])
+
+
+def _cache() -> Path | None:
+    """The folder of all builds; None where this process has neither a home nor is told of a cache."""
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user whom the machine does not know
+        return None
+    return root / "specbench" / "native"
+
+
+def _draft_folder() -> tuple[Path, Path]:
+    """Where a build is to be kept, and a new folder on the same file system to make it in.
+
+    Raises:
+        OSError: there is no place for temporary files either.
+    """
+    keep = _cache()
+    if keep is not None:
+        with contextlib.suppress(OSError):
+            keep.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=_DRAFTS, dir=keep))
+            _clear(keep)
+            return keep, folder
+    return _own_folder(), Path(tempfile.mkdtemp(prefix=_DRAFTS, dir=_own_folder()))
+
+
+def _clear(keep: Path) -> None:
+    """Removes what killed builds have left."""
+    for folder in keep.glob(f"{_DRAFTS}*"):
+        with contextlib.suppress(OSError):  # another process was first
+            if time.time() - folder.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache

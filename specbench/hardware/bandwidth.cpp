@@ -39,7 +39,13 @@ double seconds(const wide* buffer, long count, int threads) {
     const long from = count * thread / threads, to = count * (thread + 1) / threads;
     kept.store(sum(buffer + from, to - from));
   };
-  for (int thread = 1; thread < threads; thread++) others.emplace_back(work, thread);
+  try {
+    for (int thread = 1; thread < threads; thread++) others.emplace_back(work, thread);
+  } catch (...) {  // those that there are wait for the others, and have to end before they can be let go
+    ready.fetch_add(threads);
+    for (std::thread& other : others) other.join();
+    throw;
+  }
   work(0);
   for (std::thread& other : others) other.join();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();

@@ -14,10 +14,12 @@ from types import TracebackType
 
 from specbench.common import EnvironmentRefused
 from specbench.common.native import Native
+from specbench.hardware.environment import free_ram_bytes
 
 #: Bytes that are read at a time: more than any cache holds.
 PROBED = 512 << 20
 _READINGS = 5
+_SPARE = 2  # so many times the buffer has to be free: what is being measured shall not be short of memory for it
 
 _SOURCE = Native(Path(__file__).with_suffix(".cpp"), ("-pthread",))
 
@@ -35,6 +37,10 @@ class BandwidthProbe:
 
     def __init__(self, nbytes: int = PROBED, say: Callable[[str], None] = lambda line: None) -> None:
         library = _SOURCE.load(say)
+        free = free_ram_bytes()
+        # Asked beforehand: Linux gives memory that it has not, and ends whoever writes to it.
+        if free is not None and free < _SPARE * nbytes:
+            raise EnvironmentRefused(f"no memory for a bandwidth probe of {nbytes >> 20} MiB")
         library.probe_open.restype = ctypes.c_void_p
         library.probe_open.argtypes = [ctypes.c_long]
         library.probe_close.argtypes = [ctypes.c_void_p]
@@ -46,9 +52,18 @@ class BandwidthProbe:
             raise EnvironmentRefused(f"no memory for a bandwidth probe of {nbytes >> 20} MiB")
 
     def read(self, threads: int, readings: int = _READINGS) -> float:
-        """Bytes per second with so many threads: the median of some readings."""
+        """Bytes per second with so many threads: the median of some readings.
+
+        Raises:
+            EnvironmentRefused: the threads cannot be had.
+        """
         assert self._buffer is not None, "the probe is closed"
-        return median(self._library.probe_read(self._buffer, self._bytes, threads) for _ in range(readings))
+        if threads < 1:
+            raise ValueError(f"memory is read by one thread at least, not by {threads}")
+        found: list[float] = [self._library.probe_read(self._buffer, self._bytes, threads) for _ in range(readings)]
+        if not all(found):
+            raise EnvironmentRefused(f"no {threads} threads for a bandwidth probe")
+        return median(found)
 
     def close(self) -> None:
         """Gives the memory back."""

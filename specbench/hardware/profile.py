@@ -57,7 +57,7 @@ class MeasuredCeilings(Record):
     """What a device did at best, by plain operations far larger than any cache: medians."""
 
     copy_bytes_per_s: float = Field(description="read and written by a copy")
-    read_bytes_per_s: float = Field(description="read by a sum")
+    read_bytes_per_s: float = Field(description="read by a probe, or by a sum on a GPU and where there is no probe")
     flops_per_s: float = Field(description="by a square matrix product in the model's dtype")
     buffer_bytes: int
     matmul_size: int

@@ -1,26 +1,37 @@
-"""What a device does at best: bytes moved and FLOPs done per second by plain operations far larger than any cache."""
+"""What a device does at best: bytes moved and FLOPs done per second by plain operations far larger than any cache.
+
+A CPU's memory is read by the probe that runs read it by, where that can be had; else by a sum, as a GPU's is.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
 
+from specbench.common import EnvironmentRefused
 from specbench.engine import settle
 from specbench.engine.products import Kind, Linears
+from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.hardware.profile import MeasuredCeilings
 
 _REPEATS, _LEAST = 15, 3
+_CPU_BYTES = 256 << 20
 
 
 def measure_ceilings(
-    device: torch.device, dtype: torch.dtype, linears: Kind = "torch", seconds: float = 10.0
+    device: torch.device,
+    dtype: torch.dtype,
+    linears: Kind = "torch",
+    seconds: float = 10.0,
+    say: Callable[[str], None] = lambda line: None,
 ) -> MeasuredCeilings:
-    """Bandwidth by a copy and by a sum, arithmetic by a square matrix product; medians of interleaved repeats.
+    """Bandwidth by a copy and by reading, arithmetic by a square matrix product; medians of interleaved repeats.
 
     The product runs through torch and through oneDNN where the model's weights could; the faster one counts.
 
@@ -29,11 +40,28 @@ def measure_ceilings(
         dtype: of the matrix product. Bandwidth is measured on float32, whose sum costs no conversion.
         linears: from :func:`~specbench.engine.products.kind_for`.
         seconds: after so many, three repeats are enough.
+        say: takes a line where something has to be built first.
     """
+    with ExitStack() as stack:
+        return _measured(device, dtype, linears, seconds, _opened(device, stack, say))
+
+
+def _opened(device: torch.device, stack: ExitStack, say: Callable[[str], None]) -> BandwidthProbe | None:
+    if device.type != "cpu":
+        return None
+    try:
+        return stack.enter_context(BandwidthProbe(_CPU_BYTES, say))
+    except EnvironmentRefused:
+        return None
+
+
+def _measured(
+    device: torch.device, dtype: torch.dtype, linears: Kind, seconds: float, probe: BandwidthProbe | None
+) -> MeasuredCeilings:
     if device.type == "cuda":
         nbytes, size = min(4 << 30, torch.cuda.mem_get_info(device)[0] // 4), 8192
     else:
-        nbytes, size = 256 << 20, 2048
+        nbytes, size = _CPU_BYTES, 2048
     # Noise: a device draws less power on zeros, and clocks by power.
     source = torch.randn(1 << 20, device=device).repeat(max(1, nbytes >> 22))
     target = torch.empty_like(source)
@@ -44,7 +72,11 @@ def measure_ceilings(
         packed = Linears(nn.Sequential(layer), linears)
         packed.attach()
         products[linears] = lambda: layer(x)
-    work: dict[str, Callable[[], Any]] = {"copy": lambda: target.copy_(source), "read": source.sum, **products}
+
+    def read() -> Any:
+        return source.sum() if probe is None else probe.read(torch.get_num_threads(), readings=1)
+
+    work: dict[str, Callable[[], Any]] = {"copy": lambda: target.copy_(source), "read": read, **products}
     taken: dict[str, list[float]] = {name: [] for name in work}
     began = time.perf_counter()
     with torch.inference_mode():

@@ -2,7 +2,8 @@
 
 ``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment the folder has its name), ``requests.jsonl``
 (one line per request, on disk before the next request starts), where steps are captured ``steps.json`` (what their rows
-are padded to), and at the end ``summary.json``, then ``DONE``.
+are padded to), on a CPU ``bandwidth.json`` (what memory gave, on disk as it is read), and at the end ``summary.json``,
+then ``DONE``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from specbench.common.files import (
     write_atomic,
     write_json_atomic,
 )
-from specbench.common.reading import damaged, in_64_bits, read_json_object, schema_version
+from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object, schema_version
+from specbench.results.bandwidth import Bandwidth
 from specbench.results.request_log import RequestLog, complete_lines, read_requests
 from specbench.results.run_file import REPEAT, RUN, read_run_file
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
@@ -33,6 +35,7 @@ from specbench.results.summary_schema import RunSummary
 from specbench.results.versions import assert_of_today, line_of, record_of, summary_json, summary_of
 
 _LOCK, _REQUESTS, _STEPS, _SUMMARY, _DONE = ".lock", "requests.jsonl", "steps.json", "summary.json", "DONE"
+_BANDWIDTH = "bandwidth.json"
 _AGAIN = "run it again"
 
 
@@ -310,6 +313,27 @@ class RunFolder:
         """
         self._assert_goes_on()
         write_json_atomic(self.path / _STEPS, {"engines": [list(steps) for steps in engines]})
+
+    def bandwidth(self) -> Bandwidth | None:
+        """What was read of memory so far; None where it was not to be read.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        path = self.path / _BANDWIDTH
+        if not os.path.lexists(path):
+            return None
+        todo = "delete it to do without its figures"
+        return fitted(Bandwidth, read_json_object(path, todo), path, todo)
+
+    def keep_bandwidth(self, found: Bandwidth) -> None:
+        """Writes :meth:`bandwidth`.
+
+        Raises:
+            EnvironmentRefused: the disk is full.
+        """
+        self._assert_goes_on()
+        write_json_atomic(self.path / _BANDWIDTH, found.written())
 
     def finish(self, summary: RunSummary) -> None:
         """Writes ``summary.json``, then ``DONE``, and closes the folder.

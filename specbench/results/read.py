@@ -116,7 +116,7 @@ def summary_so_far(
         UsageError: its requests have none, as where a sum of them is infinite.
     """
     try:
-        return summarise(config, records, verdicts or None, metrics=metrics)
+        return summarise(config, records, verdicts or None, metrics=metrics, bandwidth=folder.bandwidth())
     except ValidationError as error:
         raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
 

@@ -6,6 +6,7 @@
   is noise, and has to be: an interval that leaves out 1 is a fault of the machine or of the harness.
 * ``over_base``: the same against plain decoding of the model that a fine-tuned one was made from.
 * ``accuracy_difference``: right answers of the method less AR's, on the same prompts.
+* ``bandwidth_share``: see :mod:`specbench.results.bandwidth`.
 
 The other definitions are those of :mod:`specbench.results.figures`.
 """
@@ -16,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from specbench.results.bandwidth import Bandwidth
 from specbench.results.figures import method_figures
 from specbench.results.grades import rates
 from specbench.results.over_ar import BOOTSTRAP_SEED, Key, ends, gained, groups, over_ar, over_base
@@ -31,6 +33,7 @@ def summarise(
     lossless: Mapping[str, Mapping[str, Any] | Lossless] | None = None,
     metrics: Mapping[str, Mapping[str, bool]] | None = None,
     engine: Mapping[str, Any] | None = None,
+    bandwidth: Bandwidth | None = None,
 ) -> RunSummary:
     """The content of ``summary.json``.
 
@@ -41,6 +44,7 @@ def summarise(
         lossless: method label -> verdict counts, see :mod:`specbench.runner.lossless`.
         metrics: further metrics, name -> request id -> right or wrong.
         engine: what the engine reported of its kernels; kept as it is.
+        bandwidth: what was read of memory; None where it was not to be read.
 
     Returns:
         One row per method, AR first. Figures that do not exist are None.
@@ -56,6 +60,7 @@ def summarise(
         answers, twin = list(mine.values()), _twin(config.methods, spec)
         again = over_ar(by_method.get(twin, {}), mine, shared).speedup if twin else None
         tally = (lossless or {}).get(spec.label)
+        share = bandwidth.share(spec.label, answers, shared=shared) if bandwidth else None
         rows.append(
             MethodSummary(
                 method=spec.label,
@@ -71,10 +76,13 @@ def summarise(
                 metrics={name: _accuracy(answers, marks) for name, marks in (metrics or {}).items()},
                 groups=groups(baseline, mine, shared),
                 lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
+                bandwidth_share=share,
             )
         )
     expected = (config.task.requests or config.task.prompts) * config.repeats
     said: dict[str, Any] = {"engine": dict(engine)} if engine else {}
+    if bandwidth is not None:
+        said["bandwidth"] = bandwidth.figures()
     return RunSummary(
         complete=all(row.requests == expected for row in rows),
         interval=INTERVAL,

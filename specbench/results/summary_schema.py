@@ -231,11 +231,36 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     metrics: dict[str, Accuracy | None] = Field(default_factory=dict, json_schema_extra=named_columns("accuracy"))
     groups: dict[str, Group] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
     lossless: Lossless | None = None
+    bandwidth_share: float | None = Field(
+        default=None,
+        description="on a CPU: bytes that its target forwards had to read, weights and KV cache, over its decode "
+        "seconds, over the median bandwidth that a probe read during the run, as a fraction of 1. Drafting and all "
+        "other work are time in which nothing of this is read, so a method that drafts has a lower share; of a mixture "
+        "model the experts of one row count, though a tree reads more. None where memory was not read, and at "
+        "concurrency above 1",
+    )
 
     @property
     def baseline(self) -> bool:
         """Whether it is the AR twin of the others."""
         return self.method == BASELINE
+
+
+class BandwidthFigures(_Part):
+    """What memory gave while a run on a CPU was measured, in readings before, between and behind its segments.
+
+    Attributes:
+        bytes_per_s: the median reading; None where there is none.
+        threads: with which it was read, those of the steps.
+        refused: why it could not be read.
+    """
+
+    bytes_per_s: float | None = None
+    low_bytes_per_s: float | None = None
+    high_bytes_per_s: float | None = None
+    readings: int = 0
+    threads: list[int] = Field(default_factory=list)
+    refused: str = ""
 
 
 class SweepFindings(_Part):
@@ -254,6 +279,7 @@ class RunSummary(_Part):
         interval: how intervals were made; None of a version that did not say it.
         rows: one per method, AR first.
         engine: what the engine reported of its kernels, as it is.
+        bandwidth: of the memory, on a CPU; None where nobody wanted to know.
         sweep: of a sweep's run only.
     """
 
@@ -262,4 +288,5 @@ class RunSummary(_Part):
     bootstrap_seed: int | None = None
     rows: list[MethodSummary] = Field(min_length=1)
     engine: dict[str, Any] = Field(default_factory=dict)
+    bandwidth: BandwidthFigures | None = None
     sweep: SweepFindings | None = None

@@ -13,6 +13,7 @@ from specbench.models import LoadedModel
 from specbench.results import RequestRecord, RunFolder, summarise
 from specbench.results.schema import BASE
 from specbench.results.verdicts import read_metrics
+from specbench.runner.bandwidth import Beside, beside
 from specbench.runner.config import config_of, open_folder
 from specbench.runner.order import Order
 from specbench.runner.prompts import Prepared
@@ -28,6 +29,7 @@ class Progress(Protocol):
     def done_already(self, folder: RunFolder) -> None: ...
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None: ...
     def phase(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
     def ready(self, engine: Mapping[str, Any]) -> None: ...
     def request(self, record: RequestRecord) -> None: ...
 
@@ -38,6 +40,7 @@ class Silent:
     def done_already(self, folder: RunFolder) -> None: ...
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None: ...
     def phase(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
     def ready(self, engine: Mapping[str, Any]) -> None: ...
     def request(self, record: RequestRecord) -> None: ...
 
@@ -77,7 +80,8 @@ def execute(
                 return folder
             if resumed and resolved.plan.threads is None:
                 as_before(folder.run)
-            records = _decode(resolved, sessions, prepared, folder, progress, resumed)
+            with beside(sessions, resolved.simulated, folder, progress) as bandwidth:
+                records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth)
             graded, verdicts = None, None
             if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
@@ -85,7 +89,8 @@ def execute(
                 if config.task.metric and not resolved.plan.no_score:
                     verdicts = score_in_child(folder.path, resolved.plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
-            folder.finish(summarise(config, records, verdicts, graded, metrics, sessions[0].report()))
+            engine, memory = sessions[0].report(), folder.bandwidth()
+            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory))
     return folder
 
 
@@ -96,6 +101,7 @@ def _decode(
     folder: RunFolder,
     progress: Progress,
     resumed: bool,
+    bandwidth: Beside | None = None,
 ) -> list[RequestRecord]:
     """All records of the run, those of a resumed folder first."""
     records = [record.untraced() for record in folder.records()]
@@ -112,11 +118,15 @@ def _decode(
             folder.keep_steps(measured)
         progress.ready(sessions[0].report())
     session_of_method = {method.label: session for session in sessions for method in session.methods}
-    first = 1 + max((record.segment for record in records), default=-1)
+    first = number = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
+        if bandwidth:
+            bandwidth.before(number)
         for record in session_of_method[method.label].decode(method, requests, number):
             folder.log.append(record.model_dump(mode="json"))
             records.append(record.untraced())
             order.add(record)
             progress.request(record)
+    if bandwidth:
+        bandwidth.behind(number)
     return records

@@ -55,6 +55,10 @@ class RunProgress:
         """What is being done besides requests."""
         self._say(text)
 
+    def note(self, text: str) -> None:
+        """What is worth knowing when all is done, too."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
     def ready(self, engine: Mapping[str, Any]) -> None:
         """Everything is warm; the engine says what it runs on."""
         if line := engine_line(engine):

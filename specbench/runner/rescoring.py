@@ -44,7 +44,8 @@ def rescore(
     read = read_run(folder.path)
     graded = {row.method: row.lossless for row in read.summary.rows if row.lossless}
     records = [record for record in read.records if chosen_by is None or record.prompt_id in chosen_by]
-    summary = summarise(read.config, records, verdicts, graded, read_metrics(folder.path), read.summary.engine)
+    metrics, read_of_memory = read_metrics(folder.path), folder.bandwidth()
+    summary = summarise(read.config, records, verdicts, graded, metrics, read.summary.engine, read_of_memory)
     if sweep is not None:
         summary = summary.model_copy(update={"complete": read.summary.complete, "sweep": sweep})
     if folder.finished:

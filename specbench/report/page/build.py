@@ -30,6 +30,7 @@ from specbench.report.page.document import (
 from specbench.report.page.headline import headline, settings, withheld
 from specbench.report.page.run import run_section
 from specbench.results import BASELINE
+from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.engine_line import engine_line
 from specbench.results.run_file import device_name, known
 from specbench.results.schema import BASE
@@ -103,6 +104,7 @@ def _run_facts(run: Run) -> dict[str, str]:
         "folder": run.folder,
         **_machine(run.run),
         "engine": engine_line(run.summary.engine) or f"attention: {config.attention}",
+        "memory bandwidth": bandwidth_line(run.summary) or DASH,
         "graphs, compile, linears": f"{config.graphs}, {'on' if config.compile else 'off'}, {config.linears}",
         "weights": f"{model.source}{f' @ {model.revision}' if model.revision else ''}, {model.fingerprint[:12]}",
         "task": f"{config.task.name} v{config.task.version}, prompts {config.task.prompts_sha256[:12]}",

@@ -82,7 +82,7 @@ def _engine(profile: Profile) -> str:
 def _ceilings(profile: Profile) -> Table:
     table = _plain("ceiling", "measured", "datasheet", "reached")
     measured, sheet = profile.measured, profile.datasheet
-    for name, value in (("copy, read + write", measured.copy_bytes_per_s), ("read (sum)", measured.read_bytes_per_s)):
+    for name, value in (("copy, read + write", measured.copy_bytes_per_s), ("read", measured.read_bytes_per_s)):
         stated = sheet.bytes_per_s if sheet else None
         table.add_row(name, _rate(value, "B"), _rate(stated, "B"), _percent(value, stated))
     stated = sheet.flops_per_s if sheet else None

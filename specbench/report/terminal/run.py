@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.results import BASELINE
+from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.grades import ORDER
 from specbench.results.run_file import device_name
 from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
@@ -52,6 +53,8 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     title.append(" · ".join([*asked, f"concurrency {run['concurrency']}"]), style="dim")
     if chosen.taken:  # a line of its own: behind the others it would break at 80 columns
         title.append(f"\n{chosen.said}", style="dim")
+    if memory := bandwidth_line(summary):
+        title.append(f"\n{memory}", style="dim")
     simulated = run.get("simulated", {})
     if simulated:
         title.append(f"\n{simulated_title(simulated)}", style="bold red")

@@ -1,0 +1,105 @@
+"""Bandwidth: what memory gave while a run on a CPU was measured, and the share of it that a method's forwards took.
+
+A forward of few rows has to read every weight, so that decoding cannot be faster than memory is. How fast that is
+differs between machines, and on a shared one from minute to minute. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from specbench.results.schema import Count, Record, RequestRecord
+from specbench.results.summary_schema import BandwidthFigures
+
+_Bytes = Annotated[float, Field(ge=1, le=1e18)]
+
+
+class ForwardBytes(Record):
+    """What a forward of one row has to read of a model, over the tokens in its cache.
+
+    Given at some contexts. In between it is a straight line: a layer reads each cached token, or those of its window.
+    """
+
+    contexts: list[Count] = Field(min_length=1)
+    nbytes: list[_Bytes] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _lines_up(self) -> ForwardBytes:
+        if len(self.contexts) != len(self.nbytes) or self.contexts != sorted(set(self.contexts)):
+            raise ValueError("bytes belong to contexts that grow, one to each")
+        return self
+
+    def behind(self, context: float) -> float:
+        """Bytes of a forward behind so many cached tokens."""
+        return float(np.interp(context, self.contexts, self.nbytes))
+
+
+class Reading(Record):
+    """One reading of the probe."""
+
+    segment: Count = Field(description="it was taken before this one; behind the last, the number of a next one")
+    threads: Annotated[int, Field(gt=0, le=1 << 20)]
+    bytes_per_s: _Bytes
+
+
+class Bandwidth(Record):
+    """What is known of memory in a run: the content of ``bandwidth.json``.
+
+    Attributes:
+        forwards: by method label, what a forward of its target has to read.
+        readings: in the order in which they were taken.
+        refused: why there are none, in a sentence without its full stop; empty where nothing was in the way.
+    """
+
+    forwards: dict[str, ForwardBytes] = Field(default_factory=dict)
+    readings: list[Reading] = Field(default_factory=list)
+    refused: str = ""
+
+    def figures(self) -> BandwidthFigures:
+        """What a summary says of it."""
+        if not self.readings:
+            return BandwidthFigures(refused=self.refused)
+        speeds = [reading.bytes_per_s for reading in self.readings]
+        return BandwidthFigures(
+            bytes_per_s=median(speeds),
+            low_bytes_per_s=min(speeds),
+            high_bytes_per_s=max(speeds),
+            readings=len(speeds),
+            threads=sorted({reading.threads for reading in self.readings}),
+        )
+
+    def share(self, label: str, records: Sequence[RequestRecord], *, shared: bool = False) -> float | None:
+        """Bytes that a method's target forwards had to read, over its decode seconds, over the median bandwidth.
+
+        Args:
+            label: the method's.
+            records: its finished requests.
+            shared: sequences were stepped together. One forward then serves several of them, and records say how many
+                steps a sequence was in, but not with how many others: weights that were read once for all of them
+                would be counted for each. So there is no share.
+        """
+        forwards, seconds = sum(r.target_forwards for r in records), sum(r.decode_s for r in records)
+        if shared or not self.readings or label not in self.forwards or not forwards or not seconds:
+            return None
+        read = forwards * self.forwards[label].behind(_mean_context(records, forwards))
+        return read / seconds / median(reading.bytes_per_s for reading in self.readings)
+
+    def written(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return self.model_dump(mode="json")
+
+
+def _mean_context(records: Sequence[RequestRecord], forwards: int) -> float:
+    """Cached tokens that a target forward after the prefill was behind, in the mean over all of them."""
+    cached = 0
+    for record in records:
+        # The prompt, and what the forwards before this one kept: the last token of these is the next one's first row.
+        kept = accumulate(record.accepted_lengths[:-1], initial=0) if record.accepted_lengths else ()
+        cached += record.prompt_tokens * record.target_forwards + sum(kept)
+    return cached / forwards

@@ -1,0 +1,165 @@
+"""Bandwidth beside a run: memory is read before, between and behind its stretches, and never on a request's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+from specbench.common import SpecbenchError
+from specbench.common.errors import one_line
+from specbench.hardware import ModelShape
+from specbench.hardware.bandwidth import BandwidthProbe
+from specbench.hardware.roofline import step_cost
+from specbench.profiling import shape_of
+from specbench.results import RunFolder
+from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
+from specbench.results.schema import SimulatedAcceptance
+from specbench.runner.session import Session
+
+#: Bytes of weights from which on they come from memory. Fewer lie in a cache, of which memory's bandwidth says nothing.
+LEAST_WEIGHTS = 64 << 20
+
+#: Seconds between two readings, each of which takes a fifth of one: at most a twentieth of a run.
+APART = 4.0
+
+
+class Probe(Protocol):
+    """What reads memory: :class:`specbench.hardware.bandwidth.BandwidthProbe`, or a test's own."""
+
+    def read(self, threads: int) -> float: ...
+    def close(self) -> None: ...
+
+
+class Says(Protocol):
+    """What is told of it: :class:`specbench.runner.execution.Progress`."""
+
+    def phase(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class Beside:
+    """Takes the readings of a run and keeps them in its folder; close it when the run is over.
+
+    The probe is half a gigabyte and may have to be built, so it is opened for the first reading and not before: a run
+    of which nothing is left to decode reads nothing. Where it cannot be had, the run goes on without.
+
+    Args:
+        forwards: by method label, what a forward of its target has to read.
+        folder: of the run; earlier readings in it stay.
+        say: is told what goes on.
+        opened: opens the probe; takes what to call with a line before it is built.
+        clock: in seconds; replaced by a fake one in tests.
+    """
+
+    def __init__(
+        self,
+        forwards: Mapping[str, ForwardBytes],
+        folder: RunFolder,
+        say: Says,
+        opened: Callable[[Callable[[str], None]], Probe] = lambda say: BandwidthProbe(say=say),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._say = folder, say
+        self._opened, self._clock = opened, clock
+        earlier = folder.bandwidth()
+        self._found = Bandwidth(forwards=dict(forwards), readings=earlier.readings if earlier else [])
+        self._probe: Probe | None = None
+        self._last: float | None = None
+        self._refused = False
+
+    def before(self, segment: int) -> None:
+        """Reads, unless the last reading of this process was a moment ago.
+
+        Args:
+            segment: number of the stretch that comes next.
+        """
+        if self._last is None or self._clock() - self._last >= APART:
+            self._read(segment)
+
+    def behind(self, segment: int) -> None:
+        """Reads when all is decoded, and nothing where nothing was.
+
+        Args:
+            segment: number of the last stretch.
+        """
+        if self._last is not None:
+            self._read(segment + 1)
+
+    def refuse(self, why: str) -> None:
+        """Goes on without readings, and says so in the record and to the user."""
+        self._refused = True
+        self._keep(self._found.model_copy(update={"refused": one_line(why)}))
+        self._say.note(f"memory bandwidth is not read: {one_line(why)}")
+
+    def close(self) -> None:
+        """Gives the probe's memory back."""
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
+
+    def _read(self, segment: int) -> None:
+        if self._refused:
+            return
+        threads = torch.get_num_threads()
+        try:
+            if self._probe is None:
+                self._probe = self._opened(lambda line: self._say.phase(line.removesuffix(" …")))
+            speed = self._probe.read(threads)
+        except SpecbenchError as error:
+            self.close()
+            self.refuse(str(error))
+            return
+        reading = Reading(segment=segment, threads=threads, bytes_per_s=speed)
+        self._keep(self._found.model_copy(update={"readings": [*self._found.readings, reading]}))
+        self._last = self._clock()
+
+    def _keep(self, found: Bandwidth) -> None:
+        self._found = found
+        self._folder.keep_bandwidth(found)
+
+
+@contextmanager
+def beside(
+    sessions: Sequence[Session], simulated: Mapping[str, SimulatedAcceptance], folder: RunFolder, say: Says
+) -> Iterator[Beside | None]:
+    """What reads memory beside a run; None where that would say nothing of it.
+
+    Args:
+        sessions: of the run, opened.
+        simulated: its methods whose acceptance is decided by lot; of these no time stands for a machine's.
+        folder: the run's.
+        say: is told what goes on.
+    """
+    on_cpu = all(session.engine.device.type == "cpu" for session in sessions)
+    if simulated or not on_cpu or min(session.model.spec.weight_bytes for session in sessions) < LEAST_WEIGHTS:
+        yield None
+        return
+    try:
+        forwards = {
+            method.label: forward_bytes(shape_of(session.engine), session.engine.capacity)
+            for session in sessions
+            for method in session.methods
+        }
+    except SpecbenchError:  # a mixture model that does not say how many experts are active
+        forwards = {}
+    reader = Beside(forwards, folder, say)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def forward_bytes(shape: ModelShape, capacity: int) -> ForwardBytes:
+    """What a forward of one row has to read, behind anything from no to ``capacity`` cached tokens.
+
+    Rows of a tree come on top of it: each reads its embedding and writes and reads its own part of the cache, which is
+    nothing beside the weights.
+    """
+    # Between these it is a straight line: beyond its window a layer reads no more.
+    ends = {layers.window - 1 for layers in shape.attention if layers.window is not None}
+    contexts = sorted({0, capacity, *(end for end in ends if 0 < end < capacity)})
+    return ForwardBytes(contexts=contexts, nbytes=[step_cost(shape, 1, context).bytes for context in contexts])

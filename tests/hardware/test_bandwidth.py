@@ -1,0 +1,107 @@
+"""The probe of memory: what it reads, what it takes, and where it is refused."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+import forked
+import pytest
+
+from specbench.common.errors import EnvironmentRefused
+from specbench.hardware import bandwidth
+from specbench.hardware.bandwidth import BandwidthProbe
+from specbench.hardware.cores import usable_cores
+
+SMALL = 64 << 20
+
+
+@pytest.fixture
+def built() -> None:
+    """The probe's library, built where it can be."""
+    try:
+        bandwidth._SOURCE.load()
+    except EnvironmentRefused as refused:
+        pytest.skip(str(refused))
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.usefixtures("built")
+def test_it_reads_at_the_speed_of_some_memory_and_more_threads_are_not_half_as_fast() -> None:
+    with BandwidthProbe(SMALL) as probe:
+        one = probe.read(1)
+        # Whoever else is on these cores may be there for a while.
+        several = max(probe.read(min(2, usable_cores()), readings=1) for _ in range(12))
+    # Any machine that runs this reads half a gigabyte a second, and none a petabyte.
+    assert 5e8 < one < 1e15
+    assert one / 2 < several < 1e15
+
+
+@pytest.mark.usefixtures("built")
+def test_a_reading_is_the_median_of_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([5.0, 1.0, 3.0, 2.0, 4.0, 7.0, 6.0, 8.0])
+    with BandwidthProbe(1 << 20) as probe:
+        library = type("Library", (), {"probe_read": lambda self, *_: next(found), "probe_close": lambda *_: None})
+        monkeypatch.setattr(probe, "_library", library())
+        assert probe.read(1) == 3.0
+        assert probe.read(1, readings=3) == 7.0
+
+
+@pytest.mark.usefixtures("built")
+def test_its_memory_is_there_and_given_back() -> None:
+    before = resident()
+    with BandwidthProbe(SMALL) as probe:
+        assert resident() - before > 0.9 * SMALL, "pages that nobody has written may all be one"
+    assert resident() - before < 0.1 * SMALL
+    probe.close()  # a second time it is nothing
+    with pytest.raises(AssertionError, match="closed"):
+        probe.read(1)
+    with BandwidthProbe(1 << 20) as probe, pytest.raises(ValueError, match="one thread at least"):
+        probe.read(0)
+
+
+@pytest.mark.usefixtures("built")
+def test_without_the_memory_it_is_refused_and_no_process_is_ended_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EnvironmentRefused, match=f"no memory for a bandwidth probe of {1 << 40} MiB"):
+        BandwidthProbe(1 << 60)
+    monkeypatch.setattr(bandwidth, "free_ram_bytes", lambda: 2 * SMALL - 1)
+    with pytest.raises(EnvironmentRefused, match="no memory for a bandwidth probe of 64 MiB"):
+        BandwidthProbe(SMALL)
+    monkeypatch.setattr(bandwidth, "free_ram_bytes", lambda: None)  # the kernel does not tell
+    BandwidthProbe(1 << 20).close()
+    with pytest.raises(EnvironmentRefused, match="no memory for a bandwidth probe"):
+        BandwidthProbe(1 << 60)
+
+
+@pytest.mark.usefixtures("built")
+def test_where_threads_cannot_be_had_it_is_refused_and_those_that_there_are_end(tmp_path: Path) -> None:
+    def short_of_threads() -> int:
+        def threads() -> int:
+            return len(list(Path("/proc/self/task").iterdir()))
+
+        with BandwidthProbe(1 << 20) as probe:
+            before = threads()  # libraries have some of their own
+            taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            room = taken + (40 << 20)  # for some of their stacks
+            resource.setrlimit(resource.RLIMIT_AS, (room, room))
+            with pytest.raises(EnvironmentRefused, match="no 200 threads for a bandwidth probe"):
+                probe.read(200, readings=1)
+            end = time.monotonic() + 10  # one that has been waited for is there a moment longer
+            while threads() > before and time.monotonic() < end:
+                time.sleep(0.01)
+            return threads() - before
+
+    child = forked.call(tmp_path, short_of_threads).wait(20)
+    assert child.code == 0, child.err
+
+
+def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(EnvironmentRefused, match=r"no C\+\+ compiler was found"):
+        BandwidthProbe(1 << 20)
