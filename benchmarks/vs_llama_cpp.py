@@ -50,6 +50,7 @@ import torch
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, registry
 from specbench.common.reading import json_object, parse_json
+from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.models import LoadedModel, load
 from specbench.runner import Request as Asked
 from specbench.runner import Session, StopRule
@@ -80,16 +81,9 @@ class Timed:
 
 
 def bandwidth(threads: int) -> float:
-    """Best bytes per second of a sum over a buffer beyond any cache."""
-    torch.set_num_threads(threads)
-    buffer = torch.ones(PROBE_BYTES // 4)
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        buffer.sum().item()
-        return time.perf_counter() - start
-
-    return PROBE_BYTES / min(seconds() for _ in range(15))
+    """Bytes per second that so many threads read from memory now."""
+    with BandwidthProbe(PROBE_BYTES) as probe:
+        return probe.read(threads)
 
 
 # --------------------------------------------------------------------------------------------------------- the weights
@@ -441,7 +435,7 @@ def show(result: dict[str, Any]) -> None:
     print(f"{result['model']} · llama.cpp {result['server']}{more}")
     print(
         f"{result['tokens_each']} tokens, medians of {result['pairs_each']} pairs: tok/s of the decode, ratio of ours "
-        "to theirs, wall seconds with the prompt, a sum's GB/s and the tok/s that it bounds"
+        "to theirs, wall seconds with the prompt, GB/s read beside it and the tok/s that these bound"
     )
     print(
         f"{'threads':>7} {'context':>7} {'llama.cpp':>9} {'ours':>6} {'ratio':>6} [{'min':>5}, {'max':>5}]  {'ids':9} "

@@ -148,8 +148,8 @@ def test_a_hub_out_of_reach_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_devices_and_dtypes_that_are_not_there() -> None:
-    with pytest.raises(UsageError, match=r"unknown dtype .int3.; known: auto, bf16"):
-        load("config:tiny", dtype="int3")
+    with pytest.raises(UsageError, match=r"unknown dtype .q9.; known: auto, bf16"):
+        load("config:tiny", dtype="q9")
     with pytest.raises(EnvironmentRefused, match="--device auto"):
         load("config:tiny", device="cuda:99")
     with pytest.raises(UsageError, match="--revision goes with a hub id"):
