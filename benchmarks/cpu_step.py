@@ -1,12 +1,12 @@
-"""The time of one engine step by its rows, over the memory-bandwidth floor, as it is and compiled.
+"""The time of one engine step by its rows, over what this machine allows it, with our own layers and without them.
 
-A step has to read every weight once, so the floor is the time of reading as many bytes, by specbench's probe, which
-needs a C++ compiler. It is measured in every round beside the steps, because a machine's bandwidth is its neighbours'
-too; the figures are medians of ratios within a round. `linears` is the model's linear layers alone, as the engine runs
-them without compilation; what a step takes beyond them (`outside`, as a share of the step) is attention, cache, norms,
-rotary embedding and Python.
+A step has to read every weight once and to compute every product. So it cannot be shorter than weight bytes over the
+bandwidth that the probe reads; and what its products take at the rate of torch's own, with weights in cache, is what
+they take anyone who computes them no better. ``bound`` is the larger of the two. Both are measured in every round beside the steps, because a machine's bandwidth is its neighbours'
+too; the figures are medians of ratios within a round, with quartiles. ``share`` is the part of the bandwidth that the
+step uses; ``to first`` is the step's time over that of the smallest one.
 
-    python benchmarks/cpu_step.py [--rows 1,2,4,8,16,32,64] [--rounds 15] [--context 200] [--threads 2] [--no-compile]
+    python benchmarks/cpu_step.py [--rows 1,8,16,64] [--rounds 15] [--context 200] [--threads 1,2] [--compile]
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import argparse
 import json
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from statistics import median
+from functools import partial
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch import nn
 from specbench.decoding import TokenTree
 from specbench.engine import Engine
 from specbench.hardware.bandwidth import BandwidthProbe
-from specbench.models import load
+from specbench.models import LoadedModel, load
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -36,100 +37,121 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 class Steps:
-    """Steps of chains of random tokens, of which an engine takes one or little more, over a context that grows by it.
+    """Steps of chains of random tokens over a context that is always the same.
 
     Args:
         model: a transformers causal LM without an engine.
-        context: tokens in the cache before the first step.
-        steps: how many there will be at most.
+        context: tokens in the cache before a step.
         rows: largest step.
-        compiled: whether the engine compiles the layers.
+        options: of the engine.
     """
 
-    def __init__(self, model: Any, context: int, steps: int, rows: int, compiled: bool) -> None:
-        self._ids = random.Random(0).choices(range(model.get_input_embeddings().num_embeddings), k=context)
-        self._random = random.Random(1)
-        self.engine = Engine(model, capacity=context + 4 * steps + rows, max_rows=rows, compile=compiled)
+    def __init__(self, model: Any, context: int, rows: int, **options: Any) -> None:
+        vocab = model.get_input_embeddings().num_embeddings
+        self._random, self._vocab, self._context = random.Random(1), vocab, context
+        self.engine = Engine(model, capacity=context + rows, max_rows=rows, **options)
         self._slot = self.engine.alloc()
-        self.engine.prefill(self._slot, self._ids)
+        self.engine.prefill(self._slot, [self._random.randrange(vocab) for _ in range(context)])
         self.engine.close()
 
     def __call__(self, rows: int) -> float:
         """Seconds of a step; the model is the engine's while it lasts."""
         self.engine.attach()
-        tree = TokenTree.chain(self._random.choices(self._ids, k=rows))
+        tree = TokenTree.chain([self._random.randrange(self._vocab) for _ in range(rows)])
         seconds = _seconds(lambda: self.engine.step({self._slot: tree}))
+        self.engine.rewind(self._slot, self._context)
         self.engine.close()
         return seconds
 
 
-def linears_alone(engine: Engine, rows: int) -> float:
-    """Seconds of all linear layers with the engine's kernels, in the order in which the model holds them."""
-    layers = [m for m in engine.model.modules() if type(m) is nn.Linear]
-    inputs = {layer.in_features: torch.randn(1, rows, layer.in_features) for layer in layers}
-    engine.attach()
+def torch_seconds(model: Any, rows: int) -> float:
+    """What torch takes for all products of a step, each with weights that are in cache where they fit.
+
+    One layer of each shape is timed, several times in a row, and counts as often as there are layers of that shape.
+    """
+    layers = [module for module in model.modules() if type(module) is nn.Linear]
+    counts = Counter(layer.weight.shape for layer in layers)
+    total = 0.0
     with torch.inference_mode():
-        seconds = _seconds(lambda: [layer(inputs[layer.in_features]) for layer in layers])
-    engine.close()
-    return seconds
+        for layer in {layer.weight.shape: layer for layer in layers}.values():
+            call = partial(
+                nn.functional.linear, torch.randn(rows, layer.in_features).to(layer.weight.dtype), layer.weight
+            )
+            total += counts[layer.weight.shape] * median([_seconds(call) for _ in range(4)][1:])
+    return total
 
 
-def measure(name: str, rows: list[int], rounds: int, context: int, compiled: bool) -> dict[str, Any]:
-    """Ratios of every row count; ``start_s`` is what the first steps of each kind took, compilation included."""
-    loaded = load(name, dtype="float32")
-    arms: dict[str, Steps] = {}
-    start: dict[str, float] = {}
-    for arm in ("step", "compiled") if compiled else ("step",):
-        began = time.perf_counter()
-        arms[arm] = Steps(loaded.model, context, (rounds + 2) * len(rows) + 1, max(rows), arm == "compiled")
+def measure(loaded: LoadedModel, rows: list[int], rounds: int, context: int, compiled: bool) -> list[dict[str, Any]]:
+    """A row of the table for each row count, of torch's present threads."""
+    model, weight_bytes = loaded.model, loaded.spec.weight_bytes
+    kinds: dict[str, dict[str, Any]] = {"own": {"native": True}, "without": {"native": False}}
+    if compiled:
+        kinds["compiled"] = {"native": False, "compile": True}
+    arms = {name: Steps(model, context, max(rows), **options) for name, options in kinds.items()}
+    for steps in arms.values():
         for count in (1, *rows):
-            arms[arm](count)
-        start[arm] = time.perf_counter() - began
-    ratios: dict[tuple[str, int], list[float]] = defaultdict(list)
-    floors = []
+            steps(count)
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
     with BandwidthProbe() as probe:
         for _ in range(rounds):
             for count in rows:
-                floors.append(loaded.spec.weight_bytes / probe.read(torch.get_num_threads(), readings=1))
-                times = {arm: steps(count) for arm, steps in arms.items()}
-                times["linears"] = linears_alone(arms["step"].engine, count)
-                for arm, seconds in times.items():
-                    ratios[arm, count].append(seconds / floors[-1])
-    over = {key: median(found) for key, found in ratios.items()}
+                rate = probe.read(torch.get_num_threads(), readings=1)
+                floor = weight_bytes / rate
+                bound = max(floor, torch_seconds(model, count))
+                found["bandwidth", count].append(rate)
+                for arm, steps in arms.items():
+                    seconds = steps(count)
+                    found[arm, count].append(seconds)
+                    found[f"{arm} over bound", count].append(seconds / bound)
+                    found[f"{arm} share", count].append(floor / seconds)
     table = []
     for count in rows:
-        row: dict[str, Any] = {"rows": count}
-        for arm in (*arms, "linears"):
-            row[arm] = over[arm, count]
-        row |= {f"{arm}_to_first": over[arm, count] / over[arm, rows[0]] for arm in arms}
-        row["outside"] = 1 - over["linears", count] / over["step", count]
+        row: dict[str, Any] = {"threads": torch.get_num_threads(), "rows": count}
+        row["gb_s"] = median(found["bandwidth", count]) / 1e9
+        for arm in arms:
+            low, middle, high = quantiles(found[f"{arm} over bound", count], n=4)
+            row |= {
+                f"{arm}_ms": 1e3 * median(found[arm, count]),
+                f"{arm}_over_bound": middle,
+                f"{arm}_over_bound_quartiles": [low, high],
+                f"{arm}_share": median(found[f"{arm} share", count]),
+                f"{arm}_to_first": median(found[arm, count]) / median(found[arm, rows[0]]),
+            }
         table.append(row)
-    return {"model": loaded.spec.name, "floor_ms": 1e3 * median(floors), "start_s": start, "table": table}
+    return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--rows", default="1,2,4,8,16,32,64")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--rows", default="1,8,16,64")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--context", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    loaded = load(args.model, dtype=args.dtype, device="cpu")
     rows = [int(count) for count in args.rows.split(",")]
-    result = measure(args.model, rows, args.rounds, args.context, not args.no_compile)
+    table: list[dict[str, Any]] = []
+    for threads in args.threads.split(","):
+        torch.set_num_threads(int(threads))
+        table += measure(loaded, rows, args.rounds, args.context, args.compile)
     if args.json:
-        print(json.dumps(result, indent=2))
+        print(json.dumps(table, indent=2))
         return
-    start = ", ".join(f"{arm} {seconds:.1f} s" for arm, seconds in result["start_s"].items())
-    print(
-        f"{result['model']} fp32; floor {result['floor_ms']:.1f} ms, all else over it; start and first steps: {start}"
-    )
-    print("".join(f"{name:>19}" for name in result["table"][0]))
-    for row in result["table"]:
-        print("".join(f"{value:19.2f}" if isinstance(value, float) else f"{value:19}" for value in row.values()))
+    print(f"{loaded.spec.name} {loaded.spec.dtype}, {loaded.spec.weight_bytes / 1e6:.0f} MB, context {args.context}")
+    print(f"{'threads':>7} {'rows':>4} {'GB/s':>5}  arm            ms  over bound             share  to first")
+    for row in table:
+        for arm in ("own", "without", "compiled"):
+            if f"{arm}_ms" in row:
+                low, high = row[f"{arm}_over_bound_quartiles"]
+                print(
+                    f"{row['threads']:7} {row['rows']:4} {row['gb_s']:5.1f}  {arm:9} {row[f'{arm}_ms']:7.1f}  "
+                    f"{row[f'{arm}_over_bound']:10.2f} [{low:.2f}, {high:.2f}]  {row[f'{arm}_share']:8.2f}  "
+                    f"{row[f'{arm}_to_first']:8.2f}"
+                )
 
 
 if __name__ == "__main__":
