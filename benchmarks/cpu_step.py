@@ -2,9 +2,10 @@
 
 A step has to read every weight once and to compute every product. So it cannot be shorter than weight bytes over the
 bandwidth that the probe reads; and what its products take at the rate of torch's own, with weights in cache, is what
-they take anyone who computes them no better. ``bound`` is the larger of the two. Both are measured in every round beside the steps, because a machine's bandwidth is its neighbours'
-too; the figures are medians of ratios within a round, with quartiles. ``share`` is the part of the bandwidth that the
-step uses; ``to first`` is the step's time over that of the smallest one.
+they take anyone who computes them no better. ``bound`` is the larger of the two. Both are measured in every round
+beside the steps, because a machine's bandwidth is its neighbours' too; the figures are medians of ratios within a
+round, with quartiles. ``share`` is the part of the bandwidth that the step uses; ``to first`` is the step's time over
+that of the smallest one.
 
     python benchmarks/cpu_step.py [--rows 1,8,16,64] [--rounds 15] [--context 200] [--threads 1,2] [--compile]
 """
