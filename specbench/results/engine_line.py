@@ -28,11 +28,17 @@ def engine_line(report: Mapping[str, Any]) -> str:
         parts.append(captured)
     if seconds := _number(report, "compile_s"):
         parts.append(f"compiled in {seconds:.1f} s")
-    if report.get("linears") == "own":
-        parts.append("layers: our own C++")
-    elif why := report.get("why_not_own"):
-        parts.append(f"layers: transformers' ({why})")
+    if layers := layers_line(report):
+        parts.append(layers)
     return "; ".join(parts)
+
+
+def layers_line(report: Mapping[str, Any]) -> str:
+    """Whose layers ran on a CPU, as "layers: our own C++"; empty where the report does not say."""
+    if report.get("linears") == "own":
+        return "layers: our own C++"
+    why = report.get("why_not_own")
+    return f"layers: transformers' ({why})" if why else ""
 
 
 def _number(report: Mapping[str, Any], name: str) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from specbench.hardware.cores import Others, usable_cores
+from specbench.hardware.cores import Others, cores_in_reach, usable_cores
 
 _threads: tuple[int, int] | None = None  # torch's number before a plan of this process set one, and what it set
 _fewer = False  # whether that was for other processes' sake
@@ -33,22 +33,27 @@ def set_threads(wanted: int | None) -> None:
 
 
 def leave_cores(others: Others, say: Callable[[str], None]) -> None:
-    """Takes no thread whose core other processes have, where neither a plan nor the environment says how many.
+    """Takes no thread that gets no core, where neither a plan nor the environment says how many: others may have it.
 
     Args:
         others: made some time ago.
         say: takes a line where there are fewer than otherwise.
     """
     global _fewer
-    taken, usual, cores = others.cores(), torch.get_num_threads(), usable_cores()
-    if taken is None or "OMP_NUM_THREADS" in os.environ:
+    if "OMP_NUM_THREADS" in os.environ:
         return
-    free = max(1, int(cores - taken + 0.5))
-    if free < usual:
-        set_threads(free)
-        _fewer = True
-        threads = "1 thread" if free == 1 else f"{free} threads"
-        say(f"other processes take {taken:.1f} of {cores} cores: {threads} and not {usual}; --threads N decides")
+    taken, usual = others.cores() or 0.0, torch.get_num_threads()
+    reach, mine = cores_in_reach(), usable_cores()
+    free = max(1, int(reach - taken + 0.5))
+    if min(free, mine) >= usual:
+        return
+    set_threads(min(free, mine))
+    _fewer = free < mine  # a quota is there tomorrow too
+    why = (
+        f"other processes take {taken:.1f} of {reach} cores" if _fewer else f"this process gets {mine} of {reach} cores"
+    )
+    threads = "1 thread" if min(free, mine) == 1 else f"{min(free, mine)} threads"
+    say(f"{why}: {threads} and not {usual}; --threads N decides")
 
 
 def fewer_than_usual() -> bool:

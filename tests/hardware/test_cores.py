@@ -69,3 +69,30 @@ def test_a_busy_process_is_seen() -> None:
         busy.wait()
     assert taken is not None
     assert 0.5 < taken <= usable_cores() + 0.2
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "cores_worth"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "250000 100000\n"}, 3),  # 2.5
+        ("0::/a\n", {"a/cpu.max": "50000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
+        ("2:cpu,cpuacct:/c\n", {"cpu,cpuacct/c/cpu.cfs_quota_us": "200000\n",
+                                "cpu,cpuacct/c/cpu.cfs_period_us": "100000\n"}, 2),
+        ("2:cpu:/c\n", {"cpu/c/cpu.cfs_quota_us": "-1\n", "cpu/c/cpu.cfs_period_us": "100000\n"}, 8),
+        ("0::/a\n", {"a/cpu.max": "9900000 100000\n"}, 8),
+        ("0::/a\n", {"a/cpu.max": "what is this\n"}, 8),
+        ("nonsense\n\n:::\n", {}, 8),
+    ],
+)  # fmt: skip
+def test_a_groups_quota_counts_as_cores(
+    group: str, files: dict[str, str], cores_worth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "group").write_text(group)
+    for name, text in files.items():
+        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fs" / name).write_text(text)
+    monkeypatch.setattr(cores, "_GROUP", tmp_path / "group")
+    monkeypatch.setattr(cores, "_GROUPS", tmp_path / "fs")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert usable_cores() == cores_worth

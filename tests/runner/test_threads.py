@@ -22,6 +22,7 @@ def _four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(4)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(threads, "usable_cores", lambda: 4)
+    monkeypatch.setattr(threads, "cores_in_reach", lambda: 4)
     yield
     threads.set_threads(None)
     torch.set_num_threads(before)
@@ -40,6 +41,22 @@ def test_no_thread_has_a_core_that_others_have(cores: float | None, left: int) -
     assert torch.get_num_threads() == left
     assert threads.fewer_than_usual() == bool(said) == (left < 4)
     assert all(f"of 4 cores: {left} thread{'' if left == 1 else 's'} and not 4; --threads" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("reach", "taken_cores", "left", "why"),
+    [(64, 40.0, 3, "this process gets 3 of 64 cores"), (4, 3.0, 1, "other processes take 3.0 of 4 cores")],
+)
+def test_a_quota_is_no_more_than_its_worth_and_no_others_fault(
+    reach: int, taken_cores: float, left: int, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "usable_cores", lambda: 3)
+    monkeypatch.setattr(threads, "cores_in_reach", lambda: reach)
+    said: list[str] = []
+    threads.leave_cores(taken(taken_cores), said.append)
+    assert torch.get_num_threads() == left
+    assert said == [f"{why}: {left} thread{'' if left == 1 else 's'} and not 4; --threads N decides"]
+    assert threads.fewer_than_usual() == (left == 1)
 
 
 def test_who_says_how_many_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.engine_line import layers_line
 from specbench.results.grades import ORDER
 from specbench.results.run_file import device_name
 from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
@@ -53,6 +54,8 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     title.append(" · ".join([*asked, f"concurrency {run['concurrency']}"]), style="dim")
     if chosen.taken:  # a line of its own: behind the others it would break at 80 columns
         title.append(f"\n{chosen.said}", style="dim")
+    if layers := layers_line(summary.engine):
+        title.append(f"\n{layers}", style="dim")
     if memory := bandwidth_line(summary):
         title.append(f"\n{memory}", style="dim")
     simulated = run.get("simulated", {})
