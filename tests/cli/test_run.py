@@ -97,9 +97,11 @@ def test_the_folder_holds_the_records_and_names_no_folder_of_the_machine(finishe
 def test_prompts_are_drawn_and_the_record_and_the_head_say_how(cli: Any, finished: Finished) -> None:
     assert run_json.config(finished.folder)["task"]["taken"] == {"of": 164, "seed": 0, "held_out": 0}
     for columns in (80, 140):
-        assert cli("show", finished.folder, columns=columns).out.splitlines()[1:4] == [
-            "greedy · at most 12 new tokens · concurrency 1", f"prompts: {PROMPTS} of 164, drawn by seed 0", "",
+        head = cli("show", finished.folder, columns=columns).out.splitlines()
+        assert head[1:3] == [
+            "greedy · at most 12 new tokens · concurrency 1", f"prompts: {PROMPTS} of 164, drawn by seed 0"
         ]  # fmt: skip
+        assert head[3].startswith("layers: ")
     numbers = [int(line["prompt_id"].partition("/")[2]) for line in finished.requests if line["method"] == "ar"]
     assert len(numbers) == PROMPTS
     assert max(numbers) > 2 * PROMPTS, "not the first ones"
