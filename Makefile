@@ -37,7 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 	@echo "set up; call it as $(BIN)/specbench, or after: source $(BIN)/activate"
 
-demo: $(READY)  ## four decoders on HumanEval with a real model: three minutes on two cores, no GPU
+demo: $(READY)  ## four decoders on HumanEval with a real model: two minutes on two cores, no GPU
 	$(BIN)/specbench run --method ar,jacobi,pld,jetspec --task humaneval --limit 20 --max-new-tokens 48
 
 test: $(READY)  ## the tests, without the long matrices: five minutes on two cores
