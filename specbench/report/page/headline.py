@@ -12,6 +12,7 @@ from specbench.report.terminal.run import LEGEND
 from specbench.report.terminal.run import name as named
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.engine_line import layers_line
 from specbench.results.run_file import device_name
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def conditions(run: Run) -> str:
     parts += [f"concurrency {config.concurrency}"]
     parts += ["traced, which slows its steps"] if config.trace else []
     parts += [] if run.complete else ["NOT COMPLETE"]
-    parts += [memory] if (memory := bandwidth_line(run.summary)) else []
+    parts += [line for line in (layers_line(run.summary.engine), bandwidth_line(run.summary)) if line]
     return " · ".join(parts)
 
 
