@@ -4,7 +4,7 @@ A wheel would have to hold a build for every kind of CPU. The builds lie under `
 (``~/.cache/specbench/native``), named by what they depend on: source, compiler, options and the CPU's instructions. So
 they can be deleted at any time and are never out of date. A build appears under its name when it is finished, and not
 before: one that was killed, or two at once, leave nothing that is broken. What a killed one has left beside it, a later
-one clears away.
+one clears away. None is loaded that another user could have put there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import platform
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -28,6 +29,7 @@ from specbench.common.errors import EnvironmentRefused, one_line
 _OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 _LIMIT = 120  # seconds of a build; it takes about ten
 _DRAFTS = ".building-"  # what folders of builds that are not finished begin with
+_MODE = 0o700  # of what is kept, whatever the umask
 _ABANDONED = 3600  # seconds after which such a folder is nobody's: far longer than a build may take
 
 
@@ -75,7 +77,7 @@ class Native:
         """Where a finished build lies; None where there is none."""
         name = self._name(compiler)
         for folder in [_cache(), *([_own_folder()] if _kept else [])]:
-            if folder is not None and _whole(folder / name):
+            if folder is not None and _ours(folder) and _ours(folder / name) and _whole(folder / name):
                 return folder / name
         return None
 
@@ -100,6 +102,7 @@ class Native:
             self._compile(compiler, draft)
             with draft.open("rb+") as written:
                 os.fsync(written.fileno())
+            draft.chmod(_MODE)
             # The digest first: a library without one, or with another's, is built again.
             _seal(place).write_text(_digest(draft))
             os.replace(draft, place)
@@ -203,9 +206,12 @@ def _draft_folder() -> tuple[Path, Path]:
     if keep is not None:
         with contextlib.suppress(OSError):
             keep.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=_DRAFTS, dir=keep))
-            _clear(keep)
-            return keep, folder
+            if keep.stat().st_uid == os.geteuid():
+                keep.chmod(_MODE)
+            if _ours(keep):
+                folder = Path(tempfile.mkdtemp(prefix=_DRAFTS, dir=keep))
+                _clear(keep)
+                return keep, folder
     return _own_folder(), Path(tempfile.mkdtemp(prefix=_DRAFTS, dir=_own_folder()))
 
 
@@ -230,6 +236,15 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 def _seal(place: Path) -> Path:
     return place.with_suffix(".sha256")
+
+
+def _ours(place: Path) -> bool:
+    """Whether nobody but this user can have put something there: what is loaded does all that this user may."""
+    try:
+        found = place.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _whole(place: Path) -> bool:

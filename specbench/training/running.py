@@ -15,6 +15,7 @@ from specbench.training.choose import choose
 from specbench.training.outcome import Trained
 from specbench.training.plan import BUDGET, TrainPlan, TrajectoriesPlan
 from specbench.training.prompts import check_sets
+from specbench.training.recipe import WeightOptions
 
 if TYPE_CHECKING:
     from specbench.engine import Sampling
@@ -44,6 +45,9 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     with guests.hosting(card.who):
         chosen = choose(card, module.Options, plan.recipe, plan.settings)
     _check_source(plan, module)
+    if plan.dtype == "int8" and isinstance(chosen, WeightOptions):
+        # Layers of our own would go on reading the bytes from before a step of the optimizer.
+        raise UsageError("weights of int8 do not learn; train in float32 or bfloat16, and decode in int8")
     check_writable(plan.into)
     from specbench.models import CARD
     from specbench.runner.loading import load_model

@@ -104,6 +104,7 @@ def test_a_second_call_finds_everything_done(cli: Any, prompts: Path, tmp_path: 
         (("train", "jetspce", "--prompts", "gsm8k-train"), "did you mean jetspec"),
         (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lern=1"), "unknown option of the recipe of jets"),
         (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lr"), "--set lr is not NAME=VALUE"),
+        (("train", "msn", "--prompts", "gsm8k-train", "--dtype", "int8"), "weights of int8 do not learn"),
         (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lr=0"), "option 'lr' of the recipe of jetspec"),
     ],
 )

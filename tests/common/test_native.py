@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -23,7 +24,9 @@ needs_compiler = pytest.mark.skipif(REAL is None, reason="no C++ compiler")
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A cache of this test's own, and the machine's first compiler."""
+    """A cache of this test's own, no place beside it from another test, and the machine's first compiler."""
+    monkeypatch.setattr(native, "_kept", [])
+    monkeypatch.setattr(native, "_own_folder", functools.cache(native._own_folder.__wrapped__))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CXX", raising=False)
     return tmp_path / "cache" / "specbench" / "native"
@@ -126,6 +129,47 @@ def test_what_is_not_as_it_was_written_is_built_again(source: Path, cache: Path,
     assert Native(source).load(lines.append).said() == 7
     assert len(lines) == 1
     assert Native(source).built
+
+
+@needs_compiler
+@pytest.mark.parametrize("what", ["library", "folder"])
+@pytest.mark.parametrize("how", ["written by all", "another's"])
+def test_what_another_user_can_have_put_there_is_not_loaded(
+    source: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, how: str
+) -> None:
+    built = forked.call(tmp_path / "child", lambda: Native(source).load().said() - 7).wait()
+    assert built.code == 0, built.err
+    (library,) = cache.glob("*.so")
+    place = library if what == "library" else cache
+    if how == "written by all":
+        place.chmod(0o777)
+    else:
+        stat = Path.stat
+
+        def foreign(path: Path, **kw: bool) -> os.stat_result:
+            found = stat(path, **kw)
+            mine = (*found[:4], found.st_uid + (path == place and found.st_ino == inode), *found[5:])
+            return os.stat_result(mine)
+
+        inode = place.stat().st_ino
+        monkeypatch.setattr(Path, "stat", foreign)
+    assert not Native(source).built
+    lines: list[str] = []
+    assert Native(source).load(lines.append).said() == 7
+    assert len(lines) == 1
+    assert Native(source).built, "in a place of its own at least"
+    assert not cache.stat().st_mode & 0o022
+
+
+@needs_compiler
+def test_a_umask_that_lets_a_group_write_does_not_reach_it(source: Path, cache: Path, tmp_path: Path) -> None:
+    def build() -> int:
+        os.umask(0o002)
+        return int(Native(source).load().said()) - 7
+
+    assert forked.call(tmp_path / "child", build).wait().code == 0
+    assert Native(source).built
+    assert [cache.stat().st_mode & 0o777, next(cache.glob("*.so")).stat().st_mode & 0o777] == [0o700, 0o700]
 
 
 @needs_compiler

@@ -136,6 +136,14 @@ def test_a_factor_that_no_module_shows_is_found_and_the_model_still_runs() -> No
         assert engine.code.why == "its layers compute something else than their parts say"
 
 
+def test_attention_that_scales_queries_by_their_place_is_not_of_the_kind() -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e4, "original_max_position_embeddings": 32}
+    sizes = {"vocab_size": 97, "rope_parameters": {**rope, "llama_4_scaling_beta": 0.5}}
+    with attached(build(("Ministral3Config", "Ministral3ForCausalLM", sizes)), capacity=64, max_rows=4) as engine:
+        assert engine.code.linears == "onednn"  # the comparison at load is of a text that is shorter than those 32
+        assert engine.code.why == "its attention goes by positions beside the rotary embedding"
+
+
 def test_a_closed_engine_leaves_the_model_as_it_was() -> None:
     model = build(SUPPORTED["llama"])
     before = {module: dict(module.__dict__) for module in model.modules()}
@@ -176,7 +184,7 @@ def test_a_compiler_that_fails_ends_in_the_path_without_it_and_is_tried_once(mon
     assert len(tries) == 1
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "phi3"])
 def test_weights_of_eight_bits_are_those_of_the_model_that_reads_them(family: str) -> None:
     model = sized(family)
     full = bytes_of(model)

@@ -9,6 +9,7 @@ residual, say) shows when the engine compares its logits with the model's own.
 from __future__ import annotations
 
 import ctypes
+import inspect
 from types import MethodType
 from typing import Any
 
@@ -118,6 +119,9 @@ class OwnLayers:
             raise Unlike("its layers have no number")
         kv_heads, size, value_size = cache.shapes[index]
         heads = calls.heads[index]
+        if "position_ids" in inspect.signature(type(attention).forward).parameters:
+            # Queries scaled by their place in the text, say: nothing that a comparison of short texts would show.
+            raise Unlike("its attention goes by positions beside the rotary embedding")
         found = library.Layer()
         found.before_attention = self._norm(parts.take("input_layernorm"))
         sandwich = parts.has("pre_feedforward_layernorm")
