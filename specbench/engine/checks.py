@@ -7,14 +7,13 @@ attention layers ask for in one forward, and whether the engine's logits are the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from specbench.decoding import TokenTree
-from specbench.engine.attention import interface
 from specbench.engine.attention.interface import UnsupportedAttention
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -26,6 +25,8 @@ _ATTEMPTS = 3
 # Relative error between two orders of the same arithmetic. Half precisions leave room for what depth amplifies; a wrong
 # mask, position or scale moves the logits by about their own size.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+Apart = Callable[[], AbstractContextManager[None]]
 
 
 def check_declared(model: Any, reach: int) -> None:
@@ -130,13 +131,13 @@ def check_windows(model: Any, windows: Mapping[int, int | None], reach: int) -> 
             )
 
 
-def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor], native: str) -> None:
+def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor], apart: Apart) -> None:
     """Whether the engine's logits over a small tree are those of plain forwards of the model's own attention.
 
     Args:
         model: a transformers causal LM that is attached to the engine; so it is again afterwards.
         probe: logits [rows, V] after each row of a tree over a cached prefix.
-        native: name of the model's own attention.
+        apart: the model is without the engine inside of it.
 
     Raises:
         UnsupportedAttention: they differ by more than rounding.
@@ -146,14 +147,14 @@ def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor
     # What the engine gets wrong is wrong for any tokens; a router of experts may fall the other way by rounding for
     # some. So a row counts as different only when it is for each of a few token sets. One set nearly always suffices.
     for attempt in range(_ATTEMPTS):
-        errors = errors.minimum(_relative_errors(model, probe, native, 11 + 5 * attempt))
+        errors = errors.minimum(_relative_errors(model, probe, apart, 11 + 5 * attempt))
         if errors.max() <= tolerance:
             return
     raise UnsupportedAttention(f"the engine's forward differs from the model's own (relative error {errors.max():.2g})")
 
 
 def _relative_errors(
-    model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor], native: str, first: int
+    model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor], apart: Apart, first: int
 ) -> Tensor:
     """float64 [rows]: distance of each tree row's logits from the model's own, in units of their norm.
 
@@ -166,12 +167,8 @@ def _relative_errors(
         ours = probe(prefix, TokenTree(tokens, _PARENTS)).double().cpu()
     longest = max(map(len, _BRANCHES))
     flat = [prefix + [tokens[row] for row in branch] + [0] * (longest - len(branch)) for branch in _BRANCHES]
-    model.set_attn_implementation(native)
-    try:
-        with torch.inference_mode():
-            own = model(input_ids=torch.tensor(flat, device=model.device), use_cache=False).logits.double().cpu()
-    finally:
-        model.set_attn_implementation(interface.NAME)
+    with apart(), torch.inference_mode():
+        own = model(input_ids=torch.tensor(flat, device=model.device), use_cache=False).logits.double().cpu()
     errors = torch.zeros(len(_PARENTS), dtype=torch.float64)
     for rows, logits in zip(map(list, _BRANCHES), own[:, _PREFIX:], strict=True):
         expected = logits[: len(rows)]

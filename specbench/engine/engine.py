@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -111,7 +112,7 @@ class Engine:
             self._program = Program(model, self.attentions.ops())
             self.sampling = self._sampling
             self.cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, self.device)
-            self.code.settle(self.cache, calls, lambda: checks.check_forward(model, self._probe, self.native_attention))
+            self.code.settle(self.cache, calls, lambda: checks.check_forward(model, self._probe, self._apart))
         except BaseException as error:
             self.close()
             out_of_memory = isinstance(error, RuntimeError) and "memory" in str(error)
@@ -143,6 +144,15 @@ class Engine:
         self.code.detach()
         self._rotary.detach()
         self.model.set_attn_implementation(self.native_attention)
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """The model as it is without an engine."""
+        self.close()
+        try:
+            yield
+        finally:
+            self.attach()
 
     @property
     def sampling(self) -> Sampling:

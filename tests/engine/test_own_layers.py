@@ -144,6 +144,13 @@ def test_attention_that_scales_queries_by_their_place_is_not_of_the_kind() -> No
         assert engine.code.why == "its attention goes by positions beside the rotary embedding"
 
 
+def test_an_lm_head_that_computes_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = library.Work.linear
+    monkeypatch.setattr(library.Work, "linear", lambda self, linear, x: own(self, linear, x).flip(-1))
+    with attached(build(SUPPORTED["llama"]), capacity=32, max_rows=4) as engine:
+        assert engine.code.why == "its layers compute something else than their parts say"
+
+
 def test_a_closed_engine_leaves_the_model_as_it_was() -> None:
     model = build(SUPPORTED["llama"])
     before = {module: dict(module.__dict__) for module in model.modules()}

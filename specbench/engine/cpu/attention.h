@@ -83,7 +83,7 @@ static inline void weigh(const float* probability, long p_stride, const A* value
     for (int q = 0; q < Q; q++) {
       const vec p = splat(probability[q * p_stride + cell]);
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) sum[q][v] += p * value[v];
+      for (int v = 0; v < V; v++) sum[q][v] = fused(p, value[v], sum[q][v]);
     }
   }
   for (int q = 0; q < Q; q++)

@@ -32,7 +32,7 @@ static inline void add_products(vec (&sum)[W][X], const T* w, long w_stride, con
       in_register(weight);
       if (a < P) __builtin_prefetch(ahead + a * w_stride + i, 0, 2);
 #pragma GCC unroll 8
-      for (int b = 0; b < X; b++) sum[a][b] += weight * input[b];
+      for (int b = 0; b < X; b++) sum[a][b] = fused(weight, input[b], sum[a][b]);
     }
   }
 }

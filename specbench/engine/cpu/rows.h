@@ -16,7 +16,7 @@ static inline void rms_norm(const Norm& norm, const float* from, float* to, long
   long i = 0;
   for (; i + LANES <= size; i += LANES) {
     const vec some = load(from + i);
-    squares += some * some;
+    squares = fused(some, some, squares);
   }
   float sum = hsum(squares);
   for (; i < size; i++) sum = fused(from[i], from[i], sum);
