@@ -19,25 +19,28 @@ class LayerCode:
         model: a transformers causal LM.
         compile: run its layers through torch.compile.
         native: run them by our own code (:mod:`specbench.engine.cpu`); None is where that can be had.
+        captured: whether steps are captured, which holds operations of torch alone.
 
     Attributes:
         linears: what computes products: "own", "onednn" or "torch".
         why: why the layers are not our own; empty where they are.
     """
 
-    def __init__(self, model: Any, *, compile: bool, native: bool | None) -> None:
+    def __init__(self, model: Any, *, compile: bool, native: bool | None, captured: bool) -> None:
         self._model, self._compile, self._asked = model, compile, native is True
         self._attention: str = model.config._attn_implementation
         self._parts: list[Any] = []
-        self.linears, self.why = "torch", self._barred(native)
+        self.linears, self.why = "torch", self._barred(native, captured)
 
-    def _barred(self, native: bool | None) -> str:
+    def _barred(self, native: bool | None, captured: bool) -> str:
         """Why our own code is out of the question."""
         if native is False:
             return "not asked for"
         if self._model.device.type != "cpu":
             return "our own layers are for CPUs"
-        return "torch.compile was asked for" if self._compile else ""
+        if self._compile:
+            return "torch.compile was asked for"
+        return "captured steps hold operations of torch alone" if captured else ""
 
     def settle(self, cache: StaticCache, calls: Calls, check: Callable[[], None]) -> None:
         """Chooses, checks what is chosen against the model's own forward, and leaves it attached.

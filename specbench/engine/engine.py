@@ -97,8 +97,7 @@ class Engine:
         self._graphs = self._make_graphs(graphs)
         reach = capacity + max_rows  # positions a forward may use: a last tree that starts at the capacity
         checks.check_declared(model, reach)
-        # What is captured are operations of torch.
-        self.code = LayerCode(model, compile=compile, native=False if self._graphs else native)
+        self.code = LayerCode(model, compile=compile, native=native, captured=self._graphs is not None)
         self._rotary = rotary.HeldRotary(model)
         #: Whether the first step of a shape pays for what later ones have: a capture, or kernels made for it. On a CPU
         #: it takes a few milliseconds more, which no warm-up is worth.

@@ -14,10 +14,11 @@ from models_tiny import SUPPORTED, attached, build, prompt, supported
 from random_trees import random_tree
 from torch import Tensor
 
+from benchmarks.gpu_check.recorder import recorded_capture
 from specbench.common import EnvironmentRefused
 from specbench.common.native import Native
 from specbench.decoding import TokenTree
-from specbench.engine import Engine
+from specbench.engine import Engine, graphs
 from specbench.engine.cpu import library
 from specbench.models.eight_bits import bytes_of, round_weights
 
@@ -127,6 +128,21 @@ def test_what_is_not_of_the_kind_steps_as_before_and_says_why(family: str, why: 
         assert report["why_not_own"] == why
     with pytest.raises(EnvironmentRefused, match=f"layers of our own cannot be had: {why}; leave --native out"):
         Engine(model, capacity=32, max_rows=4, native=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"compile": True}, "torch.compile was asked for"), ({"graphs": True}, "captured steps hold operations of torch")],
+)
+def test_who_asks_for_both_of_what_cannot_be_together_is_refused(
+    options: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+    with pytest.raises(EnvironmentRefused, match=f"layers of our own cannot be had: {why}"):
+        Engine(supported("llama"), capacity=32, max_rows=4, native=True, **options)
+    with attached(supported("llama"), capacity=32, max_rows=4, **options) as engine:
+        assert engine.code.linears == "onednn"
+        assert engine.code.why.startswith(why)
 
 
 def test_a_factor_that_no_module_shows_is_found_and_the_model_still_runs() -> None:

@@ -91,7 +91,7 @@ def open_library(say: Callable[[str], None] = lambda line: None) -> Any:
     if _failed:
         raise EnvironmentRefused(_failed[0])
     try:
-        if not SOURCE.built:
+        if not _loaded.cache_info().currsize and not SOURCE.built:
             SOURCE.load(say)
         return _loaded()
     except EnvironmentRefused as error:
