@@ -140,6 +140,19 @@ def test_who_asks_for_both_of_what_cannot_be_together_is_refused(
     monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
     with pytest.raises(EnvironmentRefused, match=f"layers of our own cannot be had: {why}"):
         Engine(supported("llama"), capacity=32, max_rows=4, native=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        pytest.param({"compile": True}, "torch.compile was asked for", marks=pytest.mark.slow),  # it compiles
+        ({"graphs": True}, "captured steps hold operations of torch"),
+    ],
+)
+def test_who_asks_for_another_way_of_stepping_gets_it(
+    options: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
     with attached(supported("llama"), capacity=32, max_rows=4, **options) as engine:
         assert engine.code.linears == "onednn"
         assert engine.code.why.startswith(why)
