@@ -116,7 +116,8 @@ def summary_so_far(
         UsageError: its requests have none, as where a sum of them is infinite.
     """
     try:
-        return summarise(config, records, verdicts or None, metrics=metrics, bandwidth=folder.bandwidth())
+        memory, watch = folder.bandwidth(), folder.watch()
+        return summarise(config, records, verdicts or None, metrics=metrics, bandwidth=memory, watch=watch)
     except ValidationError as error:
         raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
 

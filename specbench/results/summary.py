@@ -7,6 +7,7 @@
 * ``over_base``: the same against plain decoding of the model that a fine-tuned one was made from.
 * ``accuracy_difference``: right answers of the method less AR's, on the same prompts.
 * ``bandwidth_share``: see :mod:`specbench.results.bandwidth`.
+* ``disturbed``: see :mod:`specbench.results.disturbance`; verdicts of a disturbed run begin with "unsure: ".
 
 The other definitions are those of :mod:`specbench.results.figures`.
 """
@@ -18,12 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specbench.results.bandwidth import Bandwidth
+from specbench.results.disturbance import disturbance, unsure
 from specbench.results.figures import method_figures
 from specbench.results.grades import rates
 from specbench.results.over_ar import BOOTSTRAP_SEED, Key, ends, gained, groups, over_ar, over_base
 from specbench.results.schema import BASE, BASELINE, MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.results.stats import INTERVAL, proportion_interval
 from specbench.results.summary_schema import Accuracy, Again, Lossless, MethodSummary, Rate, RunSummary
+from specbench.results.watch import Watch
 
 
 def summarise(
@@ -34,6 +37,7 @@ def summarise(
     metrics: Mapping[str, Mapping[str, bool]] | None = None,
     engine: Mapping[str, Any] | None = None,
     bandwidth: Bandwidth | None = None,
+    watch: Watch | None = None,
 ) -> RunSummary:
     """The content of ``summary.json``.
 
@@ -45,9 +49,10 @@ def summarise(
         metrics: further metrics, name -> request id -> right or wrong.
         engine: what the engine reported of its kernels; kept as it is.
         bandwidth: what was read of memory; None where it was not to be read.
+        watch: what the machine did meanwhile; None where nobody looked.
 
     Returns:
-        One row per method, AR first. Figures that do not exist are None.
+        One row per method, AR first. Figures that do not exist are None. Verdicts of a disturbed run are marked.
     """
     by_method: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
     for record in records:
@@ -83,13 +88,24 @@ def summarise(
     said: dict[str, Any] = {"engine": dict(engine)} if engine else {}
     if bandwidth is not None:
         said["bandwidth"] = bandwidth.figures()
-    return RunSummary(
+    disturbed = disturbance(
+        list(baseline.values()),
+        [record for label, mine in by_method.items() if label != BASELINE for record in mine.values()],
+        concurrency=config.concurrency,
+        on_gpu=config.model.device != "cpu",
+        watch=watch,
+        bandwidth=bandwidth,
+    )
+    if disturbed is not None:
+        said["disturbed"] = disturbed
+    found = RunSummary(
         complete=all(row.requests == expected for row in rows),
         interval=INTERVAL,
         bootstrap_seed=BOOTSTRAP_SEED,
         rows=rows,
         **said,
     )
+    return unsure(found)
 
 
 def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:

@@ -21,6 +21,7 @@ from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.runner.resolving import Resolved
 from specbench.runner.session import Session, session_of
 from specbench.runner.threads import as_before
+from specbench.runner.watching import Watcher
 
 
 class Progress(Protocol):
@@ -81,7 +82,8 @@ def execute(
             if resumed and resolved.plan.threads is None:
                 as_before(folder.run)
             with beside(sessions, resolved.simulated, folder, progress) as bandwidth:
-                records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth)
+                watcher = Watcher(folder)
+                records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth, watcher)
             graded, verdicts = None, None
             if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
@@ -89,8 +91,8 @@ def execute(
                 if config.task.metric and not resolved.plan.no_score:
                     verdicts = score_in_child(folder.path, resolved.plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
-            engine, memory = sessions[0].report(), folder.bandwidth()
-            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory))
+            engine, memory, watch = sessions[0].report(), folder.bandwidth(), folder.watch()
+            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, watch))
     return folder
 
 
@@ -102,6 +104,7 @@ def _decode(
     progress: Progress,
     resumed: bool,
     bandwidth: Beside | None = None,
+    watcher: Watcher | None = None,
 ) -> list[RequestRecord]:
     """All records of the run, those of a resumed folder first."""
     records = [record.untraced() for record in folder.records()]
@@ -120,6 +123,8 @@ def _decode(
     session_of_method = {method.label: session for session in sessions for method in session.methods}
     first = number = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
+        if watcher:
+            watcher.before(number)
         if bandwidth:
             bandwidth.before(number)
         for record in session_of_method[method.label].decode(method, requests, number):
@@ -129,4 +134,6 @@ def _decode(
             progress.request(record)
     if bandwidth:
         bandwidth.behind(number)
+    if watcher:
+        watcher.behind(number)
     return records

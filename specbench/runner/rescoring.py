@@ -44,8 +44,8 @@ def rescore(
     read = read_run(folder.path)
     graded = {row.method: row.lossless for row in read.summary.rows if row.lossless}
     records = [record for record in read.records if chosen_by is None or record.prompt_id in chosen_by]
-    metrics, read_of_memory = read_metrics(folder.path), folder.bandwidth()
-    summary = summarise(read.config, records, verdicts, graded, metrics, read.summary.engine, read_of_memory)
+    metrics, read_of_memory, watch = read_metrics(folder.path), folder.bandwidth(), folder.watch()
+    summary = summarise(read.config, records, verdicts, graded, metrics, read.summary.engine, read_of_memory, watch)
     if sweep is not None:
         summary = summary.model_copy(update={"complete": read.summary.complete, "sweep": sweep})
     if folder.finished:

@@ -77,7 +77,8 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     ``set`` ("tuning" or "held-out"), ``prompts``, ``requests``, ``tokens``, ``target_forwards``,
     ``tokens_per_forward``, ``decode_tok_s``, ``speedup`` (over plain decoding at the same concurrency, on the same
     prompts), both with ``_low`` and ``_high`` of a 95% bootstrap over prompts, ``rows_per_step``, ``step_ms``,
-    ``predicted_decode_tok_s``, ``accuracy``, ``best``, ``within_noise``, ``stopped``. What there is not is nan.
+    ``predicted_decode_tok_s``, ``accuracy``, ``best``, ``within_noise``, ``stopped``, ``disturbed`` (why all of that
+    concurrency is unsure, or empty). What there is not is nan.
     ``predicted_decode_tok_s`` is what tokens per forward and rows per step come to at the step times of a profile, with
     drafting for nothing.
 
@@ -92,7 +93,7 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     figures = [
         "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward", "decode_tok_s", "decode_tok_s_low",
         "decode_tok_s_high", "speedup", "speedup_low", "speedup_high", "rows_per_step", "step_ms",
-        "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
+        "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped", "disturbed",
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
 
@@ -101,6 +102,7 @@ def _rows(
     head: Mapping[str, Any], concurrency: int, read: ReadRun, times: StepTimes | None
 ) -> Iterator[dict[str, Any]]:
     found = read.summary.sweep or SweepFindings()
+    disturbed = "; ".join(read.summary.disturbed.reasons) if read.summary.disturbed else ""
     tuning = set(head["tuning"])
     ids = {str(spec["label"]): _hash(spec, read) for spec in read.run["methods"]}
     unknown = {str(spec["label"]): {"method": spec["name"], "values": {}} for spec in read.run["methods"]}
@@ -125,6 +127,7 @@ def _rows(
                     "best": label == found.best,
                     "within_noise": label in found.within_noise,
                     "stopped": found.stopped.get(label, ""),
+                    "disturbed": disturbed,
                 }
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.disturbance import UNSURE, disturbance_line, sure
 from specbench.results.engine_line import layers_line
 from specbench.results.grades import ORDER
 from specbench.results.run_file import device_name
@@ -58,6 +59,8 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
         title.append(f"\n{layers}", style="dim")
     if memory := bandwidth_line(summary):
         title.append(f"\n{memory}", style="dim")
+    if disturbed := disturbance_line(summary):
+        title.append(f"\n{disturbed}", style="yellow")
     simulated = run.get("simulated", {})
     if simulated:
         title.append(f"\n{simulated_title(simulated)}", style="bold red")
@@ -109,7 +112,8 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
 def finding(summary: RunSummary) -> str:
     """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
 
-    Only intervals that exclude 1 are called faster or slower. Empty where there is nothing but AR.
+    Only intervals that exclude 1 are called faster or slower, and of a disturbed run none is without its mark. Empty
+    where there is nothing but AR.
     """
     rows = [
         row for row in summary.rows if row.method != BASELINE and row.speedup and not row.simulated and not row.again
@@ -137,6 +141,7 @@ _WORDS = {
     "no difference shown": "no difference shown",
     "too few prompts": "too few prompts to say",
 }
+_WORDS |= {f"{UNSURE}{verdict}": f"{UNSURE}{words}" for verdict, words in _WORDS.items()}
 
 
 def simulated_title(simulated: Mapping[str, Mapping[str, float]]) -> str:
@@ -387,7 +392,7 @@ def _spread(ratio: Speedup) -> str:
 
 def tells(ratio: Speedup) -> str:
     """Where nothing was shown: which difference would have been, and how many prompts a small one takes."""
-    if ratio.verdict not in ("no difference shown", "too few prompts"):
+    if sure(ratio.verdict) not in ("no difference shown", "too few prompts"):
         return ""
     parts = []
     if seen := ratio.detectable:

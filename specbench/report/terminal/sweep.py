@@ -14,6 +14,7 @@ from rich.text import Text
 from specbench.hardware.roofline import free_rows
 from specbench.report.terminal.run import number, seldom_filled
 from specbench.results import BASELINE
+from specbench.results.disturbance import UNSURE
 from specbench.results.run_file import device_name
 from specbench.results.schema import TaskSpec
 
@@ -55,7 +56,13 @@ def found(row: Mapping[Any, Any]) -> str:
     """What became of a cell, in words."""
     near = row["within_noise"] and not pd.isna(row["speedup_low"])  # else nothing was told apart
     said = [row["stopped"], "best" if row["best"] else "within noise" if near else ""]
-    return " ".join(word for word in said if word)
+    return f"{UNSURE if row['best'] and _why(row) else ''}{' '.join(word for word in said if word)}"
+
+
+def _why(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
+    """Why a cell's figures are of a disturbed machine; empty where they are not, and of older tables."""
+    why = row.get("disturbed", "")
+    return "" if pd.isna(why) else str(why)
 
 
 def _table(rows: pd.DataFrame, title: str) -> Table:
@@ -87,6 +94,8 @@ def sentences(cells: pd.DataFrame) -> list[str]:
     measured = tuning[tuning["stopped"] != "too large"]
     found = []
     best = measured[measured["best"].astype(bool)]
+    if len(measured) and (why := _why(measured.iloc[0])):
+        found.append(f"Disturbed: {why}; what is best here is unsure.")
     if len(best):
         row = best.iloc[0]
         noise = measured[measured["within_noise"].astype(bool) & ~measured["best"].astype(bool)]
@@ -142,7 +151,8 @@ def advice(
 
     Returns:
         JSON-ready: ``best`` (its row, None where nothing was measured), ``set`` (what to give ``--set``), ``faster``
-        (whether the interval on the held-out prompts says so), ``free_rows``, ``said`` (sentences).
+        (whether the interval on the held-out prompts says so, and nothing disturbed it), ``free_rows``, ``said``
+        (sentences).
     """
     tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE) & (cells["stopped"] != "too large")]
     best = tuning[tuning["best"].astype(bool)]
@@ -154,7 +164,8 @@ def advice(
     row = best.iloc[0]
     held = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]
     judged = held.iloc[0] if len(held) else row
-    faster = bool(judged["speedup_low"] > 1.0)
+    shown, why = bool(judged["speedup_low"] > 1.0), _why(judged)
+    faster = shown and not why
     options = str(row["label"]).split(" ")[1:]
     settings = [f"{method}.{word}" for word in options]
     others = tuning[tuning["within_noise"].astype(bool) & ~tuning["best"].astype(bool)]
@@ -169,6 +180,10 @@ def advice(
         said.append(f"{len(others)} of {len(tuning) - 1} other settings are within noise of it.")
     if faster:
         said.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
+    elif shown:
+        said.append(
+            f"Disturbed: {why}; unsure whether it is faster than ar: repeat on a quiet machine, with another --out."
+        )
     else:
         said.append("No setting tried is shown to be faster than ar here.")
     return {
