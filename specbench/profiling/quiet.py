@@ -17,6 +17,7 @@ from specbench.results.summary_schema import Disturbed
 from specbench.results.watch import Look, Watch
 
 _APART_S = 1.0
+_LEAST_S = 0.3  # less between two looks tells nothing
 
 # What doctor calls each figure, and what to do where it passes its limit.
 _NAMED = {
@@ -84,7 +85,7 @@ def _watched(
     readings: list[Reading] = []
     looks: list[Look] = []
     first = last = look()
-    while (left := seconds - (last.at_s - first.at_s)) > 0:
+    while (left := seconds - (last.at_s - first.at_s)) > _LEAST_S:
         if probe is not None:
             readings.append(Reading(segment=len(looks), threads=threads, bytes_per_s=probe.read(threads)))
         sleep(min(_APART_S, left))

@@ -60,6 +60,5 @@ class Watcher:
         now = self._look()
         look = between(self._last, now, segment)
         if look is not None:
-            self._found = Watch(looks=[*self._found.looks, look])
-            self._folder.keep_watch(self._found)
-            self._last = now
+            self._found, self._last = Watch(looks=[*self._found.looks, look]), now
+        self._folder.keep_watch(self._found)
