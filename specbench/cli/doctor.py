@@ -54,9 +54,9 @@ def doctor(
 def _watched(seconds: float) -> list[Check]:
     from specbench.profiling import quiet_checks
 
-    console = output.stderr()
-    console.print(f"watching for {seconds:g} s …", style="dim")
-    return quiet_checks(seconds, lambda line: console.print(line, style="dim", markup=False), on_gpu=_on_gpu())
+    said = f"watching for {seconds:g} s"
+    with output.stderr().status(said) as status:  # where nobody looks, rich shows none
+        return quiet_checks(seconds, lambda line: status.update(f"{said}, {line}"), on_gpu=_on_gpu())
 
 
 def _on_gpu() -> bool:

@@ -60,7 +60,7 @@ def wavy(at: int) -> float:
 
 def gpu(records: list[RequestRecord], throttled: int, clocks: Any = lambda at: 1700) -> list[RequestRecord]:
     """The same on a GPU that was held down under the first so many."""
-    quiet = {"memory_clock_mhz": 1500, "temperature_c": 60, "energy_j": 1.0, "power_w": 250.0}
+    quiet: dict[str, Any] = {"memory_clock_mhz": 1500, "temperature_c": 60, "energy_j": 1.0, "power_w": 250.0}
     return [
         one.model_copy(
             update={

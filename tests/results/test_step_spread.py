@@ -1,4 +1,4 @@
-"""How much AR's step varied: planted steps, and those of the committed runs of which it is known what was beside them."""
+"""How much AR's step varied: planted steps, and those of committed runs that are known to be quiet or disturbed."""
 
 from __future__ import annotations
 

@@ -61,8 +61,9 @@ class World:
 
 def decoded(world: World, folder: RunFolder, before: bool = False) -> list[RequestRecord]:
     """A run that is watched."""
-    made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, execution.Silent(), before, None]
-    found: list[RequestRecord] = execution._decode(*made, Watcher(folder, world.look, lambda: world.now))
+    watcher = Watcher(folder, world.look, lambda: world.now)
+    made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, execution.Silent(), before, None, watcher]
+    found: list[RequestRecord] = execution._decode(*made)
     return found
 
 
