@@ -87,6 +87,7 @@ def disturbance(
     others: Sequence[RequestRecord] = (),
     *,
     concurrency: int = 1,
+    passes: bool = False,
     on_gpu: bool = False,
     watch: Watch | None = None,
     bandwidth: Bandwidth | None = None,
@@ -96,7 +97,7 @@ def disturbance(
     Args:
         baseline: AR's finished requests.
         others: those of the other methods, for what a GPU did under them.
-        concurrency: sequences that were stepped together.
+        concurrency, passes: as for :func:`specbench.results.step_spread.step_spread`.
         on_gpu: the model ran on one.
         watch: the looks; None where there were none, as in old runs.
         bandwidth: the readings; None where memory was not to be read.
@@ -104,7 +105,7 @@ def disturbance(
     Returns:
         Every figure that there is with its limit, and the reasons: those that pass it. None where there is no figure.
     """
-    steps, records = step_spread(baseline, concurrency), [*baseline, *others]
+    steps, records = step_spread(baseline, concurrency, passes=passes), [*baseline, *others]
     found: dict[str, float | None] = {
         **_watched(watch),
         "gpu_clock_fall": clock_fall([r.gpu.sm_clock_mhz for r in records if r.gpu and r.gpu.sm_clock_mhz]),

@@ -24,6 +24,9 @@ LEAST_S = 5.0
 #: Groups of requests of like context that the line over contexts goes through: of thousands all pairs were too many.
 _GROUPS = 60
 
+#: Thirds in a row that are looked at: of thousands of requests neighbouring ones differ by next to nothing.
+_THIRDS = 200
+
 
 @dataclass(frozen=True)
 class StepSpread:
@@ -42,7 +45,7 @@ class StepSpread:
     requests: int
 
 
-def step_spread(records: Sequence[RequestRecord], concurrency: int = 1) -> StepSpread | None:
+def step_spread(records: Sequence[RequestRecord], concurrency: int = 1, *, passes: bool = False) -> StepSpread | None:
     """Of AR's requests, those without a forward left out.
 
     A step grows with its context, and honestly: a line is taken off, which goes through seconds over cached tokens by
@@ -57,6 +60,8 @@ def step_spread(records: Sequence[RequestRecord], concurrency: int = 1) -> StepS
     Args:
         records: AR's, in any order.
         concurrency: sequences that were stepped together.
+        passes: ``repeat`` counts the passes of a sweep. These may be days apart, each has an AR of its own that its
+            cells are held against, and so each is held against its own median.
 
     Returns:
         None of fewer than :data:`LEAST_REQUESTS` requests, or of less than :data:`LEAST_S` of decoding.
@@ -73,10 +78,13 @@ def step_spread(records: Sequence[RequestRecord], concurrency: int = 1) -> StepS
     contexts = np.array([r.prompt_tokens + r.output_tokens / 2 for r in counted])
     usual = np.median(steps) + _slope(contexts, steps) * (contexts - np.median(contexts))
     level = steps / np.maximum(usual, 1e-3 * np.median(steps))
-    level /= np.median(level)
+    number = np.array([r.repeat if passes else 0 for r in counted])
+    for one in np.unique(number):
+        level[number == one] /= np.median(level[number == one])
     low, high = np.percentile(level, [25, 75])
     third = len(level) // 3
-    in_a_row = np.median(np.lib.stride_tricks.sliding_window_view(level, third), axis=1)
+    starts = range(0, len(level) - third + 1, max(1, len(level) // _THIRDS))
+    in_a_row = np.array([np.median(level[start : start + third]) for start in starts])
     return StepSpread(float(high - low), float(in_a_row.max() / in_a_row.min() - 1), len(level))
 
 

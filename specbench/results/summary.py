@@ -92,6 +92,7 @@ def summarise(
         list(baseline.values()),
         [record for label, mine in by_method.items() if label != BASELINE for record in mine.values()],
         concurrency=config.concurrency,
+        passes=config.repeats == 1,  # further ones are then the passes of a sweep
         on_gpu=config.model.device != "cpu",
         watch=watch,
         bandwidth=bandwidth,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from known import known
 from sweep_workers import record
 
 from specbench.results.disturbance import MOST_STEP_DRIFT, MOST_STEP_SPREAD
@@ -144,6 +145,17 @@ def test_thousands_of_requests_take_no_longer_than_it_takes_to_read_them() -> No
 )
 def test_of_too_little_nothing_is_said(records: list[RequestRecord]) -> None:
     assert step_spread(records) is None
+
+
+def test_passes_of_a_sweep_are_other_days() -> None:
+    days = [
+        one.model_copy(update={"repeat": at // 20, "segment": at})
+        for at, one in enumerate(sorted(series(slower(60, 20, 40, 2.0)), key=lambda one: one.segment))
+    ]
+    assert known(step_spread(days)).drift > 0.9
+    assert not marked(known(step_spread(days, passes=True)))
+    one_day = [one.model_copy(update={"repeat": 0}) for one in days]
+    assert known(step_spread(one_day, passes=True)).drift > 0.9
 
 
 def in_slots(concurrency: int, waves: int, factor: Callable[[int], float] = lambda wave: 1.0) -> list[RequestRecord]:
