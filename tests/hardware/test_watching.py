@@ -156,7 +156,7 @@ def busy(*, ours: bool) -> Iterator[None]:
         child = subprocess.Popen(work)
         pid = child.pid
     else:  # its parent ends at once, so that it is init's
-        parent = f"import subprocess\nprint(subprocess.Popen({work!r}).pid)"
+        parent = f"import subprocess\nprint(subprocess.Popen({work!r}, stdout=subprocess.DEVNULL).pid)"
         pid = int(subprocess.run([sys.executable, "-c", parent], stdout=subprocess.PIPE, check=True).stdout)
     try:
         time.sleep(0.3)  # an interpreter starts
