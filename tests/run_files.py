@@ -50,8 +50,8 @@ _MEMORY = Bandwidth(
     refused="no C++ compiler was found",
 )
 _LOOK = Look(
-    segment=1, seconds=4.5, cores=2, own_cores=1.5, others_cores=0.5, stolen_cores=0.25, clock_mhz=2300.0, slowed=1,
-    load=2.5,
+    segment=1, seconds=4.5, cores=2, usable=2, own_cores=1.5, others_cores=0.5, stolen_cores=0.25,
+    clock_mhz=2300.0, slowed=1, load=2.5,
 )  # fmt: skip
 _BAND = {"value": 2.0, "low": 1.5, "high": 2.5}
 _GPU = GpuTrace(

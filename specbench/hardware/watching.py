@@ -2,18 +2,20 @@
 
 ``/proc/stat`` has the time that each core was busy, whoever it was busy for. Of the cores in reach that is taken, less
 what this process, its threads and its children took: the rest is other processes' and the kernel's own. In a container
-with cores of its own these are its own neighbours; in one that has only a quota they are all of the host's. What a
-hypervisor took (steal) it tells apart. Where a kernel has no such files a figure is None, and nothing is an error.
+with cores of its own these are its own neighbours; in one that has only a quota they are all of the host's, and count
+where they leave it less than its quota. What a hypervisor took (steal) is told apart. Where a kernel has no such files
+a figure is None, and nothing is an error.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench.hardware.cores import usable_cores
 from specbench.results.watch import Look
 
 _PROC, _CPUS = Path("/proc"), Path("/sys/devices/system/cpu")
@@ -30,6 +32,7 @@ class Seen:
     Attributes:
         at_s: on a clock that only goes forward.
         cores: in reach.
+        usable: cores' worth of time that this process gets on them.
         own_s: time that this process and its children have taken so far.
         busy_s, stolen_s: that these cores were busy so far, and that a hypervisor took from them.
         clock_mhz: of the fastest of them.
@@ -39,6 +42,7 @@ class Seen:
 
     at_s: float
     cores: int
+    usable: int
     own_s: float
     busy_s: float | None
     stolen_s: float | None
@@ -51,7 +55,17 @@ def see() -> Seen:
     """The counters now."""
     cores = _in_reach()
     busy_s, stolen_s = _of_cores(cores)
-    return Seen(time.monotonic(), len(cores), _own_s(), busy_s, stolen_s, _clock_mhz(cores), _slowed(cores), _load())
+    return Seen(
+        at_s=time.monotonic(),
+        cores=len(cores),
+        usable=_usable(cores),
+        own_s=_own_s(),
+        busy_s=busy_s,
+        stolen_s=stolen_s,
+        clock_mhz=_clock_mhz(cores),
+        slowed=_slowed(cores),
+        load=_load(),
+    )
 
 
 def between(before: Seen, now: Seen, segment: int) -> Look | None:
@@ -71,6 +85,7 @@ def between(before: Seen, now: Seen, segment: int) -> Look | None:
         segment=segment,
         seconds=seconds,
         cores=now.cores,
+        usable=now.usable,
         own_cores=own_s / seconds,
         # Both are counted in ticks, and not in the same ones: a little less than nothing is nothing.
         others_cores=None if busy_s is None else max(0.0, busy_s - own_s) / seconds,
@@ -90,6 +105,11 @@ def _in_reach() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def _usable(cores: Sequence[int]) -> int:
+    """Cores' worth of time on these: a container may have a quota."""
+    return usable_cores() if hasattr(os, "sched_getaffinity") else len(cores)
 
 
 def _of_cores(cores: Iterable[int]) -> tuple[float | None, float | None]:

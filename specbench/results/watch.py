@@ -25,6 +25,9 @@ class Look(Record):
     cores: Annotated[int, Field(gt=0, le=1 << 20)] = Field(
         description="that the run may use, of which the kernel counts; in a container with none of its own, the host's"
     )
+    usable: Annotated[int, Field(gt=0, le=1 << 20)] = Field(
+        description="of these, the time that it gets on them: less by a quota of its container"
+    )
     own_cores: _Cores = Field(description="that the run took, its threads and its child processes together")
     others_cores: _Cores | None = Field(description="that other processes took, and the kernel for itself")
     stolen_cores: _Cores | None = Field(description="that a hypervisor took while there was work here")
@@ -44,12 +47,17 @@ class Watch(Record):
         return sum(look.seconds for look in self.looks)
 
     def others_share(self) -> float | None:
-        """Share of the cores' time that other processes took; None where the kernel does not tell."""
-        return _share([(look.others_cores, look) for look in self.looks])
+        """Share of the run's cores that other processes took; None where the kernel does not tell.
+
+        Where a quota leaves most of a host's cores to others, these may have theirs: what counts is what they took
+        beyond.
+        """
+        taken = [(None if look.others_cores is None else _beyond(look.others_cores, look), look) for look in self.looks]
+        return _share([(cores, look.usable, look.seconds) for cores, look in taken])
 
     def stolen_share(self) -> float | None:
         """Share of the cores' time that a hypervisor took; None where the kernel does not tell."""
-        return _share([(look.stolen_cores, look) for look in self.looks])
+        return _share([(look.stolen_cores, look.cores, look.seconds) for look in self.looks])
 
     def load_share(self) -> float | None:
         """The median load average beyond what the run itself kept busy, as a share of the cores.
@@ -59,8 +67,8 @@ class Watch(Record):
         """
         if any(look.others_cores is not None for look in self.looks):
             return None
-        beyond = [(look.load - look.own_cores) / look.cores for look in self.looks if look.load is not None]
-        return max(0.0, median(beyond)) if beyond else None
+        loads = [(look.load - look.own_cores, look) for look in self.looks if look.load is not None]
+        return median(_beyond(load, look) / look.usable for load, look in loads) if loads else None
 
     def clocks_mhz(self) -> list[float]:
         """The clock at each look that knew it."""
@@ -76,6 +84,12 @@ class Watch(Record):
         return self.model_dump(mode="json")
 
 
-def _share(taken: Sequence[tuple[float | None, Look]]) -> float | None:
-    known = [(cores * look.seconds, look.cores * look.seconds) for cores, look in taken if cores is not None]
-    return sum(mine for mine, _ in known) / sum(all_ for _, all_ in known) if known else None
+def _beyond(cores: float, look: Look) -> float:
+    """Cores that somebody took beyond those that the run could not have used anyway."""
+    return max(0.0, cores - max(0, look.cores - look.usable))
+
+
+def _share(taken: Sequence[tuple[float | None, int, float]]) -> float | None:
+    """Of (cores taken, cores there, seconds): how much was taken of all of it."""
+    known = [(cores * seconds, there * seconds) for cores, there, seconds in taken if cores is not None]
+    return sum(mine for mine, _ in known) / sum(there for _, there in known) if known else None

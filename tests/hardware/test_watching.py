@@ -56,6 +56,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(watching, "_PROC", made.proc)
     monkeypatch.setattr(watching, "_CPUS", made.cpus)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(watching, "usable_cores", lambda: 1)
     monkeypatch.setattr(os, "sysconf", lambda name: 100)
     monkeypatch.setattr(os, "times", lambda: os.times_result((1.0, 0.5, 0.25, 0.25, 0.0)))
     monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 0.0, 0.0))
@@ -74,7 +75,7 @@ def look(kernel: Kernel, seconds: float = 2.0) -> Look:
 
 def test_others_are_what_is_busy_without_this_process_its_children_and_theirs(kernel: Kernel) -> None:
     found = look(kernel)
-    assert (found.segment, found.seconds, found.cores, found.load) == (3, 2.0, 2, 1.5)
+    assert (found.segment, found.seconds, found.cores, found.usable, found.load) == (3, 2.0, 2, 1, 1.5)
     assert found.own_cores == pytest.approx((0.20 + 0.07) / 2)
     # 0.92 s on core 0 (user, nice, system, interrupts) and 0.10 s on core 1; 0.25 s of core 0 were stolen.
     assert found.others_cores == pytest.approx((0.92 + 0.10 - 0.27) / 2)
@@ -132,7 +133,7 @@ def test_another_system_has_no_mask_and_no_load(kernel: Kernel, monkeypatch: pyt
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     monkeypatch.setattr(os, "getloadavg", none)
     found = see()
-    assert (found.cores, found.load) == (3, None)
+    assert (found.cores, found.usable, found.load) == (3, 3, None)
 
 
 def test_two_looks_at_once_say_nothing() -> None:
@@ -142,7 +143,7 @@ def test_two_looks_at_once_say_nothing() -> None:
 
 
 def test_counters_that_fell_are_nothing_taken(kernel: Kernel) -> None:
-    now, before = see(), Seen(1.0, 2, 99.0, 99.0, 99.0, None, 99, None)
+    now, before = see(), Seen(1.0, 2, 2, 99.0, 99.0, 99.0, None, 99, None)
     found = known(between(before, Seen(**{**vars(now), "at_s": 2.0, "slowed": 0}), 0))
     assert (found.own_cores, found.others_cores, found.stolen_cores, found.slowed) == (0.0, 0.0, 0.0, 0)
 

@@ -32,7 +32,7 @@ class Machine:
         busy = None if self.others is None else 2 * self.others * self.now
         stolen = None if self.others is None else 2 * self.stolen * self.now
         slowed = int(self.heat * self.now)
-        return Seen(self.now, 2, 0.0, busy, stolen, self.clock(self.now), slowed, self.load)
+        return Seen(self.now, 2, 2, 0.0, busy, stolen, self.clock(self.now), slowed, self.load)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -114,7 +114,7 @@ def test_beside_a_gpu_the_cores_only_launch_and_memory_is_not_read() -> None:
 def test_what_a_kernel_does_not_tell_is_said_and_is_no_fault() -> None:
     class Silent(Machine):
         def look(self) -> Seen:
-            return Seen(self.now, 2, 0.0, None, None, None, None, None)
+            return Seen(self.now, 2, 2, 0.0, None, None, None, None, None)
 
     found = checks(Silent())
     assert loud(found) == {}

@@ -29,8 +29,8 @@ PROMPTS = 12
 def watch(count: int = 6, **said: Any) -> Watch:
     """Looks of four seconds at two cores, of which the run has nearly all; a list says a value for each."""
     quiet = {
-        "seconds": 4.0, "cores": 2, "own_cores": 1.9, "others_cores": 0.02, "stolen_cores": 0.0, "clock_mhz": 2300.0,
-        "slowed": 0, "load": 2.0,
+        "seconds": 4.0, "cores": 2, "usable": 2, "own_cores": 1.9, "others_cores": 0.02, "stolen_cores": 0.0,
+        "clock_mhz": 2300.0, "slowed": 0, "load": 2.0,
     }  # fmt: skip
     every = [{**quiet, **{k: v[at] if isinstance(v, list) else v for k, v in said.items()}} for at in range(count)]
     return Watch(looks=[Look(segment=at, **one) for at, one in enumerate(every)])
@@ -99,6 +99,11 @@ def test_a_quiet_run_has_figures_and_no_reason() -> None:
             {"watch": watch(others_cores=[0.9, 0.9, 0.9, 0.0, 0.0, 0.0])},
             "other processes took 22% of the cores (limit 5%)",
         ),
+        # A quota of four on a host of 64, of which others have 62.
+        (
+            {"watch": watch(cores=64, usable=4, others_cores=62.0)},
+            "other processes took 50% of the cores (limit 5%)",
+        ),
         ({"watch": watch(others_cores=0.104)}, "other processes took 5.2% of the cores (limit 5%)"),
         ({"watch": watch(stolen_cores=0.2)}, "a hypervisor took 10% of the cores for other machines (limit 5%)"),
         (
@@ -133,6 +138,8 @@ def test_each_figure_alone_marks_a_run(change: dict[str, Any], said: str) -> Non
     [
         {"watch": watch(others_cores=0.1)},  # at the limit is within it
         {"watch": watch(load=40.0)},
+        {"watch": watch(cores=64, usable=4, others_cores=60.0, stolen_cores=1.0)},
+        {"watch": watch(cores=64, usable=4, others_cores=None, stolen_cores=None, load=63.0)},
         {"watch": watch(others_cores=None, stolen_cores=None, load=2.5)},
         {"watch": watch(others_cores=None, stolen_cores=None, load=None, clock_mhz=None, slowed=None)},
         {"watch": watch(clock_mhz=[2300.0, 800.0, 2300.0, 2300.0, 2300.0, 2300.0])},
@@ -242,6 +249,7 @@ def test_a_run_folder_keeps_it_and_reads_it_again(tmp_path: Path) -> None:
     [
         lambda found: found["looks"][0].update(seconds=0),
         lambda found: found["looks"][0].update(cores=0),
+        lambda found: found["looks"][0].update(usable=0),
         lambda found: found["looks"][0].update(others_cores=-1),
         lambda found: found["looks"][0].update(slowed=0.5),
         lambda found: found.update(more=1),

@@ -56,7 +56,7 @@ class World:
         assert not self.busy, "inside a stretch"
         self.looks += 1
         self.clock.now += round(self.look_s * S)
-        return Seen(self.now, 2, 1.5 * self.now, 2.0 * self.now, 0.25 * self.now, 2300.0, 7, 1.0)
+        return Seen(self.now, 2, 2, 1.5 * self.now, 2.0 * self.now, 0.25 * self.now, 2300.0, 7, 1.0)
 
 
 def decoded(world: World, folder: RunFolder, before: bool = False) -> list[RequestRecord]:
