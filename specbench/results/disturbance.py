@@ -16,8 +16,7 @@ our own layers, GSM8K, nothing beside it            10%            14%         1
 ==================================================  =============  ==========  =================
 
 The second row is the noisiest machine that is known to have told the truth: methods take turns on every prompt, so what
-comes and goes hits all alike. What passes it by a little is not known to have done harm, and is not known to have done
-none.
+comes and goes hits all alike. Of runs that are a little noisier nothing is known, and they are marked.
 """
 
 from __future__ import annotations
@@ -57,10 +56,11 @@ MOST_STOLEN = 0.05
 #: The load beyond a run's own, over the cores: doctor's limit of always. It counts where nothing better is told.
 MOST_LOAD = 0.5
 
-#: A clock moves by a tenth with the number of cores at work; a step that waits for memory follows it by less.
+#: With more cores at work each has a lower clock, and a step that waits for memory feels little of it. No run of
+#: ``results/`` knew its clock: this one is a guess.
 MOST_CLOCK_FALL = 0.15
 
-#: Heat: a counter that moves says that a core was slower than it could be.
+#: A counter that moves says that a core was slower than it could be.
 MOST_SLOWED = 0
 
 #: Requests on a throttled GPU; as for other processes.
