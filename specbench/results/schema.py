@@ -306,8 +306,12 @@ class RequestRecord(Record):
         """Seconds that its decoding counts: where sequences share the engine, its share of the steps."""
         return self.decode_share_s if shared else self.decode_s
 
+    def prefill_s(self, shared: bool) -> float:
+        """Seconds that its first token counts, likewise."""
+        return self.prefill_share_s if shared else self.ttft_s
+
     def whole_s(self, shared: bool) -> float:
-        """The same with the prefill."""
+        """Seconds of both together."""
         return self.prefill_share_s + self.decode_share_s if shared else self.latency_s
 
     @property

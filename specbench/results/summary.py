@@ -20,10 +20,22 @@ from typing import Any
 from specbench.results.bandwidth import Bandwidth
 from specbench.results.figures import method_figures
 from specbench.results.grades import rates
-from specbench.results.over_ar import BOOTSTRAP_SEED, Key, ends, gained, groups, over_ar, over_base
+from specbench.results.over_ar import (
+    BOOTSTRAP_SEED,
+    MEASURES,
+    Key,
+    Pairs,
+    among,
+    beside,
+    ends,
+    gained,
+    groups,
+    over_ar,
+    over_base,
+)
 from specbench.results.schema import BASE, BASELINE, MethodSpec, RequestRecord, RunConfig, request_key
-from specbench.results.stats import INTERVAL, proportion_interval
-from specbench.results.summary_schema import Accuracy, Again, Lossless, MethodSummary, Rate, RunSummary
+from specbench.results.stats import INTERVAL, Many, proportion_interval
+from specbench.results.summary_schema import Accuracy, Again, Fastest, Lossless, MethodSummary, Rate, RunSummary
 
 
 def summarise(
@@ -54,10 +66,13 @@ def summarise(
         by_method[record.method][record.prompt_id, record.repeat, record.turn] = record
     shared = config.concurrency > 1
     baseline, base = by_method.get(BASELINE, {}), by_method.get(BASE, {})
+    together = _together(config, by_method)
     rows = []
     for spec in config.methods:
         mine = by_method.get(spec.label, {})
         answers, twin = list(mine.values()), _twin(config.methods, spec)
+        against = over_ar(baseline, mine, shared)
+        speedups = {name: beside(getattr(against, name), spec.label, found) for name, found in together.items()}
         again = over_ar(by_method.get(twin, {}), mine, shared).speedup if twin else None
         tally = (lossless or {}).get(spec.label)
         share = bandwidth.share(spec.label, answers, shared=shared) if bandwidth else None
@@ -68,7 +83,7 @@ def summarise(
                 lossless_claimed=spec.lossless,
                 simulated=config.simulated.get(spec.label),
                 **dict(method_figures(answers, shared=shared)),
-                **dict(over_ar(baseline, mine, shared)),
+                **{**dict(against), **speedups},
                 again=Again(of=twin, speedup=again) if twin and again else None,
                 over_base=over_base(base, mine, verdicts, shared) if spec.label != BASE else None,
                 accuracy=_accuracy(answers, verdicts),
@@ -88,7 +103,49 @@ def summarise(
         interval=INTERVAL,
         bootstrap_seed=BOOTSTRAP_SEED,
         rows=rows,
+        fastest=_fastest(rows, together["speedup"]),
         **said,
+    )
+
+
+def _together(config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]]) -> dict[str, Many | None]:
+    """By kind of speedup, what the rows say together that might be the fastest: no AR, no row once more, no lottery."""
+    shared, baseline = config.concurrency > 1, by_method.get(BASELINE, {})
+    pairs = {
+        spec.label: Pairs.of(baseline, by_method[spec.label], shared)
+        for spec in config.methods
+        if spec.label in by_method
+        and spec.label not in (BASELINE, BASE, *config.simulated)
+        and _twin(config.methods, spec) is None
+    }
+    return {name: among(pairs, measure) for name, measure in MEASURES.items()}
+
+
+def _fastest(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | None:
+    """The row with the highest speedup; among one there is no choice, and its own interval stands."""
+    by_label = {row.method: row for row in rows}
+    if found is None:
+        held = [row for row in rows if row.speedup and not (row.baseline or row.method == BASE)]
+        real = [row for row in held if not (row.simulated or row.again)]
+        if len(real) != 1:
+            return None
+        label, as_good, told_apart, among_them = real[0].method, [real[0].method], True, 1
+    elif found.best is None:
+        return None
+    else:
+        label, as_good, told_apart, among_them = found.best, list(found.as_good), found.told_apart, found.rows
+    speedup = by_label[label].speedup
+    if speedup is None:
+        return None
+    end = speedup.among or speedup
+    return Fastest(
+        method=label,
+        among=among_them,
+        low=end.low,
+        high=end.high,
+        verdict=speedup.verdict,
+        as_good=as_good,
+        told_apart=told_apart,
     )
 
 
