@@ -26,6 +26,9 @@ BASE = "ar@base"
 #: Values of ``--graphs`` and ``--native`` as the engine takes them: None is on where it can be had.
 SWITCH: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
+#: In what an engine reports, the memory that each method decodes in, by label.
+MEMORY = "memory"
+
 #: Whole numbers as tables and JSON readers of other languages have them.
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 

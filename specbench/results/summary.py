@@ -33,9 +33,9 @@ from specbench.results.over_ar import (
     over_ar,
     over_base,
 )
-from specbench.results.schema import BASE, BASELINE, MethodSpec, RequestRecord, RunConfig, request_key
+from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.results.stats import INTERVAL, Many, proportion_interval
-from specbench.results.summary_schema import Accuracy, Again, Fastest, Lossless, MethodSummary, Rate, RunSummary
+from specbench.results.summary_schema import Accuracy, Again, Fastest, Lossless, Memory, MethodSummary, Rate, RunSummary
 
 
 def summarise(
@@ -55,7 +55,7 @@ def summarise(
         verdicts: request id -> whether its answer is right; None when not scored.
         lossless: method label -> verdict counts, see :mod:`specbench.runner.lossless`.
         metrics: further metrics, name -> request id -> right or wrong.
-        engine: what the engine reported of its kernels; kept as it is.
+        engine: what the engine reported of its kernels, kept as it is, and of the methods' memory.
         bandwidth: what was read of memory; None where it was not to be read.
 
     Returns:
@@ -66,6 +66,8 @@ def summarise(
         by_method[record.method][record.prompt_id, record.repeat, record.turn] = record
     shared = config.concurrency > 1
     baseline, base = by_method.get(BASELINE, {}), by_method.get(BASE, {})
+    reported = dict(engine or {})
+    memory: Mapping[str, Any] = reported.pop(MEMORY, {})
     together = _together(config, by_method)
     rows = []
     for spec in config.methods:
@@ -91,11 +93,12 @@ def summarise(
                 metrics={name: _accuracy(answers, marks) for name, marks in (metrics or {}).items()},
                 groups=groups(baseline, mine, shared),
                 lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
+                memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,
                 bandwidth_share=share,
             )
         )
     expected = (config.task.requests or config.task.prompts) * config.repeats
-    said: dict[str, Any] = {"engine": dict(engine)} if engine else {}
+    said: dict[str, Any] = {"engine": reported} if reported else {}
     if bandwidth is not None:
         said["bandwidth"] = bandwidth.figures()
     return RunSummary(

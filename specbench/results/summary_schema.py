@@ -162,6 +162,19 @@ class Lossless(_Part):
     rates: dict[str, Rate] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
 
 
+class Memory(_Part):
+    """What a method decodes in, in bytes: the target's weights, its KV cache for all slots, and what it drafts with."""
+
+    weight_bytes: int
+    cache_bytes: int
+    draft_bytes: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weight_bytes + self.cache_bytes + self.draft_bytes
+
+
 class Gpu(_Part):
     """What the GPU did over a method's requests: medians of clock and power, the highest temperature."""
 
@@ -251,6 +264,7 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     metrics: dict[str, Accuracy | None] = Field(default_factory=dict, json_schema_extra=named_columns("accuracy"))
     groups: dict[str, Group] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
     lossless: Lossless | None = None
+    memory: Memory | None = Field(default=None, json_schema_extra=SPARSE)
     bandwidth_share: float | None = Field(
         default=None,
         description="on a CPU: bytes that its target forwards had to read, weights and KV cache, over its decode "

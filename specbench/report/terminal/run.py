@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specbench.report.terminal.end_to_end import end_to_end
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.blocks import FILLINGS, prompts_for
@@ -33,7 +34,7 @@ from specbench.results.summary_schema import (
 
 LEGEND = (
     "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
-    "token over the method's, with its 95% paired-bootstrap interval over prompts."
+    "token over the method's, with its 95% paired-bootstrap interval over prompts. e2e: the same with the prefill."
 )
 
 
@@ -71,6 +72,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     for column in ("tokens", "TPF", "tok/s"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("speedup", no_wrap=True)
+    table.add_column("e2e", justify="right", no_wrap=True)
     table.add_column("cut", justify="right", no_wrap=True)
     if metric:
         table.add_column(metric, justify="right", min_width=6, overflow="fold")
@@ -83,11 +85,13 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
             number(row.tokens_per_forward, 2),
             number(row.decode_tok_s, 1),
             speedup(row.speedup) if row.method != BASELINE else "1",
+            "1" if row.baseline else number(row.e2e_speedup.value if row.e2e_speedup else None, 2),
             f"{row.truncated / row.requests:.0%}" if row.requests else "–",
             *right,
             acceptance(row) if simulated else lossless(row.lossless),
         )
-    further: list[RenderableType] = [judgments(scores) for scores in judged]
+    further: list[RenderableType] = [end_to_end(summary.rows)] if any(row.ttft_speedup for row in summary.rows) else []
+    further += [judgments(scores) for scores in judged]
     if any(score and score.passed for row in summary.rows for score in row.metrics.values()):  # no table of zeros
         further.append(metrics(summary, chosen.metric))
     if any(row.groups for row in summary.rows):

@@ -5,7 +5,7 @@ be a false label.
 """
 
 from specbench.results.stats.interval import Interval, minimum_clusters
-from specbench.results.stats.many import Many, Paired, many
+from specbench.results.stats.multiple import Many, Paired, many
 from specbench.results.stats.power import detectable, prompts_needed
 from specbench.results.stats.proportions import (
     Difference,
