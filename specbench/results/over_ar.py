@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
+from specbench.results import positions
 from specbench.results.blocks import stretches, units
 from specbench.results.figures import counts, ratio
 from specbench.results.schema import RequestRecord
@@ -31,6 +32,7 @@ from specbench.results.stats import (
 from specbench.results.summary_schema import (
     AccuracyDifference,
     Among,
+    AtPosition,
     Group,
     OverAr,
     OverBase,
@@ -128,6 +130,44 @@ class Pairs:
         found = paired_ratio(*arms, seed=BOOTSTRAP_SEED, clusters=self.units)
         prompts = len({record.prompt_id for record in self.mine}) if self.shared else None
         return speedup_of(found, per_prompt(*arms, self.units), prompts)
+
+
+def over_positions(pairs: Pairs) -> list[AtPosition]:
+    """A method's speed over the place in the answer, in windows that some prompts reach."""
+    reached = [min(a.output_tokens, m.output_tokens) - 1 for a, m in zip(pairs.ar, pairs.mine, strict=True)]
+    found = []
+    for window in positions.windows(max(reached, default=0)):
+        there, whole = (_positions(pairs, each) for each in (window, positions.Window(0, window.end)))
+        if there is None:
+            continue
+        mine = [record for record in pairs.mine if positions.spent(record, window, pairs.shared)[1]]
+        tokens = sum(positions.spent(record, window, pairs.shared)[1] for record in mine)
+        forwards = sum(positions.forwards(record, window) for record in mine)
+        found.append(
+            AtPosition(
+                start=window.start,
+                end=window.end,
+                prompts=there[1],
+                tokens_per_forward=ratio(tokens, forwards),
+                speedup=there[0],
+                so_far=whole and whole[0],
+            )
+        )
+    return found
+
+
+def _positions(pairs: Pairs, window: positions.Window) -> tuple[Speedup | None, int] | None:
+    """The speedup in a window, and the units that reach it; None where none does."""
+    paired = positions.paired(pairs.ar, pairs.mine, pairs.units, window, pairs.shared)
+    if not paired.clusters:
+        return None
+    arms = paired.numerator, paired.denominator
+    found = paired_ratio(*arms, seed=BOOTSTRAP_SEED, draws=_POSITION_DRAWS, clusters=paired.clusters)
+    return speedup_of(found, None), found.clusters
+
+
+#: Resamples of each of a curve's intervals, of which there may be a dozen a row.
+_POSITION_DRAWS = 2_000
 
 
 def among(rows: Mapping[str, Pairs], measure: Measure) -> Many | None:

@@ -175,6 +175,8 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
     times = (record.ttft_s, record.decode_s, record.latency_s, record.prefill_share_s, record.decode_share_s)
     if not (min(times) >= _SHORTEST_S and max(times) <= _LONGEST_S) and not all(map(_is_a_time, times)):
         return "has a time that is none"
+    if record.step_s is not None and (len(record.step_s) != record.target_forwards or min(record.step_s, default=0) < 0):
+        return "has other times than those of its steps"
     if record.phases_s is not None and (
         record.phases_s.keys() != {*PHASES} or len({len(steps) for steps in record.phases_s.values()}) > 1
     ):

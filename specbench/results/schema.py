@@ -267,6 +267,12 @@ class RequestRecord(Record):
     latency_s: float
     prefill_share_s: float
     decode_share_s: float
+    step_s: list[Figure] | None = Field(
+        default=None,
+        description="seconds of each target forward after prefill, drafting included, shared out like decode_share_s; "
+        "None in records from before there were any",
+        json_schema_extra=NO_COLUMN,
+    )
     phases_s: dict[str, list[Figure]] | None = Field(
         default=None,
         description="with --trace: seconds of each step by phase, shared out like decode_share_s",

@@ -32,6 +32,7 @@ from specbench.results.over_ar import (
     groups,
     over_ar,
     over_base,
+    over_positions,
 )
 from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.results.stats import INTERVAL, Many, proportion_interval
@@ -74,6 +75,7 @@ def summarise(
         mine = by_method.get(spec.label, {})
         answers, twin = list(mine.values()), _twin(config.methods, spec)
         against = over_ar(baseline, mine, shared)
+        curve = [] if spec.label == BASELINE else over_positions(Pairs.of(baseline, mine, shared))
         speedups = {name: beside(getattr(against, name), spec.label, found) for name, found in together.items()}
         again = over_ar(by_method.get(twin, {}), mine, shared).speedup if twin else None
         tally = (lossless or {}).get(spec.label)
@@ -93,6 +95,7 @@ def summarise(
                 metrics={name: _accuracy(answers, marks) for name, marks in (metrics or {}).items()},
                 groups=groups(baseline, mine, shared),
                 lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
+                positions=curve,
                 memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,
                 bandwidth_share=share,
             )

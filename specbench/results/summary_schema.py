@@ -162,6 +162,24 @@ class Lossless(_Part):
     rates: dict[str, Rate] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
 
 
+class AtPosition(_Part):
+    """A method's speed in a window of the answer, see :mod:`specbench.results.positions`.
+
+    Attributes:
+        start, end: tokens after the first: those behind ``start`` up to ``end``.
+        prompts: of which both answers reach it.
+        speedup: in the window.
+        so_far: of the answers from their beginning to ``end``.
+    """
+
+    start: int
+    end: int
+    prompts: int
+    tokens_per_forward: float | None = None
+    speedup: Speedup | None = None
+    so_far: Speedup | None = None
+
+
 class Memory(_Part):
     """What a method decodes in, in bytes: the target's weights, its KV cache for all slots, and what it drafts with."""
 
@@ -264,6 +282,7 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     metrics: dict[str, Accuracy | None] = Field(default_factory=dict, json_schema_extra=named_columns("accuracy"))
     groups: dict[str, Group] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
     lossless: Lossless | None = None
+    positions: list[AtPosition] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
     memory: Memory | None = Field(default=None, json_schema_extra=SPARSE)
     bandwidth_share: float | None = Field(
         default=None,

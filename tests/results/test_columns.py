@@ -62,7 +62,11 @@ def test_a_field_that_makes_no_column_has_to_say_so() -> None:
     ("model", "columns", "left_out"),
     [
         (RequestRecord, REQUEST, {"output_ids", "text", "accepted_lengths", "phases_s", "measures", "gpu", "tokens"}),
-        (MethodSummary, METHOD, {"options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups"}),
+        (
+            MethodSummary,
+            METHOD,
+            {"options", "phases", "measures", "gpu", "memory", "again", "over_base", "metrics", "groups"},
+        ),
     ],
 )
 def test_every_field_of_a_model_is_a_column_but_those_that_say_otherwise(

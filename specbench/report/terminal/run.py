@@ -419,7 +419,8 @@ def tells(ratio: Speedup) -> str:
         parts.append(f"by itself its interval leaves out 1, and among {ratio.among.rows} rows that is no evidence")
     if seen := ratio.detectable:
         parts.append(f"these prompts tell differences of {percent(seen)} or more")
-    if (needed := ratio.to_tell) and needed.prompts:
+    measured = (ratio.per_prompt and ratio.per_prompt.prompts) or 0
+    if (needed := ratio.to_tell) and needed.prompts and needed.prompts > measured:
         parts.append(f"about {_rounded(needed.prompts)} would tell {_what(needed)}")
     return f" {'; '.join(parts).capitalize()}." if parts else ""
 

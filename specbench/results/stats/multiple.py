@@ -57,9 +57,10 @@ class Many:
 def many(rows: Mapping[str, Paired], *, seed: int, draws: int = 10_000, level: float = 0.95) -> Many:
     """Joint intervals of speedups, and multiple comparisons with the best.
 
-    The joint intervals are those of :func:`specbench.results.stats.paired_ratio` with another quantile: that of the
-    largest of all rows' distances in a resample of the prompts. What the rows have in common, prompts and AR's times,
-    is resampled in common, so that rows that rise and fall together cost little.
+    The joint intervals are those of :func:`specbench.results.stats.paired_ratio` at a higher level, the same for all
+    rows: the one at which 95 of 100 resamples of the prompts lie within the intervals of all rows (balanced, so that a
+    row with wild times widens its own interval and hardly another's). What the rows have in common, prompts and AR's
+    times, is resampled in common: rows that rise and fall together cost little.
 
     A row is as good as the best unless some other row's lead over it exceeds what the leads of all others over the
     true best would reach by chance (one-sided, studentised, resampled in common). The true best is among them with the
@@ -75,9 +76,8 @@ def many(rows: Mapping[str, Paired], *, seed: int, draws: int = 10_000, level: f
         draws: bootstrap resamples of the intervals.
         level: nominal coverage.
 
-    Source: Hsu, Multiple Comparisons: Theory and Methods (1996), chapter 4 (comparisons with the best); Romano and
-    Wolf, Exact and approximate stepdown methods for multiple hypothesis testing, JASA 100 (2005), for the maximum of
-    studentised statistics.
+    Source: Hsu, Multiple Comparisons: Theory and Methods (1996), chapter 4 (comparisons with the best); Beran, Balanced
+    simultaneous confidence sets, JASA 83 (1988).
     """
     places = _places(rows)
     made = {label: _Row.of(row, places) for label, row in rows.items()}
@@ -161,22 +161,35 @@ def _joint(rows: Mapping[str, _Row], count: int, seed: int, draws: int, level: f
     if not rows:
         return {}
     weights = _weights(count, draws, seed)
-    largest, spoilt = np.zeros(draws), set()
+    distances: dict[str, Floats] = {}
     for label, row in rows.items():
-        if row.se == 0:
-            continue
         logs, influence = row.resampled(weights)
-        if not np.isfinite(logs).all():
-            spoilt.add(label)  # a resample without tokens: no interval, as by itself
-            continue
-        largest = np.maximum(largest, np.abs(logs - row.log) / _spread(influence, weights, row.se, row.units))
-    quantile = float(np.quantile(largest, level))
+        if row.se == 0:
+            distances[label] = np.zeros(draws)
+        elif np.isfinite(logs).all():  # a resample without tokens: no interval, as by itself
+            distances[label] = np.abs(logs - row.log) / _spread(influence, weights, row.se, row.units)
     found = {}
-    for label, row in rows.items():
-        half = quantile * row.se
-        if label not in spoilt and half + abs(row.log) <= largest_log():
-            found[label] = Interval(math.exp(row.log - half), math.exp(row.log + half), level)
+    for label, quantile in _quantiles(distances, level).items():
+        log, half = rows[label].log, quantile * rows[label].se
+        if half + abs(log) <= largest_log():
+            found[label] = Interval(math.exp(log - half), math.exp(log + half), level)
     return found
+
+
+def _quantiles(statistics: Mapping[str, Floats], level: float) -> dict[str, float]:
+    """A bound for each statistic [b], all at one level of their own, such that all hold together at ``level``."""
+    if not statistics:
+        return {}
+    every = np.stack(list(statistics.values()))
+    draws = every.shape[1]
+    # Each statistic's share of draws that lie no higher; of equal ones the last.
+    shares = np.stack([np.searchsorted(np.sort(row), row, side="right") / draws for row in every])
+    alone = level if len(every) == 1 else float(np.quantile(shares.max(axis=0), level))
+    bounds = np.quantile(every, alone, axis=1)
+    # So far out, quantiles of few prompts are uncertain, and the least of many would be too small: none lies below the
+    # (lower) median of all. A wild statistic still widens no bound but its own.
+    bounds = np.maximum(bounds, np.sort(bounds)[(len(bounds) - 1) // 2])
+    return dict(zip(statistics, bounds.tolist(), strict=True))
 
 
 def _ruled_out(rows: Mapping[str, _Row], best: str, count: int, seed: int, level: float) -> set[str]:
@@ -190,16 +203,15 @@ def _ruled_out(rows: Mapping[str, _Row], best: str, count: int, seed: int, level
     for label in near:
         if label not in finite:
             continue
-        leads = [
-            _Lead.of(rows[other], rows[label], resampled[other], resampled[label], weights)
+        leads = {
+            other: _Lead.of(rows[other], rows[label], resampled[other], resampled[label], weights)
             for other in near
             if other != label and other in finite
-        ]
-        leads = [lead for lead in leads if lead.se > 0]
-        if leads:
-            bound = float(np.quantile(np.max([lead.excess for lead in leads], axis=0), level))
-            if any(lead.value > bound * lead.se for lead in leads):
-                out.add(label)
+        }
+        leads = {other: lead for other, lead in leads.items() if lead.se > 0}
+        bounds = _quantiles({other: lead.excess for other, lead in leads.items()}, level)
+        if any(lead.value > bounds[other] * lead.se for other, lead in leads.items()):
+            out.add(label)
     alone = 1.0 - (1.0 - level) / max(1, len(rows) - 1)
     for label in far:
         if best not in finite:
