@@ -24,13 +24,14 @@ _TODO = "delete it to do without its figures"
 class Likelihood(Record):
     """A line: one text and whose answer it is."""
 
+    text: str = Field(description="hash of the prompt's and the answer's token ids")
     requests: list[str] = Field(min_length=1, description="keys of the requests that have this prompt and answer")
     tokens: Count = Field(description="of the answer, all that were kept")
     log_likelihood: Figure = Field(description="of the answer behind the prompt, the sum over its tokens")
 
 
 def read_likelihoods(folder: Path) -> dict[str, Likelihood]:
-    """The likelihoods of a run by request key; empty where nobody has asked a model.
+    """The likelihoods of a run by request key, the last line of each; empty where nobody has asked a model.
 
     Raises:
         UsageError: the file cannot be read, or a line is damaged; names the line and the field.

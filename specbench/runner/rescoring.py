@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specbench.evals import Tenths, score_in_child
 from specbench.results import RunConfig, RunFolder, read_run, summarise
+from specbench.results.likelihoods import read_likelihoods
 from specbench.results.summary_schema import RunSummary
 from specbench.results.sweep_folder import read_head
 from specbench.results.verdicts import read_metrics
@@ -45,7 +46,9 @@ def rescore(
     graded = {row.method: row.lossless for row in read.summary.rows if row.lossless}
     records = [record for record in read.records if chosen_by is None or record.prompt_id in chosen_by]
     metrics, read_of_memory = read_metrics(folder.path), folder.bandwidth()
-    summary = summarise(read.config, records, verdicts, graded, metrics, read.summary.engine, read_of_memory)
+    likelihoods = read_likelihoods(folder.path)
+    engine = read.summary.engine
+    summary = summarise(read.config, records, verdicts, graded, metrics, engine, read_of_memory, likelihoods)
     if sweep is not None:
         summary = summary.model_copy(update={"complete": read.summary.complete, "sweep": sweep})
     if folder.finished:

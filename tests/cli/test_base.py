@@ -60,6 +60,14 @@ def test_the_base_answers_as_alone_and_nobody_calls_that_a_loss(
     rows = run_json.rows(folder)
     assert rows[BASE]["lossless"] is None
     assert rows["jacobi"]["lossless"]["verdict"] == "exact"
+    # What an answer is to the base, whoever wrote it: its own ones are as likely in a run without the other.
+    likely = {label: row["text"]["log_likelihood_per_token"] for label, row in rows.items()}
+    assert likely[BASE] == pytest.approx(run_json.rows(alone)["ar"]["text"]["log_likelihood_per_token"], abs=1e-5)
+    assert likely["ar"] == likely["jacobi"] < likely[BASE] < 0
+    assert rows[BASE]["text"]["agreement"] is None
+    assert rows["ar"]["text"]["agreement"] == rows["jacobi"]["text"]["agreement"] < 1
+    texts = {(record["prompt_id"], *record["output_ids"]) for record in records}
+    assert len((folder / "likelihoods.jsonl").read_text().splitlines()) == len(texts) < len(records)
 
 
 def test_what_it_is_worth_over_the_base_is_said(run: tuple[Any, Path], cli: Any) -> None:
