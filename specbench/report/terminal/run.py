@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specbench.report.terminal import degeneration
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.engine_line import layers_line
@@ -85,7 +86,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
             *right,
             acceptance(row) if simulated else lossless(row.lossless),
         )
-    further: list[RenderableType] = [judgments(scores) for scores in judged]
+    further: list[RenderableType] = [*degeneration.texts(run, summary), *map(judgments, judged)]
     if any(score and score.passed for row in summary.rows for score in row.metrics.values()):  # no table of zeros
         further.append(metrics(summary, chosen.metric))
     if any(row.groups for row in summary.rows):
@@ -322,6 +323,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         if row.accuracy_difference and not (row.lossless and row.lossless.verdict == "exact"):
             found.append(f"{row.method}: {gained(row.accuracy_difference)}.")
     found += _over_base(run, summary)
+    found += [said for row in summary.rows for said in degeneration.made_by_loops(row)] if alone else []
     real = [row for row in summary.rows if not row.simulated]
     truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
     if total and truncated / total > 0.02:
