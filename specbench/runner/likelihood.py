@@ -96,7 +96,7 @@ def log_likelihoods(engine: Engine, prompt: Sequence[int], answers: Sequence[Seq
 def _log_likelihood(engine: Engine, slot: int, last: int, answer: Sequence[int]) -> float:
     """Of one answer; ``last`` is the prompt's last token, and the slot has those before it."""
     start, fed = engine.length(slot), [last, *answer[:-1]]
-    rows = max(1, min(ROWS, _LOGITS // int(engine.model.get_output_embeddings().weight.shape[0])))
+    rows = max(1, min(ROWS, _LOGITS // int(engine.model.config.get_text_config().vocab_size)))
     found: list[float] = []
     for at in range(0, len(fed), rows):
         part = fed[at : at + rows]
