@@ -72,6 +72,14 @@ def made_by_loops(row: MethodSummary) -> Iterator[str]:
             yield _sentence(row, other, whole, left)
 
 
+def aside(row: MethodSummary) -> str:
+    """The same of the speedup over AR, for a line that tells only this; empty where it is less by no more."""
+    whole, left = row.speedup, row.text.without_loops if row.text else None
+    if row.again or not (whole and left and _falls(whole, left)):
+        return ""
+    return f" ({headline.number(left.speedup.value, 2) if left.speedup else 'nothing'} without looping answers)"
+
+
 def _sentence(row: MethodSummary, other: str, whole: Speedup, left: WithoutLoops) -> str:
     said, of = f"{row.method}: {headline.speedup(whole)} over {other}", left.prompts + left.dropped
     if left.speedup is None:

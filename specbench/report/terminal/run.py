@@ -122,7 +122,7 @@ def finding(summary: RunSummary) -> str:
         assert row.speedup is not None
         by_verdict[row.speedup.verdict].append(row)
     parts = [
-        f"{_WORDS[verdict]}: {', '.join(f'{row.method} {speedup(row.speedup)}' for row in by_verdict[verdict])}"
+        f"{_WORDS[verdict]}: {', '.join(_found(row) for row in by_verdict[verdict])}"
         for verdict in _WORDS
         if by_verdict[verdict]
     ]
@@ -130,6 +130,10 @@ def finding(summary: RunSummary) -> str:
     other = [row.method for row in graded if row.lossless and row.lossless.verdict != "exact"]
     texts = f"; not every text of {', '.join(other)} is {BASELINE}'s" if other else f"; all texts are {BASELINE}'s"
     return f"Found: {'; '.join(parts)}{texts if graded else ''}."
+
+
+def _found(row: MethodSummary) -> str:
+    return f"{row.method} {speedup(row.speedup)}{degeneration.aside(row)}"
 
 
 _WORDS = {

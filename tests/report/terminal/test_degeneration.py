@@ -16,7 +16,7 @@ from runs import RESULTS
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.degeneration import loop_notes, text_tables
 from specbench.report.terminal.degeneration import made_by_loops
-from specbench.report.terminal.run import headline
+from specbench.report.terminal.run import finding, headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import MethodSummary
 
@@ -112,6 +112,14 @@ def test_the_adapter_that_was_called_faster_is_told_with_what_is_left_of_it() ->
         "answers loops, and 1.50 tokens per forward are 1.14."
     ) in said
     assert "jf: 1.23 [0.80, 1.89] over ar@base falls to 0.86 (too few) without the 4 of 6 prompts" in said
+
+
+def test_what_was_found_is_not_told_without_what_loops_made_of_it(tmp_path: Path) -> None:
+    assert finding(read_run(MBPP).summary).startswith(
+        "Found: faster than ar: jf 1.38 [1.00, 1.89] (1.12 without looping answers); "
+    )
+    assert "(nothing without looping answers)" in finding(read_run(made(tmp_path / "all", range(8))).summary)
+    assert "looping" not in finding(read_run(made(tmp_path / "sound", [])).summary)
 
 
 def test_a_page_has_the_table_folded_and_no_speed_that_it_withholds(tmp_path: Path) -> None:
