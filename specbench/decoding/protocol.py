@@ -125,6 +125,11 @@ class Decoder(ABC):
         """Which weights the method brings, for the record: name, revision, fingerprint."""
         return {}
 
+    @staticmethod
+    def memory_bytes(shared: Any) -> int:
+        """Bytes of what the method drafts with on the target's device: weights and KV cache; 0 for one without."""
+        return 0
+
     def begin(self, prompt: Sequence[int]) -> TokenTree | None:
         """Takes the prompt; may return guesses to send along with it, as draft-only rows under its last token."""
         return None
@@ -214,6 +219,12 @@ class Method:
         """Which weights it brings."""
         with guests.hosting(self.who):
             return dict(self.decoder.weights(self.shared))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of what it drafts with."""
+        with guests.hosting(self.who):
+            return int(self.decoder.memory_bytes(self.shared))
 
     def check(self, model: str) -> None:
         """Refuses what can be seen to be no use before a model is loaded, see :meth:`Decoder.check`."""

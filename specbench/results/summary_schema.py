@@ -23,26 +23,42 @@ class _Part(BaseModel):
 
 
 class PerPromptFigures(_Part):
-    """How single prompts fared."""
+    """How single prompts fared; where sequences were stepped together, how their blocks did."""
 
     median: float
     geometric_mean: float
     prompts: int | None = Field(default=None, description="that have a ratio")
     faster: int | None = Field(default=None, description="of them those faster than the other row")
+    p_value: float | None = Field(default=None, description="of the sign test over them, two-sided")
 
 
 class ToTell(_Part):
-    """How many prompts it takes to tell a difference; None where no number does."""
+    """How many prompts it takes to tell the difference seen from none; None where no number does.
+
+    Attributes:
+        difference: that was seen, as a share of the slower one's speed; in older summaries always 0.03.
+    """
 
     difference: float
     prompts: int | None = None
+
+
+class Among(_Part):
+    """The interval of a row that holds together with those of all rows of its table, see ``stats.many``."""
+
+    rows: int
+    low: float
+    high: float
 
 
 class Speedup(_Part):
     """A ratio of speeds with its interval; without one there is no verdict on it.
 
     Attributes:
+        verdict: by its own interval and, of a row among others, by the one that holds together with theirs.
         detectable: the relative difference that these prompts tell with a chance of 80 %.
+        to_tell: None below the prompts that an interval takes: from fewer, nothing can be said of more.
+        blocks: of sequences stepped together, what was timed and resampled; None where one ran at a time.
     """
 
     value: float = Field(json_schema_extra=FIGURE)
@@ -52,6 +68,8 @@ class Speedup(_Part):
     per_prompt: PerPromptFigures | None = None
     detectable: float | None = None
     to_tell: ToTell | None = None
+    among: Among | None = Field(default=None, json_schema_extra=SPARSE)
+    blocks: int | None = Field(default=None, json_schema_extra=SPARSE)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -144,6 +162,19 @@ class Lossless(_Part):
     rates: dict[str, Rate] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
 
 
+class Memory(_Part):
+    """What a method decodes in, in bytes: the target's weights, its KV cache for all slots, and what it drafts with."""
+
+    weight_bytes: int
+    cache_bytes: int
+    draft_bytes: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weight_bytes + self.cache_bytes + self.draft_bytes
+
+
 class Gpu(_Part):
     """What the GPU did over a method's requests: medians of clock and power, the highest temperature."""
 
@@ -164,6 +195,7 @@ class Counts(_Part):
     tokens_per_forward: float | None = Field(description="output tokens after the first over target forwards")
     decode_tok_s: float | None = Field(description="output tokens after the first over decode seconds")
     ttft_median_s: float | None = None
+    latency_median_s: float | None = None
     truncated: int = Field(default=0, description="requests that ended at the token budget")
 
 
@@ -172,6 +204,7 @@ class OverAr(_Part):
 
     speedup: Speedup | None = None
     e2e_speedup: Speedup | None = Field(default=None, description="with the prefill")
+    ttft_speedup: Speedup | None = Field(default=None, description="of the first token alone")
     step_ratio: float | None = Field(default=None, description="AR's seconds a forward over the method's")
     length_changed: int = Field(default=0, description="answers of another length than AR's")
     prompt_changed: int = Field(default=0, description="later turns that follow other answers than AR's")
@@ -267,6 +300,7 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     groups: dict[str, Group] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
     lossless: Lossless | None = None
     text: TextFigures | None = None
+    memory: Memory | None = Field(default=None, json_schema_extra=SPARSE)
     bandwidth_share: float | None = Field(
         default=None,
         description="on a CPU: bytes that its target forwards had to read, weights and KV cache, over its decode "
@@ -299,6 +333,27 @@ class BandwidthFigures(_Part):
     refused: str = ""
 
 
+class Fastest(_Part):
+    """The row with the highest speedup, and what speaks for it.
+
+    Attributes:
+        method: its label.
+        among: rows that it is the best of.
+        low, high: an interval of its speedup that allows for its having been chosen; None where there is none.
+        verdict: by that interval.
+        as_good: the rows that the prompts do not tell apart from the best, itself first.
+        told_apart: whether there were enough prompts to rule one out.
+    """
+
+    method: str
+    among: int
+    low: float | None = None
+    high: float | None = None
+    verdict: str
+    as_good: list[str]
+    told_apart: bool
+
+
 class SweepFindings(_Part):
     """What the search of a sweep found: its fastest cell, those as fast within noise, and why others stopped."""
 
@@ -314,6 +369,7 @@ class RunSummary(_Part):
         complete: every request of the configuration is there.
         interval: how intervals were made; None of a version that did not say it.
         rows: one per method, AR first.
+        fastest: of the rows that could be; None of an older version, and where no method has a speedup.
         engine: what the engine reported of its kernels, as it is.
         bandwidth: of the memory, on a CPU; None where nobody wanted to know.
         sweep: of a sweep's run only.
@@ -323,6 +379,7 @@ class RunSummary(_Part):
     interval: str | None = None
     bootstrap_seed: int | None = None
     rows: list[MethodSummary] = Field(min_length=1)
+    fastest: Fastest | None = None
     engine: dict[str, Any] = Field(default_factory=dict)
     bandwidth: BandwidthFigures | None = None
     sweep: SweepFindings | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from specbench.results.degeneration import loops_at_its_end
 from specbench.results.figures import ratio
-from specbench.results.over_ar import Key, over_ar
+from specbench.results.over_ar import DECODE, Key, Pairs
 from specbench.results.schema import RequestRecord
 from specbench.results.summary_schema import WithoutLoops
 
@@ -33,10 +33,10 @@ def without_loops(baseline: Answers, mine: Answers, shared: bool) -> WithoutLoop
     left = {key: mine[key] for key in kept}
     decoded = sum(record.output_tokens - 1 for record in left.values())
     forwards = sum(record.target_forwards for record in left.values())
-    over = over_ar({key: baseline[key] for key in kept}, left, shared) if kept else None
+    pairs = Pairs.of({key: baseline[key] for key in kept}, left, shared)
     return WithoutLoops(
         prompts=len(prompts) - len(dropped),
         dropped=len(dropped),
         tokens_per_forward=ratio(decoded, forwards),
-        speedup=over.speedup if over else None,
+        speedup=pairs.speedup(DECODE) if kept else None,
     )

@@ -11,7 +11,7 @@ from specbench.evals import Tenths, score_in_child
 from specbench.hardware import environment
 from specbench.models import LoadedModel
 from specbench.results import RequestRecord, RunFolder, summarise
-from specbench.results.schema import BASE
+from specbench.results.schema import BASE, MEMORY
 from specbench.results.verdicts import read_metrics
 from specbench.runner.bandwidth import Beside, beside
 from specbench.runner.config import config_of, open_folder
@@ -92,7 +92,9 @@ def execute(
                 if config.task.metric and not resolved.plan.no_score:
                     verdicts = score_in_child(folder.path, resolved.plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
-            engine, memory = sessions[0].report(), folder.bandwidth()
+            engine = sessions[0].report()
+            engine[MEMORY] = {label: held for session in sessions for label, held in session.report()[MEMORY].items()}
+            memory = folder.bandwidth()
             folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, likelihoods))
     return folder
 

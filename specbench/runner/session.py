@@ -19,7 +19,7 @@ from specbench.engine import Engine, Sampling
 from specbench.hardware import GpuMeter, Nvml
 from specbench.models import LoadedModel, load
 from specbench.results import RequestRecord
-from specbench.results.schema import SWITCH, SimulatedAcceptance
+from specbench.results.schema import MEMORY, SWITCH, SimulatedAcceptance
 from specbench.runner.grading import grade
 from specbench.runner.loop import Request, Runner
 from specbench.runner.memory import peak_memory
@@ -208,8 +208,13 @@ class Session:
         return grade(self.engine, methods, prepared, records, self.sampling)
 
     def report(self) -> dict[str, Any]:
-        """What the engine chose and what its captures cost."""
-        return self.engine.report()
+        """What the engine chose and what its captures cost, and the memory that each method decodes in."""
+        weights, cache = self.model.spec.weight_bytes, self.engine.cache.nbytes
+        memory = {
+            method.label: {"weight_bytes": weights, "cache_bytes": cache, "draft_bytes": method.memory_bytes}
+            for method in self.methods
+        }
+        return {**self.engine.report(), MEMORY: memory}
 
     def close(self) -> None:
         """Frees the engine."""

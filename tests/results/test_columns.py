@@ -64,7 +64,7 @@ def test_a_field_that_makes_no_column_has_to_say_so() -> None:
         (RequestRecord, REQUEST, {"output_ids", "text", "accepted_lengths", "phases_s", "measures", "gpu", "tokens"}),
         (
             MethodSummary, METHOD,
-            {"options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text"},
+            {"options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text", "memory"},
         ),
     ],
 )  # fmt: skip

@@ -153,6 +153,8 @@ def _card(run: Run, kind: str, drawn: Drawn, says: str, behind: Table) -> Figure
 
 
 def _tables(run: Run) -> Iterator[Table]:
+    if any(row.ttft_speedup for row in run.rows):
+        yield _end_to_end(run)
     yield from text_tables(run)
     if any(row.lossless and row.lossless.rates and row.lossless.verdict != "exact" for row in run.rows):
         yield _grades(run)
@@ -168,6 +170,33 @@ def _tables(run: Run) -> Iterator[Table]:
         yield _projected(run, content)
     if any(row.gpu for row in run.rows):
         yield _gpu(run)
+
+
+def _end_to_end(run: Run) -> Table:
+    columns = [
+        Column("method", "method", words=True), Column("ttft_ms", "TTFT ms"), Column("ttft_speedup", "× TTFT"),
+        Column("latency_s", "latency s"), Column("e2e_speedup", "× latency"), Column("weights_mb", "weights MB"),
+        Column("kv_cache_mb", "KV cache MB"), Column("drafts_mb", "drafts MB"), Column("peak_mb", "peak MB"),
+    ]  # fmt: skip
+    body = []
+    for row in run.rows:
+        if withheld(run, row):
+            continue
+        held = [row.memory.weight_bytes, row.memory.cache_bytes, row.memory.draft_bytes] if row.memory else [None] * 3
+        figures = [
+            cells.figure(row.ttft_median_s and 1e3 * row.ttft_median_s, 1),
+            Cell("1", 1.0) if row.baseline else cells.ratio(row.ttft_speedup),
+            cells.figure(row.latency_median_s, 2),
+            Cell("1", 1.0) if row.baseline else cells.ratio(row.e2e_speedup),
+            *(cells.figure(None if size is None else size / 1e6, 0) for size in (*held, row.peak_memory_bytes)),
+        ]
+        body.append(Row([Cell(named(row)), *figures], run.id, row.method, strong=row.baseline))
+    formula = (
+        "TTFT: prompt to first token; latency: prompt to last token; medians over requests. ×: AR's seconds over the "
+        "method's, pooled over requests, per first token and per token. KV cache: of all sequences together, as it is "
+        "allocated. drafts: weights and KV cache of what the method drafts with. peak: torch's allocator on a GPU."
+    )
+    return Table("end to end", "End to end", columns, body, Source([run.id], formula))
 
 
 def _grades(run: Run) -> Table:

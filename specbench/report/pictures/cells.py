@@ -22,6 +22,7 @@ Flags = npt.NDArray[np.bool_]
 FIGURES = (
     "cell", "label", "method", "concurrency", "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward",
     "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high", "speedup", "speedup_low", "speedup_high",
+    "blocks", "verdict", "chosen_low", "chosen_high",
     "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
 )  # fmt: skip
 

@@ -12,13 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.report.terminal import degeneration
+from specbench.report.terminal.end_to_end import end_to_end
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.blocks import FILLINGS, prompts_for
 from specbench.results.engine_line import layers_line
 from specbench.results.grades import ORDER
 from specbench.results.run_file import device_name
 from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
-from specbench.results.stats.power import FILLINGS
+from specbench.results.stats import minimum_clusters
 from specbench.results.summary_schema import (
     Accuracy,
     AccuracyDifference,
@@ -28,11 +30,12 @@ from specbench.results.summary_schema import (
     Rate,
     RunSummary,
     Speedup,
+    ToTell,
 )
 
 LEGEND = (
     "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
-    "token over the method's, with its 95% paired-bootstrap interval over prompts."
+    "token over the method's, with its 95% paired-bootstrap interval over prompts. e2e: the same with the prefill."
 )
 
 
@@ -70,6 +73,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     for column in ("tokens", "TPF", "tok/s"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("speedup", no_wrap=True)
+    table.add_column("e2e", justify="right", no_wrap=True)
     table.add_column("cut", justify="right", no_wrap=True)
     if metric:
         table.add_column(metric, justify="right", min_width=6, overflow="fold")
@@ -82,11 +86,14 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
             number(row.tokens_per_forward, 2),
             number(row.decode_tok_s, 1),
             speedup(row.speedup) if row.method != BASELINE else "1",
+            "1" if row.baseline else number(row.e2e_speedup.value if row.e2e_speedup else None, 2),
             f"{row.truncated / row.requests:.0%}" if row.requests else "–",
             *right,
             acceptance(row) if simulated else lossless(row.lossless),
         )
-    further: list[RenderableType] = [*degeneration.texts(run, summary), *map(judgments, judged)]
+    further: list[RenderableType] = [end_to_end(summary.rows)] if any(row.ttft_speedup for row in summary.rows) else []
+    further += degeneration.texts(run, summary)
+    further += [judgments(scores) for scores in judged]
     if any(score and score.passed for row in summary.rows for score in row.metrics.values()):  # no table of zeros
         further.append(metrics(summary, chosen.metric))
     if any(row.groups for row in summary.rows):
@@ -336,6 +343,8 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
     if seldom := seldom_filled(max(row.prompts for row in summary.rows), run["concurrency"]):
         found.append(seldom)
+    if few := few_blocks(next((row.speedup.blocks for row in real if row.speedup), None), run["concurrency"]):
+        found.append(few)
     found += _throttled(summary)
     found += _of_losslessness(run, real)
     if summary.interval is None and any(row.speedup and row.speedup.low is not None for row in real):
@@ -357,6 +366,18 @@ def seldom_filled(prompts: int, concurrency: int) -> str:
     return (
         f"{said}: slots stand empty at the end, the more so the less even a method's speed is; "
         f"use --limit {FILLINGS * concurrency} or more."
+    )
+
+
+def few_blocks(blocks: int | None, concurrency: int) -> str:
+    """A sentence where so few blocks of sequences stepped together allow no interval; empty where they do."""
+    least = minimum_clusters()
+    if concurrency == 1 or blocks is None or blocks >= least:
+        return ""
+    were = f"{blocks} blocks were" if blocks != 1 else "1 block was"
+    return (
+        f"No interval: {were} timed, {concurrency} sequences together, and an interval takes {least} blocks; "
+        f"use --limit {prompts_for(least, concurrency)}."
     )
 
 
@@ -387,20 +408,35 @@ def _spread(ratio: Speedup) -> str:
     each = ratio.per_prompt
     if each is None:
         return ""
-    won = "" if each.faster is None else f", faster on {each.faster} of {each.prompts} prompts"
+    what = "prompts" if ratio.blocks is None else "blocks"
+    won = "" if each.faster is None else f", faster on {each.faster} of {each.prompts} {what}"
+    won += "" if each.p_value is None else f" (sign test p = {each.p_value:.2g})"
     return f"; per prompt {each.median:.2f} in the median, geometric mean {each.geometric_mean:.2f}{won}"
 
 
 def tells(ratio: Speedup) -> str:
-    """Where nothing was shown: which difference would have been, and how many prompts a small one takes."""
-    if ratio.verdict not in ("no difference shown", "too few prompts"):
+    """Where nothing was shown: which difference would have been, and how many prompts would show the one seen."""
+    if "faster" in ratio.verdict or "slower" in ratio.verdict:
         return ""
     parts = []
+    own = ratio.interval
+    if own is None and ratio.blocks is None:
+        parts.append(f"an interval takes {minimum_clusters()} prompts")
+    if ratio.among and own and not own[0] <= 1 <= own[1]:
+        parts.append(f"by itself its interval leaves out 1, and among {ratio.among.rows} rows that is no evidence")
     if seen := ratio.detectable:
         parts.append(f"these prompts tell differences of {percent(seen)} or more")
     if (needed := ratio.to_tell) and needed.prompts:
-        parts.append(f"it takes about {_rounded(needed.prompts)} to tell {percent(needed.difference)}")
+        parts.append(f"about {_rounded(needed.prompts)} would tell {_what(needed)}")
     return f" {'; '.join(parts).capitalize()}." if parts else ""
+
+
+#: What older summaries say how to tell, whatever difference they saw.
+_FORMERLY = 0.03
+
+
+def _what(needed: ToTell) -> str:
+    return percent(needed.difference) if needed.difference == _FORMERLY else "the difference seen"
 
 
 def percent(share: float) -> str:
