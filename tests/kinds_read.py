@@ -35,6 +35,7 @@ from specbench.models import adapters, names
 from specbench.models.checkpoint import read_config
 from specbench.report import claims
 from specbench.results.judgments import JUDGMENTS
+from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
 from specbench.results.read import read_config as run_config
 from specbench.results.verdicts import VERDICTS, read_scores
 from specbench.sweeps import driver
@@ -278,6 +279,11 @@ def of_a_run(name: str, schema: int = 2) -> Callable[[], bytes]:
     return lambda: run_files.a_run(schema)[name]
 
 
+def likelihoods() -> bytes:
+    made = [Likelihood(text=f"{at}", requests=[f"ar|p/{at}|0"], tokens=4, log_likelihood=-2.5) for at in range(2)]
+    return as_lines(*(line.model_dump(mode="json") for line in made))
+
+
 def two_requests(schema: int = 2) -> Callable[[], bytes]:
     return lambda: b"".join(of_a_run(run_files.REQUESTS, schema)().splitlines(keepends=True)[1:3])
 
@@ -367,6 +373,7 @@ KINDS: dict[str, Kind] = {
         run_files.beside(run_files.bandwidth, run_files.RUN, run_files.REQUESTS),
     ),
     "verdicts": Kind(VERDICTS, "lines", of_a_run(VERDICTS), lambda path: read_scores(path.parent)),
+    "likelihoods": Kind(LIKELIHOODS, "lines", likelihoods, lambda path: read_likelihoods(path.parent)),
     "judgments": Kind(
         JUDGMENTS, "lines", of_a_run(JUDGMENTS), run_files.beside(run_files.judged, run_files.RUN)
     ),

@@ -7,6 +7,7 @@
 * ``over_base``: the same against plain decoding of the model that a fine-tuned one was made from.
 * ``accuracy_difference``: right answers of the method less AR's, on the same prompts.
 * ``bandwidth_share``: see :mod:`specbench.results.bandwidth`.
+* ``text``: see :mod:`specbench.results.texts`.
 
 The other definitions are those of :mod:`specbench.results.figures`.
 """
@@ -20,6 +21,7 @@ from typing import Any
 from specbench.results.bandwidth import Bandwidth
 from specbench.results.figures import method_figures
 from specbench.results.grades import rates
+from specbench.results.likelihoods import Likelihood
 from specbench.results.over_ar import (
     BOOTSTRAP_SEED,
     MEASURES,
@@ -37,6 +39,7 @@ from specbench.results.over_ar import (
 from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.results.stats import INTERVAL, Many, proportion_interval
 from specbench.results.summary_schema import Accuracy, Again, Fastest, Lossless, Memory, MethodSummary, Rate, RunSummary
+from specbench.results.texts import with_texts
 
 
 def summarise(
@@ -47,6 +50,7 @@ def summarise(
     metrics: Mapping[str, Mapping[str, bool]] | None = None,
     engine: Mapping[str, Any] | None = None,
     bandwidth: Bandwidth | None = None,
+    likelihoods: Mapping[str, Likelihood] | None = None,
 ) -> RunSummary:
     """The content of ``summary.json``.
 
@@ -58,6 +62,7 @@ def summarise(
         metrics: further metrics, name -> request id -> right or wrong.
         engine: what the engine reported of its kernels, kept as it is, and of the methods' memory.
         bandwidth: what was read of memory; None where it was not to be read.
+        likelihoods: request id -> how likely its text is; None where no model was asked.
 
     Returns:
         One row per method, AR first. Figures that do not exist are None.
@@ -104,7 +109,7 @@ def summarise(
     said: dict[str, Any] = {"engine": reported} if reported else {}
     if bandwidth is not None:
         said["bandwidth"] = bandwidth.figures()
-    return RunSummary(
+    made = RunSummary(
         complete=all(row.requests == expected for row in rows),
         interval=INTERVAL,
         bootstrap_seed=BOOTSTRAP_SEED,
@@ -112,6 +117,7 @@ def summarise(
         fastest=_fastest(rows, together["speedup"]),
         **said,
     )
+    return with_texts(made, config, (one for mine in by_method.values() for one in mine.values()), likelihoods)
 
 
 def _together(config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]]) -> dict[str, Many | None]:

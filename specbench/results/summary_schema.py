@@ -272,6 +272,41 @@ class _Named(_Part):
     simulated: SimulatedAcceptance | None = Field(default=None, json_schema_extra=SPARSE)
 
 
+class WithoutLoops(_Part):
+    """A row's speed over another one on the prompts on which no answer of either ends in a loop.
+
+    Attributes:
+        prompts: that are left.
+        dropped: from both rows alike.
+    """
+
+    prompts: int
+    dropped: int
+    tokens_per_forward: float | None = None
+    speedup: Speedup | None = None
+
+
+class TextFigures(_Part):
+    """What a row's texts are like, whatever it takes to write them: see :mod:`specbench.results.texts`."""
+
+    looping: int = Field(description="answers that end in a closing loop")
+    loop_share: float | None = Field(default=None, description="tokens of closing loops over output tokens")
+    distinct_1: float | None = Field(default=None, description="different tokens over all, mean over answers")
+    distinct_2: float | None = Field(default=None, description="the same of pairs of tokens in a row")
+    distinct_4: float | None = Field(default=None, description="the same of four tokens in a row")
+    log_likelihood_per_token: float | None = Field(
+        default=None,
+        description="in nats, under the run's model, or the one that it was made from where the run has that too; at "
+        "temperature 1 however tokens were chosen. None in sweeps and in runs from before it was asked",
+    )
+    agreement: float | None = Field(
+        default=None, description="positions with the token that the base, or else AR, has there, running free"
+    )
+    common_prefix_tokens: float | None = Field(default=None, description="before the first other token, mean")
+    without_loops: WithoutLoops | None = Field(default=None, json_schema_extra=SPARSE)
+    without_loops_over_base: WithoutLoops | None = Field(default=None, json_schema_extra=SPARSE)
+
+
 class MethodSummary(OverAr, MethodFigures, _Named):
     """One method of a run: a row of ``summary.json``. Figures that do not exist are None."""
 
@@ -283,6 +318,7 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     groups: dict[str, Group] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
     lossless: Lossless | None = None
     positions: list[AtPosition] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+    text: TextFigures | None = None
     memory: Memory | None = Field(default=None, json_schema_extra=SPARSE)
     bandwidth_share: float | None = Field(
         default=None,

@@ -15,6 +15,7 @@ from specbench.results.schema import BASE, MEMORY
 from specbench.results.verdicts import read_metrics
 from specbench.runner.bandwidth import Beside, beside
 from specbench.runner.config import config_of, open_folder
+from specbench.runner.likelihood import rate
 from specbench.runner.order import Order
 from specbench.runner.prompts import Prepared
 from specbench.runner.rescoring import lacks_verdicts, rescore
@@ -82,16 +83,19 @@ def execute(
                 as_before(folder.run)
             with beside(sessions, resolved.simulated, folder, progress) as bandwidth:
                 records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth)
-            graded, verdicts = None, None
+            graded, verdicts, likelihoods = None, None, None
             if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
                 graded = sessions[0].grade(prepared, [r for r in records if r.method != BASE])
+                progress.phase("asking the model how likely the texts are")
+                likelihoods = rate(sessions[-1].engine, prepared, records, folder.path, progress.note)
                 if config.task.metric and not resolved.plan.no_score:
                     verdicts = score_in_child(folder.path, resolved.plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
             engine = sessions[0].report()
             engine[MEMORY] = {label: held for session in sessions for label, held in session.report()[MEMORY].items()}
-            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, folder.bandwidth()))
+            memory = folder.bandwidth()
+            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, likelihoods))
     return folder
 
 

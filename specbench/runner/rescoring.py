@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specbench.evals import Tenths, score_in_child
 from specbench.results import RunConfig, RunFolder, read_run, summarise
+from specbench.results.likelihoods import read_likelihoods
 from specbench.results.schema import MEMORY
 from specbench.results.summary_schema import RunSummary
 from specbench.results.sweep_folder import read_head
@@ -48,7 +49,9 @@ def rescore(
     held = {row.method: row.memory.model_dump() for row in read.summary.rows if row.memory}
     engine = {**read.summary.engine, **({MEMORY: held} if held else {})}
     metrics = read_metrics(folder.path)
-    summary = summarise(read.config, records, verdicts, graded, metrics, engine, folder.bandwidth())
+    summary = summarise(
+        read.config, records, verdicts, graded, metrics, engine, folder.bandwidth(), read_likelihoods(folder.path)
+    )
     if sweep is not None:
         summary = summary.model_copy(update={"complete": read.summary.complete, "sweep": sweep})
     if folder.finished:

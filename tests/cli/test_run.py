@@ -16,7 +16,7 @@ from specbench.results.schema import PHASES, RequestRecord
 
 TINY = ("run", "--model", "config:tiny", "--max-new-tokens", 12)
 PROMPTS = 7  # from six on there is an interval
-FILES = {"run.json", "requests.jsonl", "verdicts.jsonl", "summary.json", "DONE"}
+FILES = {"run.json", "requests.jsonl", "likelihoods.jsonl", "verdicts.jsonl", "summary.json", "DONE"}
 COLUMNS = ["method", "tokens", "TPF", "tok/s", "speedup", "e2e", "cut", "pass@1", "lossless"]
 
 

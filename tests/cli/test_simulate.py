@@ -30,6 +30,7 @@ def test_tokens_per_forward_are_those_asked_for_and_ar_is_as_ever(run: tuple[Any
 def test_nothing_is_graded_or_scored(run: tuple[Any, Path]) -> None:
     said, folder = run
     assert not (folder / "verdicts.jsonl").exists()
+    assert not (folder / "likelihoods.jsonl").exists(), "of a text that means nothing nobody is asked"
     assert {(row["lossless"], row["accuracy"]) for row in run_json.rows(folder).values()} == {(None, None)}
     assert "losslessness" not in said.err
     assert "scoring" not in said.err

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from specbench.report.page import cells
+from specbench.report.page.degeneration import loop_notes, text_tables
 from specbench.report.page.document import (
     Block,
     Cell,
@@ -49,7 +50,7 @@ def run_section(run: Run) -> Section:
     blocks += [*_figures(run), *_tables(run)]
     blocks += traces(run)
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
-    if said := notes(config, run.summary, alone=False):
+    if said := [*loop_notes(run), *notes(config, run.summary, alone=False)]:
         blocks.append(Words(said, "notes"))
     return Section(f"run-{run.id}", f"Run {run.id}", blocks, under=conditions(run))
 
@@ -154,6 +155,7 @@ def _card(run: Run, kind: str, drawn: Drawn, says: str, behind: Table) -> Figure
 def _tables(run: Run) -> Iterator[Table]:
     if any(row.ttft_speedup for row in run.rows):
         yield _end_to_end(run)
+    yield from text_tables(run)
     if any(row.lossless and row.lossless.rates and row.lossless.verdict != "exact" for row in run.rows):
         yield _grades(run)
     if any(row.metrics for row in run.rows):

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specbench.report.terminal import degeneration
 from specbench.report.terminal.end_to_end import end_to_end
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
@@ -91,6 +92,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
             acceptance(row) if simulated else lossless(row.lossless),
         )
     further: list[RenderableType] = [end_to_end(summary.rows)] if any(row.ttft_speedup for row in summary.rows) else []
+    further += degeneration.texts(run, summary)
     further += [judgments(scores) for scores in judged]
     if any(score and score.passed for row in summary.rows for score in row.metrics.values()):  # no table of zeros
         further.append(metrics(summary, chosen.metric))
@@ -127,7 +129,7 @@ def finding(summary: RunSummary) -> str:
         assert row.speedup is not None
         by_verdict[row.speedup.verdict].append(row)
     parts = [
-        f"{_WORDS[verdict]}: {', '.join(f'{row.method} {speedup(row.speedup)}' for row in by_verdict[verdict])}"
+        f"{_WORDS[verdict]}: {', '.join(_found(row) for row in by_verdict[verdict])}"
         for verdict in _WORDS
         if by_verdict[verdict]
     ]
@@ -135,6 +137,10 @@ def finding(summary: RunSummary) -> str:
     other = [row.method for row in graded if row.lossless and row.lossless.verdict != "exact"]
     texts = f"; not every text of {', '.join(other)} is {BASELINE}'s" if other else f"; all texts are {BASELINE}'s"
     return f"Found: {'; '.join(parts)}{texts if graded else ''}."
+
+
+def _found(row: MethodSummary) -> str:
+    return f"{row.method} {speedup(row.speedup)}{degeneration.aside(row)}"
 
 
 _WORDS = {
@@ -328,6 +334,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         if row.accuracy_difference and not (row.lossless and row.lossless.verdict == "exact"):
             found.append(f"{row.method}: {gained(row.accuracy_difference)}.")
     found += _over_base(run, summary)
+    found += [said for row in summary.rows for said in degeneration.made_by_loops(row)] if alone else []
     real = [row for row in summary.rows if not row.simulated]
     truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
     if total and truncated / total > 0.02:
