@@ -27,8 +27,8 @@ TIMES = {
 }  # fmt: skip
 # Everything in a line of requests.jsonl that depends on when it ran.
 WHEN = {
-    "start_s", "segment", "ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s", "peak_memory_bytes",
-    "gpu",
+    "start_s", "segment", "ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s", "step_s",
+    "peak_memory_bytes", "gpu",
 }  # fmt: skip
 
 

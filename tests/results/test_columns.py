@@ -61,10 +61,16 @@ def test_a_field_that_makes_no_column_has_to_say_so() -> None:
 @pytest.mark.parametrize(
     ("model", "columns", "left_out"),
     [
-        (RequestRecord, REQUEST, {"output_ids", "text", "accepted_lengths", "step_s", "phases_s", "measures", "gpu", "tokens"}),
+        (
+            RequestRecord, REQUEST,
+            {"output_ids", "text", "accepted_lengths", "step_s", "phases_s", "measures", "gpu", "tokens"},
+        ),
         (
             MethodSummary, METHOD,
-            {"options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text", "memory", "positions"},
+            {
+                "options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text", "memory",
+                "positions",
+            },
         ),
     ],
 )  # fmt: skip
