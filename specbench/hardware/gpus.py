@@ -67,8 +67,8 @@ GPUS: tuple[Gpu, ...] = (
     # NVIDIA HGX H20 datasheet, which NVIDIA does not have on its site and server vendors carry; dense figures.
     Gpu("h20", ("h20-96gb",), r"H20", 4000, 96, 148, 148, 296, 44, 400),
     # NVIDIA DGX B200 datasheet (nvidia.com/en-us/data-center/dgx-b200) for memory and its bandwidth, NVIDIA HGX
-    # platform page (nvidia.com/en-us/data-center/hgx) for the peaks; totals of 8 GPUs, sparse ones halved. Power: NVIDIA
-    # Blackwell datasheet, HGX B200.
+    # platform page (nvidia.com/en-us/data-center/hgx) for the peaks; totals of 8 GPUs, sparse ones halved. Power:
+    # NVIDIA Blackwell datasheet, HGX B200.
     Gpu("b200", ("b200-sxm",), r"B200", 8000, 180, 2250, 2250, 4500, 75, 1000),
     # NVIDIA HGX platform page, HGX B300 column, same reading; memory and bandwidth from the NVIDIA developer blog
     # "Inside NVIDIA Blackwell Ultra". Power: NVIDIA Blackwell Ultra datasheet, HGX B300.

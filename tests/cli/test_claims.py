@@ -20,8 +20,11 @@ def test_it_fits_and_cuts_no_figure(cli: Any) -> None:
         assert "…" not in said.out
         printed = set(re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", said.out))
         for claim in claims().claims:
-            for figure in (claim.speedup, claim.tpf, claim.tok_s, claim.baseline_tok_s, claim.accuracy):
+            for figure in (
+                claim.speedup, claim.tpf, claim.tok_s, claim.baseline_tok_s, claim.accuracy, *claim.also.values(),
+            ):  # fmt: skip
                 assert figure is None or str(figure) in printed, claim
+        assert {claim.url for claim in claims().claims} <= set(said.out.split()), "no address is cut"
 
 
 @pytest.mark.parametrize("columns", [80, 140])
@@ -29,7 +32,10 @@ def test_a_row_reads_from_method_to_caveat_below_the_key(cli: Any, columns: int)
     said = cli("claims", "--method", "jf", "--task", "humaneval", columns=columns)
     words = " ".join(said.out.split())
     assert words.startswith("Figures as printed there; – is not given. TPF")
-    assert " Jacobi Forcing post 2025: post and README, table, batch 1 GPU A100; model Qwen2.5-Coder-7B;" in words
+    assert (
+        " Jacobi Forcing post 2025: post, Table 3, and README; batch 1 "
+        "https://hao-ai-lab.github.io/blogs/jacobi-forcing/ GPU A100; model Qwen2.5-Coder-7B;"
+    ) in words
     assert "caveat: baseline is HF eager, 41.3 tok/s" in words
     assert "TPF there: for its own rows tokens - 1 over forwards" in words
     (line,) = [line for line in said.out.splitlines() if "163.9" in line]
@@ -52,8 +58,10 @@ def test_json_has_every_row_with_its_bound(cli: Any) -> None:
     row = rows["jf-humaneval/jf-mr"]
     assert (row["speedup"], row["tok_s"], row["baseline_tok_s"], row["metric"]) == (4.0, 163.9, 41.3, "%")
     assert row["bandwidth_bound_tok_s"] == pytest.approx(
-        [1555e9 / (2 * row["parameters"]), 2039e9 / (2 * row["parameters"])]
+        [1555e9 / (2 * row["parameters"]), 1935e9 / (2 * row["parameters"]), 2039e9 / (2 * row["parameters"])]
     )
+    assert all(row["url"].startswith("https://") for row in rows.values())
+    assert rows["cllm-forward/cllm-n-16-llama2-7b-gsm8k"]["also"] == {"fast_forwarded": 2.8, "stationary": 2.0}
     unknown = rows["jf-humaneval/eagle-3-another"]
     assert (unknown["parameters"], unknown["bandwidth_bound_tok_s"]) == (None, [])
 

@@ -97,7 +97,7 @@ def test_figures_are_dense_and_plausible(gpu: Gpu) -> None:
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
 def test_power_is_that_of_one_board_in_watts(gpu: Gpu) -> None:
     assert gpu.power_w is not None
-    # Watts a GB/s: 0.10 (H20 and H100 NVL) to 0.45 (RTX 4090). A pair's or a system's power falls outside, and kilowatts.
+    # Watts a GB/s: 0.10 (H20 and H100 NVL) to 0.45 (RTX 4090). A system's power falls outside, and kilowatts do.
     assert 0.09 < gpu.power_w / gpu.bandwidth_gb_s < 0.46
 
 

@@ -154,7 +154,7 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
         [
             Cell(
                 claim.model or "model not told",
-                under=" · ".join(w for w in (claim.task, claim.gpu, claim.setting) if w),
+                under=" · ".join(w for w in (claim.task, claim.gpu, claim.setting, *_also(claim)) if w),
             ),
             _printed(claim.tpf),
             _printed(claim.speedup),
@@ -171,12 +171,17 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
         mine.run.id,
         claim.id,
         _part(claim),
+        url=claim.url,
     )
+
+
+def _also(claim: Claim) -> list[str]:
+    return [f"{name} {figure}" for name, figure in claim.also.items()]
 
 
 def _part(claim: Claim) -> str:
     """What a publication says of several rows."""
-    said = (f"{claim.paper}: {claim.source}", claim.tpf_is and f"TPF there: {claim.tpf_is}", claim.caveat)
+    said = (f"{claim.paper}: {claim.source}", claim.url, claim.tpf_is and f"TPF there: {claim.tpf_is}", claim.caveat)
     return " · ".join(words for words in said if words)
 
 
