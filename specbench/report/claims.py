@@ -145,10 +145,10 @@ def consistent(claim: Claim) -> bool:
     """Whether the speedup is the ratio of the two tok/s as far as their printed digits tell; true where one lacks."""
     if claim.speedup is None or claim.tok_s is None or claim.baseline_tok_s is None:
         return True
-    ours, theirs = (_half_unit(claim.tok_s), _half_unit(claim.baseline_tok_s))
+    ours, theirs = (half_unit(claim.tok_s), half_unit(claim.baseline_tok_s))
     least = (claim.tok_s - ours) / (claim.baseline_tok_s + theirs)
     most = (claim.tok_s + ours) / (claim.baseline_tok_s - theirs)
-    return least <= claim.speedup + _half_unit(claim.speedup) and most >= claim.speedup - _half_unit(claim.speedup)
+    return least <= claim.speedup + half_unit(claim.speedup) and most >= claim.speedup - half_unit(claim.speedup)
 
 
 def read(text: str) -> Catalog:
@@ -204,7 +204,8 @@ def _slug(*parts: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", " ".join(parts).lower()).strip("-")
 
 
-def _half_unit(figure: Decimal) -> Decimal:
+def half_unit(figure: Decimal) -> Decimal:
+    """Half a unit of the last digit that is printed."""
     exponent = figure.as_tuple().exponent
     assert isinstance(exponent, int)  # finite: it was validated
     return Decimal(1).scaleb(exponent) / 2

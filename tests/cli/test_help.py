@@ -52,7 +52,7 @@ FLAGS = {
     "export": ["RUN...", "--to", "--out", "--summary", "--columns"],
     "compare": ["RUN", "--fail-under", "--over-ar", "--prompts", "--json"],
     "list": ["kind", "--json"],
-    "claims": ["--method", "--task", "--json"],
+    "claims": ["--method", "--task", "--check", "--json"],
     "doctor": ["--out", "--json"],
     "sweep": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),

@@ -89,6 +89,11 @@ def _bound(known: Catalog, row: Claim) -> str:
     return "–".join(dict.fromkeys((bounds[0], bounds[-1]))) if bounds else "–"
 
 
+def words(row: Claim, rows: list[Claim]) -> str:
+    """What tells a row from others of its table, and what to bear in mind of it."""
+    return _words(row, _common(rows))
+
+
 def _words(row: Claim, alike: dict[str, str]) -> str:
     """What tells a row from the others of its table, and what to bear in mind."""
     apart = [row.setting, *(getattr(row, field) for field in ("gpu", "model", "task") if field not in alike)]
