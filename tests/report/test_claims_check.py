@@ -167,6 +167,7 @@ APART: dict[str, tuple[dict[str, Any], dict[str, str], str, str, str]] = {
         {"model": {"name": "smollm2-135m-msn"}}, {"model": '"SmolLM2-135M"'}, FIGURES,
         "weights: trained for msn, there for no method", "",
     ),
+    "dtype": ({"model": {"dtype": "float32"}}, {}, FIGURES, "", "dtype: float32, not of 16 bits"),
     "traced": ({"trace": True}, {}, FIGURES, "", "the run was traced, which slows its steps"),
     "disturbed": ({"change": _unsure}, {}, FIGURES, "", "the run was disturbed"),
     "lossy": ({"lossless": {"pld": LOSSY}}, {}, FIGURES, "the run's text is not AR's (lossy)", ""),
@@ -185,6 +186,12 @@ def test_what_was_measured_on_something_else_gives_its_reason_and_no_verdict(
             assert why in found[figure].why
         else:
             assert (found[figure].verdict, found[figure].why) == ("repeated", ())
+
+
+def test_ar_of_a_disturbed_run_is_not_compared_either(planted: Callable[..., Path]) -> None:
+    published = read(CLAIM.replace('{ method = "pld", FIGURES }', '{ method = "ar", tok_s = 41 }'))
+    assert one(planted(change=_unsure), published, "tok/s").why == ("the run was disturbed",)
+    assert one(planted(), published, "tok/s").verdict != "not comparable"
 
 
 def test_a_model_of_its_size_is_compared_and_named_but_not_by_its_answers(planted: Callable[..., Path]) -> None:
