@@ -199,9 +199,10 @@ A100 = ["a100-40gb", "a100-80gb"]
 name = "t"
 paper = "P"
 source = "Table 1"
+url = "https://a.invalid/1"
 claim = [
   { method = "jf", model = "Llama 3 8B", gpu = "A100", task = "gsm8k", speedup = 2.50, tok_s = 100.0, baseline_tok_s = 40.0 },
-  { method = "x", setting = "a", tpf = 3.1, accuracy = 91.4, metric = "pass@1", caveat = "as printed" },
+  { method = "x", setting = "a", tpf = 3.1, accuracy = 91.4, metric = "pass@1", caveat = "as printed", also = { y = 2.5 }, options = { n = 4 } },
 ]
 """  # noqa: E501
 
