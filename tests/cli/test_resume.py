@@ -23,7 +23,7 @@ COMMAND = (
 # Everything in a row of summary.json that a clock decides. All the rest are counts, and have to be the same.
 TIMES = {
     "decode_tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "latency_median_s", "tpot_median_s", "speedup",
-    "e2e_speedup", "ttft_speedup", "step_ratio", "peak_memory_bytes", "gpu",
+    "e2e_speedup", "ttft_speedup", "positions", "step_ratio", "peak_memory_bytes", "gpu",
 }  # fmt: skip
 # Everything in a line of requests.jsonl that depends on when it ran.
 WHEN = {
