@@ -81,6 +81,7 @@ def execute(
                 return folder
             if resumed and resolved.plan.threads is None:
                 as_before(folder.run)
+            resolved = _calibrated(resolved, sessions, folder)
             with beside(sessions, resolved.simulated, folder, progress) as bandwidth:
                 records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth)
             graded, verdicts, likelihoods = None, None, None
@@ -97,6 +98,18 @@ def execute(
             memory = folder.bandwidth()
             folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, likelihoods))
     return folder
+
+
+def _calibrated(resolved: Resolved, sessions: Sequence[Session], folder: RunFolder) -> Resolved:
+    """The run with automatic settings by the times that its folder keeps, or keeps from now on."""
+    known = folder.times()
+    for session in sessions:
+        session.calibrate(known)
+    used = {what: each for session in sessions for what, each in session.calibration.used.items()}
+    if used != known:
+        folder.keep_times(used)
+    ready = {method.label: method for session in sessions for method in session.methods}
+    return replace(resolved, methods=tuple(ready[method.label] for method in resolved.methods))
 
 
 def _decode(

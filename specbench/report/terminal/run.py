@@ -81,7 +81,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     for row in summary.rows:
         right = [accuracy(row.accuracy)] if metric else []
         table.add_row(
-            row.method,
+            shown_as(row, summary),
             str(row.tokens),
             number(row.tokens_per_forward, 2),
             number(row.decode_tok_s, 1),
@@ -112,6 +112,12 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     parts += [Text()] if further else []
     said = notes(run, summary) if judged or simulated else [*_not_judged(run["task"]), *notes(run, summary)]
     return Group(*parts, *(Text(note, style="dim") for note in said))
+
+
+def shown_as(row: MethodSummary, summary: RunSummary) -> str:
+    """A row's name, with the size of its trees where nobody has set it."""
+    auto = row.method in summary.engine.get("calibrated", []) and row.rows_per_step is not None
+    return f"{row.method} (tree of {row.rows_per_step:.0f} rows)" if auto else row.method
 
 
 def finding(summary: RunSummary) -> str:
@@ -313,6 +319,11 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         if row.again:
             found.append(_again(row, row.again))
             continue
+        if row.method in summary.engine.get("calibrated", []):
+            found.append(
+                f"{name(row)}: auto settings, by step times stored before it began: trees of "
+                f"{number(row.rows_per_step, 1)} rows in the mean."
+            )
         parts = f"{number(row.tokens_per_forward, 2)} TPF × {number(row.step_ratio, 2)} step-time ratio"
         if alone:
             found.append(
