@@ -312,7 +312,7 @@ def session_of(
         "model": model.spec.fingerprint,
         "dtype": model.spec.dtype,
         "machine": environment.fingerprint(captured),
-        "threads": captured.cpu.torch_threads,
+        "threads": plan.threads,  # as asked for: how many are left to a run differs from one to the next
         "slots": plan.concurrency,
         "kernels": vars(kernels),
     }
