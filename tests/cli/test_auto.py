@@ -26,8 +26,8 @@ def _another_machine_at_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     looks = count()
 
     def seconds(engine: Engine, most: int) -> list[tuple[int, float]]:
-        dear = 10.0 ** next(looks)
-        return [(rows, 1.0 + dear * (rows - 1) / 1000) for rows in (1, 2, 4, 8, 16, 32, 64) if rows <= most]
+        dear = 1000.0 ** next(looks)
+        return [(rows, 1.0 + dear * (rows - 1) ** 2 / 1000) for rows in (1, 2, 4, 8, 16, 32, 64) if rows <= most]
 
     monkeypatch.setattr(Engine, "step_seconds", seconds)
 
@@ -47,7 +47,7 @@ def test_two_runs_of_a_command_have_the_same_trees_and_say_of_what_size(cli: Any
         file.unlink()
     cli.ok(*COMMAND, tmp_path / "three")
     (three,) = (tmp_path / "three").iterdir()
-    assert trees(three) != trees(one), "rows are ten times as dear by now"
+    assert trees(three) != trees(one), "rows are a thousand times as dear by now"
 
 
 def test_a_run_that_was_broken_off_goes_on_by_the_times_that_it_began_with(cli: Any, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ OF = {"model": "m", "machine": "here"}
 
 
 @pytest.fixture
-def take() -> Iterator[Callable[[], list[tuple[int, float]]]]:
+def take() -> Callable[[], list[tuple[int, float]]]:
     """Takes other times at every call."""
     calls = count(1)
-    yield lambda: [(1, 0.1 * next(calls)), (4, 0.5)]
+    return lambda: [(1, 0.1 * next(calls)), (4, 0.5)]
 
 
 def test_times_are_taken_once_and_are_the_same_in_every_later_run(tmp_path: Path, take: Any) -> None:

@@ -24,6 +24,7 @@ from specbench.report.page.document import (
     Words,
 )
 from specbench.report.page.headline import conditions, withheld
+from specbench.report.page.positions import position_figures
 from specbench.report.pictures import cards, style
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
 from specbench.report.terminal.run import name as named
@@ -59,6 +60,7 @@ def _figures(run: Run) -> Iterator[Figure]:
     shown = [row for row in run.rows if not withheld(run, row)]
     if found := [factors for row in shown if (factors := _factors(row))]:
         yield _decomposition(run, found)
+    yield from position_figures(run)
     if traced := [row for row in shown if row.phases]:
         yield _phases(run, traced)
     kept = {row.method: run.tallies[row.method].accepted_lengths for row in shown if not row.baseline}
