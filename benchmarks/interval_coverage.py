@@ -7,19 +7,24 @@ prompt that are alike, requests hit by a pause of the machine.
 
 from __future__ import annotations
 
+import heapq
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from specbench.results.stats import paired_difference, paired_ratio, two_sample
+from specbench.results.blocks import FILLINGS
+from specbench.results.stats import Paired, many, paired_difference, paired_ratio, two_sample
 
 Floats = npt.NDArray[np.float64]
 Columns = tuple[Floats, Floats, Floats, Floats, npt.NDArray[np.int64]]  # seconds, tokens of both arms; prompt
 World = Callable[[np.random.Generator, int], Columns]
 
 SIZES = (6, 12, 20, 40, 164)
+TRUTH_BLOCKS = 20_000
 _STEP_S = 0.025
 
 
@@ -68,26 +73,126 @@ def pauses(generator: np.random.Generator, prompts: int) -> Columns:
 WORLDS: Mapping[str, World] = {"lognormal": lognormal, "heavy": heavy, "turns": turns, "pauses": pauses}
 
 
+def stepped(concurrency: int) -> World:
+    """Sequences stepped together, a block of them at a time; a row is a block, for that is what was timed.
+
+    Slots refill as answers end, so a block ends with slots that stand empty. A step takes longer the more sequences it
+    serves, and the machine is up to a tenth slower or faster in one block than in another.
+    """
+
+    def world(generator: np.random.Generator, blocks: int) -> Columns:
+        prompts = FILLINGS * concurrency
+        tokens = np.ceil(generator.lognormal(4.0, 0.7, (blocks, prompts)))
+        forwards = np.ceil(tokens / generator.lognormal(0.5, 0.25, (blocks, prompts)))
+        machine = generator.lognormal(0.0, 0.03, (2, blocks))
+        seconds = [[_together(row, concurrency) for row in arm] for arm in (tokens, forwards)]
+        ar, mine = (np.array(arm) * slow for arm, slow in zip(seconds, machine, strict=True))
+        return ar, tokens.sum(axis=1), 1.2 * mine, tokens.sum(axis=1), np.arange(blocks)
+
+    return world
+
+
+def _together(steps: Floats, concurrency: int) -> float:
+    """Seconds of a block whose sequences take so many steps each, ``concurrency`` in slots at a time."""
+    free = [0.0] * concurrency
+    spans = []
+    for count in steps.tolist():
+        begin = heapq.heappop(free)
+        heapq.heappush(free, begin + count)
+        spans.append((begin, begin + count))
+    begins, ends = (np.sort(side) for side in zip(*spans, strict=True))
+    at = np.unique(np.concatenate([begins, ends]))
+    active = np.searchsorted(begins, at[:-1], side="right") - np.searchsorted(ends, at[:-1], side="right")
+    return float((np.diff(at) * _STEP_S * (1 + 0.05 * active)).sum())
+
+
+@cache
 def truth(world: World, seed: int = 1, prompts: int = 2_000_000) -> float:
     """The ratio of expectations that a world's experiments estimate."""
     a_time, a_tokens, b_time, b_tokens, _ = world(np.random.default_rng(seed), prompts)
     return float(a_time.sum() * b_tokens.sum() / (a_tokens.sum() * b_time.sum()))
 
 
-def coverage(world: World, prompts: int, experiments: int, seed: int = 0, draws: int = 1_000) -> float:
-    """Share of experiments whose 95 % interval holds the truth."""
-    generator, right, hits = np.random.default_rng(seed), truth(world), 0
+def coverage(
+    world: World, prompts: int, experiments: int, seed: int = 0, draws: int = 1_000, of: int = 2_000_000
+) -> float:
+    """Share of experiments whose 95 % interval holds the truth, which is that of ``of`` prompts."""
+    generator, right, hits = np.random.default_rng(seed), truth(world, prompts=of), 0
     for experiment in range(experiments):
-        a_time, a_tokens, b_time, b_tokens, of = world(generator, prompts)
+        a_time, a_tokens, b_time, b_tokens, unit = world(generator, prompts)
         interval = paired_ratio(
             (a_time.tolist(), a_tokens.tolist()),
             (b_time.tolist(), b_tokens.tolist()),
             seed=experiment,
             draws=draws,
-            clusters=of.tolist(),
+            clusters=unit.tolist(),
         ).interval
         hits += interval is not None and interval.low <= right <= interval.high
     return hits / experiments
+
+
+class Table:
+    """Rows of speedups over one AR on the same prompts, lengths as in :func:`lognormal`.
+
+    A prompt suits or does not suit all rows alike (σ 0.15 of the logarithm) and each by itself (σ 0.2).
+
+    Args:
+        speedups: the true ones.
+    """
+
+    def __init__(self, speedups: Sequence[float]) -> None:
+        self.truths = {f"row {at}": speedup for at, speedup in enumerate(speedups)}
+
+    def experiment(self, generator: np.random.Generator, prompts: int) -> dict[str, Paired]:
+        """The rows of one run."""
+        tokens = generator.lognormal(5.0, 0.7, prompts)
+        ar = tokens * _STEP_S * generator.lognormal(0.0, 0.05, prompts)
+        common, level = generator.normal(0.0, 0.15, prompts), (0.15**2 + 0.2**2) / 2
+        made = {}
+        for label, speedup in self.truths.items():
+            # Times of mean 1 / speedup: the ratio of sums of seconds is the speedup.
+            slow = np.exp(common + generator.normal(0.0, 0.2, prompts) - level) / speedup
+            arms = [(seconds.tolist(), tokens.tolist()) for seconds in (ar, ar * slow)]
+            made[label] = Paired(arms[0], arms[1], list(range(prompts)))
+        return made
+
+
+class Told(NamedTuple):
+    """Shares of experiments.
+
+    Attributes:
+        faster, slower: in which a row that is neither was called so.
+        covered: in which the best row's interval held its truth.
+        kept: in which the true best was among those as good as the best.
+        as_good: rows as good as the best, the mean.
+    """
+
+    faster: float
+    slower: float
+    covered: float
+    kept: float
+    as_good: float
+
+
+def best_of_many(table: Table, prompts: int, experiments: int, seed: int = 0, draws: int = 1_000) -> Told:
+    """What joint intervals and comparisons with the best say of a table whose truth is known."""
+    generator, sums = np.random.default_rng(seed), np.zeros(5)
+    truths = table.truths
+    first = max(truths, key=lambda label: truths[label])
+    for experiment in range(experiments):
+        rows = table.experiment(generator, prompts)
+        found = many(rows, seed=experiment, draws=draws)
+        equal = [found.intervals[label] for label, speedup in truths.items() if speedup == 1.0]
+        assert found.best is not None
+        best = found.intervals[found.best]
+        sums += (
+            any(each.low > 1 for each in equal),
+            any(each.high < 1 for each in equal),
+            best.low <= truths[found.best] <= best.high,
+            first in found.as_good,
+            len(found.as_good),
+        )
+    return Told(*(sums / experiments).tolist())
 
 
 def share_coverage(
@@ -145,6 +250,14 @@ def main(experiments: int, sizes: Sequence[int] = SIZES) -> None:
     print(f"coverage of the 95% interval of a speedup, {experiments} experiments each")
     for name, world in WORLDS.items():
         print(f"{name:10}", *(f"{n}: {coverage(world, n, experiments):.1%}" for n in sizes), sep="  ", flush=True)
+    for concurrency in (4, 16):
+        found = (f"{n}: {coverage(stepped(concurrency), n, experiments, of=TRUTH_BLOCKS):.1%}" for n in (6, 10, 20))
+        print(f"blocks of {concurrency} together", *found, sep="  ", flush=True)
+    print("tables of rows: false faster, false slower, best row covered, best kept, rows as good")
+    for prompts in (8, 20, 40):
+        for name, speedups in (("14 equal", [1.0] * 14), ("5, one 2% ahead", [1.02, 1.0, 1.0, 1.0, 1.0])):
+            told = best_of_many(Table(speedups), prompts, experiments)
+            print(f"{name}, {prompts} prompts", *(f"{share:.3f}" for share in told), sep="  ", flush=True)
     print("the same of a difference of two shares")
     for gained, lost in ((0.02, 0.02), (0.05, 0.01), (0.1, 0.1), (0.25, 0.1)):
         found = (f"{n}: {share_coverage(gained, lost, n, experiments):.1%}" for n in sizes)

@@ -35,6 +35,7 @@ from specbench.models import adapters, names
 from specbench.models.checkpoint import read_config
 from specbench.report import claims
 from specbench.results.judgments import JUDGMENTS
+from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
 from specbench.results.read import read_config as run_config
 from specbench.results.verdicts import VERDICTS, read_scores
 from specbench.sweeps import driver
@@ -198,9 +199,10 @@ A100 = ["a100-40gb", "a100-80gb"]
 name = "t"
 paper = "P"
 source = "Table 1"
+url = "https://a.invalid/1"
 claim = [
   { method = "jf", model = "Llama 3 8B", gpu = "A100", task = "gsm8k", speedup = 2.50, tok_s = 100.0, baseline_tok_s = 40.0 },
-  { method = "x", setting = "a", tpf = 3.1, accuracy = 91.4, metric = "pass@1", caveat = "as printed" },
+  { method = "x", setting = "a", tpf = 3.1, accuracy = 91.4, metric = "pass@1", caveat = "as printed", also = { y = 2.5 }, options = { n = 4 } },
 ]
 """  # noqa: E501
 
@@ -276,6 +278,11 @@ def file_of(*parts: str) -> Callable[[], bytes]:
 
 def of_a_run(name: str, schema: int = 2) -> Callable[[], bytes]:
     return lambda: run_files.a_run(schema)[name]
+
+
+def likelihoods() -> bytes:
+    made = [Likelihood(text=f"{at}", requests=[f"ar|p/{at}|0"], tokens=4, log_likelihood=-2.5) for at in range(2)]
+    return as_lines(*(line.model_dump(mode="json") for line in made))
 
 
 def two_requests(schema: int = 2) -> Callable[[], bytes]:
@@ -371,6 +378,7 @@ KINDS: dict[str, Kind] = {
         run_files.beside(run_files.watched, run_files.RUN, run_files.REQUESTS),
     ),
     "verdicts": Kind(VERDICTS, "lines", of_a_run(VERDICTS), lambda path: read_scores(path.parent)),
+    "likelihoods": Kind(LIKELIHOODS, "lines", likelihoods, lambda path: read_likelihoods(path.parent)),
     "judgments": Kind(
         JUDGMENTS, "lines", of_a_run(JUDGMENTS), run_files.beside(run_files.judged, run_files.RUN)
     ),

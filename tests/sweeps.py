@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from specbench.report.pictures.cells import FIGURES
+from specbench.results.stats import Interval, verdict
 
 NOTHING = float("nan")
 _PLAIN: dict[str, Any] = {
@@ -55,6 +56,7 @@ def busy(method: str, speedups: Mapping[int, float | tuple[float, float, float]]
     rows = []
     for concurrency, given in speedups.items():
         low, value, high = given if isinstance(given, tuple) else (NOTHING, given, NOTHING)
-        figures = {"speedup": value, "speedup_low": low, "speedup_high": high}
+        said = verdict(None if np.isnan([low, high]).any() else Interval(low, high, 0.95))
+        figures = {"speedup": value, "speedup_low": low, "speedup_high": high, "verdict": said}
         rows.append({"method": method, "concurrency": concurrency, **figures, **further})
     return cells(rows)

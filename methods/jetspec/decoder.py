@@ -70,6 +70,10 @@ class Decoder(decoding.Decoder):
     def weights(shared: Shared | None) -> Mapping[str, str]:
         return shared.weights if shared else {}
 
+    @staticmethod
+    def memory_bytes(shared: Shared | None) -> int:
+        return shared.passes.nbytes if shared else 0
+
     def begin(self, prompt: Sequence[int]) -> None:
         self._slot = self._shared.passes.open()
 

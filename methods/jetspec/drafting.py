@@ -58,6 +58,7 @@ class BlockPass:
         )
         self.open, self.close, self.length = self._passes.open, self._passes.close, self._passes.length
         self._anchors: dict[int, int] = {}
+        self.nbytes = self._passes.nbytes + sum(weight.nbytes for weight in head.parameters())
 
     def no_features(self, count: int) -> Tensor:
         """Features [count, T × H] that say nothing, for timing."""

@@ -71,7 +71,12 @@ def prepare(options: Any, target: Target) -> Shared:
     )
     knobs = Knobs(options.width, options.beta, options.g0, options.spine)
     if options.tree == "auto":
-        drafting = draft_seconds(passes, options.budget, min(_CONTEXT, target.capacity))
+        context = min(_CONTEXT, target.capacity)
+        name = f"jetspec {weights.get('head_sha256', weights['head'])}, depth {depth}, width {width}, "
+        drafting = target.measured(
+            f"{name}budget {options.budget}, behind {context} tokens",
+            lambda: draft_seconds(passes, options.budget, context),
+        )
         # A whole step: what the head costs is paid for a tree of any size.
         seconds = {rows: step + drafting for rows, step in target.step_seconds(options.budget)}
         knobs = Knobs(options.width, options.beta, options.g0, options.spine, seconds)

@@ -69,6 +69,10 @@ class Decoder(decoding.Decoder):
     def weights(shared: Drafter | None) -> Mapping[str, str]:
         return shared.weights if shared else {}
 
+    @staticmethod
+    def memory_bytes(shared: Drafter | None) -> int:
+        return shared.nbytes if shared else 0
+
     def begin(self, prompt: Sequence[int]) -> None:
         self._slot = self._drafter.begin(prompt)
 

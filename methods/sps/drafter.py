@@ -43,6 +43,7 @@ class Drafter:
         self._texts: dict[int, list[int]] = {}  # slot -> prompt and output
         self._waiting: set[int] = set()  # slots whose text has grown since they were drafted for
         self._drafts: dict[int, list[int]] = {}  # slot -> drafts not yet fetched
+        self.nbytes = model.spec.weight_bytes + engine.cache.nbytes
         revision = {"revision": model.spec.revision} if model.spec.revision else {}
         self.weights: Mapping[str, str] = {
             "draft": model.spec.name, **revision, "dtype": model.spec.dtype, "fingerprint": model.spec.fingerprint

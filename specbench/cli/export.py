@@ -18,6 +18,9 @@ def export(
     runs: list[Path] = options.folders("Folders that specbench run or sweep wrote.", "RUN..."),
     to: str = typer.Option("csv", "--to", help="csv, json, md or latex."),
     summary: bool = typer.Option(False, "--summary", help="A row per method instead of one per request."),
+    positions: bool = typer.Option(
+        False, "--positions", help="A row per method and window of the answer: speed over the place in it."
+    ),
     columns: str | None = typer.Option(
         None, "--columns", help="These columns only, comma-separated.", show_default="all"
     ),
@@ -26,13 +29,15 @@ def export(
     """Export runs as one table in long format, a row per request, without torch."""
     from specbench.common.files import check_writable, write_text_atomic
     from specbench.report.formats import FORMATS, write
-    from specbench.results.frame import load, load_methods
+    from specbench.results.frame import load, load_methods, load_positions
 
     if to not in FORMATS:
         raise unknown("format in --to", to, FORMATS)
     if out is not None:
         check_writable(out.parent)
-    frame = (load_methods if summary else load)(*runs)
+    if summary and positions:
+        raise UsageError("--summary and --positions are two tables; write them one after the other")
+    frame = (load_positions if positions else load_methods if summary else load)(*runs)
     if columns is not None:
         wanted = split(columns)
         if not wanted:

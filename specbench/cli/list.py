@@ -163,6 +163,7 @@ def _gpus(full: bool) -> list[dict[str, Any]]:
             "fp16": gpu.fp16,
             "fp8": gpu.fp8,
             "fp32 TFLOP/s": gpu.fp32,
+            "TDP W": gpu.power_w,
         }
         for gpu in gpus.GPUS
     ]

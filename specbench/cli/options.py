@@ -129,6 +129,15 @@ def folders(help: str, metavar: str) -> Any:
     return typer.Argument(help=f"{help} Or {LATEST}, the newest.", metavar=metavar, callback=_with_latest)
 
 
+def folder_option(flag: str, help: str, metavar: str) -> Any:
+    """An option of a command that reads one folder, None without it. It takes LATEST."""
+    return typer.Option(None, flag, help=f"{help} Or {LATEST}, the newest.", metavar=metavar, callback=_optional)
+
+
+def _optional(given: Any) -> Any:
+    return None if given is None else _with_latest(given)
+
+
 def _with_latest(given: Any) -> Any:
     """What was given, as paths or as texts, with the folder's name for LATEST.
 

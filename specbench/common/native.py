@@ -24,6 +24,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from specbench.common.cache import cache_folder
 from specbench.common.errors import EnvironmentRefused, one_line
 
 _OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
@@ -188,12 +189,8 @@ def _instructions() -> str:
 
 
 def _cache() -> Path | None:
-    """The folder of all builds; None where this process has neither a home nor is told of a cache."""
-    try:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a user whom the machine does not know
-        return None
-    return root / "specbench" / "native"
+    """The folder of all builds; None where there is no cache."""
+    return cache_folder("native")
 
 
 def _draft_folder() -> tuple[Path, Path]:

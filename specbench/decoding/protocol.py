@@ -27,7 +27,7 @@ class Target:
         slots: sequences that are decoded at a time.
         capacity: tokens that each of them may reach.
         sampling: how next tokens are chosen at the moment, a :class:`specbench.engine.Sampling`.
-        step_seconds: measured (rows, seconds) of steps of up to so many rows, rows ascending.
+        step_seconds: measured (rows, seconds) of steps of up to so many rows, rows ascending; stored as ``measured``.
         capture: makes a callable of device work that is launched again and again without a host read in between: a
             CUDA graph where the engine steps in graphs, the work itself elsewhere. It has run once when this returns.
         load: another model by a ``--model`` value, in the target's precision and on its device, as a
@@ -35,6 +35,8 @@ class Target:
         engine: (model, rows of its largest step) -> an :class:`specbench.engine.Engine` for another model, with
             the slots, the capacity and the choice of kernels and graphs of the target's.
         attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
+        measured: (name, what takes times) -> the times by that name, seconds or a list of (rows, seconds): taken once
+            on this machine and stored, so that what is chosen by them is the same in every run.
         once: (key, what makes it) -> what was made for that key first: rows of a run that draft with the same weights
             load them once. Only one row decodes at a time.
     """
@@ -50,6 +52,7 @@ class Target:
     load: Callable[[str], Any]
     engine: Callable[[Any, int], Any]
     attention: str = "auto"
+    measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take()
     once: Callable[[Hashable, Callable[[], Any]], Any] = lambda key, make: make()
 
 
@@ -124,6 +127,11 @@ class Decoder(ABC):
     def weights(shared: Any) -> Mapping[str, str]:
         """Which weights the method brings, for the record: name, revision, fingerprint."""
         return {}
+
+    @staticmethod
+    def memory_bytes(shared: Any) -> int:
+        """Bytes of what the method drafts with on the target's device: weights and KV cache; 0 for one without."""
+        return 0
 
     def begin(self, prompt: Sequence[int]) -> TokenTree | None:
         """Takes the prompt; may return guesses to send along with it, as draft-only rows under its last token."""
@@ -214,6 +222,12 @@ class Method:
         """Which weights it brings."""
         with guests.hosting(self.who):
             return dict(self.decoder.weights(self.shared))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of what it drafts with."""
+        with guests.hosting(self.who):
+            return int(self.decoder.memory_bytes(self.shared))
 
     def check(self, model: str) -> None:
         """Refuses what can be seen to be no use before a model is loaded, see :meth:`Decoder.check`."""

@@ -355,13 +355,18 @@ class Engine:
         for chain in {str(each["attention"]) for each in steps if each.get("chains")}:
             self.attentions.keep(chain)
 
+    @property
+    def calibration_context(self) -> int:
+        """Cached tokens of the steps that :meth:`step_seconds` times."""
+        return min(CALIBRATION_CONTEXT, self.capacity - 1)
+
     def step_seconds(self, max_rows: int) -> list[tuple[int, float]]:
         """Measured (rows, seconds) of a step of one sequence, for rows up to the bucket of ``max_rows``.
 
         Trees of as many rows as a bucket has cost what the next smaller tree of that bucket costs. No slot may be in
         use; the steps are taken behind as many tokens as the capacity allows, at most :data:`CALIBRATION_CONTEXT`.
         """
-        context = min(CALIBRATION_CONTEXT, self.capacity - 1)
+        context = self.calibration_context
         self.prepare(max_rows, context=context)
         buckets = [rows for rows in ROW_BUCKETS if rows < max_rows] + [row_bucket(max_rows)]
         if self._graphs is not None:

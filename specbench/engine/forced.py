@@ -44,6 +44,32 @@ def next_tokens(engine: Engine, chains: Sequence[Chain]) -> list[list[int]]:
     Raises:
         ValueError: a slot is free, holds fewer tokens than a chain says to see, or comes up twice.
     """
+    logits, position = _forward(engine, chains)
+    chosen = iter(scores(logits, position + 1, engine.sampling).argmax(-1)[0].tolist())
+    return [[next(chosen) for _ in chain.tokens] for chain in chains]
+
+
+@torch.inference_mode()
+def log_probabilities(engine: Engine, chains: Sequence[Chain], said: Sequence[Sequence[int]]) -> list[list[float]]:
+    """How probable given tokens are after each token of each chain, as logarithms to base e; the cache stays as it is.
+
+    Under the plain softmax of the logits, in float32, whatever the engine's temperature, top-k and top-p.
+
+    Args:
+        engine: holds the texts.
+        chains: as of :func:`next_tokens`, which also says what is raised.
+        said: for each chain a token behind each of its tokens.
+    """
+    logits, _ = _forward(engine, chains)
+    given = torch.tensor([token for tokens in said for token in tokens], device=engine.device)
+    found = logits[0].float()
+    chosen = found.gather(1, given[:, None])[:, 0] - found.logsumexp(-1)
+    values = iter(chosen.tolist())
+    return [[next(values) for _ in chain.tokens] for chain in chains]
+
+
+def _forward(engine: Engine, chains: Sequence[Chain]) -> tuple[Tensor, Tensor]:
+    """Logits [1, rows, V] of all chains, and the position [1, rows] of each row."""
     for chain in chains:
         if not 0 <= chain.start <= engine.length(chain.slot):
             raise ValueError(f"slot {chain.slot} holds {engine.length(chain.slot)} tokens, not {chain.start}")
@@ -61,8 +87,7 @@ def next_tokens(engine: Engine, chains: Sequence[Chain]) -> list[list[int]]:
     logits = engine.model(
         input_ids=tokens, position_ids=position, past_key_values=reading, use_cache=True, step=reading.attend
     ).logits
-    chosen = iter(scores(logits, position + 1, engine.sampling).argmax(-1)[0].tolist())
-    return [[next(chosen) for _ in chain.tokens] for chain in chains]
+    return logits, position
 
 
 @dataclass

@@ -118,6 +118,11 @@ class HeadPass:
         self._measure()
         self._capture_all(target.capture)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its cache and of the features that wait."""
+        return self._cache.nbytes + self._features.nbytes
+
     # ------------------------------------------------------------------ sequences
 
     def open(self) -> int:

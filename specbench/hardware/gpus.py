@@ -17,7 +17,7 @@ from specbench.hardware import environment
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU model, at the granularity at which bandwidth or peaks differ.
+    """One GPU model, at the granularity at which bandwidth, peaks or power differ.
 
     Attributes:
         name: what the user types after ``--gpu`` and what records store.
@@ -29,6 +29,8 @@ class Gpu:
         bf16, fp16, fp8: dense matrix peak in TFLOP/s with fp32 accumulation (what PyTorch uses); None where the
             device has no such unit.
         fp32: peak of the ordinary fp32 units in TFLOP/s, not of TF32.
+        power_w: the most that the board takes by default, in watts: TDP, TGP or TBP as the vendor calls it, and the
+            upper end where it gives a range; None where it says none.
     """
 
     name: str
@@ -40,40 +42,78 @@ class Gpu:
     fp16: float | None
     fp8: float | None
     fp32: float | None
+    power_w: float | None
 
 
 GPUS: tuple[Gpu, ...] = (
     # NVIDIA A100 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/a100). The PCIe and SXM boards with 40 GB
-    # agree in every figure used here; those with 80 GB differ in bandwidth.
-    Gpu("a100-40gb", ("a100-sxm4-40gb", "a100-pcie-40gb"), r"A100-(SXM4|PCIE)-40GB", 1555, 40, 312, 312, None, 19.5),
-    Gpu("a100-80gb", ("a100-sxm", "a100-sxm4-80gb"), r"A100-SXM4-80GB", 2039, 80, 312, 312, None, 19.5),
-    Gpu("a100-80gb-pcie", ("a100-pcie-80gb",), r"A100 80GB PCIe", 1935, 80, 312, 312, None, 19.5),
+    # differ in nothing but power; those with 80 GB in bandwidth, too.
+    Gpu("a100-40gb", ("a100-sxm4-40gb",), r"A100-SXM4-40GB", 1555, 40, 312, 312, None, 19.5, 400),
+    Gpu("a100-40gb-pcie", ("a100-pcie-40gb",), r"A100-PCIE-40GB", 1555, 40, 312, 312, None, 19.5, 250),
+    Gpu("a100-80gb", ("a100-sxm", "a100-sxm4-80gb"), r"A100-SXM4-80GB", 2039, 80, 312, 312, None, 19.5, 400),
+    Gpu("a100-80gb-pcie", ("a100-pcie-80gb",), r"A100 80GB PCIe", 1935, 80, 312, 312, None, 19.5, 300),
+    # NVIDIA A10 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/products/a10-gpu): prints dense | sparse.
+    Gpu("a10", (), r"A10", 600, 24, 125, 125, None, 31.2, 150),
     # NVIDIA H100 Tensor Core GPU Architecture whitepaper, table of H100 SXM5 and H100 PCIe: it prints the dense
     # figures; the datasheet (nvidia.com/en-us/data-center/h100) prints their doubles "with sparsity".
-    Gpu("h100-sxm", ("h100", "h100-sxm5", "h100-80gb"), r"H100 80GB HBM3", 3350, 80, 989.4, 989.4, 1978.9, 66.9),
-    Gpu("h100-pcie", (), r"H100 PCIe", 2039, 80, 756, 756, 1513, 51.2),
-    # NVIDIA H200 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/h200), H200 SXM column, halved: its tensor
-    # figures are "with sparsity".
-    Gpu("h200", ("h200-sxm",), r"H200", 4800, 141, 989.5, 989.5, 1979, 67),
+    Gpu("h100-sxm", ("h100", "h100-sxm5", "h100-80gb"), r"H100 80GB HBM3", 3350, 80, 989.4, 989.4, 1978.9, 66.9, 700),
+    Gpu("h100-pcie", (), r"H100 PCIe", 2039, 80, 756, 756, 1513, 51.2, 350),
+    # The same datasheet, H100 NVL column, one GPU of the pair, halved: its tensor figures are "with sparsity".
+    Gpu("h100-nvl", ("h100-94gb",), r"H100 NVL", 3900, 94, 835.5, 835.5, 1670.5, 60, 400),
+    # NVIDIA H200 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/h200), columns H200 SXM and H200 NVL, halved
+    # likewise.
+    Gpu("h200", ("h200-sxm",), r"H200", 4800, 141, 989.5, 989.5, 1979, 67, 700),
+    Gpu("h200-nvl", (), r"H200 NVL", 4800, 141, 835.5, 835.5, 1670.5, 60, 600),
+    # NVIDIA HGX H20 datasheet, which NVIDIA does not have on its site and server vendors carry; dense figures.
+    Gpu("h20", ("h20-96gb",), r"H20", 4000, 96, 148, 148, 296, 44, 400),
     # NVIDIA DGX B200 datasheet (nvidia.com/en-us/data-center/dgx-b200) for memory and its bandwidth, NVIDIA HGX
-    # platform page (nvidia.com/en-us/data-center/hgx) for the peaks; totals of 8 GPUs, sparse ones halved.
-    Gpu("b200", ("b200-sxm",), r"B200", 8000, 180, 2250, 2250, 4500, 75),
+    # platform page (nvidia.com/en-us/data-center/hgx) for the peaks; totals of 8 GPUs, sparse ones halved. Power:
+    # NVIDIA Blackwell datasheet, HGX B200.
+    Gpu("b200", ("b200-sxm",), r"B200", 8000, 180, 2250, 2250, 4500, 75, 1000),
     # NVIDIA HGX platform page, HGX B300 column, same reading; memory and bandwidth from the NVIDIA developer blog
-    # "Inside NVIDIA Blackwell Ultra".
-    Gpu("b300", ("b300-sxm",), r"B300( SXM6( AC)?)?", 8000, 288, 2250, 2250, 4500, 75),
-    # NVIDIA GB200 NVL72 page (nvidia.com/en-us/data-center/gb200-nvl72): totals of 72 GPUs, sparse ones halved.
-    Gpu("gb200", ("gb200-nvl72",), r"GB200", 8000, 186, 2500, 2500, 5000, 80),
+    # "Inside NVIDIA Blackwell Ultra". Power: NVIDIA Blackwell Ultra datasheet, HGX B300.
+    Gpu("b300", ("b300-sxm",), r"B300( SXM6( AC)?)?", 8000, 288, 2250, 2250, 4500, 75, 1100),
+    # NVIDIA GB200 NVL72 and GB300 NVL72 pages (nvidia.com/en-us/data-center/gb200-nvl72 and gb300-nvl72): totals of 72
+    # GPUs, sparse ones halved; memory of the latter as of B300. Power: the datasheets named before.
+    Gpu("gb200", ("gb200-nvl72",), r"GB200", 8000, 186, 2500, 2500, 5000, 80, 1200),
+    Gpu("gb300", ("gb300-nvl72",), r"GB300", 8000, 288, 2500, 2500, 5000, 80, 1400),
     # NVIDIA L4 Tensor Core GPU datasheet (nvidia.com/en-us/data-center/l4), tensor figures halved.
-    Gpu("l4", (), r"L4", 300, 24, 121, 121, 242.5, 30.3),
+    Gpu("l4", (), r"L4", 300, 24, 121, 121, 242.5, 30.3, 72),
     # NVIDIA L40S datasheet (nvidia.com/en-us/data-center/l40s): prints dense | sparse.
-    Gpu("l40s", (), r"L40S", 864, 48, 362.05, 362.05, 733, 91.6),
+    Gpu("l40s", (), r"L40S", 864, 48, 362.05, 362.05, 733, 91.6, 350),
     # NVIDIA Ampere GA102 GPU Architecture whitepaper, GeForce RTX 3090 table, rows "with FP32 Accumulate".
-    Gpu("rtx-3090", ("3090", "geforce-rtx-3090"), r"GeForce RTX 3090", 936, 24, 71, 71, None, 35.6),
+    Gpu("rtx-3090", ("3090", "geforce-rtx-3090"), r"GeForce RTX 3090", 936, 24, 71, 71, None, 35.6, 350),
     # NVIDIA Ada GPU Architecture whitepaper, GeForce RTX 4090 table, rows "with FP32 Accumulate".
-    Gpu("rtx-4090", ("4090", "geforce-rtx-4090"), r"GeForce RTX 4090", 1008, 24, 165.2, 165.2, 330.3, 82.6),
+    Gpu("rtx-4090", ("4090", "geforce-rtx-4090"), r"GeForce RTX 4090", 1008, 24, 165.2, 165.2, 330.3, 82.6, 450),
     # NVIDIA RTX Blackwell GPU Architecture whitepaper, GeForce RTX 5090 table, rows "with FP32 Accumulate".
-    Gpu("rtx-5090", ("5090", "geforce-rtx-5090"), r"GeForce RTX 5090", 1792, 32, 209.5, 209.5, 419, 104.8),
-    # AMD Instinct MI300X accelerator data sheet (amd.com, "AMD Instinct MI300X Accelerators").
+    Gpu("rtx-5090", ("5090", "geforce-rtx-5090"), r"GeForce RTX 5090", 1792, 32, 209.5, 209.5, 419, 104.8, 575),
+    # NVIDIA RTX Blackwell PRO GPU Architecture whitepaper, RTX PRO 6000 Workstation Edition, the same rows.
+    Gpu(
+        "rtx-pro-6000",
+        ("rtx-pro-6000-blackwell", "rtx-pro-6000-workstation"),
+        r"RTX PRO 6000 Blackwell Workstation Edition",
+        bandwidth_gb_s=1792,
+        memory_gb=96,
+        bf16=503.8,
+        fp16=503.8,
+        fp8=1007.6,
+        fp32=126,
+        power_w=600,
+    ),
+    # NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet. Its tensor figures are printed to one digit, and left out.
+    Gpu(
+        "rtx-pro-6000-se",
+        ("rtx-pro-6000-server", "rtx-pro-6000-blackwell-server"),
+        r"RTX PRO 6000 Blackwell Server Edition",
+        bandwidth_gb_s=1597,
+        memory_gb=96,
+        bf16=None,
+        fp16=None,
+        fp8=None,
+        fp32=120,
+        power_w=600,
+    ),
+    # AMD Instinct MI300X, MI325X and MI355X data sheets (amd.com, "AMD Instinct MI300X Accelerators" and so on).
     Gpu(
         "mi300x",
         ("instinct-mi300x",),
@@ -84,6 +124,31 @@ GPUS: tuple[Gpu, ...] = (
         fp16=1307.4,
         fp8=2614.9,
         fp32=163.4,
+        power_w=750,
+    ),
+    Gpu(
+        "mi325x",
+        ("instinct-mi325x",),
+        r"Instinct MI325X( OAM)?",
+        bandwidth_gb_s=6000,
+        memory_gb=256,
+        bf16=1307.4,
+        fp16=1307.4,
+        fp8=2614.9,
+        fp32=163.4,
+        power_w=1000,
+    ),
+    Gpu(
+        "mi355x",
+        ("instinct-mi355x",),
+        r"Instinct MI355X( OAM)?",
+        bandwidth_gb_s=8000,
+        memory_gb=288,
+        bf16=2516.6,
+        fp16=2516.6,
+        fp8=5033.2,
+        fp32=157.3,
+        power_w=1400,
     ),
 )
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
+    from specbench.report.claims_check import check_claims as check_claims
     from specbench.report.gathering import gather as gather
     from specbench.report.gathering import newest as newest
     from specbench.report.page.build import build as build

@@ -23,6 +23,8 @@ from specbench.results.schema import Record
 #: Bytes of a weight in bf16 and fp16, which is what the publications ran in.
 BYTES_PER_WEIGHT = 2.0
 
+_URL = re.compile(r"https://[^\s/]+\.[^\s/.]+(/\S*)?")
+
 _TODO = "mend it or install specbench-llm again"
 
 #: Between the caveats of a row: its table's first, then its own.
@@ -34,26 +36,38 @@ class Claim(Record):
 
     id: str = Field(description="unique: its table, then what tells it apart there")
     paper: str
-    source: str = Field(description="where in the publication: table, section, post or repository")
+    source: str = Field(min_length=1, description="where in the publication: table, section, post or repository")
+    url: str = Field(description="https address of the publication, or of the page that has the row")
     method: str = Field(description="the name it has here, or else the publication's")
     setting: str = ""
     model: str = ""
     gpu: str = Field(default="", description="as the publication names it")
     task: str = Field(default="", description="the name it has here, or else the publication's; a part after a colon")
+    options: dict[str, bool | int | Decimal | str] = Field(
+        default_factory=dict, description="of our method of that name, as far as the publication tells them"
+    )
+    trained_for: str = Field(default="", description="method whose training the weights had; empty: none is known of")
+    batch: PositiveInt = Field(default=1, description="sequences that are decoded together")
+    temperature: Decimal | None = Field(default=None, ge=0, description="None: not told")
     speedup: Decimal | None = Field(default=None, gt=0, description="over the publication's own baseline")
     tpf: Decimal | None = Field(default=None, gt=0, description="tokens a forward, accepted length, as counted there")
     tok_s: Decimal | None = Field(default=None, gt=0)
     baseline_tok_s: Decimal | None = Field(default=None, gt=0)
     accuracy: Decimal | None = Field(default=None, ge=0)
     metric: str = Field(default="", description="what accuracy is")
+    also: dict[str, Decimal] = Field(
+        default_factory=dict, description="further figures by name; a method's own by those of its [measures]"
+    )
     tpf_is: str = Field(default="", description="how TPF is counted there, where it is known and not as here")
     caveat: str = ""
     note: str = Field(default="", description="where the publication disagrees with itself")
 
     @model_validator(mode="after")
     def _says_something_and_agrees_with_itself(self) -> Claim:
-        if self.speedup is None and self.tpf is None and self.tok_s is None:
-            raise ValueError(f"{self.id} claims no speedup, no TPF and no tok/s")
+        if self.speedup is None and self.tpf is None and self.tok_s is None and not self.also:
+            raise ValueError(f"{self.id} claims no speedup, no TPF, no tok/s and nothing else")
+        if not _URL.fullmatch(self.url):
+            raise ValueError(f"{self.id}: {self.url!r} is no https address")
         if (self.accuracy is None) != (not self.metric):
             raise ValueError(f"{self.id}: accuracy and metric go together")
         if not self.note and not consistent(self):
@@ -131,10 +145,10 @@ def consistent(claim: Claim) -> bool:
     """Whether the speedup is the ratio of the two tok/s as far as their printed digits tell; true where one lacks."""
     if claim.speedup is None or claim.tok_s is None or claim.baseline_tok_s is None:
         return True
-    ours, theirs = (_half_unit(claim.tok_s), _half_unit(claim.baseline_tok_s))
+    ours, theirs = (half_unit(claim.tok_s), half_unit(claim.baseline_tok_s))
     least = (claim.tok_s - ours) / (claim.baseline_tok_s + theirs)
     most = (claim.tok_s + ours) / (claim.baseline_tok_s - theirs)
-    return least <= claim.speedup + _half_unit(claim.speedup) and most >= claim.speedup - _half_unit(claim.speedup)
+    return least <= claim.speedup + half_unit(claim.speedup) and most >= claim.speedup - half_unit(claim.speedup)
 
 
 def read(text: str) -> Catalog:
@@ -190,7 +204,8 @@ def _slug(*parts: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", " ".join(parts).lower()).strip("-")
 
 
-def _half_unit(figure: Decimal) -> Decimal:
+def half_unit(figure: Decimal) -> Decimal:
+    """Half a unit of the last digit that is printed."""
     exponent = figure.as_tuple().exponent
     assert isinstance(exponent, int)  # finite: it was validated
     return Decimal(1).scaleb(exponent) / 2

@@ -12,13 +12,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from specbench.hardware import ModelShape, gpus
 from specbench.hardware.profile import datasheet
 from specbench.hardware.roofline import bound_s, step_cost
 from specbench.models import names
-from specbench.report.claims import BYTES_PER_WEIGHT, Catalog, Claim
+from specbench.report.claims import BYTES_PER_WEIGHT, Catalog, Claim, half_unit
 from specbench.results import RunConfig
+from specbench.results.run_file import device_name, known
+
+if TYPE_CHECKING:
+    from specbench.report.gathering import Run
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,12 @@ class Setting:
     memory_bytes: int | None
 
 
+def setting(run: Run) -> Setting:
+    """What the rows of a run were measured on."""
+    memory = known(run.run, "environment", "device", "memory_bytes")
+    return Setting(run.config, device_name(run.run), int(memory) if memory and memory.isdecimal() else None)
+
+
 def differences(catalog: Catalog, claim: Claim, mine: Setting) -> dict[str, str]:
     """In what a claim and a measured row are not alike: model, task, GPU -> words; empty where all three agree.
 
@@ -106,16 +117,23 @@ def differences(catalog: Catalog, claim: Claim, mine: Setting) -> dict[str, str]
     """
     model, task = mine.config.model, mine.config.task
     found = {}
-    if not _same_model(claim.model, model.name):
+    if not same_model(claim.model, model.name):
         found["model"] = f"{model.name}, not {claim.model or 'told'}"
     elif model.dummy:
         found["model"] = "dummy weights"
     if claim.task.partition(":")[0] != task.name:
         found["task"] = f"{task.name}, not {claim.task or 'told'}"
+    if said := other_gpu(catalog, claim, mine):
+        found["GPU"] = said
+    return found
+
+
+def other_gpu(catalog: Catalog, claim: Claim, mine: Setting) -> str:
+    """In what the GPUs are not alike; empty where it is a board that the publication may mean."""
     gpu = gpus.identify(mine.device, mine.memory_bytes)
     if gpu is None or gpu.name not in catalog.gpus.get(claim.gpu, ()):
-        found["GPU"] = f"{mine.device}, not {claim.gpu or 'told'}"
-    return found
+        return f"{mine.device}, not {claim.gpu or 'told'}"
+    return ""
 
 
 def nearest(catalog: Catalog, claim: Claim, settings: Sequence[Setting]) -> int:
@@ -128,20 +146,23 @@ def same_tpf(claim: Claim, low: float, high: float) -> str:
     """Whether a measured TPF, with its interval, is the one printed, as far as the printed digits tell."""
     if claim.tpf is None:
         return ""
-    exponent = claim.tpf.as_tuple().exponent
-    half = 10.0 ** int(exponent) / 2 if isinstance(exponent, int) else 0.0
-    printed = float(claim.tpf)
+    half, printed = float(half_unit(claim.tpf)), float(claim.tpf)
     if printed + half < low:
         return "higher here"
     return "lower here" if printed - half > high else "the same"
 
 
 @cache  # asked for every claim of every run, and the aliases come with the package
-def _same_model(published: str, name: str) -> bool:
-    """Whether a model of ours is the one a publication names: by its own name, or its alias's base."""
+def same_model(published: str, name: str) -> bool:
+    """Whether a model of ours is the one a publication names: by its own name, or its alias's hub id or base.
+
+    Publications leave out what tells releases of a model apart: that it follows instructions, or a version.
+    """
     alias: Mapping[str, object] = names.aliases().get(name, {})
-    ours = {_letters(name.removeprefix("config:")), _letters(str(alias.get("base", "")).rpartition("/")[2])}
-    return bool(published) and any(_letters(published) in (mine, mine.removesuffix("instruct")) for mine in ours)
+    hubs = [str(alias.get(field, "")).rpartition("/")[2] for field in ("hub", "base")]
+    ours = [_letters(each) for each in (name.removeprefix("config:"), *hubs)]
+    there = re.compile(re.escape(_letters(published)) + r"(v[\d.]+)?(instruct|base)?")
+    return bool(published) and any(there.fullmatch(mine) for mine in ours)
 
 
 def _letters(text: str) -> str:

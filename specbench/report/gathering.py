@@ -24,11 +24,13 @@ from specbench.results.read import (
     read_projections,
     read_summary,
     summary_so_far,
+    texts_of_older,
     whole_records,
 )
 from specbench.results.stats import Ratio, paired_ratio
 from specbench.results.summary_schema import MethodSummary, RunSummary
 from specbench.results.sweep_folder import is_sweep
+from specbench.results.texts import lacks_texts
 from specbench.results.verdicts import read_scores
 from specbench.sweeps import ReadSweep, read_sweep
 
@@ -222,17 +224,19 @@ def read_whole_run(path: Path) -> Run:
     config = read_config(folder)
     tallies = {spec.label: Tally() for spec in config.methods}
     summary = read_summary(folder, config) if folder.finished else None
+    whole = summary is None or lacks_texts(summary)
     kept: list[RequestRecord] = []
     traced = _Traced()
     for record in whole_records(folder, config):
         tallies[record.method].add(record)
         traced.add(record)
-        if summary is None:  # for its figures: of a request that takes everything but its text
-            kept.append(record.model_copy(update={"output_ids": [], "text": ""}))
+        if whole:  # for its figures, which say nothing of how its tokens came
+            kept.append(record.untraced().model_copy(update={"text": ""}))
     if len({prompt for tally in tallies.values() for prompt in tally.by_prompt}) > config.task.prompts:
         raise UsageError(f"requests.jsonl holds more prompts than the {config.task.prompts} of run.json")
     if summary is None:
         summary = summary_so_far(folder, config, kept, *read_scores(path))
+    summary = texts_of_older(folder, summary, config, kept)
     if [row.method for row in summary.rows] != list(tallies):
         raise UsageError("summary.json has its methods in another order than run.json")
     judged = scores(read_judgments(path), list(tallies))

@@ -14,6 +14,7 @@ from typing import Any
 
 from specbench.common import UsageError
 from specbench.common.errors import unknown
+from specbench.results.blocks import stretches, units
 from specbench.results.disturbance import UNSURE, unsure_speedup
 from specbench.results.figures import method_figures
 from specbench.results.over_ar import difference_of, speedup_of
@@ -231,13 +232,16 @@ def _row(a: Side, b: Side, label: str, other: str) -> dict[str, Any]:
     ours, theirs = [mine[key] for key in keys], [its[key] for key in keys]
     shared = a.read.config.concurrency > 1
     prompts = [prompt for prompt, *_ in keys]
+    unit = units([stretches(ours), stretches(theirs)], shared=shared)
+    timed = [unit[prompt] for prompt in prompts]
+    several = len(unit) if shared else None
     arms = _arm(ours, shared), _arm(theirs, shared)
     figures = [method_figures(records, shared=shared) for records in (ours, theirs)]
     same_tokens = _same_prompts(a, b)
     differ = sum(_differs(r, s, same_tokens) for r, s in zip(ours, theirs, strict=True))
     mean, other_mean = (figure.step_s for figure in figures)
     right = _right(a, ours), _right(b, theirs)
-    speedup = speedup_of(paired_ratio(*arms, seed=_SEED, clusters=prompts), per_prompt(*arms, prompts))
+    speedup = speedup_of(paired_ratio(*arms, seed=_SEED, clusters=timed), per_prompt(*arms, timed), several)
     over_ar = _over_ar(a, b, arms, keys, shared) if _has_two_ars(a, b, label, other) else None
     if a.read.summary.unsure or b.read.summary.unsure:
         speedup, over_ar = unsure_speedup(speedup), unsure_speedup(over_ar)
@@ -276,9 +280,11 @@ def _over_ar(a: Side, b: Side, arms: tuple[_Arm, _Arm], keys: Sequence[_Key], sh
     """The speedup over AR in ``b`` over that in ``a``: a machine that was slower as a whole cancels."""
     plain = [side.requests(BASELINE) for side in (a, b)]
     ar = [_arm([records[key] for key in keys], shared) for records in plain]
-    prompts = [prompt for prompt, *_ in keys]
-    found = relative_ratio((ar[1], arms[1]), (ar[0], arms[0]), seed=_SEED, clusters=prompts)
-    return speedup_of(found, None)
+    unit = units([stretches(each.values()) for each in plain], shared=shared)
+    found = relative_ratio(
+        (ar[1], arms[1]), (ar[0], arms[0]), seed=_SEED, clusters=[unit[prompt] for prompt, *_ in keys]
+    )
+    return speedup_of(found, None, len({prompt for prompt, *_ in keys}) if shared else None)
 
 
 def _right(side: Side, records: Sequence[RequestRecord]) -> list[bool] | None:

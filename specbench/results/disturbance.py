@@ -22,22 +22,15 @@ comes and goes hits all alike. Of runs that are a little noisier nothing is know
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from specbench.results.bandwidth import Bandwidth
 from specbench.results.schema import RequestRecord
 from specbench.results.step_spread import step_spread
-from specbench.results.summary_schema import (
-    Again,
-    Disturbed,
-    Group,
-    Limited,
-    MethodSummary,
-    OverBase,
-    RunSummary,
-    Speedup,
-)
+from specbench.results.summary_schema import Disturbed, Fastest, Limited, RunSummary, Speedup
 from specbench.results.watch import Watch
 
 #: What a verdict of a disturbed run begins with.
@@ -223,16 +216,19 @@ def _throttled(records: Sequence[RequestRecord]) -> float | None:
 
 def unsure(summary: RunSummary) -> RunSummary:
     """The summary with every verdict on a speed marked, where its run was disturbed; else as it is."""
-    if not summary.unsure:
-        return summary
-    return summary.model_copy(update={"rows": [_row(row) for row in summary.rows]})
+    return _marked(summary) if summary.unsure else summary
 
 
 def unsure_speedup(found: Speedup | None) -> Speedup | None:
     """A speedup with its verdict marked; one without interval has none, and stays."""
-    if found is None or found.interval is None or found.verdict.startswith(UNSURE):
+    if found is None or found.interval is None:
         return found
-    return found.model_copy(update={"verdict": f"{UNSURE}{found.verdict}"})
+    return found.model_copy(update={"verdict": unsure_verdict(found.verdict)})
+
+
+def unsure_verdict(verdict: str) -> str:
+    """A verdict with the mark, once."""
+    return verdict if verdict.startswith(UNSURE) else f"{UNSURE}{verdict}"
 
 
 def sure(verdict: str) -> str:
@@ -240,22 +236,19 @@ def sure(verdict: str) -> str:
     return verdict.removeprefix(UNSURE)
 
 
-def _row(row: MethodSummary) -> MethodSummary:
-    marked = row.model_copy(update=_speedups(row))
-    again, base = row.again, row.over_base
-    if again is not None:
-        kept: Again = again.model_copy(update={"speedup": unsure_speedup(again.speedup)})
-        marked = marked.model_copy(update={"again": kept})
-    if base is not None and base.speedup is not None:
-        over: OverBase = base.model_copy(update={"speedup": unsure_speedup(base.speedup)})
-        marked = marked.model_copy(update={"over_base": over})
-    if not row.groups:
-        return marked
-    groups = {name: group.model_copy(update=_speedups(group)) for name, group in row.groups.items()}
-    return marked.model_copy(update={"groups": groups})
-
-
-def _speedups(row: MethodSummary | Group) -> dict[str, Speedup | None]:
-    """Both speedups, those that are there."""
-    both = {"speedup": row.speedup, "e2e_speedup": row.e2e_speedup}
-    return {name: unsure_speedup(found) for name, found in both.items() if found is not None}
+def _marked(part: Any) -> Any:
+    """A part of a summary with the speedups inside of it marked, wherever they are: later ones too."""
+    if isinstance(part, Speedup):
+        return unsure_speedup(part)
+    if isinstance(part, Fastest):
+        known = part.low is not None
+        return part.model_copy(update={"verdict": unsure_verdict(part.verdict)}) if known else part
+    if isinstance(part, list):
+        return [_marked(one) for one in part]
+    if isinstance(part, dict):
+        return {name: _marked(one) for name, one in part.items()}
+    if isinstance(part, BaseModel):
+        # What was not said stays unsaid: only what changes is set.
+        fields = {name: (one, _marked(one)) for name, one in part if name in part.model_fields_set}
+        return part.model_copy(update={name: new for name, (one, new) in fields.items() if new != one})
+    return part

@@ -28,7 +28,7 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
     found = counts(records, shared)
     tokens, forwards = found["tokens"], sum(r.target_forwards for r in records)
     decode_s = sum(r.decoding_s(shared) for r in records)
-    prefill_s = sum(r.prefill_share_s if shared else r.ttft_s for r in records)
+    prefill_s = sum(r.prefill_s(shared) for r in records)
     waits = [r.tpot_s for r in records if r.tpot_s is not None]
     return MethodFigures(
         **found,
@@ -58,6 +58,7 @@ def counts(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
         "tokens_per_forward": ratio(decoded, sum(r.target_forwards for r in records)),
         "decode_tok_s": ratio(decoded, sum(r.decoding_s(shared) for r in records)),
         "ttft_median_s": median(r.ttft_s for r in records) if records else None,
+        "latency_median_s": median(r.latency_s for r in records) if records else None,
         "truncated": sum(r.finish_reason == "length" for r in records),
     }
 

@@ -3,7 +3,8 @@
 ``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment the folder has its name), ``requests.jsonl``
 (one line per request, on disk before the next request starts), where steps are captured ``steps.json`` (what their rows
 are padded to), on a CPU ``bandwidth.json`` (what memory gave, on disk as it is read), ``watch.json`` (what the machine
-did beside it), and at the end ``summary.json``, then ``DONE``.
+did beside it), ``likelihoods.jsonl`` (how likely its texts are to a model) and at the end ``summary.json``, then
+``DONE``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from specbench.common.files import (
 )
 from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object, schema_version
 from specbench.results.bandwidth import Bandwidth
+from specbench.results.calibration import Measured
 from specbench.results.request_log import RequestLog, complete_lines, read_requests
 from specbench.results.run_file import REPEAT, RUN, read_run_file
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
@@ -36,6 +38,7 @@ from specbench.results.versions import assert_of_today, line_of, record_of, summ
 from specbench.results.watch import Watch
 
 _LOCK, _REQUESTS, _STEPS, _SUMMARY, _DONE = ".lock", "requests.jsonl", "steps.json", "summary.json", "DONE"
+_TIMES = "times.json"
 _BANDWIDTH, _WATCH = "bandwidth.json", "watch.json"
 _AGAIN = "run it again"
 
@@ -314,6 +317,27 @@ class RunFolder:
         """
         self._assert_goes_on()
         write_json_atomic(self.path / _STEPS, {"engines": [list(steps) for steps in engines]})
+
+    def times(self) -> dict[str, Measured]:
+        """The times that automatic settings of the run were chosen by, by name; empty where none was.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        path, todo = self.path / _TIMES, f"delete it and {_AGAIN}"
+        if not path.is_file():
+            return {}
+        found = read_json_object(path, _AGAIN)
+        return {what: fitted(Measured, each, path, todo) for what, each in found.items()}
+
+    def keep_times(self, times: Mapping[str, Measured]) -> None:
+        """Writes :meth:`times`.
+
+        Raises:
+            EnvironmentRefused: the disk is full.
+        """
+        self._assert_goes_on()
+        write_json_atomic(self.path / _TIMES, {what: each.model_dump(mode="json") for what, each in times.items()})
 
     def bandwidth(self) -> Bandwidth | None:
         """What was read of memory so far; None where it was not to be read.

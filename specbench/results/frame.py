@@ -20,7 +20,7 @@ from specbench.results.folder import RunFolder
 from specbench.results.read import read_config, read_run, whole_records
 from specbench.results.run_file import known
 from specbench.results.schema import BASELINE, MethodSpec, RequestRecord, RunConfig
-from specbench.results.summary_schema import MethodSummary
+from specbench.results.summary_schema import AtPosition, MethodSummary
 from specbench.results.sweep_folder import is_sweep, part_folders
 from specbench.results.verdicts import read_scores
 
@@ -42,6 +42,9 @@ REQUEST: Mapping[str, str] = {**_RUN, **columns_of(RequestRecord), **_DERIVED}
 
 #: The same of a table of methods.
 METHOD: Mapping[str, str] = {**_RUN, **columns_of(MethodSummary), "complete": "bool"}
+
+#: The same of a table of windows of answers.
+POSITION: Mapping[str, str] = {**_RUN, **columns_of(AtPosition)}
 
 
 def load(*folders: str | Path, text: bool = False) -> pd.DataFrame:
@@ -69,6 +72,15 @@ def load_methods(*folders: str | Path) -> pd.DataFrame:
         folders, and what is raised: as for :func:`load`.
     """
     return table((row for name, path in _runs(folders) for row in _methods(name, path)), METHOD)
+
+
+def load_positions(*folders: str | Path) -> pd.DataFrame:
+    """Speed over the place in the answer, a row per method and window, see :mod:`specbench.results.positions`.
+
+    Args:
+        folders, and what is raised: as for :func:`load`.
+    """
+    return table((row for name, path in _runs(folders) for row in _positions(name, path)), POSITION)
 
 
 def _runs(folders: Iterable[str | Path]) -> Iterator[tuple[str, Path]]:
@@ -121,6 +133,14 @@ def _methods(name: str, path: Path) -> Iterator[_Row]:
         # AR against itself is 1, of which there is nothing to say.
         missing = [column for column in found if column.endswith("_verdict")] if row.method == BASELINE else []
         yield found | dict.fromkeys(missing)
+
+
+def _positions(name: str, path: Path) -> Iterator[_Row]:
+    read = read_run(path, traces=False)
+    of_method = _of_methods(name, read.config, _device(RunFolder.load(path), read.config))
+    for row in read.summary.rows:
+        for at in row.positions:
+            yield {**of_method[row.method], **cells_of(at)}
 
 
 def _device(folder: RunFolder, config: RunConfig) -> str:

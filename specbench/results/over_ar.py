@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
+from specbench.results import positions
+from specbench.results.blocks import stretches, units
 from specbench.results.figures import counts, ratio
 from specbench.results.schema import RequestRecord
 from specbench.results.stats import (
     Difference,
     Interval,
+    Many,
+    Paired,
     PerPrompt,
     Ratio,
     detectable,
     difference_verdict,
+    many,
     paired_difference,
     paired_ratio,
     per_prompt,
@@ -26,6 +31,8 @@ from specbench.results.stats import (
 )
 from specbench.results.summary_schema import (
     AccuracyDifference,
+    Among,
+    AtPosition,
     Group,
     OverAr,
     OverBase,
@@ -35,9 +42,6 @@ from specbench.results.summary_schema import (
 )
 
 BOOTSTRAP_SEED = 0
-
-#: The difference that a run with too few prompts is told how to tell: 3 %, where published speedups differ by less.
-TELLING = 0.03
 
 Key = tuple[str, int, int]  # prompt, repeat, turn
 
@@ -50,28 +54,136 @@ def over_ar(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRec
         mine: the method's.
         shared: they shared the engine (concurrency above 1), so their share of its time counts.
     """
-    keys = sorted(baseline.keys() & mine.keys())
-    ar, method = [baseline[k] for k in keys], [mine[k] for k in keys]
-    prompts = [prompt for prompt, *_ in keys]  # repeats and turns of one prompt are no independent samples
-    decode = _paired(
-        [(r.decoding_s(shared), r.output_tokens - 1) for r in ar],
-        [(r.decoding_s(shared), r.output_tokens - 1) for r in method],
-        prompts,
-    )
-    whole = _paired(
-        [(r.whole_s(shared), r.output_tokens) for r in ar],
-        [(r.whole_s(shared), r.output_tokens) for r in method],
-        prompts,
-    )
+    pairs = Pairs.of(baseline, mine, shared)
+    ar, method = pairs.ar, pairs.mine
     steps = [ratio(sum(r.decoding_s(shared) for r in arm), sum(r.target_forwards for r in arm)) for arm in (ar, method)]
     return OverAr(
-        speedup=decode,
-        e2e_speedup=whole,
+        speedup=pairs.speedup(DECODE),
+        e2e_speedup=pairs.speedup(END_TO_END),
+        ttft_speedup=pairs.speedup(FIRST_TOKEN),
         step_ratio=ratio(steps[0], steps[1]),
         length_changed=sum(a.output_tokens != m.output_tokens for a, m in zip(ar, method, strict=True)),
         # Later turns that certainly followed other answers than AR's: the histories differ in length.
         prompt_changed=sum(a.prompt_tokens != m.prompt_tokens for a, m in zip(ar, method, strict=True)),
     )
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a speedup is of: seconds of a request, and the tokens that they are for.
+
+    Attributes:
+        seconds: of a request; where sequences share the engine, its share of the steps.
+        tokens: whose time it is.
+    """
+
+    seconds: Callable[[RequestRecord, bool], float]
+    tokens: Callable[[RequestRecord], float]
+
+
+DECODE = Measure(RequestRecord.decoding_s, lambda record: record.output_tokens - 1)
+END_TO_END = Measure(RequestRecord.whole_s, lambda record: record.output_tokens)
+FIRST_TOKEN = Measure(RequestRecord.prefill_s, lambda record: 1.0)
+
+#: By the field of :class:`OverAr`.
+MEASURES: Mapping[str, Measure] = {"speedup": DECODE, "e2e_speedup": END_TO_END, "ttft_speedup": FIRST_TOKEN}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Requests that two rows have both, in the same order.
+
+    Attributes:
+        ar, mine: the two sides.
+        shared: their sequences shared the engine.
+        units: what was timed independently, of each pair: its prompt, or the block that the prompt was stepped in.
+            Repeats and turns of a prompt are no independent samples.
+    """
+
+    ar: list[RequestRecord]
+    mine: list[RequestRecord]
+    shared: bool
+    units: list[str]
+
+    @classmethod
+    def of(cls, baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], shared: bool) -> Pairs:
+        """The pairs of two rows."""
+        keys = sorted(baseline.keys() & mine.keys())
+        ar, method = [baseline[key] for key in keys], [mine[key] for key in keys]
+        unit = units([stretches(ar), stretches(method)], shared=shared)
+        return cls(ar, method, shared, [unit[prompt] for prompt, *_ in keys])
+
+    def paired(self, measure: Measure) -> Paired:
+        """Their seconds and tokens."""
+        arms = [
+            ([measure.seconds(r, self.shared) for r in arm], [measure.tokens(r) for r in arm])
+            for arm in (self.ar, self.mine)
+        ]
+        return Paired(arms[0], arms[1], self.units)
+
+    def speedup(self, measure: Measure) -> Speedup | None:
+        """One side's time over the other's; None where they share nothing or an arm has no tokens."""
+        if not self.units:
+            return None
+        paired = self.paired(measure)
+        arms = paired.numerator, paired.denominator
+        found = paired_ratio(*arms, seed=BOOTSTRAP_SEED, clusters=self.units)
+        prompts = len({record.prompt_id for record in self.mine}) if self.shared else None
+        return speedup_of(found, per_prompt(*arms, self.units), prompts)
+
+
+def over_positions(pairs: Pairs) -> list[AtPosition]:
+    """A method's speed over the place in the answer, in windows that some prompts reach."""
+    reached = [min(a.output_tokens, m.output_tokens) - 1 for a, m in zip(pairs.ar, pairs.mine, strict=True)]
+    found = []
+    for window in positions.windows(max(reached, default=0)):
+        there, whole = (_positions(pairs, each) for each in (window, positions.Window(0, window.end)))
+        if there is None:
+            continue
+        mine = [record for record in pairs.mine if positions.spent(record, window, pairs.shared)[1]]
+        tokens = sum(positions.spent(record, window, pairs.shared)[1] for record in mine)
+        forwards = sum(positions.forwards(record, window) for record in mine)
+        found.append(
+            AtPosition(
+                start=window.start,
+                end=window.end,
+                prompts=there[1],
+                tokens_per_forward=ratio(tokens, forwards),
+                speedup=there[0],
+                so_far=whole and whole[0],
+            )
+        )
+    return found
+
+
+def _positions(pairs: Pairs, window: positions.Window) -> tuple[Speedup | None, int] | None:
+    """The speedup in a window, and the units that reach it; None where none does."""
+    paired = positions.paired(pairs.ar, pairs.mine, pairs.units, window, pairs.shared)
+    if not paired.clusters:
+        return None
+    arms = paired.numerator, paired.denominator
+    found = paired_ratio(*arms, seed=BOOTSTRAP_SEED, draws=_POSITION_DRAWS, clusters=paired.clusters)
+    return speedup_of(found, None), found.clusters
+
+
+#: Resamples of each of a curve's intervals, of which there may be a dozen a row.
+_POSITION_DRAWS = 2_000
+
+
+def among(rows: Mapping[str, Pairs], measure: Measure) -> Many | None:
+    """What rows that were held against the same AR say together; None of fewer than two."""
+    held = {label: pairs.paired(measure) for label, pairs in rows.items() if pairs.units}
+    return many(held, seed=BOOTSTRAP_SEED) if len(held) > 1 else None
+
+
+def beside(speedup: Speedup | None, label: str, found: Many | None) -> Speedup | None:
+    """A row's speedup with the interval that holds together with those of the other rows, and the verdict by both."""
+    if speedup is None or found is None or label not in found.intervals:
+        return speedup
+    mine = found.intervals[label]
+    own = None if speedup.interval is None else Interval(*speedup.interval, mine.level)
+    together = Among(rows=len(found.intervals), low=mine.low, high=mine.high)
+    return speedup.model_copy(update={"among": together, "verdict": verdict(own, mine)})
 
 
 def groups(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], shared: bool) -> dict[str, Group]:
@@ -142,27 +254,27 @@ def over_base(
     return OverBase(speedup=over_ar(base, mine, shared).speedup, accuracy_difference=gained(base, mine, verdicts))
 
 
-def _paired(
-    numerator: Sequence[tuple[float, float]], denominator: Sequence[tuple[float, float]], prompts: Sequence[str]
-) -> Speedup | None:
-    if not prompts:
-        return None
-    ar, method = (tuple(map(list, zip(*arm, strict=True))) for arm in (numerator, denominator))
-    found = paired_ratio(ar, method, seed=BOOTSTRAP_SEED, clusters=prompts)  # type: ignore[arg-type]
-    return speedup_of(found, per_prompt(ar, method, prompts))  # type: ignore[arg-type]
+def speedup_of(found: Ratio, each: PerPrompt | None, prompts: int | None = None) -> Speedup | None:
+    """A ratio as it is recorded; None where an arm decoded nothing after its first token, so that there is none.
 
-
-def speedup_of(found: Ratio, each: PerPrompt | None) -> Speedup | None:
-    """A ratio as it is recorded; None where an arm decoded nothing after its first token, so that there is none."""
+    Args:
+        found: of units that were timed independently.
+        each: how these units fared.
+        prompts: in all of them, where a unit has several.
+    """
     if math.isnan(found.value):
         return None
+    several = (prompts or found.clusters) / found.clusters
+    seen = math.expm1(abs(math.log(found.value)))
+    needed = prompts_needed(found, seen) if found.interval and seen else None
     return Speedup(
         value=found.value,
         **ends(found.interval),
-        verdict=verdict(found),
+        verdict=verdict(found.interval),
         per_prompt=PerPromptFigures(**asdict(each)) if each else None,
         detectable=detectable(found),
-        to_tell=ToTell(difference=TELLING, prompts=prompts_needed(found, TELLING)),
+        to_tell=ToTell(difference=seen, prompts=math.ceil(needed * several)) if needed else None,
+        blocks=None if prompts is None else found.clusters,
     )
 
 

@@ -17,11 +17,13 @@ from specbench.common.files import write_json_atomic
 from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import read_judgments, scores
+from specbench.results.likelihoods import read_likelihoods
 from specbench.results.run_file import REPEAT, RUN
 from specbench.results.schema import PHASES, RequestRecord, RunConfig, request_key
 from specbench.results.schema_1 import projection_to_1
 from specbench.results.summary import summarise
 from specbench.results.summary_schema import RunSummary
+from specbench.results.texts import lacks_texts, with_texts
 from specbench.results.verdicts import read_scores
 from specbench.results.versions import projection_of
 
@@ -63,6 +65,7 @@ def read_run(path: Path, *, traces: bool = True) -> ReadRun:
         records = list(whole_records(folder, config, traces=traces))
     verdicts, metrics = read_scores(path)
     summary = read_summary(folder, config) or summary_so_far(folder, config, records, verdicts, metrics)
+    summary = texts_of_older(folder, summary, config, records)
     judgments = read_judgments(path)
     judged = scores(judgments, [spec.label for spec in config.methods])
     return ReadRun(folder.run, config, records, verdicts, summary, judged, read_projections(folder), folder.finished)
@@ -116,8 +119,29 @@ def summary_so_far(
         UsageError: its requests have none, as where a sum of them is infinite.
     """
     try:
-        memory, watch = folder.bandwidth(), folder.watch()
-        return summarise(config, records, verdicts or None, metrics=metrics, bandwidth=memory, watch=watch)
+        memory, likelihoods = folder.bandwidth(), read_likelihoods(folder.path)
+        return summarise(
+            config, records, verdicts or None, metrics=metrics, bandwidth=memory, likelihoods=likelihoods,
+            watch=folder.watch(),
+        )  # fmt: skip
+    except ValidationError as error:
+        raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
+
+
+def texts_of_older(
+    folder: RunFolder, summary: RunSummary, config: RunConfig, records: Iterable[RequestRecord]
+) -> RunSummary:
+    """A summary that an earlier version wrote, with what its records say of their texts.
+
+    One of a sweep stays as it is: it is of the prompts to choose by, and the records are of others too.
+
+    Raises:
+        UsageError: its requests have no such figures, as where a sum of them is infinite.
+    """
+    if not lacks_texts(summary):
+        return summary
+    try:
+        return with_texts(summary, config, records)
     except ValidationError as error:
         raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
 
@@ -176,6 +200,9 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
     times = (record.ttft_s, record.decode_s, record.latency_s, record.prefill_share_s, record.decode_share_s)
     if not (min(times) >= _SHORTEST_S and max(times) <= _LONGEST_S) and not all(map(_is_a_time, times)):
         return "has a time that is none"
+    steps = record.step_s
+    if steps is not None and (len(steps) != record.target_forwards or min(steps, default=0) < 0):
+        return "has other times than those of its steps"
     if record.phases_s is not None and (
         record.phases_s.keys() != {*PHASES} or len({len(steps) for steps in record.phases_s.values()}) > 1
     ):

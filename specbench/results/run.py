@@ -16,7 +16,9 @@ from specbench.results.summary_schema import MethodSummary, RunSummary, Speedup
 if TYPE_CHECKING:
     import pandas as pd
 
-_HEAD = ("method", "tokens", "tokens per forward", "tok/s", "speedup over AR", "right answers", "lossless")
+_HEAD = (
+    "method", "tokens", "tokens per forward", "tok/s", "speedup over AR", "end to end", "right answers", "lossless",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def _cells(row: MethodSummary) -> list[str]:
         _number(row.tokens_per_forward, 2),
         _number(row.decode_tok_s, 1),
         "1" if row.baseline else _speedup(row.speedup),
+        "1" if row.baseline else _speedup(row.e2e_speedup),
         "not scored" if right is None else f"{right.passed}/{right.scored}",
         "not checked" if lossless is None else lossless.verdict,
     ]

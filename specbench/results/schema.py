@@ -26,6 +26,9 @@ BASE = "ar@base"
 #: Values of ``--graphs`` and ``--native`` as the engine takes them: None is on where it can be had.
 SWITCH: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
+#: In what an engine reports, the memory that each method decodes in, by label.
+MEMORY = "memory"
+
 #: Whole numbers as tables and JSON readers of other languages have them.
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 
@@ -264,6 +267,12 @@ class RequestRecord(Record):
     latency_s: float
     prefill_share_s: float
     decode_share_s: float
+    step_s: list[Figure] | None = Field(
+        default=None,
+        description="seconds of each target forward after prefill, drafting included, shared out like decode_share_s; "
+        "None in records from before there were any",
+        json_schema_extra=NO_COLUMN,
+    )
     phases_s: dict[str, list[Figure]] | None = Field(
         default=None,
         description="with --trace: seconds of each step by phase, shared out like decode_share_s",
@@ -306,8 +315,12 @@ class RequestRecord(Record):
         """Seconds that its decoding counts: where sequences share the engine, its share of the steps."""
         return self.decode_share_s if shared else self.decode_s
 
+    def prefill_s(self, shared: bool) -> float:
+        """Seconds that its first token counts, likewise."""
+        return self.prefill_share_s if shared else self.ttft_s
+
     def whole_s(self, shared: bool) -> float:
-        """The same with the prefill."""
+        """Seconds of both together."""
         return self.prefill_share_s + self.decode_share_s if shared else self.latency_s
 
     @property

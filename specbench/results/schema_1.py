@@ -31,7 +31,7 @@ _ROW = {"tpf": "tokens_per_forward", "tpf_all": "tokens_per_forward_with_prefill
 _PROJECTED = {"tok_s": "decode_tok_s"}
 
 #: What a method's row has since schema 2.
-_ADDED = ("tpot_median_s", "peak_memory_bytes")
+_ADDED = ("tpot_median_s", "peak_memory_bytes", "text")
 
 
 def record_from_1(line: Mapping[str, Any]) -> dict[str, Any]:

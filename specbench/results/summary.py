@@ -7,6 +7,7 @@
 * ``over_base``: the same against plain decoding of the model that a fine-tuned one was made from.
 * ``accuracy_difference``: right answers of the method less AR's, on the same prompts.
 * ``bandwidth_share``: see :mod:`specbench.results.bandwidth`.
+* ``text``: see :mod:`specbench.results.texts`.
 * ``disturbed``: see :mod:`specbench.results.disturbance`; verdicts of a disturbed run begin with "unsure: ".
 
 The other definitions are those of :mod:`specbench.results.figures`.
@@ -22,10 +23,25 @@ from specbench.results.bandwidth import Bandwidth
 from specbench.results.disturbance import disturbance, unsure
 from specbench.results.figures import method_figures
 from specbench.results.grades import rates
-from specbench.results.over_ar import BOOTSTRAP_SEED, Key, ends, gained, groups, over_ar, over_base
-from specbench.results.schema import BASE, BASELINE, MethodSpec, RequestRecord, RunConfig, request_key
-from specbench.results.stats import INTERVAL, proportion_interval
-from specbench.results.summary_schema import Accuracy, Again, Lossless, MethodSummary, Rate, RunSummary
+from specbench.results.likelihoods import Likelihood
+from specbench.results.over_ar import (
+    BOOTSTRAP_SEED,
+    MEASURES,
+    Key,
+    Pairs,
+    among,
+    beside,
+    ends,
+    gained,
+    groups,
+    over_ar,
+    over_base,
+    over_positions,
+)
+from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, RequestRecord, RunConfig, request_key
+from specbench.results.stats import INTERVAL, Many, proportion_interval
+from specbench.results.summary_schema import Accuracy, Again, Fastest, Lossless, Memory, MethodSummary, Rate, RunSummary
+from specbench.results.texts import with_texts
 from specbench.results.watch import Watch
 
 
@@ -37,6 +53,7 @@ def summarise(
     metrics: Mapping[str, Mapping[str, bool]] | None = None,
     engine: Mapping[str, Any] | None = None,
     bandwidth: Bandwidth | None = None,
+    likelihoods: Mapping[str, Likelihood] | None = None,
     watch: Watch | None = None,
 ) -> RunSummary:
     """The content of ``summary.json``.
@@ -47,8 +64,9 @@ def summarise(
         verdicts: request id -> whether its answer is right; None when not scored.
         lossless: method label -> verdict counts, see :mod:`specbench.runner.lossless`.
         metrics: further metrics, name -> request id -> right or wrong.
-        engine: what the engine reported of its kernels; kept as it is.
+        engine: what the engine reported of its kernels, kept as it is, and of the methods' memory.
         bandwidth: what was read of memory; None where it was not to be read.
+        likelihoods: request id -> how likely its text is; None where no model was asked.
         watch: what the machine did meanwhile; None where nobody looked.
 
     Returns:
@@ -59,10 +77,16 @@ def summarise(
         by_method[record.method][record.prompt_id, record.repeat, record.turn] = record
     shared = config.concurrency > 1
     baseline, base = by_method.get(BASELINE, {}), by_method.get(BASE, {})
+    reported = dict(engine or {})
+    memory: Mapping[str, Any] = reported.pop(MEMORY, {})
+    together = _together(config, by_method)
     rows = []
     for spec in config.methods:
         mine = by_method.get(spec.label, {})
         answers, twin = list(mine.values()), _twin(config.methods, spec)
+        against = over_ar(baseline, mine, shared)
+        curve = [] if spec.label == BASELINE else over_positions(Pairs.of(baseline, mine, shared))
+        speedups = {name: beside(getattr(against, name), spec.label, found) for name, found in together.items()}
         again = over_ar(by_method.get(twin, {}), mine, shared).speedup if twin else None
         tally = (lossless or {}).get(spec.label)
         share = bandwidth.share(spec.label, answers, shared=shared) if bandwidth else None
@@ -73,7 +97,7 @@ def summarise(
                 lossless_claimed=spec.lossless,
                 simulated=config.simulated.get(spec.label),
                 **dict(method_figures(answers, shared=shared)),
-                **dict(over_ar(baseline, mine, shared)),
+                **{**dict(against), **speedups},
                 again=Again(of=twin, speedup=again) if twin and again else None,
                 over_base=over_base(base, mine, verdicts, shared) if spec.label != BASE else None,
                 accuracy=_accuracy(answers, verdicts),
@@ -81,11 +105,13 @@ def summarise(
                 metrics={name: _accuracy(answers, marks) for name, marks in (metrics or {}).items()},
                 groups=groups(baseline, mine, shared),
                 lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
+                positions=curve,
+                memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,
                 bandwidth_share=share,
             )
         )
     expected = (config.task.requests or config.task.prompts) * config.repeats
-    said: dict[str, Any] = {"engine": dict(engine)} if engine else {}
+    said: dict[str, Any] = {"engine": reported} if reported else {}
     if bandwidth is not None:
         said["bandwidth"] = bandwidth.figures()
     disturbed = disturbance(
@@ -99,14 +125,57 @@ def summarise(
     )
     if disturbed is not None:
         said["disturbed"] = disturbed
-    found = RunSummary(
+    made = RunSummary(
         complete=all(row.requests == expected for row in rows),
         interval=INTERVAL,
         bootstrap_seed=BOOTSTRAP_SEED,
         rows=rows,
+        fastest=_fastest(rows, together["speedup"]),
         **said,
     )
-    return unsure(found)
+    every = (one for mine in by_method.values() for one in mine.values())
+    return unsure(with_texts(made, config, every, likelihoods))
+
+
+def _together(config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]]) -> dict[str, Many | None]:
+    """By kind of speedup, what the rows say together that might be the fastest: no AR, no row once more, no lottery."""
+    shared, baseline = config.concurrency > 1, by_method.get(BASELINE, {})
+    pairs = {
+        spec.label: Pairs.of(baseline, by_method[spec.label], shared)
+        for spec in config.methods
+        if spec.label in by_method
+        and spec.label not in (BASELINE, BASE, *config.simulated)
+        and _twin(config.methods, spec) is None
+    }
+    return {name: among(pairs, measure) for name, measure in MEASURES.items()}
+
+
+def _fastest(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | None:
+    """The row with the highest speedup; among one there is no choice, and its own interval stands."""
+    by_label = {row.method: row for row in rows}
+    if found is None:
+        held = [row for row in rows if row.speedup and not (row.baseline or row.method == BASE)]
+        real = [row for row in held if not (row.simulated or row.again)]
+        if len(real) != 1:
+            return None
+        label, as_good, told_apart, among_them = real[0].method, [real[0].method], True, 1
+    elif found.best is None:
+        return None
+    else:
+        label, as_good, told_apart, among_them = found.best, list(found.as_good), found.told_apart, found.rows
+    speedup = by_label[label].speedup
+    if speedup is None:
+        return None
+    end = speedup.among or speedup
+    return Fastest(
+        method=label,
+        among=among_them,
+        low=end.low,
+        high=end.high,
+        verdict=speedup.verdict,
+        as_good=as_good,
+        told_apart=told_apart,
+    )
 
 
 def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:

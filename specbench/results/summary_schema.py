@@ -23,26 +23,42 @@ class _Part(BaseModel):
 
 
 class PerPromptFigures(_Part):
-    """How single prompts fared."""
+    """How single prompts fared; where sequences were stepped together, how their blocks did."""
 
     median: float
     geometric_mean: float
     prompts: int | None = Field(default=None, description="that have a ratio")
     faster: int | None = Field(default=None, description="of them those faster than the other row")
+    p_value: float | None = Field(default=None, description="of the sign test over them, two-sided")
 
 
 class ToTell(_Part):
-    """How many prompts it takes to tell a difference; None where no number does."""
+    """How many prompts it takes to tell the difference seen from none; None where no number does.
+
+    Attributes:
+        difference: that was seen, as a share of the slower one's speed; in older summaries always 0.03.
+    """
 
     difference: float
     prompts: int | None = None
+
+
+class Among(_Part):
+    """The interval of a row that holds together with those of all rows of its table, see ``stats.many``."""
+
+    rows: int
+    low: float
+    high: float
 
 
 class Speedup(_Part):
     """A ratio of speeds with its interval; without one there is no verdict on it.
 
     Attributes:
+        verdict: by its own interval and, of a row among others, by the one that holds together with theirs.
         detectable: the relative difference that these prompts tell with a chance of 80 %.
+        to_tell: None below the prompts that an interval takes: from fewer, nothing can be said of more.
+        blocks: of sequences stepped together, what was timed and resampled; None where one ran at a time.
     """
 
     value: float = Field(json_schema_extra=FIGURE)
@@ -52,6 +68,8 @@ class Speedup(_Part):
     per_prompt: PerPromptFigures | None = None
     detectable: float | None = None
     to_tell: ToTell | None = None
+    among: Among | None = Field(default=None, json_schema_extra=SPARSE)
+    blocks: int | None = Field(default=None, json_schema_extra=SPARSE)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -144,6 +162,37 @@ class Lossless(_Part):
     rates: dict[str, Rate] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
 
 
+class AtPosition(_Part):
+    """A method's speed in a window of the answer, see :mod:`specbench.results.positions`.
+
+    Attributes:
+        start, end: tokens after the first: those behind ``start`` up to ``end``.
+        prompts: of which both answers reach it.
+        speedup: in the window.
+        so_far: of the answers from their beginning to ``end``.
+    """
+
+    start: int
+    end: int
+    prompts: int
+    tokens_per_forward: float | None = None
+    speedup: Speedup | None = None
+    so_far: Speedup | None = None
+
+
+class Memory(_Part):
+    """What a method decodes in, in bytes: the target's weights, its KV cache for all slots, and what it drafts with."""
+
+    weight_bytes: int
+    cache_bytes: int
+    draft_bytes: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weight_bytes + self.cache_bytes + self.draft_bytes
+
+
 class Gpu(_Part):
     """What the GPU did over a method's requests: medians of clock and power, the highest temperature."""
 
@@ -164,6 +213,7 @@ class Counts(_Part):
     tokens_per_forward: float | None = Field(description="output tokens after the first over target forwards")
     decode_tok_s: float | None = Field(description="output tokens after the first over decode seconds")
     ttft_median_s: float | None = None
+    latency_median_s: float | None = None
     truncated: int = Field(default=0, description="requests that ended at the token budget")
 
 
@@ -172,6 +222,7 @@ class OverAr(_Part):
 
     speedup: Speedup | None = None
     e2e_speedup: Speedup | None = Field(default=None, description="with the prefill")
+    ttft_speedup: Speedup | None = Field(default=None, description="of the first token alone")
     step_ratio: float | None = Field(default=None, description="AR's seconds a forward over the method's")
     length_changed: int = Field(default=0, description="answers of another length than AR's")
     prompt_changed: int = Field(default=0, description="later turns that follow other answers than AR's")
@@ -221,6 +272,41 @@ class _Named(_Part):
     simulated: SimulatedAcceptance | None = Field(default=None, json_schema_extra=SPARSE)
 
 
+class WithoutLoops(_Part):
+    """A row's speed over another one on the prompts on which no answer of either ends in a loop.
+
+    Attributes:
+        prompts: that are left.
+        dropped: from both rows alike.
+    """
+
+    prompts: int
+    dropped: int
+    tokens_per_forward: float | None = None
+    speedup: Speedup | None = None
+
+
+class TextFigures(_Part):
+    """What a row's texts are like, whatever it takes to write them: see :mod:`specbench.results.texts`."""
+
+    looping: int = Field(description="answers that end in a closing loop")
+    loop_share: float | None = Field(default=None, description="tokens of closing loops over output tokens")
+    distinct_1: float | None = Field(default=None, description="different tokens over all, mean over answers")
+    distinct_2: float | None = Field(default=None, description="the same of pairs of tokens in a row")
+    distinct_4: float | None = Field(default=None, description="the same of four tokens in a row")
+    log_likelihood_per_token: float | None = Field(
+        default=None,
+        description="in nats, under the run's model, or the one that it was made from where the run has that too; at "
+        "temperature 1 however tokens were chosen. None in sweeps and in runs from before it was asked",
+    )
+    agreement: float | None = Field(
+        default=None, description="positions with the token that the base, or else AR, has there, running free"
+    )
+    common_prefix_tokens: float | None = Field(default=None, description="before the first other token, mean")
+    without_loops: WithoutLoops | None = Field(default=None, json_schema_extra=SPARSE)
+    without_loops_over_base: WithoutLoops | None = Field(default=None, json_schema_extra=SPARSE)
+
+
 class MethodSummary(OverAr, MethodFigures, _Named):
     """One method of a run: a row of ``summary.json``. Figures that do not exist are None."""
 
@@ -231,6 +317,9 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     metrics: dict[str, Accuracy | None] = Field(default_factory=dict, json_schema_extra=named_columns("accuracy"))
     groups: dict[str, Group] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
     lossless: Lossless | None = None
+    positions: list[AtPosition] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+    text: TextFigures | None = None
+    memory: Memory | None = Field(default=None, json_schema_extra=SPARSE)
     bandwidth_share: float | None = Field(
         default=None,
         description="on a CPU: bytes that its target forwards had to read, weights and KV cache, over its decode "
@@ -261,6 +350,27 @@ class BandwidthFigures(_Part):
     readings: int = 0
     threads: list[int] = Field(default_factory=list)
     refused: str = ""
+
+
+class Fastest(_Part):
+    """The row with the highest speedup, and what speaks for it.
+
+    Attributes:
+        method: its label.
+        among: rows that it is the best of.
+        low, high: an interval of its speedup that allows for its having been chosen; None where there is none.
+        verdict: by that interval.
+        as_good: the rows that the prompts do not tell apart from the best, itself first.
+        told_apart: whether there were enough prompts to rule one out.
+    """
+
+    method: str
+    among: int
+    low: float | None = None
+    high: float | None = None
+    verdict: str
+    as_good: list[str]
+    told_apart: bool
 
 
 class Limited(_Part):
@@ -314,6 +424,7 @@ class RunSummary(_Part):
         complete: every request of the configuration is there.
         interval: how intervals were made; None of a version that did not say it.
         rows: one per method, AR first.
+        fastest: of the rows that could be; None of an older version, and where no method has a speedup.
         engine: what the engine reported of its kernels, as it is.
         bandwidth: of the memory, on a CPU; None where nobody wanted to know.
         disturbed: whether the machine left it alone; None of a version that did not say it.
@@ -324,6 +435,7 @@ class RunSummary(_Part):
     interval: str | None = None
     bootstrap_seed: int | None = None
     rows: list[MethodSummary] = Field(min_length=1)
+    fastest: Fastest | None = None
     engine: dict[str, Any] = Field(default_factory=dict)
     bandwidth: BandwidthFigures | None = None
     disturbed: Disturbed | None = None

@@ -11,10 +11,11 @@ from specbench.evals import Tenths, score_in_child
 from specbench.hardware import environment
 from specbench.models import LoadedModel
 from specbench.results import RequestRecord, RunFolder, summarise
-from specbench.results.schema import BASE
+from specbench.results.schema import BASE, MEMORY
 from specbench.results.verdicts import read_metrics
 from specbench.runner.bandwidth import Beside, beside
 from specbench.runner.config import config_of, open_folder
+from specbench.runner.likelihood import rate
 from specbench.runner.order import Order
 from specbench.runner.prompts import Prepared
 from specbench.runner.rescoring import lacks_verdicts, rescore
@@ -81,19 +82,36 @@ def execute(
                 return folder
             if resumed and resolved.plan.threads is None:
                 as_before(folder.run)
+            resolved = _calibrated(resolved, sessions, folder)
             with beside(sessions, resolved.simulated, folder, progress) as bandwidth:
                 watcher = Watcher(folder)
                 records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth, watcher)
-            graded, verdicts = None, None
+            graded, verdicts, likelihoods = None, None, None
             if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
                 graded = sessions[0].grade(prepared, [r for r in records if r.method != BASE])
+                progress.phase("asking the model how likely the texts are")
+                likelihoods = rate(sessions[-1].engine, prepared, records, folder.path, progress.note)
                 if config.task.metric and not resolved.plan.no_score:
                     verdicts = score_in_child(folder.path, resolved.plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
-            engine, memory, watch = sessions[0].report(), folder.bandwidth(), folder.watch()
-            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, watch))
+            engine = sessions[0].report()
+            engine[MEMORY] = {label: held for session in sessions for label, held in session.report()[MEMORY].items()}
+            memory, watch = folder.bandwidth(), folder.watch()
+            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, likelihoods, watch))
     return folder
+
+
+def _calibrated(resolved: Resolved, sessions: Sequence[Session], folder: RunFolder) -> Resolved:
+    """The run with automatic settings by the times that its folder keeps, or keeps from now on."""
+    known = folder.times()
+    for session in sessions:
+        session.calibrate(known)
+    used = {what: each for session in sessions for what, each in session.calibration.used.items()}
+    if used != known:
+        folder.keep_times(used)
+    ready = {method.label: method for session in sessions for method in session.methods}
+    return replace(resolved, methods=tuple(ready[method.label] for method in resolved.methods))
 
 
 def _decode(

@@ -103,6 +103,7 @@ class _Sequence:
     busy_prefill: int = 0
     busy_decode: float = 0
     accepted_lengths: list[int] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
     verified: list[Verified] = field(default_factory=list)
     spent: dict[str, list[float]] = field(default_factory=dict)
 
@@ -254,6 +255,7 @@ class Runner:
         for sequence in active:
             sequence.last = now
             sequence.busy_decode += share
+            sequence.steps.append(share)
             tree, result = trees[sequence.slot], results[sequence.slot]
             sequence.accepted_lengths.append(sequence.output.extend(result.emitted))
             sequence.verified.append(verified(tree, result.path, whole=self._trace))
@@ -302,6 +304,7 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
         latency_s=(sequence.last - sequence.started) * second,
         prefill_share_s=sequence.busy_prefill * second,
         decode_share_s=sequence.busy_decode * second,
+        step_s=[round(spent * second, 7) for spent in sequence.steps],
         phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
         or None,
         peak_memory_bytes=peak,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from specbench.decoding import Method
 from specbench.results import BASELINE, RequestRecord
+from specbench.results.blocks import blocks_of
 from specbench.results.schema import request_key
 from specbench.runner.loop import Request
 from specbench.runner.prompts import Prepared
@@ -44,9 +45,9 @@ class Turns:
 class Order:
     """What is left of a run, stretch by stretch.
 
-    One sequence at a time, the methods follow each other on every prompt and turn. With slots to fill, a method runs
-    all prompts of a repeat in one go, or the slots would run empty at the end of every prompt; turns then follow each
-    other for all prompts.
+    The methods follow each other on every block of prompts and every turn, in an order that is drawn anew each time:
+    what slows the machine for a minute hits all of them. A block is a prompt where one sequence runs at a time; with
+    slots to fill it holds several fillings, see :func:`specbench.results.blocks.blocks_of`, of one temperature.
 
     Args:
         resolved: the run.
@@ -77,23 +78,30 @@ class Order:
 
         Requests of one stretch have one temperature.
         """
-        seed, ids = self._plan.seed, list(self._prepared.prompts)
-        groups = [[prompt_id] for prompt_id in ids] if self._plan.concurrency == 1 else [ids]
+        seed, blocks = self._plan.seed, self._blocks()
         for repeat in self._repeats:
-            for group in groups:
-                for turn in range(1, 1 + max(self._prepared.prompts[prompt_id].turns for prompt_id in group)):
+            for block in blocks:
+                for turn in range(1, 1 + max(self._prepared.prompts[prompt_id].turns for prompt_id in block)):
                     methods = list(self._methods)
-                    random.Random(f"{seed}/{repeat}/{group[0]}" + (f"/{turn}" if turn > 1 else "")).shuffle(methods)
+                    random.Random(f"{seed}/{repeat}/{block[0]}" + (f"/{turn}" if turn > 1 else "")).shuffle(methods)
                     for method in methods:
-                        for requests in self._left(method, group, repeat, turn):
+                        if requests := self._left(method, block, repeat, turn):
                             yield method, requests
 
-    def _left(self, method: Method, group: Sequence[str], repeat: int, turn: int) -> list[list[Request]]:
-        by_temperature: dict[float | None, list[Request]] = defaultdict(list)
-        for prompt_id in group:
-            if turn > self._prepared.prompts[prompt_id].turns:
-                continue
-            if request_key(method.label, prompt_id, repeat, turn) not in self._turns:
-                request = self._turns.request(method.label, prompt_id, repeat, turn)
-                by_temperature[request.temperature].append(request)
-        return list(by_temperature.values())
+    def _blocks(self) -> list[tuple[str, ...]]:
+        concurrency, prompts = self._plan.concurrency, self._prepared.prompts
+        if concurrency == 1:
+            return blocks_of(list(prompts), concurrency)
+        by_temperature: dict[float | None, list[str]] = defaultdict(list)  # only these can share a step
+        for prompt_id, prompt in prompts.items():
+            by_temperature[prompt.temperature].append(prompt_id)
+        return [block for ids in by_temperature.values() for block in blocks_of(ids, concurrency)]
+
+    def _left(self, method: Method, block: Sequence[str], repeat: int, turn: int) -> list[Request]:
+        """What of a block's turn is not answered yet."""
+        return [
+            self._turns.request(method.label, prompt_id, repeat, turn)
+            for prompt_id in block
+            if turn <= self._prepared.prompts[prompt_id].turns
+            and request_key(method.label, prompt_id, repeat, turn) not in self._turns
+        ]

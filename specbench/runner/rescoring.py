@@ -7,6 +7,8 @@ from pathlib import Path
 
 from specbench.evals import Tenths, score_in_child
 from specbench.results import RunConfig, RunFolder, read_run, summarise
+from specbench.results.likelihoods import read_likelihoods
+from specbench.results.schema import MEMORY
 from specbench.results.summary_schema import RunSummary
 from specbench.results.sweep_folder import read_head
 from specbench.results.verdicts import read_metrics
@@ -44,8 +46,11 @@ def rescore(
     read = read_run(folder.path)
     graded = {row.method: row.lossless for row in read.summary.rows if row.lossless}
     records = [record for record in read.records if chosen_by is None or record.prompt_id in chosen_by]
-    metrics, read_of_memory, watch = read_metrics(folder.path), folder.bandwidth(), folder.watch()
-    summary = summarise(read.config, records, verdicts, graded, metrics, read.summary.engine, read_of_memory, watch)
+    held = {row.method: row.memory.model_dump() for row in read.summary.rows if row.memory}
+    engine = {**read.summary.engine, **({MEMORY: held} if held else {})}
+    metrics = read_metrics(folder.path)
+    memory, watch, likelihoods = folder.bandwidth(), folder.watch(), read_likelihoods(folder.path)
+    summary = summarise(read.config, records, verdicts, graded, metrics, engine, memory, likelihoods, watch)
     if sweep is not None:
         summary = summary.model_copy(update={"complete": read.summary.complete, "sweep": sweep})
     if folder.finished:

@@ -16,10 +16,12 @@ import torch
 from specbench.common import UsageError
 from specbench.decoding import Context, Method
 from specbench.engine import Engine, Sampling
-from specbench.hardware import GpuMeter, Nvml
+from specbench.hardware import GpuMeter, Nvml, environment
 from specbench.models import LoadedModel, load
 from specbench.results import RequestRecord
-from specbench.results.schema import SWITCH, SimulatedAcceptance
+from specbench.results.calibration import Measured
+from specbench.results.schema import MEMORY, SWITCH, SimulatedAcceptance
+from specbench.runner.calibration import Calibration
 from specbench.runner.grading import grade
 from specbench.runner.loop import Request, Runner
 from specbench.runner.memory import peak_memory
@@ -71,9 +73,12 @@ class Session:
         trace: split each step's time into phases.
         simulated: method label -> acceptance that is decided by lot.
         metered: look at the GPU while requests run.
+        calibration: the times that automatic settings are chosen by; default is taken anew and stored nowhere.
 
     Attributes:
         methods: as they decode, with what they brought.
+        calibration: as it was given.
+        calibrated: labels of the methods whose settings were chosen by such times.
         engine: theirs.
 
     Raises:
@@ -96,8 +101,10 @@ class Session:
         trace: bool = False,
         simulated: Mapping[str, SimulatedAcceptance] | None = None,
         metered: bool = False,
+        calibration: Calibration | None = None,
     ) -> None:
         self.model = model
+        self.calibration = calibration or Calibration({})
         self._sampling = sampling or Sampling()
         self._trace = trace
         self._simulated = simulated or {}
@@ -116,11 +123,30 @@ class Session:
         )
         try:
             self._gpu = open_gpu(self.engine.device) if metered else None
-            target = target_of(model, self.engine, name=name, load=drafts, kernels=vars(kernels))
-            self.methods = tuple(method.ready(target) for method in methods)
+            self._target = target_of(
+                model, self.engine, name=name, load=drafts, kernels=vars(kernels), measured=self._measured
+            )
+            self._plain, self.calibrated = tuple(methods), set[str]()
+            self.methods = self._ready()
         except BaseException:
             self.close()
             raise
+
+    def _measured(self, what: str, take: Callable[[], Any]) -> Any:
+        self.calibrated.add(self._preparing)
+        return self.calibration.once(what, take)
+
+    def _ready(self) -> tuple[Method, ...]:
+        made = []
+        for method in self._plain:
+            self._preparing = method.label
+            made.append(method.ready(self._target))
+        return tuple(made)
+
+    def calibrate(self, known: Mapping[str, Measured]) -> None:
+        """Chooses automatic settings by the times that a run began with, where they are others than this machine's."""
+        if self.calibration.take(known):
+            self.methods = self._ready()
 
     def warm_up(
         self,
@@ -208,8 +234,16 @@ class Session:
         return grade(self.engine, methods, prepared, records, self.sampling)
 
     def report(self) -> dict[str, Any]:
-        """What the engine chose and what its captures cost."""
-        return self.engine.report()
+        """What the engine chose and what its captures cost, and the memory that each method decodes in."""
+        weights, cache = self.model.spec.weight_bytes, self.engine.cache.nbytes
+        memory = {
+            method.label: {"weight_bytes": weights, "cache_bytes": cache, "draft_bytes": method.memory_bytes}
+            for method in self.methods
+        }
+        found = {**self.engine.report(), MEMORY: memory}
+        if self.calibrated:
+            found["calibrated"] = sorted(self.calibrated)
+        return found
 
     def close(self) -> None:
         """Frees the engine."""
@@ -272,6 +306,16 @@ def session_of(
     """
 
     plan = resolved.plan
+    kernels = Kernels.of(plan)
+    captured = environment.capture(str(model.model.device))
+    of = {
+        "model": model.spec.fingerprint,
+        "dtype": model.spec.dtype,
+        "machine": environment.fingerprint(captured),
+        "threads": plan.threads,  # as asked for: how many are left to a run differs from one to the next
+        "slots": plan.concurrency,
+        "kernels": vars(kernels),
+    }
 
     def draft_model(spec: str) -> LoadedModel:
         return load(
@@ -291,12 +335,13 @@ def session_of(
         sampling,
         capacity=capacity,
         slots=plan.concurrency,
-        kernels=Kernels.of(plan),
+        kernels=kernels,
         name=plan.model,
         drafts=draft_model,
         trace=plan.trace,
         simulated=resolved.simulated,
         metered=metered,
+        calibration=Calibration.here(of),
     )
 
 

@@ -23,6 +23,7 @@ def target_of(
     name: str | None = None,
     load: Callable[[str], Any] = no_draft_models,
     kernels: Mapping[str, Any] | None = None,
+    measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take(),
 ) -> Target:
     """The target of an engine.
 
@@ -31,6 +32,7 @@ def target_of(
         engine: decodes with the target.
         name: what the user calls the model; default is its own name.
         load: draft models by name.
+        measured: takes times by name, or has them from before.
         kernels: ``backend`` that was asked for, ``graphs`` and ``compile``: those of draft models are alike.
     """
     kernels = kernels or {}
@@ -40,6 +42,10 @@ def target_of(
         if key not in kept:
             kept[key] = make()
         return kept[key]
+
+    def step_seconds(most: int) -> list[tuple[int, float]]:
+        name = f"steps of up to {most} rows behind {engine.calibration_context} tokens"
+        return [(rows, seconds) for rows, seconds in measured(name, lambda: engine.step_seconds(most))]
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
         return Engine(
@@ -58,10 +64,11 @@ def target_of(
         slots=engine.slots,
         capacity=engine.capacity,
         sampling=lambda: engine.sampling,
-        step_seconds=engine.step_seconds,
+        step_seconds=step_seconds,
         capture=engine.capture,
         load=load,
         engine=engine_like_it,
         attention=kernels.get("backend", "auto"),
+        measured=measured,
         once=once,
     )

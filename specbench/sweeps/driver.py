@@ -19,14 +19,14 @@ from specbench.hardware.profile import PROFILE
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
 from specbench.results.read import read_config
 from specbench.results.schema import MethodSpec, request_key
-from specbench.results.stats.power import FILLINGS
 from specbench.results.summary_schema import Lossless, SweepFindings
 from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, is_sweep, part_folder, read_head
 from specbench.results.verdicts import read_metrics
 from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.sweeps.executors import Executor
 from specbench.sweeps.grid import Cell, Grid
-from specbench.sweeps.search import Kind, Measured, Round, Search
+from specbench.sweeps.measured import Measured
+from specbench.sweeps.search import Kind, Round, Search
 from specbench.sweeps.task import Described, Task
 
 #: Of a method's record: what decides its measurements.
@@ -136,9 +136,8 @@ class _Part:
         except BaseException:
             self.folder.close()
             raise
-        block = 1 if concurrency == 1 else FILLINGS * concurrency
         labels = [cell.label for cell in sweep.grid.cells]
-        self.search = Search(labels, described.tuning, described.held_out, block, sweep.kind, sweep.until)
+        self.search = Search(labels, described.tuning, described.held_out, concurrency, sweep.kind, sweep.until)
         self.measured = Measured(shared=concurrency > 1)
         for record in self.records:
             self.measured.add(record)
@@ -232,10 +231,11 @@ class _Part:
         metrics = read_metrics(self.folder.path)
         summary = summarise(config, chosen_by, verdicts, graded, metrics, executor.report())
         search = self._with_earlier(before.sweep.stopped if before and before.sweep else {})
+        together = search.found(self.measured)
         found = SweepFindings(
             stopped=dict(search.stopped),
-            best=search.best(self.measured),
-            within_noise=search.within_noise(self.measured),
+            best=together.best,
+            within_noise=list(together.as_good) if together.told_apart else [],
         )
         self.folder.finish(summary.model_copy(update={"complete": True, "sweep": found}))
 

@@ -84,7 +84,7 @@ class TunePlan(SweepPlan):
     grid: Sequence[str] = flag(
         (), "--grid", help="What to try, as for sweep; instead of the method's own list.", metavar="OPT=V,V"
     )
-    limit: int = flag(16, "--limit", help="Prompts to choose by, drawn by lot.", ge=1)
+    limit: int = flag(24, "--limit", help="Prompts to choose by, drawn by lot.", ge=1)
     held_out: int = flag(16, "--held-out", help="Other prompts, to judge the choice by.", ge=1)
     search: Literal["grid", "halving"] = flag("halving", "--search", help="As for sweep.")
     no_score: bool = flag(True, "--no-score", help="Do not judge the answers.", recorded=False)

@@ -15,12 +15,14 @@ import pandas as pd
 from specbench.hardware import is_profile, read_profile
 from specbench.hardware.roofline import StepTimes
 from specbench.results import BASELINE, RequestRecord, read_run
+from specbench.results.blocks import stretches, units
+from specbench.results.disturbance import unsure_verdict
 from specbench.results.figures import method_figures
 from specbench.results.read import ReadRun
-from specbench.results.stats import Ratio, paired_ratio
+from specbench.results.stats import Many, Ratio, paired_ratio, verdict
 from specbench.results.summary_schema import MethodFigures, SweepFindings
 from specbench.results.sweep_folder import part_folders, read_head
-from specbench.sweeps.search import Measured
+from specbench.sweeps.measured import Measured
 
 _NAN = float("nan")
 
@@ -76,9 +78,13 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     Columns: ``cell`` (hash of what decides it), ``label``, ``method``, a column per swept option, ``concurrency``,
     ``set`` ("tuning" or "held-out"), ``prompts``, ``requests``, ``tokens``, ``target_forwards``,
     ``tokens_per_forward``, ``decode_tok_s``, ``speedup`` (over plain decoding at the same concurrency, on the same
-    prompts), both with ``_low`` and ``_high`` of a 95% bootstrap over prompts, ``rows_per_step``, ``step_ms``,
-    ``predicted_decode_tok_s``, ``accuracy``, ``best``, ``within_noise``, ``stopped``, ``disturbed`` (why all of that
-    concurrency is unsure, or empty). What there is not is nan.
+    prompts), both with ``_low`` and ``_high`` of a 95% bootstrap over prompts, or over the blocks of prompts that were
+    stepped together, ``blocks`` of these, ``verdict`` on the speedup, ``chosen_low`` and ``chosen_high`` (of the cells
+    on all the prompts to choose by, an interval of the speedup that holds together with those of all the others, so
+    that the best of them may be quoted with it), ``rows_per_step``, ``step_ms``, ``predicted_decode_tok_s``,
+    ``accuracy``, ``best``, ``within_noise`` (of the best, itself included; of none where there are too few prompts to
+    tell cells apart), ``stopped``, ``disturbed`` (why all of that concurrency is unsure, or empty). What there is not
+    is nan.
     ``predicted_decode_tok_s`` is what tokens per forward and rows per step come to at the step times of a profile, with
     drafting for nothing.
 
@@ -92,8 +98,9 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     options = list(dict.fromkeys(option for cell in every for option in cell["values"]))
     figures = [
         "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward", "decode_tok_s", "decode_tok_s_low",
-        "decode_tok_s_high", "speedup", "speedup_low", "speedup_high", "rows_per_step", "step_ms",
-        "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped", "disturbed",
+        "decode_tok_s_high", "speedup", "speedup_low", "speedup_high", "blocks", "verdict", "chosen_low", "chosen_high",
+        "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
+        "disturbed",
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
 
@@ -113,6 +120,9 @@ def _rows(
             if (record.prompt_id in tuning) == wanted:
                 by_label[record.method].append(record)
                 measured.add(record)
+        # Of what an unfinished sweep has nothing is said: it may still add the best cell.
+        chosen = [label for label in ids if label != BASELINE and found.stopped.get(label) != "halved"]
+        together = measured.together(chosen) if name == "tuning" and found.best is not None else _NOTHING
         for label in ids:
             if records := by_label.get(label):
                 cell = head["cells"].get(label, unknown[label])
@@ -124,8 +134,9 @@ def _rows(
                     "concurrency": concurrency,
                     "set": name,
                     **_figures(label, records, measured, read, concurrency, times),
-                    "best": label == found.best,
-                    "within_noise": label in found.within_noise,
+                    **_said(label, measured, together, unsure=bool(disturbed)),
+                    "best": label == together.best or (name != "tuning" and label == found.best),
+                    "within_noise": together.told_apart and label in together.as_good,
                     "stopped": found.stopped.get(label, ""),
                     "disturbed": disturbed,
                 }
@@ -142,7 +153,6 @@ def _figures(
     shared = concurrency > 1
     figures = method_figures(records, shared=shared)
     speed = _speed(records, shared)
-    over = None if label == BASELINE else measured.speedup(label)
     verdicts = [read.verdicts[record.request_id] for record in records if record.request_id in read.verdicts]
     return {
         "prompts": figures.prompts,
@@ -151,11 +161,27 @@ def _figures(
         "target_forwards": figures.target_forwards,
         "tokens_per_forward": figures.tokens_per_forward,
         **_three("decode_tok_s", speed),
-        **_three("speedup", over),
         "rows_per_step": figures.rows_per_step,
         "step_ms": _NAN if figures.step_s is None else 1e3 * figures.step_s,
         "predicted_decode_tok_s": _predicted(figures, records, concurrency, times),
         "accuracy": sum(verdicts) / len(verdicts) if verdicts else _NAN,
+    }
+
+
+_NOTHING = Many({}, None, (), False, 0)
+
+
+def _said(label: str, measured: Measured, together: Many, *, unsure: bool) -> dict[str, Any]:
+    """A cell's speedup, and the verdict on it, which has a mark where something disturbed the machine."""
+    over = None if label == BASELINE else measured.speedup(label)
+    chosen = together.intervals.get(label)
+    said = verdict(over.interval, chosen) if over else ""
+    return {
+        **_three("speedup", over),
+        "blocks": over.clusters if over else _NAN,
+        "verdict": unsure_verdict(said) if unsure and over and over.interval else said,
+        "chosen_low": chosen.low if chosen else _NAN,
+        "chosen_high": chosen.high if chosen else _NAN,
     }
 
 
@@ -174,7 +200,9 @@ def _speed(records: Sequence[RequestRecord], shared: bool) -> Ratio:
     ones = [1.0] * len(records)
     seconds = [record.decoding_s(shared) for record in records]
     tokens = [float(record.output_tokens - 1) for record in records]
-    return paired_ratio((ones, ones), (seconds, tokens), seed=0, clusters=[record.prompt_id for record in records])
+    unit = units([stretches(records)], shared=shared)
+    clusters = [unit[record.prompt_id] for record in records]
+    return paired_ratio((ones, ones), (seconds, tokens), seed=0, clusters=clusters)
 
 
 def _three(name: str, ratio: Ratio | None) -> dict[str, float]:

@@ -20,6 +20,7 @@ from specbench.common.reading import fitted, read_json_lines, read_json_object
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
 from specbench.results import BASELINE, RequestRecord
+from specbench.results.degeneration import LONGEST, loops
 from specbench.results.request_log import RequestLog
 from specbench.runner import Request, Session, StopRule
 from specbench.runner.methods import plan_methods
@@ -188,9 +189,6 @@ def _check(folder: Path, header: dict[str, Any]) -> None:
         )
 
 
-LONGEST = 48  # tokens of a circle
-
-
 def cut_circle(answer: Sequence[int], keep: int = 3, longest: int = LONGEST) -> Sequence[int]:
     """An answer without the rounds of a circle at its end, but for the first ``keep``.
 
@@ -199,13 +197,8 @@ def cut_circle(answer: Sequence[int], keep: int = 3, longest: int = LONGEST) -> 
         keep: rounds that stay, at least 1.
         longest: tokens of the longest circle looked for.
     """
-    for period in range(1, min(longest, len(answer) // (keep + 1)) + 1):
-        same = len(answer)
-        while same > period and answer[same - 1] == answer[same - 1 - period]:
-            same -= 1
-        if len(answer) - same >= keep * period:  # a first round, and at least ``keep`` that repeat it
-            return answer[: same + (keep - 1) * period]
-    return answer
+    circle = next(loops(answer, keep + 1, longest), None)
+    return answer if circle is None else answer[: circle.start + keep * circle.period]
 
 
 def without_circles(texts: Sequence[Text], keep: int) -> list[Text]:

@@ -64,6 +64,16 @@ def _readme(made: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+#: What weights write by themselves, which older cards do not say: title, figure, format.
+_OF_TEXTS = (
+    ("positions as the target's own, running free", "agreement", "{:.1%}"),
+    ("log-likelihood of a token under the target", "log_likelihood_per_token", "{:.2f}"),
+    ("answers that end in a loop", "looping", "{}"),
+    ("tokens in such loops", "loop_share", "{:.1%}"),
+    ("distinct 4-grams", "distinct_4", "{:.2f}"),
+)
+
+
 def _table(made: Mapping[str, Any]) -> list[str]:
     """Held-out prompts before and after."""
     before, after = made.get("before"), made.get("after")
@@ -71,7 +81,8 @@ def _table(made: Mapping[str, Any]) -> list[str]:
         return ["No prompts were held out, so nothing was measured."]
     rows = [("tokens per forward", "tpf", "{:.3f}")]
     rows += [("right answers", "pass_rate", "{:.1%}")] if "pass_rate" in after and "pass_rate" in before else []
-    rows += [("tokens as the target's own", "agrees", "{:.1%}")]
+    rows += [("tokens as the target's own, behind its own text", "agrees", "{:.1%}")]
+    rows += [row for row in _OF_TEXTS if row[1] in before and row[1] in after]
     settings = ", ".join(f"{name} {value}" for name, value in made.get("decoding", {}).items())
     some = after.get("scored", 0) not in (0, after["prompts"])
     scored = f" ({after['scored']} of them have a verdict)" if some else ""

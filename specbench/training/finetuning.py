@@ -74,7 +74,9 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
 
     def look(texts: Sequence[Any]) -> Held:
         with weights.as_decoded() as model:
-            return _held(teaching, job, model, texts)
+            held = _held(teaching, job, model, texts)
+        with weights.as_before() as target:
+            return held.rated(target)
 
     def glance() -> Look:
         found = look(job.held_out[: options.watched])
@@ -162,7 +164,7 @@ def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
     if path.exists():
         todo = "delete it to measure anew"
         return fitted(Figures, read_json_object(path, todo), path, todo).model_dump(exclude_none=True)
-    held = _held(teaching, job, job.target.model, job.held_out)
+    held = _held(teaching, job, job.target.model, job.held_out).rated(job.target.model)
     job.say(f"held out before training, all {held.prompts}: {held.line()}")
     write_json_atomic(path, held.figures())
     return held.figures()
@@ -218,7 +220,25 @@ class Weights:
         """
         if self._full:
             yield self.model
-            return
+        else:
+            with self._without_adapter(learnt=True) as model:
+                yield model
+
+    @contextmanager
+    def as_before(self) -> Iterator[Any]:
+        """The transformers model without what was learnt, for as long as this lasts; None where all its weights learn.
+
+        The weights are afterwards what they were, as with :meth:`as_decoded`.
+        """
+        if self._full:
+            yield None
+        else:
+            with self._without_adapter(learnt=False) as model:
+                yield model
+
+    @contextmanager
+    def _without_adapter(self, *, learnt: bool) -> Iterator[Any]:
+        """The model in its own precision, and where it is ``learnt``, with the adapter's part in its weights."""
         own = []
 
         def put(parameter: Any, value: Tensor) -> None:
@@ -230,7 +250,7 @@ class Weights:
                 for parameter, exact in self._exact:
                     put(parameter, exact)
                 adapted: list[Any] = [layer for layer in self.model.modules() if isinstance(layer, LoraLayer)]
-                for layer in adapted:
+                for layer in adapted if learnt else ():
                     weight = layer.get_base_layer().weight
                     put(weight, weight.data + layer.get_delta_weight("default").to(weight.dtype))
                 yield self.model.get_base_model()

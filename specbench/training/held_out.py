@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from specbench.decoding import Method
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
 from specbench.runner import Request, Session, StopRule
+from specbench.training.answered import Answered, answered, log_likelihood
 from specbench.training.recipe import Text
 
 #: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
@@ -30,6 +31,14 @@ class Figures(BaseModel):
     scored: int | None = None
     pass_rate: float | None = None
     agrees: float
+    looping: int | None = None
+    loop_share: float | None = None
+    distinct_1: float | None = None
+    distinct_2: float | None = None
+    distinct_4: float | None = None
+    agreement: float | None = None
+    common_prefix_tokens: float | None = None
+    log_likelihood_per_token: float | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,9 @@ class Held:
         prompts: decoded.
         tokens, forwards: of all answers behind the prefill; see :mod:`specbench.runner.loop`.
         scored, passed: answers that have a verdict, and those that are right.
-        agrees: share of the target's own answer that is these weights' next token too, behind the target's text.
+        agrees: share of the target's own answer that is these weights' next token too, behind the target's text. It
+            forgives every departure at the next token, so of what they write by themselves it says little.
+        answered: that: what the answers are like.
     """
 
     prompts: int
@@ -49,6 +60,7 @@ class Held:
     scored: int
     passed: int
     agrees: float
+    answered: Answered | None = None
 
     @property
     def tpf(self) -> float:
@@ -58,12 +70,21 @@ class Held:
     def figures(self) -> dict[str, Any]:
         """As a record has them."""
         passed = {"scored": self.scored, "pass_rate": round(self.passed / self.scored, 4)} if self.scored else {}
-        return {"prompts": self.prompts, "tpf": round(self.tpf, 4), **passed, "agrees": round(self.agrees, 4)}
+        own = self.answered.figures() if self.answered else {}
+        return {"prompts": self.prompts, "tpf": round(self.tpf, 4), **passed, "agrees": round(self.agrees, 4), **own}
 
     def line(self) -> str:
         """As the user sees them."""
         passed = f"{self.passed}/{self.scored} right, " if self.scored else ""
-        return f"{self.tpf:.3f} tokens per forward, {passed}{self.agrees:.1%} of the tokens as before training"
+        own = self.answered.line() if self.answered else ""
+        return f"{self.tpf:.3f} tokens per forward, {passed}{self.agrees:.1%} of the tokens as before training{own}"
+
+    def rated(self, target: Any) -> Held:
+        """The same with how likely the answers are to the target, a transformers causal LM; None: not at hand."""
+        if target is None or self.answered is None:
+            return self
+        found = log_likelihood(target, self.answered.texts)
+        return replace(self, answered=replace(self.answered, log_likelihood=found))
 
 
 def held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Text], seed: int, score: Score) -> Held:
@@ -108,6 +129,7 @@ def _held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[T
         scored=len(verdicts),
         passed=sum(verdicts),
         agrees=agreed / sum(len(text.answer) for text in texts),
+        answered=answered(records, texts),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from checkpoints import save, save_adapter
 
 from specbench.models.loader import load
 from specbench.results.schema import BASE
+from specbench.runner import likelihood
 
 SHORT = ("--task", "humaneval", "--limit", 6, "--max-new-tokens", 8, "--no-score")
 
@@ -60,6 +62,32 @@ def test_the_base_answers_as_alone_and_nobody_calls_that_a_loss(
     rows = run_json.rows(folder)
     assert rows[BASE]["lossless"] is None
     assert rows["jacobi"]["lossless"]["verdict"] == "exact"
+    # What an answer is to the base, whoever wrote it: its own ones are as likely in a run without the other.
+    likely = {label: row["text"]["log_likelihood_per_token"] for label, row in rows.items()}
+    assert likely[BASE] == pytest.approx(run_json.rows(alone)["ar"]["text"]["log_likelihood_per_token"], abs=1e-5)
+    assert likely["ar"] == likely["jacobi"] < likely[BASE] < 0
+    assert rows[BASE]["text"]["agreement"] is None
+    assert rows["ar"]["text"]["agreement"] == rows["jacobi"]["text"]["agreement"] < 1
+    texts = {(record["prompt_id"], *record["output_ids"]) for record in records}
+    assert len((folder / "likelihoods.jsonl").read_text().splitlines()) == len(texts) < len(records)
+
+
+def test_how_likely_its_texts_are_is_not_asked_again_where_a_run_goes_on(
+    run: Any, cli: Any, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = run
+    broken = Path(
+        shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("DONE", "summary.json"))
+    )
+    before = (broken / "likelihoods.jsonl").read_bytes()
+    monkeypatch.setattr(likelihood, "log_likelihoods", lambda *_: pytest.fail("asked again"))
+    cli.ok("run", "--model", adapter, "--method", "jacobi", *SHORT, "--out", tmp_path)
+    assert (broken / "DONE").exists()
+    assert (broken / "likelihoods.jsonl").read_bytes() == before
+    found, expected = run_json.rows(broken), run_json.rows(folder)
+    assert {label: row["text"] for label, row in found.items()} == {
+        label: row["text"] for label, row in expected.items()
+    }
 
 
 def test_what_it_is_worth_over_the_base_is_said(run: tuple[Any, Path], cli: Any) -> None:

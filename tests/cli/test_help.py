@@ -52,7 +52,7 @@ FLAGS = {
     "export": ["RUN...", "--to", "--out", "--summary", "--columns"],
     "compare": ["RUN", "--fail-under", "--over-ar", "--prompts", "--json"],
     "list": ["kind", "--json"],
-    "claims": ["--method", "--task", "--json"],
+    "claims": ["--method", "--task", "--check", "--json"],
     "doctor": ["--out", "--watch", "--json"],
     "sweep": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
@@ -149,6 +149,8 @@ def test_lists_fit_80_columns(cli: Any) -> None:
         said = cli.ok("list", kind)
         assert max(map(len, said.out.splitlines())) <= 80
         assert "…" not in said.out
+    boards = {board["gpu"]: board["TDP W"] for board in json.loads(cli("list", "gpus", "--json").out)}
+    assert (boards["h200"], boards["l4"]) == (700, 72)
 
 
 @pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["list", "methods"]], ids=" ".join)

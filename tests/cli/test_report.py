@@ -86,6 +86,11 @@ def test_claims_stand_beside_the_row_of_their_method(cli: Any, tmp_path: Path) -
     assert differs
     assert all("task: humaneval, not spec-bench" in text for text in differs)
     assert {row["text"] for row in mine if row["figure"] == "same_tpf"} == {"other model and task"}
+    pages = {row["row"]: row["text"] for row in mine if row["figure"] == "url"}
+    assert pages.keys() == {row["row"] for row in mine}, "every row has the address of its page"
+    for name in ("report.html", "report.md"):
+        text = (tmp_path / "out" / name).read_text().replace("\\", "")
+        assert all(url in text for url in pages.values()), name
 
 
 def many(out: Path, prompts: int) -> Path:

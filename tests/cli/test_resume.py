@@ -22,18 +22,19 @@ COMMAND = (
 )
 # Everything in a row of summary.json that a clock decides. All the rest are counts, and have to be the same.
 TIMES = {
-    "decode_tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "tpot_median_s", "speedup", "e2e_speedup", "step_ratio",
-    "peak_memory_bytes", "gpu",
+    "decode_tok_s", "e2e_tok_s", "step_s", "ttft_median_s", "latency_median_s", "tpot_median_s", "speedup",
+    "e2e_speedup", "ttft_speedup", "positions", "step_ratio", "peak_memory_bytes", "gpu",
 }  # fmt: skip
 # Everything in a line of requests.jsonl that depends on when it ran.
 WHEN = {
-    "start_s", "segment", "ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s", "peak_memory_bytes",
-    "gpu",
+    "start_s", "segment", "ttft_s", "decode_s", "latency_s", "prefill_share_s", "decode_share_s", "step_s",
+    "peak_memory_bytes", "gpu",
 }  # fmt: skip
 
 
 def counts(folder: Path) -> dict[str, Any]:
     summary = run_json.summary(folder)
+    del summary["fastest"]
     for row in summary["rows"]:
         assert row.keys() >= TIMES
         for name in TIMES:

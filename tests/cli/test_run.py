@@ -16,8 +16,8 @@ from specbench.results.schema import PHASES, RequestRecord
 
 TINY = ("run", "--model", "config:tiny", "--max-new-tokens", 12)
 PROMPTS = 7  # from six on there is an interval
-FILES = {"run.json", "requests.jsonl", "watch.json", "verdicts.jsonl", "summary.json", "DONE"}
-COLUMNS = ["method", "tokens", "TPF", "tok/s", "speedup", "cut", "pass@1", "lossless"]
+FILES = {"run.json", "requests.jsonl", "watch.json", "likelihoods.jsonl", "verdicts.jsonl", "summary.json", "DONE"}
+COLUMNS = ["method", "tokens", "TPF", "tok/s", "speedup", "e2e", "cut", "pass@1", "lossless"]
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,11 @@ def test_the_table_has_its_columns_and_a_row_for_each_method_with_ar_first(finis
     for row, figures in zip(rows, finished.rows, strict=True):
         assert row[1] == str(figures["tokens"])
         assert row[2:4] == [f"{figures['tokens_per_forward']:.2f}", f"{figures['decode_tok_s']:.1f}"]
-        assert row[5] == f"{figures['truncated'] / figures['requests']:.0%}"
-        assert row[6:] == [f"{figures['accuracy']['passed']}/{PROMPTS}", "exact"]
+        assert row[6] == f"{figures['truncated'] / figures['requests']:.0%}"
+        assert row[7:] == [f"{figures['accuracy']['passed']}/{PROMPTS}", "exact"]
     speedup = finished.rows[1]["speedup"]
-    assert rows[0][4] == "1"
+    assert rows[0][4:6] == ["1", "1"]
+    assert rows[1][5] == f"{finished.rows[1]['e2e_speedup']['value']:.2f}"
     assert rows[1][4] == f"{speedup['value']:.2f} [{speedup['low']:.2f}, {speedup['high']:.2f}]"
 
 

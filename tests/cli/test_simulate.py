@@ -30,6 +30,7 @@ def test_tokens_per_forward_are_those_asked_for_and_ar_is_as_ever(run: tuple[Any
 def test_nothing_is_graded_or_scored(run: tuple[Any, Path]) -> None:
     said, folder = run
     assert not (folder / "verdicts.jsonl").exists()
+    assert not (folder / "likelihoods.jsonl").exists(), "of a text that means nothing nobody is asked"
     assert {(row["lossless"], row["accuracy"]) for row in run_json.rows(folder).values()} == {(None, None)}
     assert "losslessness" not in said.err
     assert "scoring" not in said.err
@@ -49,7 +50,7 @@ def test_every_line_with_a_figure_says_so(cli: Any, run: tuple[Any, Path], colum
     came = run_json.rows(run[1])["pld"]["tokens_per_forward"]
     assert f"pld (simulated): {came:.2f} tokens a forward where 4 were asked for" in words
     assert "jacobi (simulated): 4.00 tokens" not in words
-    (ar,) = (line for line in shown.splitlines() if line.startswith("ar "))
+    ar = next(line for line in shown.splitlines() if line.startswith("ar "))
     assert ar.rstrip().endswith("the target's")
     requests = cli("show", run[1], "--requests", columns=columns).out.splitlines()[2:]
     assert [line.split()[-1] for line in requests] == [

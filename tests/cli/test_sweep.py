@@ -27,13 +27,16 @@ COUNTS = [
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
     """A file of ten prompts, three of them with two turns, as arguments."""
-    path = tmp_path_factory.mktemp("data") / "mine.jsonl"
+    return ("--task", "prompts", "--data-file", written(tmp_path_factory.mktemp("data") / "mine.jsonl", 10))
+
+
+def written(path: Path, count: int) -> Path:
     rows = [
         {"turns": [f"Name {at} colours.", "And another."]} if at % 4 == 1 else {"prompt": f"Once upon a time, {at} men"}
-        for at in range(10)
+        for at in range(count)
     ]
     path.write_text("".join(f"{json.dumps({'id': f'q{at}', **row})}\n" for at, row in enumerate(rows)))
-    return ("--task", "prompts", "--data-file", path)
+    return path
 
 
 def lines(folder: Path, concurrency: int = 1) -> list[dict[str, Any]]:
@@ -122,22 +125,26 @@ def test_a_wider_grid_goes_on_in_its_folder(cli: Any, tmp_path: Path, prompts: A
     assert list(table(only(tmp_path))["label"]) == ["ar", *CELLS]
 
 
-def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(cli: Any, tmp_path: Path, prompts: Any) -> None:
+def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(cli: Any, tmp_path: Path) -> None:
+    prompts = ("--task", "prompts", "--data-file", written(tmp_path / "mine.jsonl", 16))
     said = cli.ok(
         "sweep", *TINY, *prompts, "--method", "jf", "--grid", "n=2,4,8,512", "--grid", "concurrency=1,2",
-        "--set", "jf.pool=16", "--no-score", "--max-new-tokens", 4, "--search", "halving", "--limit", 8,
-        "--held-out", 2, "--out", tmp_path, columns=100,
+        "--set", "jf.pool=16", "--no-score", "--max-new-tokens", 4, "--search", "halving", "--limit", 12,
+        "--held-out", 2, "--out", tmp_path / "out", columns=100,
     )  # fmt: skip
     assert said.out.count("Not run, trees too large: jf n=512.") == 2
     assert said.out.index("concurrency 1") < said.out.index("concurrency 2")
-    cells = table(only(tmp_path))
+    cells = table(only(tmp_path / "out"))
     for count in (1, 2):
         at = cells[(cells["concurrency"] == count) & (cells["set"] == "tuning")]
-        assert sorted(at["prompts"].dropna()) == [2, 4, 8, 8], "three cells, two, one; and ar"
-        assert Counter(at["stopped"].dropna()) == {"halved": 2, "too large": 1}
+        # Twelve blocks are what halving takes to drop a cell: 12 prompts one by one, but 96 two by two.
+        assert sorted(at["prompts"].dropna()) == ([6, 12, 12, 12] if count == 1 else [12] * 4)
+        assert Counter(at["stopped"].dropna()) == ({"halved": 1, "too large": 1} if count == 1 else {"too large": 1})
         assert len(cells[(cells["concurrency"] == count) & (cells["set"] == "held-out")]) == 2
     # The same requests at either, whoever was dropped.
-    ids = [{line["request_id"]: line["output_ids"] for line in lines(only(tmp_path), count)} for count in (1, 2)]
+    ids = [
+        {line["request_id"]: line["output_ids"] for line in lines(only(tmp_path / "out"), count)} for count in (1, 2)
+    ]
     both = ids[0].keys() & ids[1].keys()
     assert sum(key.startswith("ar|") for key in both) >= 10
     assert all(ids[0][key] == ids[1][key] for key in both)

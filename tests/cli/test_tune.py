@@ -13,6 +13,7 @@ from specbench.common import registry
 from specbench.common.options import names
 from specbench.engine import MAX_ROWS
 from specbench.report.terminal.sweep import advice
+from specbench.results.stats import Interval, verdict
 from specbench.runner.methods import make_method
 
 RUN = {
@@ -44,9 +45,13 @@ def rows(*changes: dict[str, Any]) -> pd.DataFrame:
     usual = {
         "label": "jf n=8", "method": "jf", "concurrency": 1, "set": "tuning", "prompts": 8, "tokens_per_forward": 1.5,
         "rows_per_step": 9.0, "speedup": 1.3, "speedup_low": 1.2, "speedup_high": 1.4, "best": False,
-        "within_noise": False, "stopped": "",
+        "within_noise": False, "stopped": "", "chosen_low": 1.1, "chosen_high": 1.5, "blocks": 8.0,
     }  # fmt: skip
-    return pd.DataFrame([{**usual, **change} for change in changes])
+    made = [{**usual, **change} for change in changes]
+    for row in made:
+        known = row["speedup_low"] == row["speedup_low"]
+        row["verdict"] = verdict(Interval(row["speedup_low"], row["speedup_high"], 0.95) if known else None)
+    return pd.DataFrame(made)
 
 
 def test_the_held_out_prompts_judge() -> None:
@@ -54,6 +59,7 @@ def test_the_held_out_prompts_judge() -> None:
         {"best": True, "within_noise": True},
         {"label": "jf n=16", "speedup": 1.2, "within_noise": True},
         {"label": "jf n=64", "speedup": 0.5},
+        {"label": "jf n=128", "speedup": 0.3, "stopped": "halved"},
         {"set": "held-out", "speedup": 1.1, "speedup_low": 1.01, "speedup_high": 1.2, "prompts": 5},
     )
     told = advice(RUN, found, CURVE, "jf")
@@ -62,7 +68,8 @@ def test_the_held_out_prompts_judge() -> None:
     assert told["free_rows"] == 2
     text = " ".join(told["said"])
     assert "speedup 1.10 [1.01, 1.20] over ar on 5 prompts that it was not chosen by" in text
-    assert "1 of 2 other settings are within noise" in text
+    assert "Of 3 settings on all prompts it is the fastest; 1 of the 2 others within noise of it: jf n=16." in text
+    assert "1 slower one was dropped before and is not compared." in text
     assert "specbench run --method jf --set jf.n=8" in text
 
 

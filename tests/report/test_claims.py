@@ -25,19 +25,23 @@ TABLE = """
 name = "t"
 paper = "P"
 source = "Table 1"
+url = "https://arxiv.org/abs/1"
 gpu = "A100"
 model = "Some-8B"
 caveat = "of the table"
 claim = [
   { method = "jf", task = "gsm8k", speedup = 2.50, tok_s = 100.0, baseline_tok_s = 40.0, caveat = "of the row" },
-  { method = "jf", task = "mbpp", tpf = 3 },
+  { method = "jf", task = "mbpp", tpf = 3, url = "https://a.invalid/row", also = { stationary = 1.60 } },
 ]
 """
 
 
+PLAIN = {"id": "t/x", "paper": "P", "source": "S", "url": "https://a.invalid", "method": "jf", "speedup": "2.0"}
+
+
 def claim(**fields: Any) -> Claim:
     """A claim of a speedup, with whatever else."""
-    return Claim.model_validate({"id": "t/x", "paper": "P", "source": "S", "method": "jf", "speedup": "2.0", **fields})
+    return Claim.model_validate({**PLAIN, **fields})
 
 
 def test_a_row_has_its_tables_words_and_figures_keep_their_digits() -> None:
@@ -46,6 +50,9 @@ def test_a_row_has_its_tables_words_and_figures_keep_their_digits() -> None:
     assert (first.paper, first.gpu, first.caveat) == ("P", "A100", "of the table; of the row")
     assert (second.caveat, second.speedup, second.tpf) == ("of the table", None, Decimal(3))
     assert str(first.speedup) == "2.50"
+    assert (first.url, second.url) == ("https://arxiv.org/abs/1", "https://a.invalid/row")
+    assert (first.batch, first.temperature, first.options) == (1, None, {})
+    assert {name: str(figure) for name, figure in second.also.items()} == {"stationary": "1.60"}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +62,15 @@ def test_a_row_has_its_tables_words_and_figures_keep_their_digits() -> None:
         ("tpf = 3", "tpfs = 3", "Extra inputs are not permitted"),
         ("tpf = 3", "tpf = -3", "greater than 0"),
         ("tpf = 3", 'tpf = "about 3"', "decimal"),
-        (", tpf = 3", "", "claims no speedup, no TPF and no tok/s"),
+        ("speedup = 2.50, tok_s = 100.0, ", "", "claims no speedup, no TPF, no tok/s and nothing else"),
+        ('url = "https://arxiv.org/abs/1"', "", "field 'claims.0.url': Field required"),
+        (
+            "https://arxiv.org/abs/1",
+            "http://arxiv.org/abs/1",
+            "t/jf-gsm8k: 'http://arxiv.org/abs/1' is no https address",
+        ),
+        ("https://a.invalid/row", "https://nowhere", "t/jf-mbpp: 'https://nowhere' is no https address"),
+        ('source = "Table 1"', 'source = ""', "field 'claims.0.source': String should have at least 1 character"),
         ("tpf = 3", "tpf = 3, accuracy = 80.0", "accuracy and metric go together"),
         ("speedup = 2.50", "speedup = 2.60", "speedup 2.60 is not 100.0 / 40.0; say so in a note"),
         ('method = "jf", task = "mbpp"', 'task = "mbpp"', "lacks 'method'"),
@@ -112,7 +127,7 @@ def test_the_jacobi_forcing_row_is_there_and_its_baseline_is_bound_by_launches()
     figures = (row.speedup, row.tpf, row.tok_s, row.baseline_tok_s, row.accuracy)
     assert [str(figure) for figure in figures] == ["4.0", "4.1", "163.9", "41.3", "83.5"]
     shares = [bound.share for bound in claims().bandwidth(row)]
-    assert len(shares) == 2
+    assert len(shares) == 4, "boards of 40 and 80 GB, on modules and cards"
     assert all(share is not None and share < 0.4 for share in shares)
 
 
@@ -132,6 +147,11 @@ def test_published_rows_say_where_they_come_from_in_our_names() -> None:
     for row in claims().claims:
         assert row.paper
         assert row.source
+        if "arXiv" in row.paper and "arxiv.org" in row.url:
+            assert row.url.rpartition("/")[2] in row.paper, "the paper that it names"
+    # Only what is told of a method at large, or of an answer to a review, has no model.
+    untold = {row.id.partition("/")[0] for row in claims().claims if not row.model}
+    assert untold == {"jf-text", "jf-abstract", "jf-submission"}
     methods, tasks = {row.method for row in claims().claims}, {row.task for row in claims().claims}
     assert {"ar", "jacobi", "cllm", "jf", "jetspec", "lookahead", "msn", "pld", "sps"} == methods & set(
         registry.methods()
@@ -141,6 +161,63 @@ def test_published_rows_say_where_they_come_from_in_our_names() -> None:
     shares = {name: share for name, share in fastest.items() if share is not None}
     assert len(shares) > 50
     assert {name for name, share in shares.items() if share >= 1} == set()
+
+
+def test_options_and_measures_of_our_methods_are_theirs() -> None:
+    ours = registry.methods()
+    tried = 0
+    for row in claims().claims:
+        if row.method not in ours:
+            assert row.options == {}, row.id
+            continue
+        found = registry.method(row.method)
+        found.load().Options.model_validate({name: _json(value) for name, value in row.options.items()})
+        tried += bool(row.options)
+        assert row.trained_for in ("", *ours), row.id
+    assert tried > 200
+    (row,) = [row for row in claims().claims if row.id == "cllm-forward/cllm-n-16-llama2-7b-gsm8k"]
+    assert set(row.also) == set(registry.method("cllm").info["measures"])
+    assert 0 < row.also["stationary"] < row.also["fast_forwarded"]
+
+
+def _json(value: Any) -> Any:
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def test_a_publication_used_one_board_in_all_of_its_tables() -> None:
+    boards: dict[str, set[str]] = {}
+    for row in claims().claims:
+        boards.setdefault(row.paper, set()).add(row.gpu)
+    assert boards["MSN, arXiv 2406.17404"] == {"A100 80 GB"}
+    assert boards["CLLM, arXiv 2403.00835"] == {"A100 40 GB"}
+    assert {name for name in boards["Spec-Bench leaderboard"] if name.startswith("A100")} == {"A100 80 GB"}
+    known = {name for names in boards.values() for name in names if name}
+    assert known == set(claims().gpus), "each has its boards"
+
+
+def test_weights_that_are_said_to_be_trained_are_told_apart() -> None:
+    for row in claims().claims:
+        if row.setting in ("CLLM weights", "MSN weights"):
+            assert row.trained_for == row.setting.split()[0].lower(), row.id
+        if row.setting in ("base", "SFT weights", "without its training"):
+            assert row.trained_for == "", row.id
+        if row.method in ("cllm", "jf"):
+            assert row.trained_for == row.method, row.id
+
+
+# Vocabulary, hidden size, layers and width of the MLP; keys and values have as many heads as queries.
+SHAPES = {
+    "LLaMA2-7B": (32_000, 4096, 32, 11_008),
+    "Vicuna-7B": (32_000, 4096, 32, 11_008),
+    "Vicuna-13B": (32_000, 5120, 40, 13_824),
+}
+
+
+@pytest.mark.parametrize("model", SHAPES)
+def test_parameters_of_the_first_llamas_are_those_of_their_shapes(model: str) -> None:
+    vocabulary, hidden, layers, mlp = SHAPES[model]
+    layer = 4 * hidden**2 + 3 * hidden * mlp + 2 * hidden
+    assert claims().parameters[model] == layers * layer + hidden + vocabulary * hidden  # the input embedding left out
 
 
 @pytest.mark.parametrize(

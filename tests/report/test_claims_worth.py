@@ -13,7 +13,10 @@ from specbench.report.claims_worth import Range, Setting, at_the_bound, differen
 
 # Of 1e9 weights, 2 GB: 777.5 tok/s at the 1,555 GB/s of the one board and 1,019.5 at the 2,039 of the other.
 CATALOG = Catalog(claims=(), parameters={"Qwen3-8B": 10**9}, gpus={"A100": ("a100-40gb", "a100-80gb")})
-PLAIN: dict[str, Any] = {"id": "t/x", "paper": "P", "source": "S", "method": "jf", "model": "Qwen3-8B", "gpu": "A100"}
+PLAIN: dict[str, Any] = {
+    "id": "t/x", "paper": "P", "source": "S", "url": "https://a.invalid", "method": "jf", "model": "Qwen3-8B",
+    "gpu": "A100",
+}  # fmt: skip
 
 
 def claim(**figures: Any) -> Claim:

@@ -119,8 +119,20 @@ def test_requests_decoded_together_have_one_temperature() -> None:
     warm = [dataclasses.replace(p, temperature=t) for p, t in zip(PROMPTS, (0.7, None, 0.7), strict=True)]
     taken = walk(Order(plan([AR], concurrency=4), prepared(warm), {}))
     assert [[(r.prompt_id, r.turn, r.temperature) for r in requests] for _, requests in taken] == [
-        [("p0", 1, 0.7), ("p2", 1, 0.7)], [("p1", 1, None)], [("p0", 2, 0.7), ("p2", 2, 0.7)], [("p0", 3, 0.7)],
+        [("p0", 1, 0.7), ("p2", 1, 0.7)], [("p0", 2, 0.7), ("p2", 2, 0.7)], [("p0", 3, 0.7)], [("p1", 1, None)],
     ]  # fmt: skip
+
+
+def test_with_slots_to_fill_the_methods_follow_each_other_block_by_block_and_every_block_fills_the_slots() -> None:
+    prompts = [Prompt(f"p{n:02}", "a", True) for n in range(43)]
+    taken = walk(Order(plan([AR, MINE], concurrency=2), prepared(prompts), {}))
+    sizes = [len(requests) for _, requests in taken]
+    assert (len(taken), sum(sizes), min(sizes), max(sizes)) == (2 * 5, 2 * 43, 8, 9), "no block of less than 4 fillings"
+    pairs = [taken[at : at + 2] for at in range(0, len(taken), 2)]
+    for (one, mine), (other, its) in pairs:
+        assert [r.prompt_id for r in mine] == [r.prompt_id for r in its]
+        assert {one.label, other.label} == {"ar", "mine"}
+    assert {pair[0][0].label for pair in pairs} == {"ar", "mine"}, "the first of a block is drawn"
 
 
 def test_completion_text_goes_on_behind_the_answer() -> None:

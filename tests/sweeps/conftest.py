@@ -6,11 +6,12 @@ from functools import partial
 
 import pytest
 
-from specbench.results.stats import paired_ratio
-from specbench.sweeps import search
+from specbench.results.stats import many, paired_ratio
+from specbench.sweeps import measured
 
 
 @pytest.fixture(autouse=True)
 def _quick_intervals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not any(request.node.iter_markers("slow")):
-        monkeypatch.setattr(search, "paired_ratio", partial(paired_ratio, draws=500))
+        monkeypatch.setattr(measured, "paired_ratio", partial(paired_ratio, draws=500))
+        monkeypatch.setattr(measured, "many", partial(many, draws=500))

@@ -250,15 +250,16 @@ def test_the_best_cell_is_that_of_all_commands_and_graded_cells_stay_graded(tmp_
 
 
 def test_a_halved_cell_stays_halved_until_a_grid_decodes_it(tmp_path: Path) -> None:
-    path, _ = sweep(tmp_path, CELLS, kind="halving")
+    prompts = tuple(f"p{at:02d}" for at in range(12))
+    path, _ = sweep(tmp_path, CELLS, kind="halving", tuning=prompts)
     halved = summary(path)["sweep"]["stopped"]
-    assert list(halved.values()) == ["halved"] * 3
-    path, worker = sweep(tmp_path, ["toy n=32"])
+    assert list(halved.values()) == ["halved"] * 2
+    path, worker = sweep(tmp_path, ["toy n=32"], tuning=prompts)
     assert summary(path)["sweep"]["stopped"] == halved
-    path, worker = sweep(tmp_path, CELLS)
+    path, worker = sweep(tmp_path, CELLS, tuning=prompts)
     assert worker.decoded
     assert summary(path)["sweep"]["stopped"] == {}
-    assert Counter(r.method for r in records(path) if r.repeat == 0) == dict.fromkeys(["ar", *CELLS], 8)
+    assert Counter(r.method for r in records(path) if r.repeat == 0) == dict.fromkeys(["ar", *CELLS], 12)
 
 
 def test_a_command_with_nothing_to_do_does_nothing(tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ def test_blocks_of_many_prompts_go_to_one_worker(tmp_path: Path) -> None:
     made = Breaking(ToyWorker(CELLS, tuning=tuple(f"p{at:02d}" for at in range(20))))
     drive(Asked(grid(CELLS, (1, 2)), tmp_path), made, Silent())
     assert [len(task.prompts) for task in made.tasks if task.concurrency == 1] == [1] * 20
-    assert [len(task.prompts) for task in made.tasks if task.concurrency == 2] == [8, 8, 4]
+    assert [len(task.prompts) for task in made.tasks if task.concurrency == 2] == [10, 10]
     assert all(task.labels == ("ar", *CELLS) for task in made.tasks)
 
 

@@ -11,7 +11,10 @@ import pytest
 from known import known
 from sweep_workers import record
 
-from specbench.sweeps.search import LOOK_EVERY, Measured, Round, Search
+from specbench.results.blocks import FILLINGS, blocks_of
+from specbench.results.stats import minimum_clusters
+from specbench.sweeps.measured import Measured
+from specbench.sweeps.search import LOOK_EVERY, Round, Search
 
 CELLS = [f"toy n={2**at}" for at in range(1, 9)]
 PROMPTS = [f"p{at:02d}" for at in range(24)]
@@ -52,12 +55,12 @@ def test_a_grid_is_one_round_of_all_cells_on_all_prompts_in_blocks() -> None:
     assert only.labels == ("ar", *CELLS)
     assert only.blocks == tuple((prompt,) for prompt in PROMPTS)
     assert search.stopped == {}
-    (only,) = run(Search(CELLS, PROMPTS, block=10), by_size)
-    assert [len(block) for block in only.blocks] == [10, 10, 4]
+    (only,) = run(Search(CELLS, PROMPTS, concurrency=2), by_size)
+    assert [len(block) for block in only.blocks] == [8, 8, 8]
     assert [prompt for block in only.blocks for prompt in block] == PROMPTS
     search = Search(CELLS, PROMPTS)
     assert search.best(Measured(shared=False)) is None
-    assert search.within_noise(Measured(shared=False)) == []
+    assert search.found(Measured(shared=False)).as_good == ()
 
 
 @pytest.mark.parametrize("kind", ["grid", "halving"])
@@ -78,29 +81,42 @@ def test_held_out_prompts_are_decoded_by_the_best_cell_alone_and_choose_nothing(
 def test_halving_drops_the_slower_half_and_doubles_the_prompts() -> None:
     search = Search(CELLS, PROMPTS, kind="halving")
     rounds = run(search, by_size)
-    #            8 cells on 3 prompts, 4 on 3 more, 2 on 6 more, 1 on the last 12
-    assert [len(step.labels) - 1 for step in rounds] == [8, 4, 2, 1]
-    ends = [0, 3, 6, 12, 24]
+    #            8 cells on 6 prompts, 4 on 6 more, 2 on the last 12
+    assert [len(step.labels) - 1 for step in rounds] == [8, 4, 2]
+    ends = [0, 6, 12, 24]
     assert [[p for b in step.blocks for p in b] for step in rounds] == [PROMPTS[a:b] for a, b in pairwise(ends)]
     # Costs: .6 .5 .4 .3 .2 .3 .4 .5; of equal ones the earlier stays.
     assert set(rounds[1].labels) == {"ar", CELLS[3], CELLS[4], CELLS[5], CELLS[2]}
     assert set(rounds[2].labels) == {"ar", CELLS[4], CELLS[3]}
-    assert rounds[3].labels == ("ar", CELLS[4])
-    assert search.stopped == dict.fromkeys([c for c in CELLS if c != CELLS[4]], "halved")
-    assert search.finalists() == [CELLS[4]]
+    assert search.stopped == dict.fromkeys([c for c in CELLS if c not in CELLS[3:5]], "halved")
+    assert search.finalists() == CELLS[3:5]
 
 
 @pytest.mark.parametrize(
-    ("cells", "left"), [(1, [1]), (2, [2, 1]), (3, [3, 2, 1]), (5, [5, 3, 2, 1]), (6, [6, 3, 2, 1]), (7, [7, 4, 2, 1])]
+    ("cells", "left"), [(1, [1]), (2, [2, 1]), (3, [3, 2, 1]), (5, [5, 3, 2]), (6, [6, 3, 2]), (7, [7, 4, 2])]
 )
 def test_of_an_odd_number_of_cells_the_middle_one_stays(cells: int, left: list[int]) -> None:
     rounds = run(Search(CELLS[:cells], PROMPTS, kind="halving"), by_size)
     assert [len(step.labels) - 1 for step in rounds] == left
 
 
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+@pytest.mark.parametrize("prompts", [1, 6, 11, 12, 23, 24, 100, 193, 384])
+def test_no_cell_is_dropped_on_less_than_an_interval_takes(concurrency: int, prompts: int) -> None:
+    names = [f"p{at:03d}" for at in range(prompts)]
+    search = Search(CELLS, names, kind="halving", concurrency=concurrency)
+    rounds = run(search, by_size)
+    assert [prompt for step in rounds for block in step.blocks for prompt in block] == names
+    if len(rounds) > 1:
+        assert len(rounds[0].blocks) >= minimum_clusters()
+        fewest = minimum_clusters() if concurrency == 1 else minimum_clusters() * FILLINGS * concurrency
+        assert sum(map(len, rounds[0].blocks)) >= fewest
+    assert (len(rounds) > 1) == (len(blocks_of(names, concurrency)) >= 2 * minimum_clusters())
+
+
 def test_halving_ranks_on_the_prompts_so_far_and_on_no_others() -> None:
     def cost(label: str, prompt: str) -> float:  # the last cell is the best on the first rung and bad from there on
-        return 0.1 if label == CELLS[7] and prompt in PROMPTS[:3] else 10.0 if label == CELLS[7] else by_size(label, "")
+        return 0.1 if label == CELLS[7] and prompt in PROMPTS[:6] else 10.0 if label == CELLS[7] else by_size(label, "")
 
     full = Measured(shared=False)  # as an earlier command left it that decoded everything
     run(Search(CELLS, PROMPTS), cost, full)

@@ -65,11 +65,12 @@ RECORDS = [
 
 def test_the_figures_are_those_of_the_records() -> None:
     verdicts = {f"{A}|p0|0": True, f"{A}|p1|0": False, "ar|p0|0": True}
-    table = cells(head(["p0", "p1"]), {1: read(RECORDS, verdicts=verdicts, best=B, within_noise=[A, B])})
+    table = cells(head(["p0", "p1"]), {1: read(RECORDS, verdicts=verdicts, best=B)})
     assert list(table.columns) == [
         "cell", "label", "method", "n", "concurrency", "set", "prompts", "requests", "tokens", "target_forwards",
         "tokens_per_forward", "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high", "speedup", "speedup_low",
-        "speedup_high", "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise",
+        "speedup_high", "blocks", "verdict", "chosen_low", "chosen_high",
+        "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise",
         "stopped", "disturbed",
     ]  # fmt: skip
     assert list(zip(table["label"], table["set"], strict=True)) == [
@@ -84,7 +85,8 @@ def test_the_figures_are_those_of_the_records() -> None:
     assert a["rows_per_step"] == pytest.approx(30 / 15)
     assert a["step_ms"] == pytest.approx(1000.0)
     assert a["accuracy"] == 0.5
-    assert (a["best"], a["within_noise"], a["stopped"]) == (False, True, "")
+    assert (a["best"], a["within_noise"], a["stopped"]) == (False, False, ""), "two prompts tell no cells apart"
+    assert (a["verdict"], a["blocks"]) == ("too few prompts", 2)
     assert all(math.isnan(a[name]) for name in ("speedup_low", "decode_tok_s_high", "predicted_decode_tok_s")), (
         "too few for one"
     )
@@ -105,7 +107,7 @@ def test_the_figures_are_those_of_the_records() -> None:
 def test_an_interval_holds_its_value_and_shared_engines_share_their_time() -> None:
     prompts = [f"p{at}" for at in range(8)]
     records = [
-        record(label, prompt, decode_s=100.0, decode_share_s=(1 + 0.1 * at) * (2 if label == "ar" else 1))
+        record(label, prompt, decode_s=100.0, decode_share_s=(1 + 0.1 * at) * (2 if label == "ar" else 1), segment=at)
         for label in ("ar", A)
         for at, prompt in enumerate(prompts)
     ]

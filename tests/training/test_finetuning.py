@@ -309,6 +309,8 @@ def test_the_card_says_what_was_learnt_and_what_it_brought(whole: Path) -> None:
     assert 2 * seen < card["answer_tokens"] < 3 * seen
     assert set(card["base_fingerprints"]) == {"float32", "bfloat16", "float16"}
     assert card["before"]["prompts"] == card["after"]["prompts"] == 2
+    for figures in (card["before"], card["after"]):
+        assert figures.keys() >= {"looping", "loop_share", "distinct_4", "agreement", "log_likelihood_per_token"}
     assert card["options"]["lora_rank"] == 4
     said = (whole / "adapter" / "README.md").read_text()
     assert f"| tokens per forward | {card['before']['tpf']:.3f} | {card['after']['tpf']:.3f} |" in said

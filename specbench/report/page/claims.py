@@ -8,13 +8,22 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from specbench.report.claims_worth import Range, Setting, Worth, at_the_bound, differences, nearest, same_tpf, worth
+from specbench.report.claims_worth import (
+    Range,
+    Setting,
+    Worth,
+    at_the_bound,
+    differences,
+    nearest,
+    same_tpf,
+    setting,
+    worth,
+)
 from specbench.report.page import cells
 from specbench.report.page.document import Cell, Column, Figure, Row, Section, Source, Table, Words
 from specbench.report.page.headline import settings, withheld
 from specbench.report.pictures import cards, style
 from specbench.results import BASELINE
-from specbench.results.run_file import device_name, known
 
 if TYPE_CHECKING:
     from specbench.report.claims import Catalog, Claim
@@ -84,12 +93,9 @@ def _by_method(found: Gathered) -> dict[str, list[_Mine]]:
 
 
 def _mine(run: Run, row: MethodSummary, others: int) -> _Mine:
-    device = device_name(run.run)
-    memory = known(run.run, "environment", "device", "memory_bytes")
-    setting = Setting(run.config, device, int(memory) if memory and memory.isdecimal() else None)
     tally = run.tallies[row.method]
     tpf = tally.tokens_per_forward() if tally.requests and not row.simulated else None
-    return _Mine(run, row, others, settings(run.config.methods)[row.method], setting, tpf)
+    return _Mine(run, row, others, settings(run.config.methods)[row.method], setting(run), tpf)
 
 
 def _ordered(catalog: Catalog, method: str, mine: Sequence[_Mine]) -> list[_Pair]:
@@ -154,7 +160,7 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
         [
             Cell(
                 claim.model or "model not told",
-                under=" · ".join(w for w in (claim.task, claim.gpu, claim.setting) if w),
+                under=" · ".join(w for w in (claim.task, claim.gpu, claim.setting, *_also(claim)) if w),
             ),
             _printed(claim.tpf),
             _printed(claim.speedup),
@@ -171,12 +177,17 @@ def _row(catalog: Catalog, claim: Claim, mine: _Mine) -> Row:
         mine.run.id,
         claim.id,
         _part(claim),
+        url=claim.url,
     )
+
+
+def _also(claim: Claim) -> list[str]:
+    return [f"{name} {figure}" for name, figure in claim.also.items()]
 
 
 def _part(claim: Claim) -> str:
     """What a publication says of several rows."""
-    said = (f"{claim.paper}: {claim.source}", claim.tpf_is and f"TPF there: {claim.tpf_is}", claim.caveat)
+    said = (f"{claim.paper}: {claim.source}", claim.url, claim.tpf_is and f"TPF there: {claim.tpf_is}", claim.caveat)
     return " · ".join(words for words in said if words)
 
 

@@ -49,7 +49,8 @@ class Column:
 class Row:
     """A row. The first ones of each ``part`` have it as a heading above them.
 
-    ``key`` is its name in CSV; without one that is its method, or else the text of its first cell.
+    ``key`` is its name in CSV; without one that is its method, or else the text of its first cell. ``url`` is where it
+    comes from, for those who read the CSV: on a page its part has the words.
     """
 
     cells: Sequence[Cell]
@@ -58,6 +59,7 @@ class Row:
     part: str = ""
     strong: bool = False
     key: str = ""
+    url: str = ""
 
 
 @dataclass(frozen=True)

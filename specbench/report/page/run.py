@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from specbench.report.page import cells
+from specbench.report.page.degeneration import loop_notes, text_tables
 from specbench.report.page.document import (
     Block,
     Cell,
@@ -23,6 +24,7 @@ from specbench.report.page.document import (
     Words,
 )
 from specbench.report.page.headline import conditions, withheld
+from specbench.report.page.positions import position_figures
 from specbench.report.pictures import cards, style
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
 from specbench.report.terminal.run import name as named
@@ -52,7 +54,7 @@ def run_section(run: Run) -> Section:
     blocks += [*_figures(run), *_tables(run)]
     blocks += traces(run)
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
-    if said := notes(config, run.summary, alone=False):
+    if said := [*loop_notes(run), *notes(config, run.summary, alone=False)]:
         blocks.append(Words(said, "notes"))
     return Section(f"run-{run.id}", f"Run {run.id}", blocks, under=conditions(run))
 
@@ -61,6 +63,7 @@ def _figures(run: Run) -> Iterator[Figure]:
     shown = [row for row in run.rows if not withheld(run, row)]
     if found := [factors for row in shown if (factors := _factors(row))]:
         yield _decomposition(run, found)
+    yield from position_figures(run)
     if traced := [row for row in shown if row.phases]:
         yield _phases(run, traced)
     kept = {row.method: run.tallies[row.method].accepted_lengths for row in shown if not row.baseline}
@@ -155,6 +158,9 @@ def _card(run: Run, kind: str, drawn: Drawn, says: str, behind: Table) -> Figure
 
 
 def _tables(run: Run) -> Iterator[Table]:
+    if any(row.ttft_speedup for row in run.rows):
+        yield _end_to_end(run)
+    yield from text_tables(run)
     if any(row.lossless and row.lossless.rates and row.lossless.verdict != "exact" for row in run.rows):
         yield _grades(run)
     if any(row.metrics for row in run.rows):
@@ -169,6 +175,33 @@ def _tables(run: Run) -> Iterator[Table]:
         yield _projected(run, content)
     if any(row.gpu for row in run.rows):
         yield _gpu(run)
+
+
+def _end_to_end(run: Run) -> Table:
+    columns = [
+        Column("method", "method", words=True), Column("ttft_ms", "TTFT ms"), Column("ttft_speedup", "× TTFT"),
+        Column("latency_s", "latency s"), Column("e2e_speedup", "× latency"), Column("weights_mb", "weights MB"),
+        Column("kv_cache_mb", "KV cache MB"), Column("drafts_mb", "drafts MB"), Column("peak_mb", "peak MB"),
+    ]  # fmt: skip
+    body = []
+    for row in run.rows:
+        if withheld(run, row):
+            continue
+        held = [row.memory.weight_bytes, row.memory.cache_bytes, row.memory.draft_bytes] if row.memory else [None] * 3
+        figures = [
+            cells.figure(row.ttft_median_s and 1e3 * row.ttft_median_s, 1),
+            Cell("1", 1.0) if row.baseline else cells.ratio(row.ttft_speedup),
+            cells.figure(row.latency_median_s, 2),
+            Cell("1", 1.0) if row.baseline else cells.ratio(row.e2e_speedup),
+            *(cells.figure(None if size is None else size / 1e6, 0) for size in (*held, row.peak_memory_bytes)),
+        ]
+        body.append(Row([Cell(named(row)), *figures], run.id, row.method, strong=row.baseline))
+    formula = (
+        "TTFT: prompt to first token; latency: prompt to last token; medians over requests. ×: AR's seconds over the "
+        "method's, pooled over requests, per first token and per token. KV cache: of all sequences together, as it is "
+        "allocated. drafts: weights and KV cache of what the method drafts with. peak: torch's allocator on a GPU."
+    )
+    return Table("end to end", "End to end", columns, body, Source([run.id], formula))
 
 
 def _grades(run: Run) -> Table:

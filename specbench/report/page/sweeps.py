@@ -27,7 +27,8 @@ _PICTURES = 12
 
 _SWEPT = (
     "tok/s and TPF as for runs; speedup over AR at the same concurrency on the same prompts, 95% paired bootstrap over "
-    "prompts. best: the highest speedup; within noise: the paired interval of its ratio to the best holds 1."
+    "prompts, or over blocks of prompts that were stepped together. best: the highest speedup; within noise: multiple "
+    "comparisons with the best do not rule it out."
 )
 
 

@@ -148,6 +148,8 @@ def to_csv(document: Document) -> str:
                         # Of a figure the words would only say it again, with fewer digits.
                         text = f"{cell.text} {cell.under}".strip() if cell.value is None else ""
                         writer.writerow([table.name, row.run, name, column.key, *figures, text])
+                if row.url:
+                    writer.writerow([table.name, row.run, name, "url", "", "", "", row.url])
     return printable(file.getvalue())
 
 

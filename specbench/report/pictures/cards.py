@@ -20,7 +20,7 @@ from specbench.report.pictures import style
 from specbench.results import BASELINE
 
 if TYPE_CHECKING:
-    from specbench.results.summary_schema import Accuracy, Speedup
+    from specbench.results.summary_schema import Accuracy, AtPosition, Speedup
 
 _EDGE = 8.0  # left and right of everything
 _INNER = style.CARD_WIDTH - 2 * _EDGE
@@ -133,6 +133,37 @@ def shares(counts: Counter[int]) -> dict[int, float]:
 def kept_word(kept: int) -> str:
     """How a bar is labelled."""
     return f"{kept}" if kept <= _MOST else f"{kept}+"
+
+
+@style.styled(style.CARD)
+def positions(curves: Mapping[str, Sequence[AtPosition]]) -> Figure:
+    """Speedup over the place in the answer, a line for each method, with the intervals of its windows.
+
+    Args:
+        curves: method -> its windows, none of them empty and each with a speedup.
+    """
+    above = 10 + 18 * math.ceil(len(curves) / 3)
+    figure, panel = _panel(190 + above, left=40, top=above, bottom=36)
+    ends = sorted({at.end for found in curves.values() for at in found})
+    panel.set_xscale("log", base=2)
+    style.plain_ticks(panel, ends)
+    panel.set_xlabel("tokens of the answer, up to")
+    panel.axhline(1.0, color=style.FAINT, linewidth=1.2, zorder=1)
+    lines, top = [], 1.0
+    for number, (label, found) in enumerate(curves.items()):
+        colour, marker = style.PALETTE[number % len(style.PALETTE)], style.MARKERS[number % len(style.MARKERS)]
+        known = [(at.end, at.speedup) for at in found if at.speedup]
+        x, y = [end for end, _ in known], [speedup.value for _, speedup in known]
+        (line,) = panel.plot(x, y, marker=marker, color=colour, label=style.cut(label, 90), zorder=3)
+        for end, speedup in known:
+            if speedup.low is not None and speedup.high is not None:
+                panel.vlines(end, speedup.low, speedup.high, color=colour, linewidth=1, alpha=0.6, zorder=2)
+        lines.append(line)
+        top = max(top, *y)
+    panel.set_ylim(0, 1.35 * top)
+    style.plain_ticks(panel, _from_zero(1.35 * top, 4), which="y")
+    _key(figure, lines)
+    return figure
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ Flags = npt.NDArray[np.bool_]
 FIGURES = (
     "cell", "label", "method", "concurrency", "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward",
     "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high", "speedup", "speedup_low", "speedup_high",
+    "blocks", "verdict", "chosen_low", "chosen_high",
     "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
     "disturbed",
 )  # fmt: skip
@@ -72,13 +73,6 @@ def flags(cells: pd.DataFrame, column: str) -> Flags:
 def shown(value: Any) -> str:
     """An option's value as people write it: 64 for 64.0, which is what a column with gaps makes of it."""
     return f"{value:g}" if isinstance(value, float | np.floating) else str(value)
-
-
-def disturbed(cells: pd.DataFrame) -> Flags:
-    """[n] whether a cell is of a disturbed run; of tables from before there was a word on it, none is."""
-    if "disturbed" not in cells.columns:
-        return np.zeros(len(cells), dtype=np.bool_)
-    return np.asarray(cells["disturbed"].notna() & cells["disturbed"].ne(""), dtype=np.bool_)
 
 
 def bars(cells: pd.DataFrame, column: str) -> Floats:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from specbench.report.pictures import style
-from specbench.report.pictures.cells import FIGURES, HALVED, check, disturbed, floats
+from specbench.report.pictures.cells import FIGURES, HALVED, check, floats
 from specbench.report.pictures.labels import place
 from specbench.results import BASELINE
 
@@ -28,8 +28,7 @@ class Crossing:
         between: the two neighbouring concurrencies that were measured.
         concurrency: where the line between them meets 1, linear in speedup over log2 of concurrency.
         stops: whether it stops to pay there; otherwise it starts to.
-        sure: whether the intervals at both concurrencies exclude 1 and neither was disturbed; otherwise noise may have
-            put it there.
+        sure: whether the cells' verdicts at both concurrencies say so; otherwise noise may have put it there.
     """
 
     method: str
@@ -59,8 +58,7 @@ def crossings(cells: pd.DataFrame) -> list[Crossing]:
     found = []
     for line in _lines(cells):
         at, speedup = floats(line, "concurrency"), floats(line, "speedup")
-        low, high = floats(line, "speedup_low"), floats(line, "speedup_high")
-        excludes = ((low > 1) | (high < 1)) & ~disturbed(line)  # nan excludes nothing
+        shown = line["verdict"].isin(("faster", "slower")).tolist()
         for i in range(len(line) - 1):
             here, there = float(speedup[i]), float(speedup[i + 1])
             if (here > 1) != (there > 1):
@@ -73,7 +71,7 @@ def crossings(cells: pd.DataFrame) -> list[Crossing]:
                         between=(int(at[i]), int(at[i + 1])),
                         concurrency=float(where),
                         stops=here > 1,
-                        sure=bool(excludes[i] and excludes[i + 1]),
+                        sure=shown[i] and shown[i + 1],
                     )
                 )
     return found
@@ -84,8 +82,9 @@ def foreseen(cells: pd.DataFrame) -> pd.DataFrame:
     check(cells)
     ar = cells[cells["method"] == BASELINE].set_index("concurrency")["predicted_decode_tok_s"]
     speedup = floats(cells, "predicted_decode_tok_s") / np.asarray(cells["concurrency"].map(ar), dtype=np.float64)
-    # A prediction has no interval of its own: it lies where it lies, whatever happened to the machine meanwhile.
-    told = cells.assign(speedup=speedup, speedup_low=speedup, speedup_high=speedup, disturbed="")
+    # A prediction has no interval of its own: it lies where it lies.
+    verdict = np.where(speedup > 1, "faster", np.where(speedup < 1, "slower", "no difference shown"))
+    told = cells.assign(speedup=speedup, speedup_low=speedup, speedup_high=speedup, verdict=verdict)
     return told[np.isfinite(speedup)]
 
 
@@ -209,7 +208,7 @@ def _on_one_side(line: pd.DataFrame) -> str:
     at, above = floats(line, "concurrency"), floats(line, "speedup") > 1
     if above.any() and not above.all():
         return ""
-    clear = (floats(line, "speedup_low") > 1 if above.all() else floats(line, "speedup_high") < 1) & ~disturbed(line)
+    clear = line["verdict"] == ("faster" if above.all() else "slower")
     pays = "pays" if above.all() else "does not pay"
     where = f"where measured, from {at[0]:g} to {at[-1]:g}" if len(at) > 1 else f"at {at[0]:g}"
     return f"{line['label'].iloc[0]} {pays} {where}{'' if clear.all() else ', in part within noise'}."

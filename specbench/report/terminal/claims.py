@@ -43,6 +43,7 @@ def heading(rows: list[Claim]) -> str:
     named = {"gpu": "GPU", "model": "model", "task": "task", "metric": "score is", "caveat": "caveat:"}
     lines = [
         f"{first.paper}: {first.source}",
+        *dict.fromkeys(row.url for row in rows),  # in lines of their own: they are not cut
         BETWEEN.join(f"{name} {alike[field]}" for field, name in named.items() if field in alike),
         f"TPF there: {first.tpf_is}" if first.tpf_is and any(row.tpf is not None for row in rows) else "",
     ]
@@ -84,8 +85,13 @@ def _printed(figure: Decimal | None) -> str:
 
 
 def _bound(known: Catalog, row: Claim) -> str:
-    bounds = dict.fromkeys(f"{bandwidth.tok_s:.0f}" for bandwidth in known.bandwidth(row))
-    return "–".join(bounds) or "–"
+    bounds = list(dict.fromkeys(f"{bandwidth.tok_s:.0f}" for bandwidth in known.bandwidth(row)))
+    return "–".join(dict.fromkeys((bounds[0], bounds[-1]))) if bounds else "–"
+
+
+def words(row: Claim, rows: list[Claim]) -> str:
+    """What tells a row from others of its table, and what to bear in mind of it."""
+    return _words(row, _common(rows))
 
 
 def _words(row: Claim, alike: dict[str, str]) -> str:
@@ -93,6 +99,7 @@ def _words(row: Claim, alike: dict[str, str]) -> str:
     apart = [row.setting, *(getattr(row, field) for field in ("gpu", "model", "task") if field not in alike)]
     said = [", ".join(part for part in apart if part)]
     said.append(f"score is {row.metric}" if row.metric and "metric" not in alike else "")
+    said += [f"{name} {figure}" for name, figure in row.also.items()]
     said += [caveat for caveat in _caveats(row) if caveat not in alike.get("caveat", "").split(BETWEEN)]
     said.append(f"note: {row.note}" if row.note else "")
     return BETWEEN.join(part for part in said if part)
@@ -100,8 +107,13 @@ def _words(row: Claim, alike: dict[str, str]) -> str:
 
 def as_data(known: Catalog, claim: Claim) -> dict[str, Any]:
     """A row with its id, as JSON has it."""
-    printed = {
-        name: float(value) if isinstance(value, Decimal) else value for name, value in claim.model_dump().items()
-    }
-    bounds = [bandwidth.tok_s for bandwidth in known.bandwidth(claim)]
+    printed = {name: _plain(value) for name, value in claim.model_dump().items()}
+    bounds = list(dict.fromkeys(bandwidth.tok_s for bandwidth in known.bandwidth(claim)))
     return {**printed, "parameters": known.parameters.get(claim.model), "bandwidth_bound_tok_s": bounds}
+
+
+def _plain(value: Any) -> Any:
+    """The value with floats for decimals, which JSON does not know."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return float(value) if isinstance(value, Decimal) else value

@@ -11,14 +11,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specbench.report.terminal import degeneration
+from specbench.report.terminal.end_to_end import end_to_end
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
-from specbench.results.disturbance import UNSURE, disturbance_line, sure
+from specbench.results.blocks import FILLINGS, prompts_for
+from specbench.results.disturbance import UNSURE, disturbance_line
 from specbench.results.engine_line import layers_line
 from specbench.results.grades import ORDER
 from specbench.results.run_file import device_name
 from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
-from specbench.results.stats.power import FILLINGS
+from specbench.results.stats import minimum_clusters
 from specbench.results.summary_schema import (
     Accuracy,
     AccuracyDifference,
@@ -28,11 +31,12 @@ from specbench.results.summary_schema import (
     Rate,
     RunSummary,
     Speedup,
+    ToTell,
 )
 
 LEGEND = (
     "TPF: tokens per target forward after prefill. tok/s: decode tokens over decode seconds. speedup: AR's seconds per "
-    "token over the method's, with its 95% paired-bootstrap interval over prompts."
+    "token over the method's, with its 95% paired-bootstrap interval over prompts. e2e: the same with the prefill."
 )
 
 
@@ -72,6 +76,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     for column in ("tokens", "TPF", "tok/s"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("speedup", no_wrap=True)
+    table.add_column("e2e", justify="right", no_wrap=True)
     table.add_column("cut", justify="right", no_wrap=True)
     if metric:
         table.add_column(metric, justify="right", min_width=6, overflow="fold")
@@ -79,16 +84,19 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     for row in summary.rows:
         right = [accuracy(row.accuracy)] if metric else []
         table.add_row(
-            row.method,
+            shown_as(row, summary),
             str(row.tokens),
             number(row.tokens_per_forward, 2),
             number(row.decode_tok_s, 1),
             speedup(row.speedup) if row.method != BASELINE else "1",
+            "1" if row.baseline else number(row.e2e_speedup.value if row.e2e_speedup else None, 2),
             f"{row.truncated / row.requests:.0%}" if row.requests else "–",
             *right,
             acceptance(row) if simulated else lossless(row.lossless),
         )
-    further: list[RenderableType] = [judgments(scores) for scores in judged]
+    further: list[RenderableType] = [end_to_end(summary.rows)] if any(row.ttft_speedup for row in summary.rows) else []
+    further += degeneration.texts(run, summary)
+    further += [judgments(scores) for scores in judged]
     if any(score and score.passed for row in summary.rows for score in row.metrics.values()):  # no table of zeros
         further.append(metrics(summary, chosen.metric))
     if any(row.groups for row in summary.rows):
@@ -109,6 +117,12 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     return Group(*parts, *(Text(note, style="dim") for note in said))
 
 
+def shown_as(row: MethodSummary, summary: RunSummary) -> str:
+    """A row's name, with the size of its trees where nobody has set it."""
+    auto = row.method in summary.engine.get("calibrated", []) and row.rows_per_step is not None
+    return f"{row.method} (tree of {row.rows_per_step:.0f} rows)" if auto else row.method
+
+
 def finding(summary: RunSummary) -> str:
     """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
 
@@ -125,7 +139,7 @@ def finding(summary: RunSummary) -> str:
         assert row.speedup is not None
         by_verdict[row.speedup.verdict].append(row)
     parts = [
-        f"{_WORDS[verdict]}: {', '.join(f'{row.method} {speedup(row.speedup)}' for row in by_verdict[verdict])}"
+        f"{_WORDS[verdict]}: {', '.join(_found(row) for row in by_verdict[verdict])}"
         for verdict in _WORDS
         if by_verdict[verdict]
     ]
@@ -133,6 +147,10 @@ def finding(summary: RunSummary) -> str:
     other = [row.method for row in graded if row.lossless and row.lossless.verdict != "exact"]
     texts = f"; not every text of {', '.join(other)} is {BASELINE}'s" if other else f"; all texts are {BASELINE}'s"
     return f"Found: {'; '.join(parts)}{texts if graded else ''}."
+
+
+def _found(row: MethodSummary) -> str:
+    return f"{row.method} {speedup(row.speedup)}{degeneration.aside(row)}"
 
 
 _WORDS = {
@@ -306,6 +324,11 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         if row.again:
             found.append(_again(row, row.again))
             continue
+        if row.method in summary.engine.get("calibrated", []):
+            found.append(
+                f"{name(row)}: auto settings, by step times stored before it began: trees of "
+                f"{number(row.rows_per_step, 1)} rows in the mean."
+            )
         parts = f"{number(row.tokens_per_forward, 2)} TPF × {number(row.step_ratio, 2)} step-time ratio"
         if alone:
             found.append(
@@ -327,6 +350,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         if row.accuracy_difference and not (row.lossless and row.lossless.verdict == "exact"):
             found.append(f"{row.method}: {gained(row.accuracy_difference)}.")
     found += _over_base(run, summary)
+    found += [said for row in summary.rows for said in degeneration.made_by_loops(row)] if alone else []
     real = [row for row in summary.rows if not row.simulated]
     truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
     if total and truncated / total > 0.02:
@@ -335,6 +359,8 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
     if seldom := seldom_filled(max(row.prompts for row in summary.rows), run["concurrency"]):
         found.append(seldom)
+    if few := few_blocks(next((row.speedup.blocks for row in real if row.speedup), None), run["concurrency"]):
+        found.append(few)
     found += _throttled(summary)
     found += _of_losslessness(run, real)
     if summary.interval is None and any(row.speedup and row.speedup.low is not None for row in real):
@@ -356,6 +382,18 @@ def seldom_filled(prompts: int, concurrency: int) -> str:
     return (
         f"{said}: slots stand empty at the end, the more so the less even a method's speed is; "
         f"use --limit {FILLINGS * concurrency} or more."
+    )
+
+
+def few_blocks(blocks: int | None, concurrency: int) -> str:
+    """A sentence where so few blocks of sequences stepped together allow no interval; empty where they do."""
+    least = minimum_clusters()
+    if concurrency == 1 or blocks is None or blocks >= least:
+        return ""
+    were = f"{blocks} blocks were" if blocks != 1 else "1 block was"
+    return (
+        f"No interval: {were} timed, {concurrency} sequences together, and an interval takes {least} blocks; "
+        f"use --limit {prompts_for(least, concurrency)}."
     )
 
 
@@ -386,20 +424,36 @@ def _spread(ratio: Speedup) -> str:
     each = ratio.per_prompt
     if each is None:
         return ""
-    won = "" if each.faster is None else f", faster on {each.faster} of {each.prompts} prompts"
+    what = "prompts" if ratio.blocks is None else "blocks"
+    won = "" if each.faster is None else f", faster on {each.faster} of {each.prompts} {what}"
+    won += "" if each.p_value is None else f" (sign test p = {each.p_value:.2g})"
     return f"; per prompt {each.median:.2f} in the median, geometric mean {each.geometric_mean:.2f}{won}"
 
 
 def tells(ratio: Speedup) -> str:
-    """Where nothing was shown: which difference would have been, and how many prompts a small one takes."""
-    if sure(ratio.verdict) not in ("no difference shown", "too few prompts"):
+    """Where nothing was shown: which difference would have been, and how many prompts would show the one seen."""
+    if "faster" in ratio.verdict or "slower" in ratio.verdict:
         return ""
     parts = []
+    own = ratio.interval
+    if own is None and ratio.blocks is None:
+        parts.append(f"an interval takes {minimum_clusters()} prompts")
+    if ratio.among and own and not own[0] <= 1 <= own[1]:
+        parts.append(f"by itself its interval leaves out 1, and among {ratio.among.rows} rows that is no evidence")
     if seen := ratio.detectable:
         parts.append(f"these prompts tell differences of {percent(seen)} or more")
-    if (needed := ratio.to_tell) and needed.prompts:
-        parts.append(f"it takes about {_rounded(needed.prompts)} to tell {percent(needed.difference)}")
+    measured = (ratio.per_prompt and ratio.per_prompt.prompts) or 0
+    if (needed := ratio.to_tell) and needed.prompts and needed.prompts > measured:
+        parts.append(f"about {_rounded(needed.prompts)} would tell {_what(needed)}")
     return f" {'; '.join(parts).capitalize()}." if parts else ""
+
+
+#: What older summaries say how to tell, whatever difference they saw.
+_FORMERLY = 0.03
+
+
+def _what(needed: ToTell) -> str:
+    return percent(needed.difference) if needed.difference == _FORMERLY else "the difference seen"
 
 
 def percent(share: float) -> str:

@@ -12,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.hardware.roofline import free_rows
-from specbench.report.terminal.run import number, seldom_filled
+from specbench.report.pictures.cells import HALVED
+from specbench.report.terminal.run import few_blocks, number, seldom_filled
 from specbench.results import BASELINE
-from specbench.results.disturbance import UNSURE
+from specbench.results.disturbance import UNSURE, sure
 from specbench.results.run_file import device_name
 from specbench.results.schema import TaskSpec
 
@@ -54,8 +55,7 @@ def ranked(cells: pd.DataFrame) -> pd.DataFrame:
 
 def found(row: Mapping[Any, Any]) -> str:
     """What became of a cell, in words."""
-    near = row["within_noise"] and not pd.isna(row["speedup_low"])  # else nothing was told apart
-    said = [row["stopped"], "best" if row["best"] else "within noise" if near else ""]
+    said = [row["stopped"], "best" if row["best"] else "within noise" if row["within_noise"] else ""]
     return f"{UNSURE if row['best'] and _why(row) else ''}{' '.join(word for word in said if word)}"
 
 
@@ -98,24 +98,68 @@ def sentences(cells: pd.DataFrame) -> list[str]:
         found.append(f"Disturbed: {why}; what is best here is unsure.")
     if len(best):
         row = best.iloc[0]
-        noise = measured[measured["within_noise"].astype(bool) & ~measured["best"].astype(bool)]
-        if len(measured) > 1 and pd.isna(row["speedup_low"]):
-            near = "; too few prompts to tell cells apart"
-        else:
-            near = f"; {len(noise)} within noise of it: {_some(list(noise['label']))}" if len(noise) else ""
-        asked = f"speedup {interval(row, 'speedup')} on {int(row['prompts'])} prompts"
-        found.append(f"Best of {len(measured)} cells: {row['label']}, {asked}{near}.")
+        concurrency = int(row["concurrency"])
+        compared, dropped = compared_cells(measured)
+        of = f"{len(compared)} cells" if len(compared) != 1 else "1 cell"
+        found.append(f"Best of {of}: {row['label']}, {_chosen(row, len(compared))}{_near(compared)}.")
+        if len(dropped):
+            least, most = int(dropped["prompts"].min()), int(dropped["prompts"].max())
+            after = f"{least}" if least == most else f"{least} to {most}"
+            found.append(f"{_dropped(len(dropped), f'after {after} prompts')}.")
         again = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]
         if len(again):
             other = again.iloc[0]
             found.append(
-                f"On {int(other['prompts'])} prompts it was not chosen by: speedup {interval(other, 'speedup')}."
+                f"On {int(other['prompts'])} prompts it was not chosen by: speedup {interval(other, 'speedup')}, "
+                f"{other['verdict']}."
             )
-        if seldom := seldom_filled(int(measured["prompts"].max()), int(row["concurrency"])):
+        if seldom := seldom_filled(int(measured["prompts"].max()), concurrency):
             found.append(seldom)
+        if few := few_blocks(None if pd.isna(row["blocks"]) else int(row["blocks"]), concurrency):
+            found.append(few)
     if len(large):
         found.append(f"Not run, trees too large: {_some(list(large['label']))}.")
     return found
+
+
+def compared_cells(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The cells that are on all the prompts and were compared, and those that halving dropped before."""
+    halved = measured["stopped"] == HALVED
+    return measured[~halved], measured[halved]
+
+
+def _chosen(row: Mapping[Any, Any] | pd.Series[Any], rows: int) -> str:
+    """The best cell's speedup, with the interval that allows for its having been chosen."""
+    if pd.isna(row["chosen_low"]):
+        return f"speedup {interval(row, 'speedup')} on {int(row['prompts'])} prompts"
+    ends = f"{row['speedup']:.2f} [{row['chosen_low']:.2f}, {row['chosen_high']:.2f}]"
+    allows = f" (the interval allows for the choice among {rows})" if rows > 1 else ""
+    return f"{row['verdict']}, speedup {ends}{allows} on {int(row['prompts'])} prompts"
+
+
+def _dropped(count: int, when: str) -> str:
+    """What halving has dropped, of which nothing is said."""
+    if count == 1:
+        return f"1 slower one was dropped {when} and is not compared"
+    return f"{count} slower ones were dropped {when} and are not compared"
+
+
+def _near(compared: pd.DataFrame) -> str:
+    """Which cells the prompts do not tell apart from the best."""
+    if len(compared) < 2:
+        return ""
+    if not compared["within_noise"].any():
+        return "; too few prompts to tell cells apart"
+    near = compared[compared["within_noise"].astype(bool) & ~compared["best"].astype(bool)]
+    others = len(compared) - 1
+    if others == 1:
+        label = _some(list(near["label"]))
+        return (
+            f"; the other one is within noise of it: {label}" if label else "; the other one is not within noise of it"
+        )
+    if not len(near):
+        return f"; none of the {others} others is within noise of it"
+    return f"; {len(near)} of the {others} others within noise of it: {_some(list(near['label']))}"
 
 
 def interval(row: Mapping[Any, Any] | pd.Series[Any], name: str) -> str:
@@ -164,11 +208,10 @@ def advice(
     row = best.iloc[0]
     held = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]
     judged = held.iloc[0] if len(held) else row
-    shown, why = bool(judged["speedup_low"] > 1.0), _why(judged)
-    faster = shown and not why
+    faster, why = judged["verdict"] == "faster", _why(judged)
     options = str(row["label"]).split(" ")[1:]
     settings = [f"{method}.{word}" for word in options]
-    others = tuning[tuning["within_noise"].astype(bool) & ~tuning["best"].astype(bool)]
+    compared, dropped = compared_cells(tuning)
     said = [
         f"{where}:",
         f"{' '.join([method, *options])}: speedup {interval(judged, 'speedup')} over ar on {int(judged['prompts'])} "
@@ -176,11 +219,13 @@ def advice(
         f"Why: {judged['tokens_per_forward']:.2f} tokens a forward of {judged['rows_per_step']:.0f} rows; here a step "
         f"of up to {free} rows costs at most {_TOLERANCE:.0%} more than one row.",
     ]
-    if len(others):
-        said.append(f"{len(others)} of {len(tuning) - 1} other settings are within noise of it.")
+    if near := _near(compared):
+        said.append(f"Of {len(compared)} settings on all prompts it is the fastest{near}.")
+    if len(dropped):
+        said.append(f"{_dropped(len(dropped), 'before')}.")
     if faster:
         said.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
-    elif shown:
+    elif sure(str(judged["verdict"])) == "faster":
         said.append(
             f"Disturbed: {why}; unsure whether it is faster than ar: repeat on a quiet machine, with another --out."
         )

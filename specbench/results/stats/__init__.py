@@ -5,6 +5,7 @@ be a false label.
 """
 
 from specbench.results.stats.interval import Interval, minimum_clusters
+from specbench.results.stats.multiple import Many, Paired, many
 from specbench.results.stats.power import detectable, prompts_needed
 from specbench.results.stats.proportions import (
     Difference,
@@ -12,6 +13,7 @@ from specbench.results.stats.proportions import (
     mcnemar,
     paired_difference,
     proportion_interval,
+    sign_test,
 )
 from specbench.results.stats.ratio import (
     INTERVAL,
@@ -29,12 +31,15 @@ __all__ = [
     "INTERVAL",
     "Difference",
     "Interval",
+    "Many",
+    "Paired",
     "PerPrompt",
     "Ratio",
     "TwoSample",
     "Verdict",
     "detectable",
     "difference_verdict",
+    "many",
     "mcnemar",
     "minimum_clusters",
     "paired_difference",
@@ -43,6 +48,7 @@ __all__ = [
     "prompts_needed",
     "proportion_interval",
     "relative_ratio",
+    "sign_test",
     "two_sample",
     "verdict",
 ]

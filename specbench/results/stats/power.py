@@ -50,8 +50,3 @@ def prompts_needed(ratio: Ratio, difference: float, power: float = POWER, level:
     needed = ratio.clusters * (errors * ratio.log_se / math.log1p(difference)) ** 2
     # Half the squared quantile more, because the spread has to be estimated from the same prompts (Guenther 1981).
     return max(minimum_clusters(level), math.ceil(needed + quantile**2 / 2))
-
-
-#: Prompts per sequence stepped together that a measurement at a concurrency takes at least: slots run empty at the end
-#: of the prompts, and with one filling that would be most of what is measured.
-FILLINGS = 4

@@ -98,8 +98,16 @@ def difference_verdict(difference: Difference) -> DifferenceVerdict:
 
 def mcnemar(gained: int, lost: int) -> float:
     """McNemar's exact test: the two-sided p-value of so uneven a split, were gains and losses equally likely."""
-    count = gained + lost
-    tail = sum(math.comb(count, at) for at in range(min(gained, lost) + 1))
+    return sign_test(gained, lost)
+
+
+def sign_test(more: int, less: int) -> float:
+    """The sign test: two-sided p-value of so uneven a split of pairs, were both signs as likely; ties are left out.
+
+    Source: Dixon and Mood, The statistical sign test, JASA 41 (1946).
+    """
+    count = more + less
+    tail = sum(math.comb(count, at) for at in range(min(more, less) + 1))
     return min(1.0, 2 * tail / 2**count)
 
 

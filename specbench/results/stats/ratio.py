@@ -18,11 +18,12 @@ from specbench.results.stats.interval import (
     minimum_clusters,
     resamples,
 )
+from specbench.results.stats.proportions import sign_test
 
 Verdict = Literal["faster", "slower", "no difference shown", "too few prompts"]
 
 #: How intervals are made, for the record. Summaries that name none were made by the percentile bootstrap.
-INTERVAL = "symmetric bootstrap-t on the log ratio"
+INTERVAL = "symmetric bootstrap-t on the log ratio, over what was timed apart"
 
 Arm = tuple[Sequence[float], Sequence[float]]  # seconds [n], tokens [n]
 
@@ -58,6 +59,7 @@ class PerPrompt:
     geometric_mean: float
     prompts: int
     faster: int  # those with a ratio above 1
+    p_value: float  # of the sign test, two-sided: so uneven a split of faster and slower prompts, were both as likely
 
 
 def paired_ratio(
@@ -78,6 +80,9 @@ def paired_ratio(
     Assumes that the prompts are a random sample of the prompts one wants to speak about and independent of each other.
     Row i of both arms is the same request (prompt, turn, repeat), so what makes a prompt slow hits both arms and
     cancels. It says nothing about drift of the machine between two runs.
+
+    Where sequences are stepped together, what was timed is a block of them, and blocks are resampled: see
+    :func:`specbench.results.blocks.units`.
 
     The interval is symmetric about the logarithm of the value: ± q standard errors, the standard error by the delta
     method (of a sum of ratios' influence functions), q the quantile of |log ratio* − log ratio| / standard error* over
@@ -145,27 +150,39 @@ def per_prompt(numerator: Arm, denominator: Arm, clusters: Clusters | None = Non
     Args:
         numerator, denominator, clusters: see :func:`paired_ratio`.
     """
-    sums = cluster_sums(_columns((*numerator, *denominator)), clusters)
+    sums = cluster_sums(columns_of((*numerator, *denominator)), clusters)
     a_time, a_tokens, b_time, b_tokens = sums[:, (sums > 0).all(axis=0)]
     if not a_time.size:
         return None
     ratios = (a_time * b_tokens) / (a_tokens * b_time)
     middle, mean = float(np.median(ratios)), float(np.exp(np.log(ratios).mean()))
-    return PerPrompt(middle, mean, ratios.size, int((ratios > 1).sum()))
+    faster, slower = int((ratios > 1).sum()), int((ratios < 1).sum())
+    return PerPrompt(middle, mean, ratios.size, faster, sign_test(faster, slower))
 
 
-def verdict(ratio: Ratio) -> Verdict:
-    """The only words a report may use for a speedup: "faster" needs an interval that excludes 1."""
-    if ratio.interval is None:
+def verdict(interval: Interval | None, among: Interval | None = None) -> Verdict:
+    """The only words that may be used for a speedup: "faster" needs an interval that excludes 1.
+
+    Tables, sweeps, contours and advice all have theirs from here, so that they cannot contradict each other.
+
+    Args:
+        interval: of the speedup by itself.
+        among: of a row among others, one that holds together with theirs; see
+            :func:`specbench.results.stats.many`. A row that only its own interval calls faster may be the luckiest of
+            many equal ones.
+    """
+    if interval is None:
         return "too few prompts"
-    if ratio.interval.low > 1.0:
+    ends = [interval] if among is None else [interval, among]
+    if all(end.low > 1.0 for end in ends):
         return "faster"
-    if ratio.interval.high < 1.0:
+    if all(end.high < 1.0 for end in ends):
         return "slower"
     return "no difference shown"
 
 
-def _columns(columns: Sequence[Sequence[float]]) -> Floats:
+def columns_of(columns: Sequence[Sequence[float]]) -> Floats:
+    """Columns as one array [m, n]; raises ValueError where a value is no time and no count."""
     made = np.array([*columns], dtype=np.float64)
     if not np.isfinite(made).all() or (made < 0).any():
         raise ValueError("times and token counts must be finite and not negative")
@@ -181,7 +198,7 @@ def _pooled_ratio(
     level: float,
 ) -> Ratio:
     """The product of the columns' sums, each to the power of its sign."""
-    sums = cluster_sums(_columns(columns), clusters)
+    sums = cluster_sums(columns_of(columns), clusters)
     count, totals = sums.shape[1], sums.sum(axis=1)
     powers = np.array(signs)
     if not (totals > 0).all():
@@ -189,7 +206,7 @@ def _pooled_ratio(
     value = float(totals[powers > 0].prod() / totals[powers < 0].prod())
     if count < 2:
         return Ratio(value, None, count, draws, seed)
-    se = float(_standard_error(list(sums), totals, powers))
+    se = float(standard_error(list(sums), totals, powers))
     interval = None
     if (sums > 0).all(axis=0).sum() >= minimum_clusters(level):  # prompts without output are none
         draws = affordable(draws, count)
@@ -197,7 +214,7 @@ def _pooled_ratio(
     return Ratio(value, interval, count, draws, seed, se)
 
 
-def _standard_error(columns: Sequence[Floats], totals: Floats, powers: Floats) -> Floats:
+def standard_error(columns: Sequence[Floats], totals: Floats, powers: Floats) -> Floats:
     """Delta-method standard error of the log ratio of m columns [..., k] with sums [m, ...].
 
     Raised and lowered terms are added up apart, so that two equal arms give exactly 0.
@@ -231,9 +248,14 @@ def _studentised(
         shift = np.log(totals[powers > 0].prod(axis=0) / totals[powers < 0].prod(axis=0)) - math.log(value)
         # A few prompts can be drawn so alike that they seem to have no spread at all; 1/k² of the sample's variance
         # keeps the quotient finite and takes half a percent of coverage at k = 6.
-        spread = np.square(_standard_error(columns, totals, powers))
+        spread = np.square(standard_error(columns, totals, powers))
         distances[block] = np.abs(shift) / np.sqrt(spread + (se * se - spread) / count**2)
     half = float(np.quantile(distances, level)) * se
-    if half + abs(math.log(value)) > math.log(np.finfo(np.float64).max):
+    if half + abs(math.log(value)) > largest_log():
         return None  # times that differ by so much allow no interval
     return Interval(value * math.exp(-half), value * math.exp(half), level)
+
+
+def largest_log() -> float:
+    """Logarithm of the largest ratio that there is a number for."""
+    return math.log(np.finfo(np.float64).max)

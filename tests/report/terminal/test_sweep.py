@@ -28,7 +28,8 @@ def cell(label: str, speedup: float = NAN, **more: Any) -> dict[str, Any]:
     return {
         "label": label, "method": label.split()[0], "concurrency": 1, "set": "tuning", "prompts": 164,
         "tokens_per_forward": 12.345, "decode_tok_s": 12345.67, "speedup": speedup, "speedup_low": low,
-        "speedup_high": high, "rows_per_step": 128.4, "best": False, "within_noise": False, "stopped": "", **more,
+        "speedup_high": high, "chosen_low": low - 0.05, "chosen_high": high + 0.05, "verdict": "faster",
+        "blocks": 164.0, "rows_per_step": 128.4, "best": False, "within_noise": False, "stopped": "", **more,
     }  # fmt: skip
 
 
@@ -108,11 +109,11 @@ def test_only_the_fastest_cells_are_in_the_table_of_each_concurrency() -> None:
     assert "jf n=26 " in text
     assert "jf n=6 " not in text
     assert re.search(r"^ar ", text, re.MULTILINE)
-    busy = [{**row, "concurrency": 8, "best": row["label"] == "jf n=16"} for row in FEW]
+    busy = [{**row, "concurrency": 8} for row in FEW]
     text = shown([*FEW, *busy], 140)
-    assert text.index("concurrency 1") < text.index("Best of 3 cells: jf n=32")
-    assert text.index("Best of 3 cells: jf n=32") < text.index("concurrency 8")
-    assert text.index("concurrency 8") < text.index("Best of 3 cells: jf n=16")
+    assert text.index("concurrency 1") < text.index("Best of 2 cells: jf n=32")
+    assert text.index("Best of 2 cells: jf n=32") < text.index("concurrency 8")
+    assert text.index("concurrency 8") < text.rindex("Best of 2 cells: jf n=32")
     lines = shown(FEW, 140).splitlines()
     (line,) = [line for line in lines if line.startswith("jf n=32")]
     assert line.rstrip().endswith("best")
@@ -124,8 +125,10 @@ def test_sentences_of_the_best_cell_and_its_equals() -> None:
     held = [cell("ar", set="held-out", prompts=40), cell("jf n=32", 2.31, set="held-out", prompts=40, best=True)]
     said = sentences(pd.DataFrame([*FEW, *held, *map(large, ["jf n=512", "jf n=640"])]))
     assert said == [
-        f"Best of 3 cells: jf n=32, speedup 2.50 [2.45, 2.55] on 164 prompts; 1 within noise of it: {LONG}.",
-        "On 40 prompts it was not chosen by: speedup 2.31 [2.26, 2.36].",
+        "Best of 2 cells: jf n=32, faster, speedup 2.50 [2.40, 2.60] (the interval allows for the choice among 2) on "
+        f"164 prompts; the other one is within noise of it: {LONG}.",
+        "1 slower one was dropped after 164 prompts and is not compared.",
+        "On 40 prompts it was not chosen by: speedup 2.31 [2.26, 2.36], faster.",
         "Not run, trees too large: jf n=512, jf n=640.",
     ]
     assert "too large" in shown([*FEW, large("jf n=512")], 80)
@@ -133,7 +136,9 @@ def test_sentences_of_the_best_cell_and_its_equals() -> None:
     rows = [PLAIN, cell("jf n=1", 2.5, best=True, within_noise=True)]
     rows += [cell(f"jf n={at}", 2.4, within_noise=True) for at in range(2, 8)]
     (one,) = sentences(pd.DataFrame(rows))
-    assert one.endswith("; 6 within noise of it: jf n=2, jf n=3, jf n=4, jf n=5 and 2 more.")
+    assert one.endswith("; 6 of the 6 others within noise of it: jf n=2, jf n=3, jf n=4, jf n=5 and 2 more.")
+    (one,) = sentences(pd.DataFrame([PLAIN, cell("jf n=1", 2.5, best=True, within_noise=True), cell("jf n=2", 1.1)]))
+    assert one.endswith("; the other one is not within noise of it.")
     assert sentences(pd.DataFrame([PLAIN, cell("jf n=1", 2.5)])) == []
 
 
@@ -147,7 +152,7 @@ def test_intervals(figures: tuple[float, float, float], text: str) -> None:
 
 
 def test_too_few_prompts_are_said_instead_of_a_list_of_all_cells() -> None:
-    few = {"prompts": 2, "speedup_low": NAN, "speedup_high": NAN, "within_noise": True}
+    few = {"prompts": 2, **dict.fromkeys(("speedup_low", "speedup_high", "chosen_low", "chosen_high"), NAN)}
     rows = [PLAIN, cell("jf n=16", 1.5, **few), cell("jf n=32", 2.5, best=True, **few)]
     (said,) = sentences(pd.DataFrame(rows))
     assert said == (
@@ -161,7 +166,7 @@ def test_too_few_prompts_are_said_instead_of_a_list_of_all_cells() -> None:
     [(16, 16, "fill 16 slots once"), (63, 16, "3.9 times"), (9, 16, "9 prompts do not fill 16 slots")],
 )
 def test_prompts_that_hardly_fill_the_slots_are_told(prompts: int, concurrency: int, said: str) -> None:
-    few = cell("pld", 0.3, concurrency=concurrency, prompts=prompts, best=True)
+    few = cell("pld", 0.3, concurrency=concurrency, prompts=prompts, blocks=prompts // 64, best=True)
     assert any(said in line and "--limit 64" in line for line in sentences(pd.DataFrame([few])))
 
 
@@ -169,3 +174,13 @@ def test_prompts_that_hardly_fill_the_slots_are_told(prompts: int, concurrency: 
 def test_prompts_that_fill_the_slots_are_not(prompts: int, concurrency: int) -> None:
     enough = cell("pld", 0.3, concurrency=concurrency, prompts=prompts, best=True)
     assert not any("slots" in line for line in sentences(pd.DataFrame([enough])))
+
+
+def test_so_few_blocks_of_sequences_stepped_together_say_how_many_prompts_it_takes() -> None:
+    few = cell("pld", 1.3, concurrency=16, prompts=64, blocks=1.0, best=True, speedup_low=NAN, speedup_high=NAN)
+    said = sentences(pd.DataFrame([few]))[-1]
+    assert said == (
+        "No interval: 1 block was timed, 16 sequences together, and an interval takes 6 blocks; use --limit 384."
+    )
+    enough = {**few, "prompts": 384, "blocks": 6.0}
+    assert not any("No interval" in line for line in sentences(pd.DataFrame([enough])))

@@ -23,7 +23,7 @@ def experiment(generator: np.random.Generator, prompts: int, faster: float, draw
 def seen(prompts: int, faster: float, experiments: int = 400) -> float:
     """Share of experiments that tell the method from AR."""
     generator = np.random.default_rng(prompts)
-    verdicts = [verdict(experiment(generator, prompts, faster)) for _ in range(experiments)]
+    verdicts = [verdict(experiment(generator, prompts, faster).interval) for _ in range(experiments)]
     return sum(said == "faster" for said in verdicts) / experiments
 
 

@@ -1,0 +1,68 @@
+"""End to end: what a reader waits for, first token and whole answer, and the memory that a method decodes in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from specbench.results.summary_schema import Memory, MethodSummary, Speedup
+
+_SAID = (
+    "TTFT: prompt to first token. latency: prompt to last token. Both medians over requests; × are AR's seconds over "
+    "the method's, pooled over all requests, with their 95% intervals."
+)
+
+
+def end_to_end(rows: Sequence[MethodSummary]) -> RenderableType:
+    """The table of a run's methods."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("end to end", min_width=6, overflow="fold")
+    table.add_column("TTFT ms", justify="right", no_wrap=True)
+    table.add_column("× TTFT", no_wrap=True)
+    table.add_column("latency s", justify="right", no_wrap=True)
+    table.add_column("× latency", no_wrap=True)
+    known = [row.memory for row in rows if row.memory]
+    if known:
+        table.add_column("MB", justify="right", no_wrap=True)
+    for row in rows:
+        of_memory = [_megabytes(row.memory)] if known else []
+        table.add_row(
+            f"{row.method} (simulated)" if row.simulated else row.method,
+            _number(row.ttft_median_s and 1e3 * row.ttft_median_s, 1),
+            "1" if row.baseline else _ratio(row.ttft_speedup),
+            _number(row.latency_median_s, 2),
+            "1" if row.baseline else _ratio(row.e2e_speedup),
+            *of_memory,
+        )
+    said = [_SAID, memory_line(known)] if known else [_SAID]
+    return Group(table, *(Text(line, style="dim") for line in said))
+
+
+def memory_line(known: Sequence[Memory]) -> str:
+    """What the memory of a run's methods is made of."""
+    weights, cache = known[0].weight_bytes, known[0].cache_bytes
+    return (
+        f"MB: what a method decodes in, {weights / 1e6:.0f} of weights, {cache / 1e6:.0f} of KV cache for all "
+        "sequences, and what it drafts with."
+    )
+
+
+def _megabytes(memory: Memory | None) -> str:
+    return "–" if memory is None else f"{memory.total / 1e6:.0f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _ratio(found: Speedup | None) -> str:
+    if found is None:
+        return "–"
+    if found.interval is None:
+        return f"{found.value:.2f} (too few)"
+    low, high = found.interval
+    return f"{found.value:.2f} [{low:.2f}, {high:.2f}]"

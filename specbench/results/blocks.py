@@ -1,0 +1,68 @@
+"""Blocks: which prompts are stepped together, and so are timed together and not one by one. No torch.
+
+Where sequences share the engine, a request's time is its share of steps that others were in: two prompts of one block
+are no independent measurements. The unit of what is said of a run is then the block, as it is the prompt where one
+sequence runs at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from specbench.results.schema import RequestRecord
+
+#: Prompts per sequence stepped together that a block holds at least: slots run empty at its end, and with one filling
+#: that would be most of what is measured.
+FILLINGS = 4
+
+
+def blocks_of(prompts: Sequence[str], concurrency: int) -> list[tuple[str, ...]]:
+    """The blocks that prompts are decoded in, in their order: one prompt each, or :data:`FILLINGS` fillings of slots.
+
+    All are as large as the others, but for one prompt; what is left over makes them larger and no block of its own,
+    whose slots would be empty sooner.
+    """
+    size = 1 if concurrency == 1 else FILLINGS * concurrency
+    count = max(1, len(prompts) // size) if prompts else 0
+    ends = [len(prompts) * block // count for block in range(1 + count)] if count else [0]
+    return [tuple(prompts[start:end]) for start, end in pairwise(ends)]
+
+
+def prompts_for(blocks: int, concurrency: int) -> int:
+    """Prompts that make so many blocks."""
+    return blocks if concurrency == 1 else blocks * FILLINGS * concurrency
+
+
+def stretches(records: Iterable[RequestRecord]) -> Iterator[tuple[str, int]]:
+    """Prompt and stretch of each request of a row, which is what :func:`units` goes by."""
+    return ((record.prompt_id, record.segment) for record in records)
+
+
+def units(arms: Iterable[Iterable[tuple[str, int]]], *, shared: bool) -> Mapping[str, str]:
+    """The unit of each prompt: a name that it shares with all prompts that were timed together with it.
+
+    Args:
+        arms: prompt and stretch of the requests of each row that is compared; prompts that any of them stepped
+            together belong together.
+        shared: the sequences shared the engine; else every prompt is its own unit.
+
+    Returns:
+        prompt id -> the least prompt id of its unit.
+    """
+    first: dict[str, str] = {}
+
+    def find(prompt: str) -> str:
+        while first[prompt] != prompt:
+            first[prompt] = first[first[prompt]]
+            prompt = first[prompt]
+        return prompt
+
+    for arm in arms:
+        began: dict[int, str] = {}
+        for prompt, stretch in arm:
+            first.setdefault(prompt, prompt)
+            if shared:
+                least, other = sorted((find(prompt), find(began.setdefault(stretch, prompt))))
+                first[other] = least
+    return {prompt: find(prompt) for prompt in first}

@@ -1,0 +1,50 @@
+"""Likelihoods: ``likelihoods.jsonl`` of a run, how likely each text is to the model that was not fine-tuned. No torch.
+
+A line for each different text, that is prompt and answer, with the requests that it is the answer to: of exact methods
+all have AR's. The sum over its tokens of the logarithm (base e) of their probability under the plain softmax of the
+model's scores, at temperature 1 and without top-k or top-p, however they were chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from specbench.common.reading import fitted
+from specbench.results.request_log import read_requests
+from specbench.results.schema import Count, Figure, Record, RequestRecord
+
+LIKELIHOODS = "likelihoods.jsonl"
+
+_TODO = "delete it to do without its figures"
+
+
+class Likelihood(Record):
+    """A line: one text and whose answer it is."""
+
+    text: str = Field(description="hash of the prompt's and the answer's token ids")
+    requests: list[str] = Field(min_length=1, description="keys of the requests that have this prompt and answer")
+    tokens: Count = Field(description="of the answer, all that were kept")
+    log_likelihood: Figure = Field(description="of the answer behind the prompt, the sum over its tokens")
+
+
+def read_likelihoods(folder: Path) -> dict[str, Likelihood]:
+    """The likelihoods of a run by request key, the last line of each; empty where nobody has asked a model.
+
+    Raises:
+        UsageError: the file cannot be read, or a line is damaged; names the line and the field.
+    """
+    found: dict[str, Likelihood] = {}
+    for where, content in read_requests(folder / LIKELIHOODS, _TODO):
+        line = fitted(Likelihood, content, where, _TODO)
+        found.update(dict.fromkeys(line.requests, line))
+    return found
+
+
+def per_token(records: Sequence[RequestRecord], known: dict[str, Likelihood]) -> float | None:
+    """Mean over the tokens of some answers; None where one of them has no likelihood, or there are none."""
+    lines = [known[record.request_id] for record in records if record.request_id in known]
+    tokens = sum(line.tokens for line in lines)
+    return sum(line.log_likelihood for line in lines) / tokens if tokens and len(lines) == len(records) else None

@@ -1,0 +1,103 @@
+"""Calibration: times that automatic settings are chosen by, measured once on a machine and then the same in every run.
+
+A tree that is sized by the step times of the moment is another tree in every run, and so are its tokens per forward. So
+the times are stored under ``$XDG_CACHE_HOME/specbench/times``, by all that they depend on, and a run keeps those that
+it used in its own folder, for when it is resumed elsewhere or after the cache was cleared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from specbench.common import EnvironmentRefused
+from specbench.common.cache import cache_folder
+from specbench.common.files import write_json_atomic
+from specbench.results.calibration import Measured
+
+T = TypeVar("T")
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    of: dict[str, Any]
+    times: dict[str, Measured]
+
+
+class Calibration:
+    """The times of one model on one machine.
+
+    Args:
+        of: all that they depend on, JSON-ready.
+        folder: where they are stored; None is nowhere.
+        known: times that are taken in any case, before stored ones.
+
+    Attributes:
+        used: what was asked for so far, by name.
+    """
+
+    def __init__(
+        self, of: Mapping[str, Any], folder: Path | None = None, known: Mapping[str, Measured] | None = None
+    ) -> None:
+        self._of = dict(of)
+        self._place = None if folder is None else folder / f"{_digest(self._of)}.json"
+        self._known = dict(known or {})
+        self.used: dict[str, Measured] = {}
+
+    @classmethod
+    def here(cls, of: Mapping[str, Any]) -> Calibration:
+        """Those of this user's cache."""
+        return cls(of, cache_folder("times"))
+
+    def once(self, what: str, measure: Callable[[], Any]) -> Any:
+        """Times by name, measured where nobody has.
+
+        Args:
+            what: their name, with all that they depend on beside the machine and the model.
+            measure: takes them: seconds, or (rows, seconds).
+        """
+        if what not in self.used:
+            found = self._known.get(what) or self._stored().get(what)
+            self.used[what] = found or self._store(what, measure())
+        return self.used[what].times
+
+    def take(self, known: Mapping[str, Measured]) -> bool:
+        """Takes times that a run began with; returns whether any that was used is another."""
+        self._known |= known
+        changed = any(self.used[what] != known[what] for what in self.used.keys() & known.keys())
+        self.used = {what: known.get(what, used) for what, used in self.used.items()}
+        return changed
+
+    def _stored(self) -> dict[str, Measured]:
+        if self._place is None:
+            return {}
+        try:
+            found = _Stored.model_validate_json(self._place.read_bytes())
+        except (OSError, ValidationError):  # damaged: measured again, and written over
+            return {}
+        return found.times if found.of == self._of else {}
+
+    def _store(self, what: str, times: Any) -> Measured:
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        made = Measured(times=times, measured_utc=now)
+        if self._place is not None:
+            # What another process has stored meanwhile stands. A cache that cannot be written is none.
+            known = {what: made, **self._stored()}
+            with suppress(OSError, EnvironmentRefused):
+                self._place.parent.mkdir(parents=True, exist_ok=True)
+                written = {name: each.model_dump(mode="json") for name, each in known.items()}
+                write_json_atomic(self._place, {"of": self._of, "times": written})
+            made = known[what]
+        return made
+
+
+def _digest(of: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:24]

@@ -1,0 +1,111 @@
+"""Likelihood of a run's texts, each different one once, by the engine that is idle when all is decoded.
+
+Behind the clock, like the grading: a text is fed as it is, many of its tokens in one forward, and what is read are the
+logits behind each. Of a fine-tuned model's run it is the base that is asked. The logarithms are those of the plain
+softmax, at temperature 1: sampled texts are rated like greedy ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from specbench.engine import Engine
+from specbench.engine.forced import Chain, log_probabilities
+from specbench.results import RequestRecord
+from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
+from specbench.results.request_log import RequestLog
+from specbench.runner.order import Turns
+from specbench.runner.prompts import Prepared
+
+#: Rows of a forward at most, and logits of it: of a large vocabulary as many as fit into 128 MiB.
+ROWS, _LOGITS = 512, 1 << 25
+
+_Ids = tuple[int, ...]
+
+
+def rate(
+    engine: Engine, prepared: Prepared, records: Sequence[RequestRecord], folder: Path, note: Callable[[str], None]
+) -> dict[str, Likelihood]:
+    """How likely the answers of a run are to a model, kept in the run's folder as they are found.
+
+    Args:
+        engine: of that model, idle, with a free slot and room for prompt and answer.
+        prepared: what was asked.
+        records: the answers.
+        folder: the run's; texts that its ``likelihoods.jsonl`` has already are not rated again.
+        note: takes a line where memory does not suffice, which costs a run these figures and nothing else.
+
+    Returns:
+        By request key, of all of them or of those that were rated before memory ran out.
+
+    Raises:
+        UsageError: the file is damaged.
+        EnvironmentRefused: the disk is full.
+    """
+    turns = Turns(prepared, {record.request_id: record.text for record in records})
+    asked: dict[_Ids, dict[_Ids, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        prompt = turns.request(record.method, record.prompt_id, record.repeat, record.turn).ids
+        asked[tuple(prompt)][tuple(record.output_ids)].append(record.request_id)
+    before = read_likelihoods(folder)
+    known = {line.text: line.log_likelihood for line in before.values()}
+    log = RequestLog(folder / LIKELIHOODS)
+    try:
+        for prompt, answers in asked.items():
+            names = {answer: _digest(prompt, answer) for answer in answers}
+            new = [answer for answer in answers if names[answer] not in known]
+            rated = dict(zip(new, log_likelihoods(engine, prompt, new), strict=True)) if new else {}
+            for answer, requests in answers.items():
+                text = names[answer]
+                if all(request in before and before[request].text == text for request in requests):
+                    continue
+                found = known[text] if text in known else rated[answer]
+                line = Likelihood(text=text, requests=requests, tokens=len(answer), log_likelihood=found)
+                log.append(line.model_dump(mode="json"))
+    except (torch.OutOfMemoryError, MemoryError):
+        note("no memory to ask the model how likely the texts are; their log-likelihood is left out")
+    finally:
+        log.close()
+    return read_likelihoods(folder)
+
+
+def log_likelihoods(engine: Engine, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> list[float]:
+    """The log-likelihood of each answer behind a prompt, which is fed once: sums over tokens, to base e.
+
+    Args:
+        engine: with a free slot.
+        prompt: token ids, at least one.
+        answers: token ids of each, at least one.
+    """
+    slot = engine.alloc()
+    try:
+        if len(prompt) > 1:
+            engine.prefill(slot, prompt[:-1])
+        return [_log_likelihood(engine, slot, prompt[-1], answer) for answer in answers]
+    finally:
+        engine.free(slot)
+
+
+def _log_likelihood(engine: Engine, slot: int, last: int, answer: Sequence[int]) -> float:
+    """Of one answer; ``last`` is the prompt's last token, and the slot has those before it."""
+    start, fed = engine.length(slot), [last, *answer[:-1]]
+    rows = max(1, min(ROWS, _LOGITS // int(engine.model.config.get_text_config().vocab_size)))
+    found: list[float] = []
+    for at in range(0, len(fed), rows):
+        part = fed[at : at + rows]
+        found += log_probabilities(engine, [Chain(slot, start + at, part)], [answer[at : at + rows]])[0]
+        if at + rows < len(fed):
+            engine.prefill(slot, part)
+    engine.rewind(slot, start)
+    return math.fsum(found)
+
+
+def _digest(prompt: _Ids, answer: _Ids) -> str:
+    return hashlib.sha256(json.dumps([prompt, answer]).encode()).hexdigest()[:32]

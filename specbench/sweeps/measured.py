@@ -1,0 +1,98 @@
+"""Measured: what a sweep's cells took on every prompt so far, and what that says of them. No torch, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from specbench.results import BASELINE, RequestRecord
+from specbench.results.blocks import units
+from specbench.results.stats import Many, Paired, Ratio, many, paired_ratio
+
+_SEED = 0  # of the bootstrap: equal records give equal decisions
+
+_Cost = tuple[float, int]  # decode seconds, tokens after the first
+
+
+class Measured:
+    """Decode seconds and tokens of every cell on every prompt, its turns together.
+
+    Args:
+        shared: the sequences shared the engine, so a request's share of its time counts.
+    """
+
+    def __init__(self, shared: bool) -> None:
+        self._shared = shared
+        # label -> (prompt, repeat) -> cost; the repeat tells which AR pass was measured beside it
+        self._costs: dict[str, dict[tuple[str, int], _Cost]] = defaultdict(dict)
+        self._stretches: dict[str, list[tuple[str, int]]] = defaultdict(list)
+
+    def add(self, record: RequestRecord) -> None:
+        """Takes a finished request."""
+        key, found = (record.prompt_id, record.repeat), self._costs[record.method]
+        seconds, tokens = found.get(key, (0.0, 0))
+        found[key] = (seconds + record.decoding_s(self._shared), tokens + record.output_tokens - 1)
+        self._stretches[record.method].append((record.prompt_id, record.segment))
+
+    def speedup(self, label: str, prompts: Iterable[str] | None = None) -> Ratio | None:
+        """Pooled seconds per token of plain decoding over those of a cell, on the prompts that both have in its pass.
+
+        Args:
+            label: a cell.
+            prompts: count only these.
+
+        Returns:
+            None where they share no prompt.
+        """
+        keys, other, mine = self._pairs(label, prompts)
+        if not keys:
+            return None
+        unit = self._units([BASELINE, label])
+        return paired_ratio(_columns(other), _columns(mine), seed=_SEED, clusters=[unit[prompt] for prompt, _ in keys])
+
+    def ranked(self, labels: Sequence[str], prompts: Iterable[str] | None = None) -> list[str]:
+        """Labels by speedup over plain decoding, the fastest first; equal ones in the given order."""
+        chosen = None if prompts is None else list(prompts)
+        return sorted(labels, key=lambda label: self._rank(label, chosen))
+
+    def together(self, labels: Sequence[str], prompts: Iterable[str] | None = None) -> Many:
+        """What cells say together, each over the plain decoding of its own pass: intervals, and which may be best.
+
+        Args:
+            labels: cells that were all measured on the same prompts.
+            prompts: count only these.
+        """
+        chosen = None if prompts is None else list(prompts)
+        pairs = {label: self._pairs(label, chosen) for label in labels}
+        unit = self._units([BASELINE, *labels])
+        rows = {
+            label: Paired(_columns(other), _columns(mine), [unit[prompt] for prompt, _ in keys])
+            for label, (keys, other, mine) in pairs.items()
+            if keys
+        }
+        return many(rows, seed=_SEED)
+
+    def _units(self, labels: Iterable[str]) -> dict[str, str]:
+        """What was timed independently: the prompts, or the blocks of prompts stepped together."""
+        return dict(units([self._stretches[label] for label in labels], shared=self._shared))
+
+    def _pairs(
+        self, label: str, prompts: Iterable[str] | None
+    ) -> tuple[list[tuple[str, int]], list[_Cost], list[_Cost]]:
+        """What a cell and plain decoding both have, and its costs: of plain decoding, then of the cell."""
+        mine, other = self._costs.get(label, {}), self._costs.get(BASELINE, {})
+        wanted = None if prompts is None else set(prompts)
+        keys = sorted(key for key in mine.keys() & other.keys() if wanted is None or key[0] in wanted)
+        return keys, [other[key] for key in keys], [mine[key] for key in keys]
+
+    def _rank(self, label: str, prompts: Sequence[str] | None) -> float:
+        """The less, the faster. Without the interval, which a thousand cells would take minutes for."""
+        _, other, mine = self._pairs(label, prompts)
+        (plain_s, plain_tokens), (s, tokens) = (map(sum, _columns(costs)) for costs in (other, mine))
+        known = plain_s * plain_tokens * s * tokens > 0
+        return -(plain_s * tokens) / (plain_tokens * s) if known else math.inf
+
+
+def _columns(costs: Sequence[_Cost]) -> tuple[list[float], list[float]]:
+    return [seconds for seconds, _ in costs], [float(tokens) for _, tokens in costs]

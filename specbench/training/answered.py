@@ -1,0 +1,107 @@
+"""Answered: what weights in training write by themselves to held-out prompts, and how likely that is to the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specbench.results import RequestRecord
+from specbench.results.agreement import agreement
+from specbench.results.degeneration import degeneration, text_ids
+from specbench.training.recipe import Text
+
+_ROWS = 256  # whose logits exist at a time
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Figures of answers, as those of a run's rows: see :mod:`specbench.results.texts`.
+
+    Attributes:
+        looping: that end in a closing loop.
+        loop_share: tokens of closing loops over all.
+        distinct: by n, different n-grams over all, mean over answers.
+        agreement: positions of the target's own answers that have its token, running free.
+        common_prefix_tokens: before the first other one, mean.
+        texts: the prompts with these answers.
+        log_likelihood: of a token under the target; None where its weights are not at hand.
+    """
+
+    looping: int
+    loop_share: float | None
+    distinct: dict[int, float | None]
+    agreement: float | None
+    common_prefix_tokens: float | None
+    texts: Sequence[Text]
+    log_likelihood: float | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """As a record has them, under the names that a run's rows have."""
+        found: dict[str, float | None] = {
+            "looping": self.looping,
+            "loop_share": self.loop_share,
+            **{f"distinct_{n}": value for n, value in self.distinct.items()},
+            "agreement": self.agreement,
+            "common_prefix_tokens": self.common_prefix_tokens,
+            "log_likelihood_per_token": self.log_likelihood,
+        }
+        return {
+            name: round(value, 4) if isinstance(value, float) else value
+            for name, value in found.items()
+            if value is not None
+        }
+
+    def line(self) -> str:
+        """As the user sees them."""
+        alike = "" if self.agreement is None else f", running free {self.agreement:.1%} of the positions"
+        likely = "" if self.log_likelihood is None else f", log-likelihood {self.log_likelihood:.2f} a token"
+        return f"{alike}{likely}, {self.looping} of {len(self.texts)} answers loop"
+
+
+def answered(records: Sequence[RequestRecord], texts: Sequence[Text]) -> Answered:
+    """What answers are like beside the target's own.
+
+    Args:
+        records: answers to the prompts of ``texts``, by their ids.
+        texts: with the target's own answers. They may be cut where they go round in circles, so positions behind their
+            ends are not compared.
+    """
+    own = {text.id: text for text in texts}
+    found = degeneration([(text_ids(record), record.output_tokens) for record in records])
+    pairs = [(record.output_ids, own[record.prompt_id].answer) for record in records]
+    alike = agreement((mine[: len(target)], target) for mine, target in pairs)
+    return Answered(
+        looping=found.looping,
+        loop_share=found.share,
+        distinct=found.distinct,
+        agreement=alike.share if alike else None,
+        common_prefix_tokens=alike.prefix_tokens if alike else None,
+        texts=[Text(record.prompt_id, own[record.prompt_id].prompt, record.output_ids) for record in records],
+    )
+
+
+@torch.inference_mode()
+def log_likelihood(model: Any, texts: Sequence[Text]) -> float:
+    """Mean over the tokens of all answers of the logarithm, to base e, of their probability at temperature 1.
+
+    Args:
+        model: a transformers causal LM; its mode is left as it was.
+        texts: at least one.
+    """
+    training, total = model.training, 0.0
+    model.eval()
+    try:
+        for text in texts:
+            ids = torch.tensor([[*text.prompt, *text.answer]], device=model.device)
+            last = ids.shape[1] - 1
+            for start in range(len(text.prompt) - 1, last, _ROWS):
+                rows = torch.arange(start, min(start + _ROWS, last), device=model.device)
+                scores = model(input_ids=ids, use_cache=False, logits_to_keep=rows).logits[0].float()
+                said = scores.gather(1, ids[0, rows + 1, None])[:, 0]
+                total += float((said - scores.logsumexp(-1)).sum())
+    finally:
+        model.train(training)
+    return total / sum(len(text.answer) for text in texts)

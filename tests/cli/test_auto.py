@@ -1,0 +1,66 @@
+"""Automatic settings: two runs of one command draft the same trees, and so does one that was broken off."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run_json
+
+from specbench.engine import Engine
+from specbench.runner import calibration
+
+COMMAND = (
+    *("run", "--model", "config:tiny", "--method", "jetspec", "--head", "random", "--set", "jetspec.tree=auto"),
+    *("--limit", 3, "--max-new-tokens", 12, "--no-score", "--again", "--out"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _another_machine_at_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step times are other ones whenever they are taken: rows cost nothing at first, and ever more."""
+    monkeypatch.setattr(calibration, "cache_folder", lambda name: tmp_path / "cache" / name)
+    looks = count()
+
+    def seconds(engine: Engine, most: int) -> list[tuple[int, float]]:
+        dear = 1000.0 ** next(looks)
+        return [(rows, 1.0 + dear * (rows - 1) ** 2 / 1000) for rows in (1, 2, 4, 8, 16, 32, 64) if rows <= most]
+
+    monkeypatch.setattr(Engine, "step_seconds", seconds)
+
+
+def trees(folder: Path) -> list[int]:
+    return [line["tree_rows"] for line in run_json.requests(folder) if line["method"] == "jetspec"]
+
+
+def test_two_runs_of_a_command_have_the_same_trees_and_say_of_what_size(cli: Any, tmp_path: Path) -> None:
+    said = [cli.ok(*COMMAND, tmp_path / name, columns=140) for name in ("one", "two")]
+    one, two = (next((tmp_path / name).iterdir()) for name in ("one", "two"))
+    assert trees(one) == trees(two)
+    assert json.loads((one / "times.json").read_text()) == json.loads((two / "times.json").read_text())
+    row = run_json.rows(one)["jetspec"]
+    assert f"jetspec (tree of {row['rows_per_step']:.0f} rows)" in " ".join(said[0].out.split())
+    for file in (tmp_path / "cache" / "times").iterdir():
+        file.unlink()
+    cli.ok(*COMMAND, tmp_path / "three")
+    (three,) = (tmp_path / "three").iterdir()
+    assert trees(three) != trees(one), "rows are a thousand times as dear by now"
+
+
+def test_a_run_that_was_broken_off_goes_on_by_the_times_that_it_began_with(cli: Any, tmp_path: Path) -> None:
+    cli.ok(*COMMAND, tmp_path / "whole")
+    (whole,) = (tmp_path / "whole").iterdir()
+    cli.ok(*COMMAND, tmp_path / "out")
+    (folder,) = (tmp_path / "out").iterdir()
+    lines = (folder / "requests.jsonl").read_text().splitlines(keepends=True)
+    (folder / "requests.jsonl").write_text("".join(lines[:2]))
+    for name in ("DONE", "summary.json", "likelihoods.jsonl"):
+        (folder / name).unlink()
+    for file in (tmp_path / "cache" / "times").iterdir():
+        file.unlink()
+    cli.ok(*COMMAND, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == [folder]
+    assert trees(folder) == trees(whole)
