@@ -12,7 +12,7 @@ PIN := --quiet --quiet --constraint constraints.txt
 # A test process per core, each with one thread: small models gain nothing from a second one.
 EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup demo test test-all test-faults lint check bench gpu-check gpu-bundle clean
+.PHONY: help setup demo test test-all test-faults lint check bench evidence gpu-check gpu-bundle clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -58,7 +58,10 @@ lint: $(READY)  ## style, types and import rules
 check: lint test  ## what a commit has to pass
 
 bench: $(READY)  ## ratios against other loops, in one run
-	@set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
+	@set -e; for file in $(filter-out benchmarks/evidence.py,$(wildcard benchmarks/[!_]*.py)); do echo "== $$file"; $(BIN)/python $$file; done
+
+evidence: $(READY)  ## measure what pages quote, where it is not measured: ONLY=headline takes some; hours in all
+	$(BIN)/python -m benchmarks.evidence $(ONLY) $(if $(ANYWAY),--anyway)
 
 # Sets nothing up: an image for GPUs has its own torch, and no network. Options go in ARGS.
 gpu-check:  ## is everything right on this GPU, and how fast: nine minutes, installs nothing, needs no network

@@ -17,7 +17,10 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 #: Folders of it that results/README.md names. Others there are somebody's own runs, of which nothing can be expected.
 CURATED = [
-    RESULTS / name for name in re.findall(r"^\| \[[^]]*\]\(([^)]+)\)", (RESULTS / "README.md").read_text(), re.M)
+    RESULTS / name
+    for line in (RESULTS / "README.md").read_text().splitlines()
+    if line.startswith("|")
+    for name in re.findall(r"\]\(([^)/]+)\)", line)
 ]
 
 #: Those of them that are runs, the oldest first.

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from specbench.results import over_ar
 from specbench.results.stats import many, paired_ratio
 from specbench.sweeps import measured
 
@@ -13,5 +14,6 @@ from specbench.sweeps import measured
 @pytest.fixture(autouse=True)
 def _quick_intervals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not any(request.node.iter_markers("slow")):
-        monkeypatch.setattr(measured, "paired_ratio", partial(paired_ratio, draws=500))
-        monkeypatch.setattr(measured, "many", partial(many, draws=500))
+        for module in (measured, over_ar):  # a sweep's cells and the rows of its parts
+            monkeypatch.setattr(module, "paired_ratio", partial(paired_ratio, draws=500))
+            monkeypatch.setattr(module, "many", partial(many, draws=500))

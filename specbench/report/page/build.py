@@ -38,7 +38,7 @@ from specbench.results.schema import BASE
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Gathered, Run
-    from specbench.results.summary_schema import MethodSummary
+    from specbench.results.summary_schema import MethodSummary, Speedup
 
 
 def build(found: Gathered, *, claims: bool = False) -> Document:
@@ -176,7 +176,9 @@ def _sideways(name: str, title: str, facts: Mapping[str, Mapping[str, str]]) -> 
 
 _FORMULA = (
     "The row with the highest speedup over its AR twin, by decode seconds per token; simulated rows and lossy ones "
-    "without accuracy are left out, and of a disturbed run no row is the best."
+    "without accuracy are left out, and of a disturbed run no row is the best. Its interval holds together with those "
+    "of all rows of its run, so that it allows for the choice; below, the rows that multiple comparisons with the best "
+    "do not rule out."
 )
 
 
@@ -188,10 +190,25 @@ def overview(found: Gathered) -> Section:
     best = {run.id: _best(run) for run in found.runs}
     if found.runs:
         blocks.append(_table(found, best))
-    if any(len(candidates(run)) > 1 and best[run.id] for run in found.runs):
-        said = "The best of several rows looks better than it is on other prompts; a sweep's --held-out tells."
-        blocks.append(Words([said], "notes"))
+    if said := [line for run in found.runs if (line := _as_good(run, best[run.id]))]:
+        blocks.append(Words(said, "notes"))
     return Section("overview", "At a glance", blocks)
+
+
+def _as_good(run: Run, best: MethodSummary | None) -> str:
+    """What the prompts of a run do not tell apart from its best row."""
+    others = [row.method for row in candidates(run) if best and row.method != best.method]
+    if best is None or not others:
+        return ""
+    fastest = run.summary.fastest
+    if fastest is None:
+        return f"{run.id}: an older summary; the best of {len(others) + 1} rows looks better than it is."
+    if fastest.method != best.method or not fastest.told_apart:
+        return f"{run.id}: too few prompts to tell {len(others) + 1} rows apart."
+    near = [method for method in fastest.as_good if method in others]
+    if not near:
+        return f"{run.id}: none of the {len(others)} other rows is as good as {best.method}."
+    return f"{run.id}: these prompts do not tell {best.method} apart from {', '.join(near)}."
 
 
 def _table(found: Gathered, best: dict[str, MethodSummary | None]) -> Table:
@@ -221,11 +238,18 @@ def _table(found: Gathered, best: dict[str, MethodSummary | None]) -> Table:
             figures = [
                 which,
                 cells.figure(row.tokens_per_forward, 2),
-                cells.ratio(row.speedup),
+                cells.ratio(_chosen(row.speedup)),
                 cells.verdict(row.speedup),
             ]
         body.append(Row([*head, *figures], run.id, row.method if row else ""))
     return Table("overview", "", columns, body, Source([run.id for run in found.runs], _FORMULA))
+
+
+def _chosen(speedup: Speedup | None) -> Speedup | None:
+    """A speedup with the interval that allows for its having been chosen among others."""
+    if speedup is None or speedup.among is None:
+        return speedup
+    return speedup.model_copy(update={"low": speedup.among.low, "high": speedup.among.high})
 
 
 def candidates(run: Run) -> list[MethodSummary]:

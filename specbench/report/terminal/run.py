@@ -146,7 +146,18 @@ def finding(summary: RunSummary) -> str:
     graded = [row for row in rows if row.lossless]
     other = [row.method for row in graded if row.lossless and row.lossless.verdict != "exact"]
     texts = f"; not every text of {', '.join(other)} is {BASELINE}'s" if other else f"; all texts are {BASELINE}'s"
-    return f"Found: {'; '.join(parts)}{texts if graded else ''}."
+    return f"Found: {'; '.join(parts)}{texts if graded else ''}.{_as_good(summary)}"
+
+
+def _as_good(summary: RunSummary) -> str:
+    """The rows that may be as fast as the fastest; empty where nobody asked which is."""
+    fastest = summary.fastest
+    if fastest is None or fastest.among < 2 or not fastest.told_apart:
+        return ""
+    others = [method for method in fastest.as_good if method != fastest.method]
+    if not others:
+        return f" {fastest.method} is the fastest of {fastest.among}."
+    return f" As good as the fastest, {fastest.method}, by these prompts: {', '.join(others)}."
 
 
 def _found(row: MethodSummary) -> str:
@@ -363,6 +374,10 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         found.append(few)
     found += _throttled(summary)
     found += _of_losslessness(run, real)
+    if run["concurrency"] > 1 and any(
+        row.speedup and row.speedup.low is not None and not row.speedup.blocks for row in real
+    ):
+        found.append("Intervals: over prompts, as an earlier version made them; stepped together, they are too narrow.")
     if summary.interval is None and any(row.speedup and row.speedup.low is not None for row in real):
         found.append("Intervals: percentile bootstrap, as an earlier version made them; too narrow for few prompts.")
     if not summary.complete:

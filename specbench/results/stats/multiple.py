@@ -117,10 +117,9 @@ class _Row:
         if not (totals > 0).all():
             return None
         mine = sums[:, sums.any(axis=0)]
-        if mine.shape[1] < 2:
-            return None
         units = int((mine > 0).all(axis=0).sum())
-        return cls(sums, units, float(np.log(totals) @ _SIGNS), float(standard_error(list(mine), totals, _SIGNS)))
+        se = float(standard_error(list(mine), totals, _SIGNS)) if mine.shape[1] > 1 else math.nan
+        return cls(sums, units, float(np.log(totals) @ _SIGNS), se)
 
     def resampled(self, weights: Floats) -> tuple[Floats, Floats]:
         """Log speedups [b] of resamples and influences [b, U] of the prompts on them; weights [b, U] count prompts."""

@@ -10,7 +10,7 @@ import pytest
 import scipy  # its stats are imported by whoever asks for them
 from known import known
 
-from benchmarks.interval_coverage import WORLDS, coverage
+from benchmarks.interval_coverage import TRUTH_BLOCKS, WORLDS, World, coverage, stepped
 from specbench.results.stats import (
     Interval,
     Ratio,
@@ -106,6 +106,38 @@ def test_the_interval_by_hand_without_vectors() -> None:
 @pytest.mark.parametrize(("world", "prompts"), [("lognormal", 20), ("heavy", 40), ("turns", 20)])
 def test_the_interval_covers_the_truth_in_93_to_97_percent_of_500_experiments(world: str, prompts: int) -> None:
     assert 0.93 <= coverage(WORLDS[world], prompts, experiments=500, draws=300) <= 0.97
+
+
+@pytest.mark.parametrize("concurrency", [4, 16])
+def test_the_interval_over_blocks_covers_the_truth_where_sequences_are_stepped_together(concurrency: int) -> None:
+    assert 0.93 <= coverage(stepped(concurrency), 10, experiments=200, draws=300, of=3_000) <= 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world", "units", "of"),
+    [
+        *((WORLDS[name], prompts, 2_000_000) for name in ("lognormal", "turns") for prompts in (12, 20, 40)),
+        *((stepped(concurrency), blocks, TRUTH_BLOCKS) for concurrency in (4, 16) for blocks in (6, 10, 20)),
+    ],
+)
+def test_the_interval_covers_the_truth_in_93_to_97_percent_of_2000_experiments(
+    world: World, units: int, of: int
+) -> None:
+    assert 0.93 <= coverage(world, units, experiments=2_000, of=of) <= 0.97
+
+
+def test_prompts_that_share_their_steps_would_make_intervals_that_are_too_sure() -> None:
+    """What was timed was the block: its noise does not average out over its prompts."""
+    generator, hits, right = np.random.default_rng(8), 0, 1.2
+    for experiment in range(200):
+        machine = np.repeat(generator.lognormal(0, 0.1, 6), 16)  # six blocks of sixteen prompts
+        tokens = generator.lognormal(4, 0.5, 96)
+        baseline, method = tokens * generator.lognormal(0, 0.02, 96), tokens / right * machine
+        interval = paired_ratio(arm(baseline, tokens), arm(method, tokens), seed=experiment, draws=300).interval
+        assert interval is not None
+        hits += interval.low <= right / math.exp(0.005) <= interval.high
+    assert hits / 200 < 0.7
 
 
 def test_few_prompts_and_a_machine_that_pauses_make_no_interval_that_is_too_sure() -> None:

@@ -1,0 +1,159 @@
+"""Evidence: measures the runs that pages of this project quote, a piece at a time, on a machine that is quiet.
+
+``make evidence`` takes the pieces of the table in ``results/README.md`` that have no run yet; ``make evidence
+ONLY=headline`` those whose names begin so. Before each one the machine is watched: memory bandwidth and what other
+processes take; where it is not quiet, nothing is measured (``ANYWAY=1`` measures all the same, and the run says that it
+was disturbed). A piece ends after 20 minutes at the latest; the same command goes on where it stopped, today or another
+day, as long as the code is the same. What is finished is linked in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIST = ROOT / "results" / "README.md"
+MINUTES, WATCHED_S = 20.0, 10
+_HEAD, _OPEN = "| piece |", "–"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A line of the table.
+
+    Attributes:
+        name: what ONLY selects.
+        command: as a reader types it.
+        shows, shows_not: what may be said with it, and what not.
+        run: where it lies; "–" where it has not been measured.
+    """
+
+    name: str
+    command: str
+    shows: str
+    shows_not: str
+    run: str
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be measured."""
+        return self.run == _OPEN
+
+    @property
+    def line(self) -> str:
+        """As the table has it."""
+        return f"| {self.name} | `{self.command}` | {self.shows} | {self.shows_not} | {self.run} |"
+
+
+def read(text: str) -> list[Piece]:
+    """The pieces of a page; ValueError where a line of the table has not five cells."""
+    lines = iter(text.splitlines())
+    found: list[Piece] = []
+    for line in lines:
+        if line.startswith(_HEAD):
+            next(lines)
+            for row in lines:
+                if not row.startswith("|"):
+                    return found
+                cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+                if len(cells) != 5:
+                    raise ValueError(f"the line of {cells[0]} has {len(cells)} cells, and the table 5")
+                found.append(Piece(cells[0], cells[1].strip("`"), *cells[2:]))
+    return found
+
+
+def linked(text: str, piece: Piece, folder: Path) -> str:
+    """The page with a piece's run."""
+    run = json.loads(_record(folder).read_text())
+    device = run["environment"]["device"]["name"]
+    link = f"[{folder.name[:16]}…{folder.name[-9:]}]({folder.name}) {run['created_utc'][:10]}, `{device}`"
+    done = Piece(piece.name, piece.command, piece.shows, piece.shows_not, link)
+    if piece.line not in text:
+        raise ValueError(f"the line of {piece.name} is not what it was")
+    return text.replace(piece.line, done.line)
+
+
+def _record(folder: Path) -> Path:
+    """``run.json`` of a run, or of the first part of a sweep."""
+    return folder / "run.json" if (folder / "run.json").exists() else min(folder.glob("c*/run.json"))
+
+
+def is_quiet() -> bool:
+    """Watches the machine; says what it finds."""
+    return subprocess.run([*_specbench(), "doctor", "--watch", str(WATCHED_S)], cwd=ROOT, check=False).returncode == 0
+
+
+def measure(piece: Piece, minutes: float = MINUTES) -> Path | None:
+    """Runs a piece; returns its folder, None where the time ended first.
+
+    Raises:
+        SystemExit: its command failed.
+    """
+    words = shlex.split(piece.command)
+    assert words[0] == "specbench", f"{piece.command} is no command of ours"
+    with subprocess.Popen(
+        [*_specbench(), *words[1:], "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=60 * minutes)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # what is finished is kept
+            process.communicate()
+            return None
+    if process.returncode:
+        raise SystemExit(process.returncode)
+    return ROOT / folder_of(said)
+
+
+def folder_of(said: str) -> str:
+    """The folder in what a command wrote as JSON: an object, or one for each task."""
+    found = json.loads(said)
+    return str((found[0] if isinstance(found, list) else found)["folder"])
+
+
+def _specbench() -> list[str]:
+    return [sys.executable, "-m", "specbench"]
+
+
+def main(
+    arguments: Sequence[str],
+    quiet: Callable[[], bool] = is_quiet,
+    run: Callable[[Piece], Path | None] = measure,
+    page: Path = LIST,
+) -> int:
+    """Measures; returns 0 where nothing is left of what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("only", nargs="?", default="", help="pieces whose names begin so; default is all")
+    parser.add_argument("--anyway", action="store_true", help="measure on a machine that is not quiet too")
+    asked = parser.parse_args(arguments)
+    pieces = [piece for piece in read(page.read_text()) if piece.name.startswith(asked.only)]
+    if not pieces:
+        print(f"no piece begins with {asked.only!r}; see {page.name}", file=sys.stderr)
+        return 2
+    left = [piece for piece in pieces if piece.open]
+    print(f"{len(pieces) - len(left)} of {len(pieces)} pieces are measured")
+    for piece in left:
+        print(f"\n{piece.name}: {piece.command}\n{datetime.now(timezone.utc):%H:%M} UTC", flush=True)
+        if not quiet() and not asked.anyway:
+            print("The machine is not quiet; nothing is measured. Repeat the command later.", file=sys.stderr)
+            return 1
+        folder = run(piece)
+        if folder is None:
+            print(f"{piece.name} is not finished; repeat the command to go on", file=sys.stderr)
+            return 1
+        page.write_text(linked(page.read_text(), piece, folder))
+        print(f"linked in {page.name}; to commit it: git add --force results/{folder.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,108 @@
+"""What a sweep's table, its pictures, its advice and a run's summary say of the same records is the same."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep_workers import config, record
+
+from specbench.report.pictures import drawn_cells
+from specbench.report.pictures.crossing import crossings
+from specbench.report.terminal.run import finding
+from specbench.report.terminal.sweep import advice, found, sentences
+from specbench.results import BASELINE
+from specbench.results.read import ReadRun
+from specbench.results.summary import summarise
+from specbench.results.summary_schema import SweepFindings
+from specbench.sweeps.measured import Measured
+from specbench.sweeps.search import Search
+from specbench.sweeps.table import cells
+
+LABELS = [f"toy n={2**at}" for at in range(1, 5)]
+HEAD = {
+    "cells": {label: {"method": "toy", "values": {"n": int(label[6:])}} for label in LABELS},
+    "too_large": {},
+}
+MACHINE: Any = {"name": "t", "environment": {"device": {"name": "a CPU"}}}
+
+
+def read(speeds: list[float], prompts: int, noise: float, concurrency: int, seed: int) -> ReadRun:
+    rng = random.Random(seed)
+    names = [f"p{at:03d}" for at in range(prompts)]
+    records = []
+    for label, speed in zip([BASELINE, *LABELS], [1.0, *speeds], strict=True):
+        for at, name in enumerate(names):
+            taken = (1 + at % 3) / speed * rng.lognormvariate(0, noise)
+            segment = at // (4 * concurrency) if concurrency > 1 else at
+            records.append(record(label, name, decode_s=taken, segment=10 * segment + len(label)))
+    made = config(LABELS, prompts).model_copy(update={"concurrency": concurrency})
+    measured = Measured(shared=concurrency > 1)
+    for each in records:
+        measured.add(each)
+    together = Search(LABELS, names, concurrency=concurrency).found(measured)
+    findings = SweepFindings(best=together.best, within_noise=list(together.as_good) if together.told_apart else [])
+    summary = summarise(made, records).model_copy(update={"sweep": findings})
+    run = {**made.model_dump(mode="json"), "digest": "abc", **MACHINE}
+    return ReadRun(run, made, records, {}, summary, [])
+
+
+@settings(max_examples=25)
+@given(
+    speeds=st.lists(st.sampled_from([0.5, 0.9, 1.0, 1.02, 1.1, 1.5]), min_size=4, max_size=4),
+    prompts=st.sampled_from([3, 6, 12, 30]),
+    noise=st.sampled_from([0.01, 0.1, 0.5]),
+    concurrency=st.sampled_from([1, 2]),
+    seed=st.integers(0, 10**6),
+)
+def test_they_cannot_contradict_each_other(
+    speeds: list[float], prompts: int, noise: float, concurrency: int, seed: int
+) -> None:
+    made = read(speeds, prompts, noise, concurrency, seed)
+    table = cells({**HEAD, "tuning": [f"p{at:03d}" for at in range(prompts)]}, {concurrency: made})
+    rows = {row["label"]: row for row in table.to_dict("records")}
+    summary = {row.method: row for row in made.summary.rows}
+
+    # The summary of the part and the table of the sweep.
+    for label in LABELS:
+        speedup = summary[label].speedup
+        assert speedup is not None
+        assert rows[label]["verdict"] == speedup.verdict
+        assert rows[label]["speedup"] == pytest.approx(speedup.value)
+        if speedup.low is not None:
+            assert rows[label]["speedup_low"] == pytest.approx(speedup.low)
+            assert speedup.among is not None
+            assert rows[label]["chosen_low"] == pytest.approx(speedup.among.low)
+    fastest, sweep = made.summary.fastest, made.summary.sweep
+    assert fastest is not None
+    assert sweep is not None
+    best = [label for label in LABELS if rows[label]["best"]]
+    assert best == [fastest.method] == [sweep.best]
+
+    # What is ringed in a contour, and called so in the table.
+    drawn = drawn_cells(table)
+    rings = set(drawn[drawn["within_noise"].astype(bool) & ~drawn["best"].astype(bool)]["label"])
+    near = set(fastest.as_good) - {fastest.method} if fastest.told_apart else set()
+    assert rings == near == set(sweep.within_noise) - {fastest.method}
+    assert {label for label in LABELS if "within noise" in found(rows[label])} == near
+
+    # The sentences of both, and what tune would have used.
+    said, ran = " ".join(sentences(table)), finding(made.summary)
+    verdict = rows[fastest.method]["verdict"]
+    advised = advice(made.run, table, [(1, 0.01), (4, 0.02)], "toy")
+    assert advised["faster"] == (verdict == "faster")
+    assert (f"{fastest.method}, faster, speedup" in said) == (verdict == "faster")
+    assert ("faster than ar: " in ran) == any(rows[label]["verdict"] == "faster" for label in LABELS)
+    assert ("too few prompts to tell cells apart" in said) == (not fastest.told_apart)
+    assert ("As good as the fastest" in ran) == bool(near)
+
+
+def test_a_crossing_is_sure_by_the_same_verdicts() -> None:
+    one, two = (read([speed, 1.0, 1.0, 1.0], 60, 0.01, count, 1) for count, speed in ((1, 1.5), (2, 0.5)))
+    table = drawn_cells(cells({**HEAD, "tuning": [f"p{at:03d}" for at in range(60)]}, {1: one, 2: two}))
+    mine = table[table["label"] == LABELS[0]]
+    (crossing,) = crossings(mine)
+    assert crossing.sure == (list(mine["verdict"]) == ["faster", "slower"]) is True

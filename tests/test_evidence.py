@@ -1,0 +1,118 @@
+"""The list of what pages quote, and the command that measures it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from known import refusal
+
+from benchmarks import evidence
+from specbench.common import registry
+from specbench.common.errors import UsageError
+from specbench.runner.methods import make_method
+
+PAGE = """# Runs
+
+| piece | command | shows | does not show | run |
+| --- | --- | --- | --- | --- |
+| one-a | `specbench run --method ar,ar` | this | that | – |
+| one-b | `specbench run --method pld` | this | that | [x](x) 2026-01-01, `cpu` |
+| two | `specbench run --method jacobi` | this | that | – |
+
+| folder | what it shows |
+"""
+
+
+def made(tmp_path: Path) -> Path:
+    page = tmp_path / "README.md"
+    page.write_text(PAGE)
+    return page
+
+
+def folder(tmp_path: Path, name: str = "20260101T000000Z-ar-humaneval-01234567") -> Path:
+    place = tmp_path / name
+    place.mkdir(exist_ok=True)
+    run = {"created_utc": "2026-01-01T00:00:00+00:00", "environment": {"device": {"name": "cpu"}}}
+    (place / "run.json").write_text(json.dumps(run))
+    return place
+
+
+def test_what_is_not_measured_is_measured_and_linked(tmp_path: Path) -> None:
+    page, asked = made(tmp_path), list[str]()
+
+    def run(piece: evidence.Piece) -> Path:
+        asked.append(piece.command)
+        return folder(tmp_path)
+
+    assert evidence.main([], lambda: True, run, page) == 0
+    assert asked == ["specbench run --method ar,ar", "specbench run --method jacobi"]
+    link = "[20260101T000000Z…-01234567](20260101T000000Z-ar-humaneval-01234567) 2026-01-01, `cpu` |"
+    assert page.read_text() == PAGE.replace("– |", link)
+    assert evidence.main([], lambda: pytest.fail("nothing is left"), run, page) == 0
+
+
+def test_only_some_are_taken_and_a_name_that_there_is_not_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, asked = made(tmp_path), list[str]()
+
+    def run(piece: evidence.Piece) -> Path:
+        asked.append(piece.name)
+        return folder(tmp_path)
+
+    assert evidence.main(["one"], lambda: True, run, page) == 0
+    assert asked == ["one-a"]
+    assert evidence.main(["three"], lambda: True, run, page) == 2
+    assert "no piece begins with 'three'" in capsys.readouterr().err
+
+
+def test_a_machine_that_is_not_quiet_measures_nothing_unless_asked_to(tmp_path: Path) -> None:
+    page = made(tmp_path)
+    assert evidence.main(["two"], lambda: False, lambda piece: pytest.fail("measured"), page) == 1
+    assert page.read_text() == PAGE
+    assert evidence.main(["two", "--anyway"], lambda: False, lambda piece: folder(tmp_path), page) == 0
+
+
+def test_a_piece_that_ran_out_of_time_stays_open_and_ends_the_command(tmp_path: Path) -> None:
+    page = made(tmp_path)
+    assert evidence.main([], lambda: True, lambda piece: None, page) == 1
+    assert page.read_text() == PAGE
+
+
+def test_the_folder_is_what_the_command_says(tmp_path: Path) -> None:
+    assert evidence.folder_of('[{"folder": "results/a", "rows": []}]') == "results/a"
+    assert evidence.folder_of('{"folder": "results/sweep-b"}') == "results/sweep-b"
+
+
+PIECES = evidence.read(evidence.LIST.read_text())
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
+def test_a_command_of_the_list_is_one_that_runs(piece: evidence.Piece) -> None:
+    """Its methods, options and task are there; the head and the adapters come with the model."""
+    words = shlex.split(piece.command)
+    of = {words[at]: words[at + 1] for at in range(2, len(words) - 1) if words[at].startswith("--")}
+    labels = of["--method"].split(",")
+    given: dict[str, dict[str, str]] = {label: {} for label in labels}
+    for at, word in enumerate(words):
+        if word == "--set":
+            label, _, setting = words[at + 1].partition(".")
+            name, _, value = setting.partition("=")
+            given.setdefault(label, {})[name] = value
+    for label, options in given.items():
+        make_method(label.partition("#")[0], label.partition("#")[0], options)
+    assert registry.task(of["--task"])
+    assert int(of["--limit"]) >= 20
+    assert piece.shows
+    assert piece.shows_not
+
+
+def test_names_are_unique_and_a_line_of_another_shape_is_refused() -> None:
+    assert len({piece.name for piece in PIECES}) == len(PIECES) > 5
+    assert {"headline-humaneval", "headline-gsm8k", "headline-mbpp"} <= {piece.name for piece in PIECES}
+    with pytest.raises(ValueError, match="has 4 cells"):
+        evidence.read(PAGE.replace("| this | that |", "| this |", 1))
+    assert "unknown option" in refusal(UsageError, make_method, "pld", "pld", {"nonsense": "1"})
