@@ -373,6 +373,10 @@ KINDS: dict[str, Kind] = {
         run_files.BANDWIDTH, "json", run_files.memory,
         run_files.beside(run_files.bandwidth, run_files.RUN, run_files.REQUESTS),
     ),
+    "watch": Kind(
+        run_files.WATCH, "json", run_files.watch,
+        run_files.beside(run_files.watched, run_files.RUN, run_files.REQUESTS),
+    ),
     "verdicts": Kind(VERDICTS, "lines", of_a_run(VERDICTS), lambda path: read_scores(path.parent)),
     "likelihoods": Kind(LIKELIHOODS, "lines", likelihoods, lambda path: read_likelihoods(path.parent)),
     "judgments": Kind(

@@ -30,13 +30,14 @@ from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_jud
 from specbench.results.read import read_config, read_projections, read_run, read_summary, whole_records
 from specbench.results.schema import PHASES, GpuTrace
 from specbench.results.verdicts import VERDICTS
+from specbench.results.watch import Look, Watch
 from specbench.sweeps import driver, read_sweep
 from specbench.sweeps.executors import Here
 
 RUN, REQUESTS, SUMMARY, PROJECTION = "run.json", "requests.jsonl", "summary.json", "projection-b200.json"
 
-#: What a run on a CPU has besides, and one of a GPU has not.
-BANDWIDTH = "bandwidth.json"
+#: What a run on a CPU has besides, and one of a GPU has not; and what every run of today has.
+BANDWIDTH, WATCH = "bandwidth.json", "watch.json"
 
 #: In the order in which a folder's files follow each other in one text; the last one has the lines that are left.
 OF_A_RUN = (RUN, SUMMARY, PROJECTION, JUDGMENTS, VERDICTS, REQUESTS)
@@ -48,6 +49,10 @@ _MEMORY = Bandwidth(
     readings=[Reading(segment=at, threads=2, bytes_per_s=2e10 + at) for at in range(2)],
     refused="no C++ compiler was found",
 )
+_LOOK = Look(
+    segment=1, seconds=4.5, cores=2, usable=2, own_cores=1.5, others_cores=0.5, stolen_cores=0.25,
+    clock_mhz=2300.0, slowed=1, load=2.5,
+)  # fmt: skip
 _BAND = {"value": 2.0, "low": 1.5, "high": 2.5}
 _GPU = GpuTrace(
     sm_clock_mhz=1400, memory_clock_mhz=1500, temperature_c=60, energy_j=3.5, power_w=250.0, throttled=["power cap"]
@@ -95,6 +100,11 @@ def _with_memory(summary: dict[str, Any]) -> None:
 def memory() -> bytes:
     """What such a run would have read of memory."""
     return json.dumps(_MEMORY.written()).encode()
+
+
+def watch() -> bytes:
+    """What the machine would have done beside such a run."""
+    return json.dumps(Watch(looks=[_LOOK] * 5).written()).encode()
 
 
 @cache
@@ -174,6 +184,13 @@ def judged(folder: RunFolder) -> None:
 def bandwidth(folder: RunFolder) -> None:
     """What was read of memory, and the figures of an unfinished run that has it."""
     folder.bandwidth()
+    read = read_run(folder.path)
+    _shown(headline(read.run, read.summary))
+
+
+def watched(folder: RunFolder) -> None:
+    """What the machine did, and the figures of an unfinished run that has it."""
+    folder.watch()
     read = read_run(folder.path)
     _shown(headline(read.run, read.summary))
 

@@ -28,6 +28,12 @@ class SpecbenchError(Exception):
         super().__init__(_LONG.sub(lambda found: f"{found[0][:_MOST]}…", _printable(text)))
 
 
+class NotQuiet(SpecbenchError):
+    """This machine does other work too, so that what is timed on it now is noisy."""
+
+    exit_code = 1
+
+
 class UsageError(SpecbenchError):
     """The request cannot be carried out as written: unknown name, bad option, bad data file."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from specbench.common import UsageError
 from specbench.common.errors import unknown
 from specbench.results.blocks import stretches, units
+from specbench.results.disturbance import UNSURE, unsure_speedup
 from specbench.results.figures import method_figures
 from specbench.results.over_ar import difference_of, speedup_of
 from specbench.results.read import ReadRun, read_whole
@@ -82,11 +83,11 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
     """Every run after the first against the first.
 
     Returns:
-        JSON-ready. ``runs``: what each is. ``rows``: for each pair of rows ``speedup`` (of the other run over A, see
-        :class:`specbench.results.summary_schema.Speedup`), ``over_ar`` (the same of the speedups over each run's
-        own AR), and pairs [A, other] of ``decode_tok_s``, ``tokens_per_forward``, ``right``; ``step_ratio``,
-        ``accuracy_difference``, ``answers_differ``, ``prompts``. ``differs``: run -> what else is not alike, a line
-        each.
+        JSON-ready. ``runs``: what each is, and in ``disturbed`` why its verdicts are unsure. ``rows``: for each pair of
+        rows ``speedup`` (of the other run over A, see :class:`specbench.results.summary_schema.Speedup`), ``over_ar``
+        (the same of the speedups over each run's own AR), and pairs [A, other] of ``decode_tok_s``,
+        ``tokens_per_forward``, ``right``; ``step_ratio``, ``accuracy_difference``, ``answers_differ``, ``prompts``.
+        ``differs``: run -> what else is not alike, a line each.
 
     Raises:
         UsageError: two runs are unlike; in one line.
@@ -108,7 +109,10 @@ def compare(sides: Sequence[Side]) -> dict[str, Any]:
             "prompts": task.prompts,
             "drawn": task.said,
         },
-        "runs": [{"letter": side.letter, "folder": str(side.path), **_described(side)} for side in sides],
+        "runs": [
+            {"letter": side.letter, "folder": str(side.path), **_described(side), "disturbed": _disturbed(side)}
+            for side in sides
+        ],
         "rows": rows,
         "differs": differs,
     }
@@ -190,6 +194,11 @@ def _described(side: Side) -> dict[str, Any]:
     }
 
 
+def _disturbed(side: Side) -> list[str]:
+    found = side.read.summary.disturbed
+    return list(found.reasons) if found else []
+
+
 def _differences(a: Side, b: Side) -> list[str]:
     """What may differ between compared runs, and does."""
     mine, its = _described(a), _described(b)
@@ -232,14 +241,16 @@ def _row(a: Side, b: Side, label: str, other: str) -> dict[str, Any]:
     differ = sum(_differs(r, s, same_tokens) for r, s in zip(ours, theirs, strict=True))
     mean, other_mean = (figure.step_s for figure in figures)
     right = _right(a, ours), _right(b, theirs)
+    speedup = speedup_of(paired_ratio(*arms, seed=_SEED, clusters=timed), per_prompt(*arms, timed), several)
+    over_ar = _over_ar(a, b, arms, keys, shared) if _has_two_ars(a, b, label, other) else None
+    if a.read.summary.unsure or b.read.summary.unsure:
+        speedup, over_ar = unsure_speedup(speedup), unsure_speedup(over_ar)
     return {
         "run": b.letter,
         "methods": [label, other],
         "requests": len(keys),
-        "speedup": _written(
-            speedup_of(paired_ratio(*arms, seed=_SEED, clusters=timed), per_prompt(*arms, timed), several)
-        ),
-        "over_ar": _over_ar(a, b, arms, keys, shared) if _has_two_ars(a, b, label, other) else None,
+        "speedup": _written(speedup),
+        "over_ar": _written(over_ar),
         "decode_tok_s": [figure.decode_tok_s for figure in figures],
         "tokens_per_forward": [figure.tokens_per_forward for figure in figures],
         "step_ratio": mean / other_mean if mean and other_mean else None,
@@ -265,7 +276,7 @@ def _has_two_ars(a: Side, b: Side, label: str, other: str) -> bool:
     return a.path != b.path and {label, other} != {BASELINE}
 
 
-def _over_ar(a: Side, b: Side, arms: tuple[_Arm, _Arm], keys: Sequence[_Key], shared: bool) -> dict[str, Any] | None:
+def _over_ar(a: Side, b: Side, arms: tuple[_Arm, _Arm], keys: Sequence[_Key], shared: bool) -> Speedup | None:
     """The speedup over AR in ``b`` over that in ``a``: a machine that was slower as a whole cancels."""
     plain = [side.requests(BASELINE) for side in (a, b)]
     ar = [_arm([records[key] for key in keys], shared) for records in plain]
@@ -273,7 +284,7 @@ def _over_ar(a: Side, b: Side, arms: tuple[_Arm, _Arm], keys: Sequence[_Key], sh
     found = relative_ratio(
         (ar[1], arms[1]), (ar[0], arms[0]), seed=_SEED, clusters=[unit[prompt] for prompt, *_ in keys]
     )
-    return _written(speedup_of(found, None, len({prompt for prompt, *_ in keys}) if shared else None))
+    return speedup_of(found, None, len({prompt for prompt, *_ in keys}) if shared else None)
 
 
 def _right(side: Side, records: Sequence[RequestRecord]) -> list[bool] | None:
@@ -324,7 +335,8 @@ def regressions(found: Mapping[str, Any], threshold: float, over_ar: bool = Fals
         over_ar: judge the speedups over each run's own AR; rows of AR are then left out.
 
     Raises:
-        UsageError: there are too few prompts for an interval, or no speeds, so that nothing could ever be proven.
+        UsageError: there are too few prompts for an interval, or no speeds, or a run was disturbed, so that nothing
+            could be proven.
     """
     name = "over_ar" if over_ar else "speedup"
     judged = [row for row in found["rows"] if row[name] is not None]
@@ -336,4 +348,7 @@ def regressions(found: Mapping[str, Any], threshold: float, over_ar: bool = Fals
         raise UsageError(
             f"{found['task']['prompts']} prompts are too few for an interval, so --fail-under tells nothing"
         )
+    if any(row[name]["verdict"].startswith(UNSURE) for row in judged):
+        letters = " and ".join(run["letter"] for run in found["runs"] if run["disturbed"])
+        raise UsageError(f"{letters} was disturbed, so --fail-under tells nothing; repeat it on a quiet machine")
     return [row for row in judged if row[name]["high"] < threshold]

@@ -2,8 +2,9 @@
 
 ``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment the folder has its name), ``requests.jsonl``
 (one line per request, on disk before the next request starts), where steps are captured ``steps.json`` (what their rows
-are padded to), on a CPU ``bandwidth.json`` (what memory gave, on disk as it is read), ``likelihoods.jsonl`` (how likely
-its texts are to a model) and at the end ``summary.json``, then ``DONE``.
+are padded to), on a CPU ``bandwidth.json`` (what memory gave, on disk as it is read), ``watch.json`` (what the machine
+did beside it), ``likelihoods.jsonl`` (how likely its texts are to a model) and at the end ``summary.json``, then
+``DONE``.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ from specbench.results.run_file import REPEAT, RUN, read_run_file
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
 from specbench.results.summary_schema import RunSummary
 from specbench.results.versions import assert_of_today, line_of, record_of, summary_json, summary_of
+from specbench.results.watch import Watch
 
 _LOCK, _REQUESTS, _STEPS, _SUMMARY, _DONE = ".lock", "requests.jsonl", "steps.json", "summary.json", "DONE"
 _TIMES = "times.json"
-_BANDWIDTH = "bandwidth.json"
+_BANDWIDTH, _WATCH = "bandwidth.json", "watch.json"
 _AGAIN = "run it again"
 
 
@@ -357,6 +359,27 @@ class RunFolder:
         """
         self._assert_goes_on()
         write_json_atomic(self.path / _BANDWIDTH, found.written())
+
+    def watch(self) -> Watch | None:
+        """What the machine did so far while the run decoded; None where nobody looked.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        path = self.path / _WATCH
+        if not os.path.lexists(path):
+            return None
+        todo = "delete it to do without its figures"
+        return fitted(Watch, read_json_object(path, todo), path, todo)
+
+    def keep_watch(self, found: Watch) -> None:
+        """Writes :meth:`watch`.
+
+        Raises:
+            EnvironmentRefused: the disk is full.
+        """
+        self._assert_goes_on()
+        write_json_atomic(self.path / _WATCH, found.written())
 
     def finish(self, summary: RunSummary) -> None:
         """Writes ``summary.json``, then ``DONE``, and closes the folder.

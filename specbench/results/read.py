@@ -120,7 +120,10 @@ def summary_so_far(
     """
     try:
         memory, likelihoods = folder.bandwidth(), read_likelihoods(folder.path)
-        return summarise(config, records, verdicts or None, metrics=metrics, bandwidth=memory, likelihoods=likelihoods)
+        return summarise(
+            config, records, verdicts or None, metrics=metrics, bandwidth=memory, likelihoods=likelihoods,
+            watch=folder.watch(),
+        )  # fmt: skip
     except ValidationError as error:
         raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specbench.results.disturbance import disturbance_line
 from specbench.results.read import read_run
 from specbench.results.summary_schema import MethodSummary, RunSummary, Speedup
 
@@ -57,7 +58,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a row per method."""
-        return table([_HEAD, *map(_cells, self.summary.rows)], caption=str(self.folder))
+        said = [str(self.folder), disturbance_line(self.summary)]
+        return table([_HEAD, *map(_cells, self.summary.rows)], caption="; ".join(part for part in said if part))
 
 
 def table(rows: Sequence[Sequence[str]], caption: str) -> str:

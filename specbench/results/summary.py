@@ -8,6 +8,7 @@
 * ``accuracy_difference``: right answers of the method less AR's, on the same prompts.
 * ``bandwidth_share``: see :mod:`specbench.results.bandwidth`.
 * ``text``: see :mod:`specbench.results.texts`.
+* ``disturbed``: see :mod:`specbench.results.disturbance`; verdicts of a disturbed run begin with "unsure: ".
 
 The other definitions are those of :mod:`specbench.results.figures`.
 """
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specbench.results.bandwidth import Bandwidth
+from specbench.results.disturbance import disturbance, unsure
 from specbench.results.figures import method_figures
 from specbench.results.grades import rates
 from specbench.results.likelihoods import Likelihood
@@ -40,6 +42,7 @@ from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, Request
 from specbench.results.stats import INTERVAL, Many, proportion_interval
 from specbench.results.summary_schema import Accuracy, Again, Fastest, Lossless, Memory, MethodSummary, Rate, RunSummary
 from specbench.results.texts import with_texts
+from specbench.results.watch import Watch
 
 
 def summarise(
@@ -51,6 +54,7 @@ def summarise(
     engine: Mapping[str, Any] | None = None,
     bandwidth: Bandwidth | None = None,
     likelihoods: Mapping[str, Likelihood] | None = None,
+    watch: Watch | None = None,
 ) -> RunSummary:
     """The content of ``summary.json``.
 
@@ -63,9 +67,10 @@ def summarise(
         engine: what the engine reported of its kernels, kept as it is, and of the methods' memory.
         bandwidth: what was read of memory; None where it was not to be read.
         likelihoods: request id -> how likely its text is; None where no model was asked.
+        watch: what the machine did meanwhile; None where nobody looked.
 
     Returns:
-        One row per method, AR first. Figures that do not exist are None.
+        One row per method, AR first. Figures that do not exist are None. Verdicts of a disturbed run are marked.
     """
     by_method: dict[str, dict[Key, RequestRecord]] = defaultdict(dict)
     for record in records:
@@ -109,6 +114,17 @@ def summarise(
     said: dict[str, Any] = {"engine": reported} if reported else {}
     if bandwidth is not None:
         said["bandwidth"] = bandwidth.figures()
+    disturbed = disturbance(
+        list(baseline.values()),
+        [record for label, mine in by_method.items() if label != BASELINE for record in mine.values()],
+        concurrency=config.concurrency,
+        passes=config.repeats == 1,  # further ones are then the passes of a sweep
+        on_gpu=config.model.device != "cpu",
+        watch=watch,
+        bandwidth=bandwidth,
+    )
+    if disturbed is not None:
+        said["disturbed"] = disturbed
     made = RunSummary(
         complete=all(row.requests == expected for row in rows),
         interval=INTERVAL,
@@ -117,7 +133,8 @@ def summarise(
         fastest=_fastest(rows, together["speedup"]),
         **said,
     )
-    return with_texts(made, config, (one for mine in by_method.values() for one in mine.values()), likelihoods)
+    every = (one for mine in by_method.values() for one in mine.values())
+    return unsure(with_texts(made, config, every, likelihoods))
 
 
 def _together(config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]]) -> dict[str, Many | None]:

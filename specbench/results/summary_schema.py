@@ -373,6 +373,42 @@ class Fastest(_Part):
     told_apart: bool
 
 
+class Limited(_Part):
+    """A figure that may not be above its limit."""
+
+    value: float
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is above."""
+        return self.value > self.limit
+
+
+class Disturbed(_Part):
+    """Whether a run was left alone by its machine: figures with their limits, see :mod:`specbench.results.disturbance`.
+
+    Attributes:
+        reasons: a short sentence for each figure that passes its limit; empty of a run that was left alone.
+        watched_s: how long the machine was looked at; None where it was not.
+        requests: of AR, that its step's figures are of.
+    """
+
+    reasons: list[str] = Field(default_factory=list)
+    watched_s: float | None = None
+    requests: int | None = None
+    others_share: Limited | None = Field(default=None, description="of the cores' time, taken by other processes")
+    stolen_share: Limited | None = Field(default=None, description="the same, taken by a hypervisor")
+    load_share: Limited | None = Field(default=None, description="load beyond the run's own, over the cores")
+    clock_fall: Limited | None = Field(default=None, description="lower quartile of the cores' clock below the upper")
+    slowed: Limited | None = Field(default=None, description="times that heat slowed a core down")
+    gpu_clock_fall: Limited | None = Field(default=None, description="as clock_fall, over requests")
+    throttled_share: Limited | None = Field(default=None, description="of the requests, those on a throttled GPU")
+    bandwidth_spread: Limited | None = Field(default=None, description="middle half of the readings over their median")
+    step_spread: Limited | None = Field(default=None, description="middle half of AR's steps over their median")
+    step_drift: Limited | None = Field(default=None, description="slowest third in a row over the fastest, less 1")
+
+
 class SweepFindings(_Part):
     """What the search of a sweep found: its fastest cell, those as fast within noise, and why others stopped."""
 
@@ -391,6 +427,7 @@ class RunSummary(_Part):
         fastest: of the rows that could be; None of an older version, and where no method has a speedup.
         engine: what the engine reported of its kernels, as it is.
         bandwidth: of the memory, on a CPU; None where nobody wanted to know.
+        disturbed: whether the machine left it alone; None of a version that did not say it.
         sweep: of a sweep's run only.
     """
 
@@ -401,4 +438,10 @@ class RunSummary(_Part):
     fastest: Fastest | None = None
     engine: dict[str, Any] = Field(default_factory=dict)
     bandwidth: BandwidthFigures | None = None
+    disturbed: Disturbed | None = None
     sweep: SweepFindings | None = None
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the run was disturbed, so that its verdicts are marked."""
+        return self.disturbed is not None and bool(self.disturbed.reasons)

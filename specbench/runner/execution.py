@@ -22,6 +22,7 @@ from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.runner.resolving import Resolved
 from specbench.runner.session import Session, session_of
 from specbench.runner.threads import as_before
+from specbench.runner.watching import Watcher
 
 
 class Progress(Protocol):
@@ -83,7 +84,8 @@ def execute(
                 as_before(folder.run)
             resolved = _calibrated(resolved, sessions, folder)
             with beside(sessions, resolved.simulated, folder, progress) as bandwidth:
-                records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth)
+                watcher = Watcher(folder)
+                records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth, watcher)
             graded, verdicts, likelihoods = None, None, None
             if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
@@ -95,8 +97,8 @@ def execute(
             metrics = read_metrics(folder.path)
             engine = sessions[0].report()
             engine[MEMORY] = {label: held for session in sessions for label, held in session.report()[MEMORY].items()}
-            memory = folder.bandwidth()
-            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, likelihoods))
+            memory, watch = folder.bandwidth(), folder.watch()
+            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, likelihoods, watch))
     return folder
 
 
@@ -120,6 +122,7 @@ def _decode(
     progress: Progress,
     resumed: bool,
     bandwidth: Beside | None = None,
+    watcher: Watcher | None = None,
 ) -> list[RequestRecord]:
     """All records of the run, those of a resumed folder first."""
     records = [record.untraced() for record in folder.records()]
@@ -138,6 +141,8 @@ def _decode(
     session_of_method = {method.label: session for session in sessions for method in session.methods}
     first = number = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
+        if watcher:
+            watcher.before(number)
         if bandwidth:
             bandwidth.before(number)
         for record in session_of_method[method.label].decode(method, requests, number):
@@ -147,4 +152,6 @@ def _decode(
             progress.request(record)
     if bandwidth:
         bandwidth.behind(number)
+    if watcher:
+        watcher.behind(number)
     return records

@@ -49,9 +49,8 @@ def rescore(
     held = {row.method: row.memory.model_dump() for row in read.summary.rows if row.memory}
     engine = {**read.summary.engine, **({MEMORY: held} if held else {})}
     metrics = read_metrics(folder.path)
-    summary = summarise(
-        read.config, records, verdicts, graded, metrics, engine, folder.bandwidth(), read_likelihoods(folder.path)
-    )
+    memory, watch, likelihoods = folder.bandwidth(), folder.watch(), read_likelihoods(folder.path)
+    summary = summarise(read.config, records, verdicts, graded, metrics, engine, memory, likelihoods, watch)
     if sweep is not None:
         summary = summary.model_copy(update={"complete": read.summary.complete, "sweep": sweep})
     if folder.finished:

@@ -16,6 +16,7 @@ from specbench.hardware import is_profile, read_profile
 from specbench.hardware.roofline import StepTimes
 from specbench.results import BASELINE, RequestRecord, read_run
 from specbench.results.blocks import stretches, units
+from specbench.results.disturbance import unsure_verdict
 from specbench.results.figures import method_figures
 from specbench.results.read import ReadRun
 from specbench.results.stats import Many, Ratio, paired_ratio, verdict
@@ -82,7 +83,8 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     on all the prompts to choose by, an interval of the speedup that holds together with those of all the others, so
     that the best of them may be quoted with it), ``rows_per_step``, ``step_ms``, ``predicted_decode_tok_s``,
     ``accuracy``, ``best``, ``within_noise`` (of the best, itself included; of none where there are too few prompts to
-    tell cells apart), ``stopped``. What there is not is nan.
+    tell cells apart), ``stopped``, ``disturbed`` (why all of that concurrency is unsure, or empty). What there is not
+    is nan.
     ``predicted_decode_tok_s`` is what tokens per forward and rows per step come to at the step times of a profile, with
     drafting for nothing.
 
@@ -98,6 +100,7 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
         "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward", "decode_tok_s", "decode_tok_s_low",
         "decode_tok_s_high", "speedup", "speedup_low", "speedup_high", "blocks", "verdict", "chosen_low", "chosen_high",
         "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
+        "disturbed",
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
 
@@ -106,6 +109,7 @@ def _rows(
     head: Mapping[str, Any], concurrency: int, read: ReadRun, times: StepTimes | None
 ) -> Iterator[dict[str, Any]]:
     found = read.summary.sweep or SweepFindings()
+    disturbed = "; ".join(read.summary.disturbed.reasons) if read.summary.disturbed else ""
     tuning = set(head["tuning"])
     ids = {str(spec["label"]): _hash(spec, read) for spec in read.run["methods"]}
     unknown = {str(spec["label"]): {"method": spec["name"], "values": {}} for spec in read.run["methods"]}
@@ -130,10 +134,11 @@ def _rows(
                     "concurrency": concurrency,
                     "set": name,
                     **_figures(label, records, measured, read, concurrency, times),
-                    **_said(label, measured, together),
+                    **_said(label, measured, together, unsure=bool(disturbed)),
                     "best": label == together.best or (name != "tuning" and label == found.best),
                     "within_noise": together.told_apart and label in together.as_good,
                     "stopped": found.stopped.get(label, ""),
+                    "disturbed": disturbed,
                 }
 
 
@@ -166,14 +171,15 @@ def _figures(
 _NOTHING = Many({}, None, (), False, 0)
 
 
-def _said(label: str, measured: Measured, together: Many) -> dict[str, Any]:
-    """A cell's speedup, and the verdict on it."""
+def _said(label: str, measured: Measured, together: Many, *, unsure: bool) -> dict[str, Any]:
+    """A cell's speedup, and the verdict on it, which has a mark where something disturbed the machine."""
     over = None if label == BASELINE else measured.speedup(label)
     chosen = together.intervals.get(label)
+    said = verdict(over.interval, chosen) if over else ""
     return {
         **_three("speedup", over),
         "blocks": over.clusters if over else _NAN,
-        "verdict": verdict(over.interval, chosen) if over else "",
+        "verdict": unsure_verdict(said) if unsure and over and over.interval else said,
         "chosen_low": chosen.low if chosen else _NAN,
         "chosen_high": chosen.high if chosen else _NAN,
     }

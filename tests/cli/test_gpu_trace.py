@@ -46,7 +46,9 @@ def test_throttled_requests_are_counted_and_marked(cli: Any, tmp_path: Path, mon
         assert max(map(len, text.splitlines()[:-1])) <= columns
         told = "2 of 4 requests ran on a throttled GPU (power cap); show --requests marks them."
         assert told in " ".join(text.split())
-        lines = [line.split() for line in text[text.index("GPU ") :].splitlines()[2:4]]
+        why = "disturbed: the GPU was throttled under 50% of the requests (limit 5%); verdicts are unsure"
+        assert why in " ".join(text.split())
+        lines = [line.split() for line in text[text.index("\nGPU ") + 1 :].splitlines()[2:4]]
         assert [line[0] for line in lines] == ["ar", "jacobi"]
         assert all(line[1:5] == ["1755", "500", "64", "125.000"] for line in lines)
     assert [record["gpu"]["throttled"] for record in run_json.requests(folder)] == [

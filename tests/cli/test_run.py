@@ -11,12 +11,12 @@ import pytest
 import run_json
 
 from specbench.common import registry
-from specbench.profiling import doctor
+from specbench.profiling import doctor, quiet
 from specbench.results.schema import PHASES, RequestRecord
 
 TINY = ("run", "--model", "config:tiny", "--max-new-tokens", 12)
 PROMPTS = 7  # from six on there is an interval
-FILES = {"run.json", "requests.jsonl", "likelihoods.jsonl", "verdicts.jsonl", "summary.json", "DONE"}
+FILES = {"run.json", "requests.jsonl", "watch.json", "likelihoods.jsonl", "verdicts.jsonl", "summary.json", "DONE"}
 COLUMNS = ["method", "tokens", "TPF", "tok/s", "speedup", "e2e", "cut", "pass@1", "lossless"]
 
 
@@ -174,6 +174,29 @@ def test_doctor_exits_3_exactly_when_a_check_fails(cli: Any, tmp_path: Path, mon
         assert [check["status"] for check in json.loads(said.out)] == [check.status for check in checks]
     assert said.error == "error: not ready: disk; see the advice above"
     assert "0 GiB free → free some" in cli("doctor", "--out", tmp_path).out
+
+
+def test_doctor_exits_1_when_the_machine_was_watched_and_is_not_quiet(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, loud = doctor.Check("steal", "ok", "0%"), doctor.Check("other processes", "warn", "31%", "stop other work")
+    bad, asked = doctor.Check("disk", "fail", "0 GiB free", "free some"), list[float]()
+    for ready, seen, code in (([], [good], 0), ([], [good, loud], 1), ([bad], [loud], 3), ([loud], [good], 0)):
+
+        def watched(seconds: float, *say: Any, seen: list[doctor.Check] = seen, **more: Any) -> list[doctor.Check]:
+            asked.append(seconds)
+            return seen
+
+        monkeypatch.setattr(doctor, "doctor_checks", lambda out, ready=ready: list(ready))
+        monkeypatch.setattr(quiet, "quiet_checks", watched)
+        said = cli("doctor", "--out", tmp_path, "--watch", 10, "--json")
+        assert said.code == code
+        assert [check["detail"] for check in json.loads(said.out)] == [check.detail for check in [*ready, *seen]]
+        if code == 1:
+            assert said.error == "error: not quiet: other processes; see the advice above"
+    assert asked == [10.0] * 4
+    for few in (4, 4000):
+        assert "--watch" in cli.refused(2, "doctor", "--watch", few)
 
 
 def test_doctor_on_this_machine(cli: Any, tmp_path: Path) -> None:

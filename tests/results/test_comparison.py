@@ -65,7 +65,7 @@ def test_only_a_proven_regression_counts(made: Callable[..., Path]) -> None:
     assert [row["methods"] for row in regressions(found, 0.97)] == [["jetspec", "jetspec"]]
     assert regressions(found, 0.94) == []
     # An estimate of 0.95 with an interval that reaches over the threshold proves nothing.
-    wide = compared(made("rough", noisy(4, noise=0.2)), made("rougher", noisy(5, {"jetspec": 1.05}, noise=0.2)))
+    wide = compared(made("rough", noisy(4, noise=0.1)), made("rougher", noisy(5, {"jetspec": 1.05}, noise=0.1)))
     assert row(wide, "jetspec")["speedup"]["high"] > 0.97
     assert [r["methods"] for r in regressions(wide, 0.97)] == []
 

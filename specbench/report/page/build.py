@@ -31,6 +31,7 @@ from specbench.report.page.headline import headline, settings, withheld
 from specbench.report.page.run import run_section
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.disturbance import watched_line
 from specbench.results.engine_line import engine_line
 from specbench.results.run_file import device_name, known
 from specbench.results.schema import BASE
@@ -105,6 +106,7 @@ def _run_facts(run: Run) -> dict[str, str]:
         **_machine(run.run),
         "engine": engine_line(run.summary.engine) or f"attention: {config.attention}",
         "memory bandwidth": bandwidth_line(run.summary) or DASH,
+        "disturbed": watched_line(run.summary) or DASH,
         "graphs, compile, linears": f"{config.graphs}, {'on' if config.compile else 'off'}, {config.linears}",
         "weights": f"{model.source}{f' @ {model.revision}' if model.revision else ''}, {model.fingerprint[:12]}",
         "task": f"{config.task.name} v{config.task.version}, prompts {config.task.prompts_sha256[:12]}",
@@ -174,8 +176,9 @@ def _sideways(name: str, title: str, facts: Mapping[str, Mapping[str, str]]) -> 
 
 _FORMULA = (
     "The row with the highest speedup over its AR twin, by decode seconds per token; simulated rows and lossy ones "
-    "without accuracy are left out. Its interval holds together with those of all rows of its run, so that it allows "
-    "for the choice; below, the rows that multiple comparisons with the best do not rule out."
+    "without accuracy are left out, and of a disturbed run no row is the best. Its interval holds together with those "
+    "of all rows of its run, so that it allows for the choice; below, the rows that multiple comparisons with the best "
+    "do not rule out."
 )
 
 
@@ -226,7 +229,9 @@ def _table(found: Gathered, best: dict[str, MethodSummary | None]) -> Table:
             Cell(device, under=f"concurrency {config.concurrency}"),
             cells.count(config.task.prompts),
         ]
-        if row is None:
+        if run.summary.unsure:
+            figures = [*[cells.NOTHING] * 3, Cell("unsure", under="disturbed run", tone="faint")]
+        elif row is None:
             figures = [cells.NOTHING] * 4
         else:
             which = Cell(row.method, under=settings(config.methods)[row.method])
@@ -254,6 +259,8 @@ def candidates(run: Run) -> list[MethodSummary]:
 
 
 def _best(run: Run) -> MethodSummary | None:
+    if run.summary.unsure:
+        return None
     return max(candidates(run), key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
 
 

@@ -12,6 +12,7 @@ from specbench.report.terminal.run import LEGEND
 from specbench.report.terminal.run import name as named
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
+from specbench.results.disturbance import disturbance_line
 from specbench.results.engine_line import layers_line
 from specbench.results.run_file import device_name
 
@@ -64,6 +65,7 @@ def conditions(run: Run) -> str:
     parts += ["traced, which slows its steps"] if config.trace else []
     parts += [] if run.complete else ["NOT COMPLETE"]
     parts += [line for line in (layers_line(run.summary.engine), bandwidth_line(run.summary)) if line]
+    parts += [line] if (line := disturbance_line(run.summary)) else []
     return " · ".join(parts)
 
 

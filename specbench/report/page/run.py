@@ -29,6 +29,7 @@ from specbench.report.pictures import cards, style
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
 from specbench.report.terminal.run import name as named
 from specbench.report.terminal.run import notes, simulated_title
+from specbench.results.disturbance import disturbance_line
 from specbench.results.grades import ORDER
 from specbench.results.schema import BONUS, PHASES, PREFILL
 
@@ -48,6 +49,8 @@ def run_section(run: Run) -> Section:
     if run.config.simulated:
         asked = {label: spec.model_dump() for label, spec in run.config.simulated.items()}
         blocks.append(Words([simulated_title(asked)], "warning"))
+    if disturbed := disturbance_line(run.summary):
+        blocks.append(Words([f"{disturbed[0].upper()}{disturbed[1:]}."], "warning"))
     blocks += [*_figures(run), *_tables(run)]
     blocks += traces(run)
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}

@@ -36,6 +36,9 @@ def comparison_report(found: Mapping[str, Any], prompts: bool = False) -> Render
         said = [f"{run['model']} {run['dtype']}", run["device"], run["commit"] and f"commit {run['commit']}"]
         title.append("   " + " · ".join(part for part in said if part), style="dim")
     parts: list[RenderableType] = [title, Text()]
+    for run in found["runs"]:
+        if why := run["disturbed"]:
+            parts += [Text(f"{run['letter']} was disturbed: {'; '.join(why)}. Verdicts are unsure.", "yellow"), Text()]
     for letter, lines in found["differs"].items():
         if lines:
             parts += [Text(f"{letter} differs from A: {'; '.join(lines)}.", "yellow"), Text()]

@@ -16,6 +16,7 @@ from specbench.report.terminal.end_to_end import end_to_end
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.blocks import FILLINGS, prompts_for
+from specbench.results.disturbance import UNSURE, disturbance_line
 from specbench.results.engine_line import layers_line
 from specbench.results.grades import ORDER
 from specbench.results.run_file import device_name
@@ -62,6 +63,8 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
         title.append(f"\n{layers}", style="dim")
     if memory := bandwidth_line(summary):
         title.append(f"\n{memory}", style="dim")
+    if disturbed := disturbance_line(summary):
+        title.append(f"\n{disturbed}", style="yellow")
     simulated = run.get("simulated", {})
     if simulated:
         title.append(f"\n{simulated_title(simulated)}", style="bold red")
@@ -123,7 +126,8 @@ def shown_as(row: MethodSummary, summary: RunSummary) -> str:
 def finding(summary: RunSummary) -> str:
     """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
 
-    Only intervals that exclude 1 are called faster or slower. Empty where there is nothing but AR.
+    Only intervals that exclude 1 are called faster or slower, and of a disturbed run none is without its mark. Empty
+    where there is nothing but AR.
     """
     rows = [
         row for row in summary.rows if row.method != BASELINE and row.speedup and not row.simulated and not row.again
@@ -148,7 +152,7 @@ def finding(summary: RunSummary) -> str:
 def _as_good(summary: RunSummary) -> str:
     """The rows that may be as fast as the fastest; empty where nobody asked which is."""
     fastest = summary.fastest
-    if fastest is None or fastest.among < 2 or not fastest.told_apart:
+    if fastest is None or fastest.among < 2 or not fastest.told_apart or summary.unsure:
         return ""
     others = [method for method in fastest.as_good if method != fastest.method]
     if not others:
@@ -166,6 +170,7 @@ _WORDS = {
     "no difference shown": "no difference shown",
     "too few prompts": "too few prompts to say",
 }
+_WORDS |= {f"{UNSURE}{verdict}": f"{UNSURE}{words}" for verdict, words in _WORDS.items()}
 
 
 def simulated_title(simulated: Mapping[str, Mapping[str, float]]) -> str:

@@ -15,6 +15,7 @@ from specbench.hardware.roofline import free_rows
 from specbench.report.pictures.cells import HALVED
 from specbench.report.terminal.run import few_blocks, number, seldom_filled
 from specbench.results import BASELINE
+from specbench.results.disturbance import UNSURE, sure
 from specbench.results.run_file import device_name
 from specbench.results.schema import TaskSpec
 
@@ -55,7 +56,13 @@ def ranked(cells: pd.DataFrame) -> pd.DataFrame:
 def found(row: Mapping[Any, Any]) -> str:
     """What became of a cell, in words."""
     said = [row["stopped"], "best" if row["best"] else "within noise" if row["within_noise"] else ""]
-    return " ".join(word for word in said if word)
+    return f"{UNSURE if row['best'] and _why(row) else ''}{' '.join(word for word in said if word)}"
+
+
+def _why(row: Mapping[Any, Any] | pd.Series[Any]) -> str:
+    """Why a cell's figures are of a disturbed machine; empty where they are not, and of older tables."""
+    why = row.get("disturbed", "")
+    return "" if pd.isna(why) else str(why)
 
 
 def _table(rows: pd.DataFrame, title: str) -> Table:
@@ -87,6 +94,8 @@ def sentences(cells: pd.DataFrame) -> list[str]:
     measured = tuning[tuning["stopped"] != "too large"]
     found = []
     best = measured[measured["best"].astype(bool)]
+    if len(measured) and (why := _why(measured.iloc[0])):
+        found.append(f"Disturbed: {why}; what is best here is unsure.")
     if len(best):
         row = best.iloc[0]
         concurrency = int(row["concurrency"])
@@ -186,7 +195,8 @@ def advice(
 
     Returns:
         JSON-ready: ``best`` (its row, None where nothing was measured), ``set`` (what to give ``--set``), ``faster``
-        (whether the interval on the held-out prompts says so), ``free_rows``, ``said`` (sentences).
+        (whether the interval on the held-out prompts says so, and nothing disturbed it), ``free_rows``, ``said``
+        (sentences).
     """
     tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE) & (cells["stopped"] != "too large")]
     best = tuning[tuning["best"].astype(bool)]
@@ -198,7 +208,7 @@ def advice(
     row = best.iloc[0]
     held = cells[(cells["set"] == "held-out") & (cells["label"] == row["label"])]
     judged = held.iloc[0] if len(held) else row
-    faster = judged["verdict"] == "faster"
+    faster, why = judged["verdict"] == "faster", _why(judged)
     options = str(row["label"]).split(" ")[1:]
     settings = [f"{method}.{word}" for word in options]
     compared, dropped = compared_cells(tuning)
@@ -215,6 +225,10 @@ def advice(
         said.append(f"{_dropped(len(dropped), 'before')}.")
     if faster:
         said.append("Use: specbench run --method " + method + "".join(f" --set {setting}" for setting in settings))
+    elif sure(str(judged["verdict"])) == "faster":
+        said.append(
+            f"Disturbed: {why}; unsure whether it is faster than ar: repeat on a quiet machine, with another --out."
+        )
     else:
         said.append("No setting tried is shown to be faster than ar here.")
     return {

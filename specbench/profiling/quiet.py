@@ -1,0 +1,114 @@
+"""Is this machine quiet: it is watched for some seconds, and held to the limits that runs are held to afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from specbench.common import EnvironmentRefused
+from specbench.hardware.bandwidth import BandwidthProbe
+from specbench.hardware.cores import usable_cores
+from specbench.hardware.watching import Seen, between, see
+from specbench.profiling.doctor import Check
+from specbench.results.bandwidth import Bandwidth, Reading
+from specbench.results.disturbance import disturbance, reason
+from specbench.results.summary_schema import Disturbed
+from specbench.results.watch import Look, Watch
+
+_APART_S = 1.0
+_LEAST_S = 0.3  # less between two looks tells nothing
+
+# What doctor calls each figure, and what to do where it passes its limit.
+_NAMED = {
+    "others_share": ("other processes", "stop other work; timings will be noisy"),
+    "stolen_share": ("steal", "take a machine with cores of its own; timings will be noisy"),
+    "load_share": ("other load", "stop other work; timings will be noisy"),
+    "clock_fall": ("clocks", "let it cool, or fix its clock"),
+    "slowed": ("heat", "let it cool"),
+    "bandwidth_spread": ("memory bandwidth", "stop what else reads memory, beside a virtual machine too"),
+}
+_UNTOLD = {
+    "others_share": "time of other processes is not told here",
+    "stolen_share": "time that a hypervisor took is not told here",
+    "clock_fall": "clocks of the cores are not told here",
+    "slowed": "how often heat slowed the cores is not told here",
+}
+
+
+class Probe(Protocol):
+    """What reads memory: :class:`specbench.hardware.bandwidth.BandwidthProbe`, or a test's own."""
+
+    def read(self, threads: int) -> float: ...
+    def close(self) -> None: ...
+
+
+def quiet_checks(
+    seconds: float,
+    say: Callable[[str], None] = lambda line: None,
+    *,
+    on_gpu: bool = False,
+    look: Callable[[], Seen] = see,
+    opened: Callable[[Callable[[str], None]], Probe] = lambda say: BandwidthProbe(say=say),
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Check]:
+    """Watches the machine and says what passes a limit; what is not told here is no fault.
+
+    Args:
+        seconds: to watch, :data:`specbench.results.disturbance.LEAST_WATCHED_S` or more.
+        say: takes a line where the probe of memory has to be built first.
+        on_gpu: runs will be on a GPU, so that the cores only launch and memory's bandwidth is the GPU's own.
+        look, opened, sleep: the kernel's counters, the probe and the waiting; replaced in tests.
+    """
+    refused, probe = "", None
+    if not on_gpu:
+        try:
+            probe = opened(say)
+        except EnvironmentRefused as error:
+            refused = str(error)
+    try:
+        watch, bandwidth = _watched(seconds, look, probe, sleep)
+    except EnvironmentRefused as error:  # no threads for a reading
+        refused, (watch, bandwidth) = str(error), _watched(seconds, look, None, sleep)
+    finally:
+        if probe is not None:
+            probe.close()
+    found = disturbance([], on_gpu=on_gpu, watch=watch, bandwidth=bandwidth)
+    return _checks(found, bandwidth, refused)
+
+
+def _watched(
+    seconds: float, look: Callable[[], Seen], probe: Probe | None, sleep: Callable[[float], None]
+) -> tuple[Watch, Bandwidth]:
+    """A look and a reading a second; what a reading takes is this process's own time."""
+    threads = usable_cores()
+    readings: list[Reading] = []
+    looks: list[Look] = []
+    first = last = look()
+    while (left := seconds - (last.at_s - first.at_s)) > _LEAST_S:
+        if probe is not None:
+            readings.append(Reading(segment=len(looks), threads=threads, bytes_per_s=probe.read(threads)))
+        sleep(min(_APART_S, left))
+        now = look()
+        if (one := between(last, now, len(looks))) is not None:
+            looks.append(one)
+            last = now
+    return Watch(looks=looks), Bandwidth(readings=readings)
+
+
+def _checks(found: Disturbed | None, bandwidth: Bandwidth, refused: str) -> list[Check]:
+    made = []
+    for field, (name, advice) in _NAMED.items():
+        figure = getattr(found, field) if found else None
+        if figure is None:
+            untold = f"bandwidth is not read: {refused}" if field == "bandwidth_spread" and refused else ""
+            if said := untold or _UNTOLD.get(field, ""):
+                made.append(Check(name, "ok", said))
+            continue
+        said = reason(field, figure)
+        if field == "bandwidth_spread":
+            speeds = bandwidth.figures()
+            ends = (speeds.low_bytes_per_s or 0.0) / 1e9, (speeds.high_bytes_per_s or 0.0) / 1e9
+            said += f", {ends[0]:.1f} to {ends[1]:.1f} GB/s in {speeds.readings} readings"
+        made.append(Check(name, "warn", said, advice) if figure.passed else Check(name, "ok", said))
+    return made

@@ -1,0 +1,64 @@
+"""Watching a run: the machine is looked at before, between and behind its stretches, and never on a request's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from specbench.hardware.watching import Seen, between, see
+from specbench.results import RunFolder
+from specbench.results.watch import Watch
+
+#: Seconds between two looks, each of which takes some milliseconds.
+APART_S = 4.0
+
+#: In a long run they are as many times further apart: its file is written anew with each of them.
+APART_SHARE = 0.01
+
+
+class Watcher:
+    """Takes the looks of a run and keeps them in its folder.
+
+    Args:
+        folder: of the run; earlier looks in it stay.
+        look: the kernel's counters; replaced by made-up ones in tests, as is the clock.
+        clock: that of the looks, in seconds.
+    """
+
+    def __init__(
+        self, folder: RunFolder, look: Callable[[], Seen] = see, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._look, self._clock = folder, look, clock
+        self._found = folder.watch() or Watch()
+        self._first: Seen | None = None
+        self._last: Seen | None = None
+
+    def before(self, segment: int) -> None:
+        """Looks, unless the last look of this process was a moment ago.
+
+        Args:
+            segment: number of the stretch that comes next.
+        """
+        if self._first is None or self._last is None:
+            self._first = self._last = self._look()  # what happened before it was no run
+            return
+        now = self._clock()
+        if now - self._last.at_s >= max(APART_S, APART_SHARE * (now - self._first.at_s)):
+            self._keep(segment)
+
+    def behind(self, segment: int) -> None:
+        """Looks when all is decoded, and not where nothing was.
+
+        Args:
+            segment: number of the last stretch.
+        """
+        if self._last is not None:
+            self._keep(segment + 1)
+
+    def _keep(self, segment: int) -> None:
+        assert self._last is not None
+        now = self._look()
+        look = between(self._last, now, segment)
+        if look is not None:
+            self._found, self._last = Watch(looks=[*self._found.looks, look]), now
+        self._folder.keep_watch(self._found)

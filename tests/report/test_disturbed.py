@@ -1,0 +1,198 @@
+"""A disturbed run wherever it is shown: a line says why, and no row of it is a winner, coloured or counted."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import sweeps
+from known import refusal
+from reported import EXACT, answers, config, folder
+from rich.console import Console
+
+from specbench.common.errors import UsageError
+from specbench.report.gathering import Gathered, gather
+from specbench.report.page import cells
+from specbench.report.page.build import build
+from specbench.report.page.document import Document, Row, Section, Table, Words
+from specbench.report.pictures.crossing import crossing, crossings
+from specbench.report.terminal.compare import comparison_report
+from specbench.report.terminal.run import finding, headline
+from specbench.report.terminal.sweep import advice, found, sentences
+from specbench.results.comparison import compare, read_sides, regressions
+from specbench.results.read import read_run
+from specbench.results.run import Run
+from specbench.results.schema import RequestRecord
+
+WHY = "AR's step drifted by 28% (limit 25%)"
+
+
+def slow_at_first(records: list[RequestRecord], factor: float) -> list[RequestRecord]:
+    """The same with the first third slower, as beside something that ended then."""
+    return [
+        one.model_copy(update={"decode_s": one.decode_s * slow, "decode_share_s": one.decode_s * slow, "segment": at})
+        for at, one in enumerate(records)
+        for slow in (factor if at < len(records) // 3 else 1.0,)
+    ]
+
+
+def made(out: Path, factor: float) -> Path:
+    """A run in which ``fast`` is four times as fast as AR, ``slow`` half as fast, and ``same`` neither."""
+    records = [
+        one
+        for label, seconds, forwards in (("ar", 1.0, 24), ("fast", 0.25, 4), ("slow", 2.0, 24), ("same", 1.003, 24))
+        for one in slow_at_first(
+            [
+                # Level, with a little up and down, so that intervals have a width.
+                one.model_copy(update={"decode_s": seconds * (1 + 0.01 * ((at + ord(label[1])) % 3))})
+                for at, one in enumerate(answers(label, 12, decode_s=1.0, target_forwards=forwards))
+            ],
+            factor,
+        )
+    ]
+    created = f"2026-01-0{1 + int(factor > 1)}T03:04:05+00:00"  # two runs at one time would be the same
+    lossless = {"fast": EXACT, "slow": EXACT}
+    return folder(out, config(("fast", "slow", "same"), 12), records, lossless=lossless, created=created)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two runs that differ in nothing but what was beside them."""
+    return {name: made(tmp_path_factory.mktemp(name), factor) for name, factor in (("quiet", 1.0), ("loud", 1.28))}
+
+
+def shown(part: Any, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(part)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= width
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_table_says_why_in_a_line(runs: dict[str, Path], width: int) -> None:
+    loud, quiet = (read_run(runs[name]) for name in ("loud", "quiet"))
+    text = shown(headline(loud.run, loud.summary), width)
+    assert text.count(f"disturbed: {WHY}; verdicts are unsure") == 1
+    assert "fast: unsure: faster; 4.0" in text
+    assert "These prompts tell differences of" in text, "of a row of which nothing was shown"
+    assert not {"disturbed", "unsure"} & {*shown(headline(quiet.run, quiet.summary), width).replace(":", " ").split()}
+
+
+def test_the_sentence_calls_nothing_faster(runs: dict[str, Path]) -> None:
+    said = {name: finding(read_run(path).summary) for name, path in runs.items()}
+    assert said["quiet"].startswith("Found: faster than ar: fast 4.0")
+    assert said["loud"].startswith("Found: unsure: faster than ar: fast 4.0")
+    assert "; unsure: slower than ar: slow 0.5" in said["loud"]
+    assert "; unsure: no difference shown: same 1.0" in said["loud"]
+
+
+def test_a_notebook_sees_it_too(runs: dict[str, Path]) -> None:
+    assert "verdicts are unsure" in Run(runs["loud"])._repr_html_()
+    assert "unsure" not in Run(runs["quiet"])._repr_html_()
+
+
+def section(found: Document | Section, name: str) -> Section:
+    (one,) = [each for each in found.sections if each.title.startswith(name)]
+    return one
+
+
+def rows(found: Section) -> list[Row]:
+    return [row for block in found.blocks if isinstance(block, Table) for row in block.rows]
+
+
+def test_the_page_names_no_winner_and_colours_none(runs: dict[str, Path]) -> None:
+    page = build(gather([*runs.values()]))
+    best = {row.run: (row.cells[-4].text, row.cells[-1].text) for row in rows(section(page, "At a glance"))}
+    assert sorted(best.values()) == [("fast", "faster"), ("–", "unsure")]
+    loud = next(run for run, (_, verdict) in best.items() if verdict == "unsure")
+    task = section(page, "humaneval")
+    told = {(row.run == loud, row.method): row.cells[4] for row in rows(task)}
+    assert {(cell.text, cell.tone) for (is_loud, _), cell in told.items() if not is_loud} >= {
+        ("faster", "good"), ("slower", "bad")
+    }  # fmt: skip
+    assert {(cell.text, cell.tone) for (is_loud, method), cell in told.items() if is_loud and method != "ar"} == {
+        ("unsure: faster", ""), ("unsure: slower", ""), ("unsure: no difference shown", "")
+    }  # fmt: skip
+    (part,) = {row.part for row in rows(task) if row.run == loud}
+    assert part.endswith(f"disturbed: {WHY}; verdicts are unsure")
+    warned = [
+        (each.title, block.lines)
+        for each in task.sections
+        for block in each.blocks
+        if isinstance(block, Words) and block.kind == "warning"
+    ]
+    assert warned == [(f"Run {loud}", [f"Disturbed: {WHY}; verdicts are unsure."])]
+    facts = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in rows(section(page, "Environment"))}
+    assert sorted(facts["disturbed"]) == [WHY, "no, by AR's steps alone"]
+
+
+def test_only_disturbed_runs_make_a_page_without_a_best(runs: dict[str, Path]) -> None:
+    page = build(Gathered(runs=gather([runs["loud"]]).runs))
+    notes = [block for block in section(page, "At a glance").blocks if isinstance(block, Words)]
+    assert notes == [], "nothing on how good the best looks"
+
+
+def test_verdicts_have_the_tone_of_sure_ones_only(runs: dict[str, Path]) -> None:
+    (loud, quiet) = (read_run(runs[name]).summary.rows[1].speedup for name in ("loud", "quiet"))
+    assert (cells.verdict(loud).tone, cells.verdict(quiet).tone) == ("", "good")
+
+
+def compared(*targets: object) -> dict[str, Any]:
+    return compare(read_sides([str(target) for target in targets]))
+
+
+def test_what_is_compared_with_a_disturbed_run_is_unsure(runs: dict[str, Path]) -> None:
+    found = compared(runs["quiet"], runs["loud"])
+    (row,) = [row for row in found["rows"] if row["methods"] == ["fast", "fast"]]
+    assert row["speedup"]["verdict"].startswith("unsure: ")
+    assert row["over_ar"]["verdict"] == "unsure: no difference shown"
+    assert [run["disturbed"] for run in found["runs"]] == [[], [WHY]]
+    text = shown(comparison_report(found))
+    assert f"B was disturbed: {WHY}. Verdicts are unsure." in text
+    said = "B was disturbed, so --fail-under tells nothing; repeat it on a quiet machine"
+    for over_ar in (False, True):
+        assert refusal(UsageError, regressions, found, 0.97, over_ar) == said
+    alone = compared(f"{runs['quiet']}:fast", f"{runs['quiet']}:slow")
+    assert alone["rows"][0]["speedup"]["verdict"] == "slower"
+    assert len(regressions(alone, 0.97)) == 1
+
+
+CELL = {
+    "label": "jf n=8", "method": "jf", "concurrency": 1, "set": "tuning", "prompts": 8, "tokens_per_forward": 1.5,
+    "rows_per_step": 9.0, "speedup": 1.3, "speedup_low": 1.2, "speedup_high": 1.4, "best": True, "within_noise": True,
+    "stopped": "", "disturbed": WHY, "verdict": "unsure: faster", "blocks": float("nan"), "chosen_low": float("nan"),
+    "chosen_high": float("nan"),
+}  # fmt: skip
+RUN = {
+    "task": {"name": "humaneval"},
+    "model": {"name": "toy", "dtype": "float32"},
+    "environment": {"device": {"name": "cpu"}},
+}
+
+
+def test_a_sweep_beside_something_recommends_nothing() -> None:
+    told = advice(RUN, pd.DataFrame([CELL]), [(1, 1.0)], "jf")
+    assert not told["faster"]
+    assert told["said"][-1].startswith(f"Disturbed: {WHY}; unsure whether it is faster than ar: repeat ")
+    quiet = advice(RUN, pd.DataFrame([{**CELL, "disturbed": "", "verdict": "faster"}]), [(1, 1.0)], "jf")
+    assert quiet["faster"]
+    assert found(CELL) == "unsure: best"
+    assert sentences(pd.DataFrame([CELL]))[0] == f"Disturbed: {WHY}; what is best here is unsure."
+
+
+def test_a_crossing_of_a_disturbed_concurrency_is_not_sure() -> None:
+    measured = sweeps.busy("jf", {1: (1.4, 1.5, 1.6), 4: (0.5, 0.6, 0.7)})
+    assert [each.sure for each in crossings(measured)] == [True]
+    disturbed = measured.assign(disturbed=["", WHY], verdict=["faster", "unsure: slower"])
+    assert [each.sure for each in crossings(disturbed)] == [False]
+    paying = sweeps.busy("jf", {1: (1.4, 1.5, 1.6), 4: (1.2, 1.3, 1.4)})
+    for cells_, said in (
+        (paying, "from 1 to 4."),
+        (paying.assign(disturbed=["", WHY], verdict=["faster", "unsure: faster"]), "in part within noise."),
+    ):
+        words = " ".join(text.get_text() for text in crossing(cells_).texts)
+        assert said in " ".join(words.split())
