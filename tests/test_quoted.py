@@ -48,7 +48,7 @@ def named(page: Path, text: str) -> list[Path]:
     links = (page.parent / link for link in re.findall(r"\]\(([^)#]+)", text))
     places = [link.resolve() for link in links if not str(link).startswith("http")]
     records = [place if place.is_dir() else place.parent for place in places if "records" in place.parts]
-    return [place for place in places if place.parent.name == "results"] + records
+    return [place for place in places if place.parent == ROOT / "results"] + records
 
 
 @cache
