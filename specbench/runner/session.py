@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from specbench.common import UsageError
-from specbench.decoding import Context, Method
+from specbench.decoding import Context, Method, Target
 from specbench.engine import Engine, Sampling
 from specbench.hardware import GpuMeter, Nvml, environment
 from specbench.models import LoadedModel, load
@@ -123,11 +123,11 @@ class Session:
         )
         try:
             self._gpu = open_gpu(self.engine.device) if metered else None
-            self._target = target_of(
+            self._target: Target | None = target_of(
                 model, self.engine, name=name, load=drafts, kernels=vars(kernels), measured=self._measured
             )
             self._plain, self.calibrated = tuple(methods), set[str]()
-            self.methods = self._ready()
+            self.methods = self._ready(self._target)
         except BaseException:
             self.close()
             raise
@@ -136,17 +136,17 @@ class Session:
         self.calibrated.add(self._preparing)
         return self.calibration.once(what, take)
 
-    def _ready(self) -> tuple[Method, ...]:
+    def _ready(self, target: Target) -> tuple[Method, ...]:
         made = []
         for method in self._plain:
             self._preparing = method.label
-            made.append(method.ready(self._target))
+            made.append(method.ready(target))
         return tuple(made)
 
     def calibrate(self, known: Mapping[str, Measured]) -> None:
         """Chooses automatic settings by the times that a run began with, where they are others than this machine's."""
-        if self.calibration.take(known):
-            self.methods = self._ready()
+        if self.calibration.take(known) and self._target is not None:
+            self.methods = self._ready(self._target)
 
     def warm_up(
         self,
@@ -247,7 +247,9 @@ class Session:
 
     def close(self) -> None:
         """Frees the engine."""
-        self._runners.clear()  # each knows this session: without the circle, its memory is free at once
+        # Each knows this session, and so does the target: without the circles, its memory is free at once.
+        self._runners.clear()
+        self._target = None
         self.engine.close()
         if self._gpu:
             self._gpu.close()

@@ -49,7 +49,7 @@ FLAGS = {
     ],
     "score": ["RUN", "--workers", "--data-dir", "--json"],
     "show": ["RUN", "--requests", "--request", "--method", "--json"],
-    "export": ["RUN...", "--to", "--out", "--summary", "--columns"],
+    "export": ["RUN...", "--to", "--out", "--summary", "--positions", "--columns"],
     "compare": ["RUN", "--fail-under", "--over-ar", "--prompts", "--json"],
     "list": ["kind", "--json"],
     "claims": ["--method", "--task", "--check", "--json"],

@@ -11,6 +11,9 @@ from specbench.results.stats.ratio import Ratio
 #: Chance of seeing a difference that is there.
 POWER = 0.8
 
+#: Prompts that nobody will run: a difference that takes more of them is none.
+MOST = 1_000_000
+
 
 def detectable(ratio: Ratio, power: float = POWER) -> float | None:
     """The smallest relative difference that prompts like these tell from none, as a share: 0.03 for 3 %.
@@ -40,7 +43,8 @@ def prompts_needed(ratio: Ratio, difference: float, power: float = POWER, level:
         level: of the interval that has to exclude 1.
 
     Returns:
-        At least :func:`minimum_clusters`; None where the spread between prompts is unknown or 0.
+        At least :func:`minimum_clusters`; None where the spread between prompts is unknown or 0, and where it would
+        take more than :data:`MOST`.
     """
     if not ratio.log_se:
         return None
@@ -48,5 +52,7 @@ def prompts_needed(ratio: Ratio, difference: float, power: float = POWER, level:
     quantile = normal.inv_cdf((1.0 + level) / 2.0)
     errors = quantile + normal.inv_cdf(power)
     needed = ratio.clusters * (errors * ratio.log_se / math.log1p(difference)) ** 2
+    if needed > MOST:
+        return None
     # Half the squared quantile more, because the spread has to be estimated from the same prompts (Guenther 1981).
     return max(minimum_clusters(level), math.ceil(needed + quantile**2 / 2))
