@@ -79,7 +79,7 @@ def summarise(
     baseline, base = by_method.get(BASELINE, {}), by_method.get(BASE, {})
     reported = dict(engine or {})
     memory: Mapping[str, Any] = reported.pop(MEMORY, {})
-    together = _together(config, by_method)
+    together, labels = _together(config, by_method), [spec.label for spec in config.methods]
     rows = []
     for spec in config.methods:
         mine = by_method.get(spec.label, {})
@@ -99,6 +99,7 @@ def summarise(
                 **dict(method_figures(answers, shared=shared)),
                 **{**dict(against), **speedups},
                 again=Again(of=twin, speedup=again) if twin and again else None,
+                drafted_as=None if twin or config.simulated else _drafted_as(spec.label, labels, by_method),
                 over_base=over_base(base, mine, verdicts, shared) if spec.label != BASE else None,
                 accuracy=_accuracy(answers, verdicts),
                 accuracy_difference=None if spec.label == BASELINE else gained(baseline, mine, verdicts),
@@ -176,6 +177,20 @@ def _fastest(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | Non
         as_good=as_good,
         told_apart=told_apart,
     )
+
+
+def _drafted_as(label: str, labels: Sequence[str], by_method: Mapping[str, Mapping[Key, RequestRecord]]) -> str | None:
+    """The first other row that drafted the same: what goes by two names may be one method with one setting."""
+
+    def drafted(name: str) -> dict[Key, tuple[list[int], int]]:
+        return {key: (record.accepted_lengths, record.tree_rows) for key, record in by_method.get(name, {}).items()}
+
+    mine = drafted(label)
+    # One token a forward is what any method brings where nothing is accepted.
+    if label in (BASELINE, BASE) or all(kept == [1] * len(kept) for kept, _ in mine.values()):
+        return None
+    earlier = [other for other in labels[: labels.index(label)] if other not in (BASELINE, BASE)]
+    return next((other for other in earlier if drafted(other) == mine), None)
 
 
 def _twin(methods: Sequence[MethodSpec], spec: MethodSpec) -> str | None:

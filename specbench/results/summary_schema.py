@@ -311,6 +311,11 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     """One method of a run: a row of ``summary.json``. Figures that do not exist are None."""
 
     again: Again | None = Field(default=None, json_schema_extra=SPARSE)
+    drafted_as: str | None = Field(
+        default=None,
+        description="an earlier row whose forwards had the same rows and kept the same tokens in every request",
+        json_schema_extra=SPARSE,
+    )
     over_base: OverBase | None = Field(default=None, json_schema_extra=SPARSE)
     accuracy: Accuracy | None = None
     accuracy_difference: AccuracyDifference | None = None

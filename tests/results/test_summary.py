@@ -215,6 +215,16 @@ def test_a_speedup_says_how_it_is_spread_and_what_its_prompts_tell() -> None:
     assert summary(records, 8)["interval"] == INTERVAL
 
 
+def test_a_row_that_drafted_what_an_earlier_one_did_says_so() -> None:
+    records = [*both(), *(record("other", n, [3, 3, 2], 2.0) for n in range(8))]
+    rows = summary(records, 8)["rows"]
+    assert [found["drafted_as"] for found in rows] == [None, None, "mine"]
+    records[-1] = record("other", 7, [3, 2, 3], 2.0)
+    assert [found["drafted_as"] for found in summary(records, 8)["rows"]] == [None, None, None]
+    plain = [record(label, n, [1] * 4, 1.0) for label in ("ar", "one", "two") for n in range(3)]
+    assert [found["drafted_as"] for found in summary(plain, 3)["rows"]] == [None] * 3, "nothing was accepted"
+
+
 def test_the_same_method_once_more_is_held_against_its_first_row() -> None:
     records = [*both(), *(record("mine#2", n, [3, 3, 2], 1.5 * (1 + 0.001 * n)) for n in range(8))]
     config = toys.config(["ar", "mine", "mine#2"], 8)

@@ -335,6 +335,10 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         if row.again:
             found.append(_again(row, row.again))
             continue
+        if row.drafted_as:
+            found.append(
+                f"{name(row)} drafted what {row.drafted_as} did, in every forward: as it is set, it is the same."
+            )
         if row.method in summary.engine.get("calibrated", []):
             found.append(
                 f"{name(row)}: auto settings, by step times stored before it began: trees of "
