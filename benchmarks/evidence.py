@@ -4,7 +4,7 @@
 ONLY=headline`` those whose names begin so. Before each one the machine is watched: memory bandwidth and what other
 processes take; where it is not quiet, nothing is measured (``ANYWAY=1`` measures all the same, and the run says that it
 was disturbed). A piece ends after 20 minutes at the latest; the same command goes on where it stopped, today or another
-day, as long as the code is the same. What is finished is linked in the table.
+day, as long as the commit is the same. What is finished, and was not disturbed meanwhile, is linked in the table.
 """
 
 from __future__ import annotations
@@ -55,19 +55,28 @@ class Piece:
 
 
 def read(text: str) -> list[Piece]:
-    """The pieces of a page; ValueError where a line of the table has not five cells."""
+    """The pieces of a page.
+
+    Raises:
+        ValueError: a line of the table has not five cells as they are written here, or two have one name.
+    """
     lines = iter(text.splitlines())
     found: list[Piece] = []
     for line in lines:
         if line.startswith(_HEAD):
-            next(lines)
+            next(lines, "")
             for row in lines:
                 if not row.startswith("|"):
                     return found
-                cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+                cells = [cell.strip() for cell in row.strip().strip("|").split(" | ")]
                 if len(cells) != 5:
                     raise ValueError(f"the line of {cells[0]} has {len(cells)} cells, and the table 5")
-                found.append(Piece(cells[0], cells[1].strip("`"), *cells[2:]))
+                piece = Piece(cells[0], cells[1].strip("`"), *cells[2:])
+                if piece.line != row:  # or the run could not be linked in the end
+                    raise ValueError(f"the line of {piece.name} is not written as {piece.line}")
+                if piece.name in [each.name for each in found]:
+                    raise ValueError(f"{piece.name} is there twice")
+                found.append(piece)
     return found
 
 
@@ -80,6 +89,13 @@ def linked(text: str, piece: Piece, folder: Path) -> str:
     if piece.line not in text:
         raise ValueError(f"the line of {piece.name} is not what it was")
     return text.replace(piece.line, done.line)
+
+
+def was_disturbed(folder: Path) -> bool:
+    """Whether something disturbed a run while it was measured, or a part of a sweep."""
+    parts = [folder] if (folder / "summary.json").exists() else list(folder.glob("c*"))
+    summaries = [json.loads((part / "summary.json").read_text()) for part in parts]
+    return any((summary.get("disturbed") or {}).get("reasons") for summary in summaries)
 
 
 def _record(folder: Path) -> Path:
@@ -135,7 +151,11 @@ def main(
     parser.add_argument("only", nargs="?", default="", help="pieces whose names begin so; default is all")
     parser.add_argument("--anyway", action="store_true", help="measure on a machine that is not quiet too")
     asked = parser.parse_args(arguments)
-    pieces = [piece for piece in read(page.read_text()) if piece.name.startswith(asked.only)]
+    try:
+        pieces = [piece for piece in read(page.read_text()) if piece.name.startswith(asked.only)]
+    except ValueError as error:
+        print(f"{page.name}: {error}", file=sys.stderr)
+        return 2
     if not pieces:
         print(f"no piece begins with {asked.only!r}; see {page.name}", file=sys.stderr)
         return 2
@@ -149,6 +169,9 @@ def main(
         folder = run(piece)
         if folder is None:
             print(f"{piece.name} is not finished; repeat the command to go on", file=sys.stderr)
+            return 1
+        if was_disturbed(folder) and not asked.anyway:
+            print(f"{folder.name} was disturbed, and is not linked; repeat with --again, or ANYWAY=1", file=sys.stderr)
             return 1
         page.write_text(linked(page.read_text(), piece, folder))
         print(f"linked in {page.name}; to commit it: git add --force results/{folder.name}")

@@ -32,11 +32,12 @@ def made(tmp_path: Path) -> Path:
     return page
 
 
-def folder(tmp_path: Path, name: str = "20260101T000000Z-ar-humaneval-01234567") -> Path:
-    place = tmp_path / name
+def folder(tmp_path: Path, *reasons: str) -> Path:
+    place = tmp_path / "20260101T000000Z-ar-humaneval-01234567"
     place.mkdir(exist_ok=True)
     run = {"created_utc": "2026-01-01T00:00:00+00:00", "environment": {"device": {"name": "cpu"}}}
     (place / "run.json").write_text(json.dumps(run))
+    (place / "summary.json").write_text(json.dumps({"disturbed": {"reasons": list(reasons)}}))
     return place
 
 
@@ -74,6 +75,30 @@ def test_a_machine_that_is_not_quiet_measures_nothing_unless_asked_to(tmp_path: 
     assert evidence.main(["two"], lambda: False, lambda piece: pytest.fail("measured"), page) == 1
     assert page.read_text() == PAGE
     assert evidence.main(["two", "--anyway"], lambda: False, lambda piece: folder(tmp_path), page) == 0
+
+
+def test_a_run_that_was_disturbed_meanwhile_is_not_linked(tmp_path: Path) -> None:
+    page = made(tmp_path)
+    assert evidence.main(["two"], lambda: True, lambda piece: folder(tmp_path, "a neighbour"), page) == 1
+    assert page.read_text() == PAGE
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("| two  | `specbench run` | this | that | – |", "is not written as"),
+        ("| two | `specbench run` | this | that | – | ", "is not written as"),
+        ("| one-a | `specbench run` | this | that | – |", "one-a is there twice"),
+        ("| two | `specbench run` | this | – |", "has 4 cells"),
+    ],
+)
+def test_a_line_that_could_not_be_linked_is_refused_before_anything_is_measured(
+    tmp_path: Path, line: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = made(tmp_path)
+    page.write_text(PAGE.replace("| two | `specbench run --method jacobi` | this | that | – |", line))
+    assert evidence.main([], lambda: True, lambda piece: pytest.fail("measured"), page) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_a_piece_that_ran_out_of_time_stays_open_and_ends_the_command(tmp_path: Path) -> None:

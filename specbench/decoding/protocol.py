@@ -35,8 +35,8 @@ class Target:
         engine: (model, rows of its largest step) -> an :class:`specbench.engine.Engine` for another model, with
             the slots, the capacity and the choice of kernels and graphs of the target's.
         attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
-        measured: (name, what takes times) -> the times by that name, seconds or a list of (rows, seconds): taken once
-            on this machine and stored, so that what is chosen by them is the same in every run.
+        measured: (name, what takes seconds) -> the seconds by that name: taken once on this machine and stored, so that
+            what is chosen by them is the same in every run.
         once: (key, what makes it) -> what was made for that key first: rows of a run that draft with the same weights
             load them once. Only one row decodes at a time.
     """

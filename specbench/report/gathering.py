@@ -24,8 +24,8 @@ from specbench.results.read import (
     read_projections,
     read_summary,
     summary_so_far,
-    texts_of_older,
     whole_records,
+    with_later_figures,
 )
 from specbench.results.stats import Ratio, paired_ratio
 from specbench.results.summary_schema import MethodSummary, RunSummary
@@ -236,7 +236,7 @@ def read_whole_run(path: Path) -> Run:
         raise UsageError(f"requests.jsonl holds more prompts than the {config.task.prompts} of run.json")
     if summary is None:
         summary = summary_so_far(folder, config, kept, *read_scores(path))
-    summary = texts_of_older(folder, summary, config, kept)
+    summary = with_later_figures(folder, summary, config, kept)
     if [row.method for row in summary.rows] != list(tallies):
         raise UsageError("summary.json has its methods in another order than run.json")
     judged = scores(read_judgments(path), list(tallies))

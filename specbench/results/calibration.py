@@ -10,7 +10,7 @@ Seconds = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 Rows = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
-class Measured(BaseModel):
+class StoredTimes(BaseModel):
     """Times that were measured once, before anything was timed.
 
     Attributes:
@@ -20,5 +20,10 @@ class Measured(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    times: Seconds | list[tuple[Rows, Seconds]]
+    times: Seconds | Annotated[list[tuple[Rows, Seconds]], Field(min_length=1)]
     measured_utc: str
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether it is times of steps by their rows, and not of one thing."""
+        return isinstance(self.times, list)

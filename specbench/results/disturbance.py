@@ -30,7 +30,7 @@ from pydantic import BaseModel
 from specbench.results.bandwidth import Bandwidth
 from specbench.results.schema import RequestRecord
 from specbench.results.step_spread import step_spread
-from specbench.results.summary_schema import Disturbed, Fastest, Limited, RunSummary, Speedup
+from specbench.results.summary_schema import Disturbed, Limited, RunSummary, Speedup
 from specbench.results.watch import Watch
 
 #: What a verdict of a disturbed run begins with.
@@ -185,7 +185,7 @@ def spread(values: Sequence[float]) -> float | None:
     if len(values) < LEAST_READINGS:
         return None
     low, middle, high = np.percentile(np.asarray(values, dtype=np.float64), [25, 50, 75])
-    return float((high - low) / middle)
+    return float((high - low) / middle) if middle > 0 else None
 
 
 def _watched(watch: Watch | None) -> dict[str, float | None]:
@@ -215,8 +215,8 @@ def _throttled(records: Sequence[RequestRecord]) -> float | None:
 
 
 def unsure(summary: RunSummary) -> RunSummary:
-    """The summary with every verdict on a speed marked, where its run was disturbed; else as it is."""
-    return _marked(summary) if summary.unsure else summary
+    """The summary with every verdict on a speed marked and no row the fastest, where its run was disturbed."""
+    return _marked(summary.model_copy(update={"fastest": None})) if summary.unsure else summary
 
 
 def unsure_speedup(found: Speedup | None) -> Speedup | None:
@@ -240,9 +240,6 @@ def _marked(part: Any) -> Any:
     """A part of a summary with the speedups inside of it marked, wherever they are: later ones too."""
     if isinstance(part, Speedup):
         return unsure_speedup(part)
-    if isinstance(part, Fastest):
-        known = part.low is not None
-        return part.model_copy(update={"verdict": unsure_verdict(part.verdict)}) if known else part
     if isinstance(part, list):
         return [_marked(one) for one in part]
     if isinstance(part, dict):

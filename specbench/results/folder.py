@@ -29,7 +29,7 @@ from specbench.common.files import (
 )
 from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object, schema_version
 from specbench.results.bandwidth import Bandwidth
-from specbench.results.calibration import Measured
+from specbench.results.calibration import StoredTimes
 from specbench.results.request_log import RequestLog, complete_lines, read_requests
 from specbench.results.run_file import REPEAT, RUN, read_run_file
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
@@ -318,7 +318,7 @@ class RunFolder:
         self._assert_goes_on()
         write_json_atomic(self.path / _STEPS, {"engines": [list(steps) for steps in engines]})
 
-    def times(self) -> dict[str, Measured]:
+    def times(self) -> dict[str, StoredTimes]:
         """The times that automatic settings of the run were chosen by, by name; empty where none was.
 
         Raises:
@@ -327,10 +327,10 @@ class RunFolder:
         path, todo = self.path / _TIMES, f"delete it and {_AGAIN}"
         if not path.is_file():
             return {}
-        found = read_json_object(path, _AGAIN)
-        return {what: fitted(Measured, each, path, todo) for what, each in found.items()}
+        found = read_json_object(path, todo)
+        return {what: fitted(StoredTimes, each, path, todo) for what, each in found.items()}
 
-    def keep_times(self, times: Mapping[str, Measured]) -> None:
+    def keep_times(self, times: Mapping[str, StoredTimes]) -> None:
         """Writes :meth:`times`.
 
         Raises:

@@ -43,6 +43,9 @@ from specbench.results.summary_schema import (
 
 BOOTSTRAP_SEED = 0
 
+#: Of all intervals.
+LEVEL = 0.95
+
 Key = tuple[str, int, int]  # prompt, repeat, turn
 
 
@@ -178,12 +181,12 @@ def among(rows: Mapping[str, Pairs], measure: Measure) -> Many | None:
 
 def beside(speedup: Speedup | None, label: str, found: Many | None) -> Speedup | None:
     """A row's speedup with the interval that holds together with those of the other rows, and the verdict by both."""
-    if speedup is None or found is None or label not in found.intervals:
+    if speedup is None or found is None or label not in found.labels:
         return speedup
-    mine = found.intervals[label]
-    own = None if speedup.interval is None else Interval(*speedup.interval, mine.level)
-    together = Among(rows=len(found.intervals), low=mine.low, high=mine.high)
-    return speedup.model_copy(update={"among": together, "verdict": verdict(own, mine)})
+    mine = found.intervals.get(label)
+    own = None if speedup.interval is None else Interval(*speedup.interval, LEVEL)
+    together = None if mine is None else Among(rows=len(found.intervals), low=mine.low, high=mine.high)
+    return speedup.model_copy(update={"among": together, "verdict": found.verdict(label, own)})
 
 
 def groups(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord], shared: bool) -> dict[str, Group]:

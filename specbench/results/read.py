@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +15,14 @@ from specbench.common import UsageError
 from specbench.common.errors import first_fault, one_line
 from specbench.common.files import write_json_atomic
 from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object
+from specbench.results.disturbance import unsure
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import read_judgments, scores
 from specbench.results.likelihoods import read_likelihoods
 from specbench.results.run_file import REPEAT, RUN
 from specbench.results.schema import PHASES, RequestRecord, RunConfig, request_key
 from specbench.results.schema_1 import projection_to_1
-from specbench.results.summary import summarise
+from specbench.results.summary import disturbance_of, summarise
 from specbench.results.summary_schema import RunSummary
 from specbench.results.texts import lacks_texts, with_texts
 from specbench.results.verdicts import read_scores
@@ -65,7 +66,7 @@ def read_run(path: Path, *, traces: bool = True) -> ReadRun:
         records = list(whole_records(folder, config, traces=traces))
     verdicts, metrics = read_scores(path)
     summary = read_summary(folder, config) or summary_so_far(folder, config, records, verdicts, metrics)
-    summary = texts_of_older(folder, summary, config, records)
+    summary = with_later_figures(folder, summary, config, records)
     judgments = read_judgments(path)
     judged = scores(judgments, [spec.label for spec in config.methods])
     return ReadRun(folder.run, config, records, verdicts, summary, judged, read_projections(folder), folder.finished)
@@ -128,20 +129,21 @@ def summary_so_far(
         raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
 
 
-def texts_of_older(
-    folder: RunFolder, summary: RunSummary, config: RunConfig, records: Iterable[RequestRecord]
+def with_later_figures(
+    folder: RunFolder, summary: RunSummary, config: RunConfig, records: Sequence[RequestRecord]
 ) -> RunSummary:
-    """A summary that an earlier version wrote, with what its records say of their texts.
+    """A summary that an earlier version wrote, with what its records say of their texts, and of what disturbed it.
 
     One of a sweep stays as it is: it is of the prompts to choose by, and the records are of others too.
 
     Raises:
         UsageError: its requests have no such figures, as where a sum of them is infinite.
     """
-    if not lacks_texts(summary):
-        return summary
     try:
-        return with_texts(summary, config, records)
+        if summary.disturbed is None and summary.sweep is None:
+            found = disturbance_of(config, records, folder.watch(), folder.bandwidth())
+            summary = unsure(summary.model_copy(update={"disturbed": found}))
+        return with_texts(summary, config, records) if lacks_texts(summary) else summary
     except ValidationError as error:
         raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
 

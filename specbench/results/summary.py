@@ -40,7 +40,17 @@ from specbench.results.over_ar import (
 )
 from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.results.stats import INTERVAL, Many, proportion_interval
-from specbench.results.summary_schema import Accuracy, Again, Fastest, Lossless, Memory, MethodSummary, Rate, RunSummary
+from specbench.results.summary_schema import (
+    Accuracy,
+    Again,
+    Disturbed,
+    Fastest,
+    Lossless,
+    Memory,
+    MethodSummary,
+    Rate,
+    RunSummary,
+)
 from specbench.results.texts import with_texts
 from specbench.results.watch import Watch
 
@@ -115,15 +125,8 @@ def summarise(
     said: dict[str, Any] = {"engine": reported} if reported else {}
     if bandwidth is not None:
         said["bandwidth"] = bandwidth.figures()
-    disturbed = disturbance(
-        list(baseline.values()),
-        [record for label, mine in by_method.items() if label != BASELINE for record in mine.values()],
-        concurrency=config.concurrency,
-        passes=config.repeats == 1,  # further ones are then the passes of a sweep
-        on_gpu=config.model.device != "cpu",
-        watch=watch,
-        bandwidth=bandwidth,
-    )
+    everything = [record for mine in by_method.values() for record in mine.values()]
+    disturbed = disturbance_of(config, everything, watch, bandwidth)
     if disturbed is not None:
         said["disturbed"] = disturbed
     made = RunSummary(
@@ -131,11 +134,28 @@ def summarise(
         interval=INTERVAL,
         bootstrap_seed=BOOTSTRAP_SEED,
         rows=rows,
-        fastest=_fastest(rows, together["speedup"]),
+        fastest=fastest_of(rows, together["speedup"]),
         **said,
     )
-    every = (one for mine in by_method.values() for one in mine.values())
-    return unsure(with_texts(made, config, every, likelihoods))
+    return unsure(with_texts(made, config, everything, likelihoods))
+
+
+def disturbance_of(
+    config: RunConfig, records: Iterable[RequestRecord], watch: Watch | None, bandwidth: Bandwidth | None
+) -> Disturbed | None:
+    """What disturbed a run, by its records and by what was seen of its machine; None where there is too little."""
+    sides: dict[bool, list[RequestRecord]] = {True: [], False: []}
+    for record in records:
+        sides[record.method == BASELINE].append(record)
+    return disturbance(
+        sides[True],
+        sides[False],
+        concurrency=config.concurrency,
+        passes=config.repeats == 1,  # further ones are then the passes of a sweep
+        on_gpu=config.model.device != "cpu",
+        watch=watch,
+        bandwidth=bandwidth,
+    )
 
 
 def _together(config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]]) -> dict[str, Many | None]:
@@ -151,7 +171,7 @@ def _together(config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRec
     return {name: among(pairs, measure) for name, measure in MEASURES.items()}
 
 
-def _fastest(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | None:
+def fastest_of(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | None:
     """The row with the highest speedup; among one there is no choice, and its own interval stands."""
     by_label = {row.method: row for row in rows}
     if found is None:

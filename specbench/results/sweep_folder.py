@@ -10,6 +10,7 @@ from pydantic import Field, PositiveInt
 
 from specbench.common import UsageError
 from specbench.common.reading import fitted, in_64_bits, read_json_object, schema_version
+from specbench.results.calibration import StoredTimes
 from specbench.results.schema import Record
 
 SWEEP = "sweep.json"
@@ -42,6 +43,7 @@ class _Head(Record):
     held_out: list[str]
     search: str
     until_interval: float | None
+    times: dict[str, StoredTimes] = Field(default_factory=dict)
 
 
 def read_head(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from specbench.common import EnvironmentRefused
 from specbench.common.cache import cache_folder
 from specbench.common.files import write_json_atomic
-from specbench.results.calibration import Measured
+from specbench.results.calibration import StoredTimes
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class _Stored(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     of: dict[str, Any]
-    times: dict[str, Measured]
+    times: dict[str, StoredTimes]
 
 
 class Calibration:
@@ -45,38 +45,40 @@ class Calibration:
     """
 
     def __init__(
-        self, of: Mapping[str, Any], folder: Path | None = None, known: Mapping[str, Measured] | None = None
+        self, of: Mapping[str, Any], folder: Path | None = None, known: Mapping[str, StoredTimes] | None = None
     ) -> None:
         self._of = dict(of)
         self._place = None if folder is None else folder / f"{_digest(self._of)}.json"
         self._known = dict(known or {})
-        self.used: dict[str, Measured] = {}
+        self.used: dict[str, StoredTimes] = {}
 
     @classmethod
     def here(cls, of: Mapping[str, Any]) -> Calibration:
         """Those of this user's cache."""
         return cls(of, cache_folder("times"))
 
-    def once(self, what: str, measure: Callable[[], Any]) -> Any:
+    def once(self, what: str, measure: Callable[[], Any], by_rows: bool = False) -> Any:
         """Times by name, measured where nobody has.
 
         Args:
             what: their name, with all that they depend on beside the machine and the model.
-            measure: takes them: seconds, or (rows, seconds).
+            measure: takes them: seconds, or a list of (rows, seconds).
+            by_rows: which of the two; what is stored of the other kind is none of theirs.
         """
-        if what not in self.used:
-            found = self._known.get(what) or self._stored().get(what)
+        if what not in self.used or self.used[what].by_rows != by_rows:
+            stored = (known.get(what) for known in (self._known, self._stored()))
+            found = next((each for each in stored if each and each.by_rows == by_rows), None)
             self.used[what] = found or self._store(what, measure())
         return self.used[what].times
 
-    def take(self, known: Mapping[str, Measured]) -> bool:
+    def take(self, known: Mapping[str, StoredTimes]) -> bool:
         """Takes times that a run began with; returns whether any that was used is another."""
         self._known |= known
         changed = any(self.used[what] != known[what] for what in self.used.keys() & known.keys())
         self.used = {what: known.get(what, used) for what, used in self.used.items()}
         return changed
 
-    def _stored(self) -> dict[str, Measured]:
+    def _stored(self) -> dict[str, StoredTimes]:
         if self._place is None:
             return {}
         try:
@@ -85,12 +87,16 @@ class Calibration:
             return {}
         return found.times if found.of == self._of else {}
 
-    def _store(self, what: str, times: Any) -> Measured:
+    def _store(self, what: str, times: Any) -> StoredTimes:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        made = Measured(times=times, measured_utc=now)
+        made = StoredTimes(times=times, measured_utc=now)
         if self._place is not None:
             # What another process has stored meanwhile stands. A cache that cannot be written is none.
-            known = {what: made, **self._stored()}
+            stored = self._stored()
+            meanwhile = stored.get(what)
+            if meanwhile is None or meanwhile.by_rows != made.by_rows:
+                stored[what] = made
+            known = stored
             with suppress(OSError, EnvironmentRefused):
                 self._place.parent.mkdir(parents=True, exist_ok=True)
                 written = {name: each.model_dump(mode="json") for name, each in known.items()}

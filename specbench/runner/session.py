@@ -19,7 +19,7 @@ from specbench.engine import Engine, Sampling
 from specbench.hardware import GpuMeter, Nvml, environment
 from specbench.models import LoadedModel, load
 from specbench.results import RequestRecord
-from specbench.results.calibration import Measured
+from specbench.results.calibration import StoredTimes
 from specbench.results.schema import MEMORY, SWITCH, SimulatedAcceptance
 from specbench.runner.calibration import Calibration
 from specbench.runner.grading import grade
@@ -132,9 +132,9 @@ class Session:
             self.close()
             raise
 
-    def _measured(self, what: str, take: Callable[[], Any]) -> Any:
+    def _measured(self, what: str, take: Callable[[], Any], by_rows: bool = False) -> Any:
         self.calibrated.add(self._preparing)
-        return self.calibration.once(what, take)
+        return self.calibration.once(what, take, by_rows)
 
     def _ready(self, target: Target) -> tuple[Method, ...]:
         made = []
@@ -143,7 +143,7 @@ class Session:
             made.append(method.ready(target))
         return tuple(made)
 
-    def calibrate(self, known: Mapping[str, Measured]) -> None:
+    def calibrate(self, known: Mapping[str, StoredTimes]) -> None:
         """Chooses automatic settings by the times that a run began with, where they are others than this machine's."""
         if self.calibration.take(known) and self._target is not None:
             self.methods = self._ready(self._target)

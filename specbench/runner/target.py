@@ -23,7 +23,7 @@ def target_of(
     name: str | None = None,
     load: Callable[[str], Any] = no_draft_models,
     kernels: Mapping[str, Any] | None = None,
-    measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take(),
+    measured: Callable[..., Any] = lambda name, take, by_rows=False: take(),
 ) -> Target:
     """The target of an engine.
 
@@ -45,7 +45,7 @@ def target_of(
 
     def step_seconds(most: int) -> list[tuple[int, float]]:
         name = f"steps of up to {most} rows behind {engine.calibration_context} tokens"
-        return [(rows, seconds) for rows, seconds in measured(name, lambda: engine.step_seconds(most))]
+        return [(rows, seconds) for rows, seconds in measured(name, lambda: engine.step_seconds(most), True)]
 
     def engine_like_it(model: Any, max_rows: int) -> Engine:
         return Engine(

@@ -17,8 +17,10 @@ from specbench.evals import Tenths, score_in_child
 from specbench.hardware import Profile
 from specbench.hardware.profile import PROFILE
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
+from specbench.results.calibration import StoredTimes
 from specbench.results.read import read_config
 from specbench.results.schema import MethodSpec, request_key
+from specbench.results.summary import fastest_of
 from specbench.results.summary_schema import Lossless, SweepFindings
 from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, is_sweep, part_folder, read_head
 from specbench.results.verdicts import read_metrics
@@ -93,9 +95,9 @@ def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
         for count in sweep.grid.concurrency:
             parts.append(_Part(part_folder(path, count), sweep, described, count, digest))
         with write_lock(path):  # a command with other concurrencies may be at it
-            _write_head(path, sweep, described, digest)
+            times = _write_head(path, sweep, described, digest)
         for part in parts:
-            part.decode(executor, progress)
+            part.decode(executor, progress, times)
         for part in parts:
             part.finish(executor, progress)
     finally:
@@ -167,8 +169,8 @@ class _Part:
             self.folder.go_on({**run, "methods": methods, "simulated": simulated, "passes": passes})
         self._passes = passes
 
-    def decode(self, executor: Executor, progress: Progress) -> None:
-        """Decodes what is left."""
+    def decode(self, executor: Executor, progress: Progress, times: Mapping[str, StoredTimes]) -> None:
+        """Decodes what is left, with automatic settings by the times that the sweep began with."""
         tuning = set(self._described.tuning)
         assert tuning, "a sweep has prompts"
         wanted = {(label, self._passes[label]) for label in self.search.labels}
@@ -177,7 +179,7 @@ class _Part:
         done = sum((r.method, r.repeat) in wanted and r.prompt_id in tuning for r in self.records)
         progress.start(self.folder.path, self.concurrency, done, most)
         for step in self.search.rounds(self.measured):
-            for record in executor.run(list(self._tasks(step))):
+            for record in executor.run([replace(task, times=times) for task in self._tasks(step)]):
                 if self.folder.finished:  # a search that needs what no command before it needed
                     self.folder.go_on(self.folder.run)
                 self.folder.log.append(record.model_dump(mode="json"))
@@ -237,7 +239,8 @@ class _Part:
             best=together.best,
             within_noise=list(together.as_good) if together.told_apart else [],
         )
-        self.folder.finish(summary.model_copy(update={"complete": True, "sweep": found}))
+        fastest = None if summary.unsure else fastest_of(summary.rows, together)
+        self.folder.finish(summary.model_copy(update={"complete": True, "sweep": found, "fastest": fastest}))
 
     def _with_earlier(self, stopped: Mapping[str, str]) -> Search:
         """The search among all cells of the folder; those of a command that was broken off are not comparable."""
@@ -263,9 +266,15 @@ def _digest(described: Described) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def _write_head(path: Path, sweep: Asked, described: Described, digest: str) -> None:
-    """``sweep.json``; of a sweep that goes on, the cells of earlier commands stay in it."""
+def _write_head(path: Path, sweep: Asked, described: Described, digest: str) -> dict[str, StoredTimes]:
+    """``sweep.json``; of a sweep that goes on, the cells and the times of earlier commands stay in it.
+
+    Returns:
+        The times.
+    """
     before = read_head(path) if (path / SWEEP).exists() else {}
+    known = {what: StoredTimes.model_validate(each) for what, each in before.get("times", {}).items()}
+    times = {**described.times, **known}
     if sweep.profile is not None:
         write_json_atomic(path / PROFILE, sweep.profile.model_dump(mode="json"))
     write_json_atomic(
@@ -280,8 +289,10 @@ def _write_head(path: Path, sweep: Asked, described: Described, digest: str) -> 
             "held_out": list(described.held_out),
             "search": sweep.kind,
             "until_interval": sweep.until,
+            **({"times": {what: each.model_dump(mode="json") for what, each in times.items()}} if times else {}),
         },
     )
+    return times
 
 
 def _told(cells: Sequence[Cell]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from specbench.common import SpecbenchError
@@ -74,8 +75,7 @@ class Here:
 
 def left(task: Task, texts: Mapping[str, str]) -> Task:
     """A task of which some answers are there by now; its stretches go on behind the numbers that those have."""
-    segment = task.segment + len(texts)
-    return Task(task.concurrency, task.labels, task.prompts, task.repeat, segment, {**task.done, **texts})
+    return replace(task, segment=task.segment + len(texts), done={**task.done, **texts})
 
 
 def lost(task: Task, times: int, why: str) -> SpecbenchError:

@@ -56,12 +56,15 @@ class Measured:
         chosen = None if prompts is None else list(prompts)
         return sorted(labels, key=lambda label: self._rank(label, chosen))
 
-    def together(self, labels: Sequence[str], prompts: Iterable[str] | None = None) -> Many:
+    def together(
+        self, labels: Sequence[str], prompts: Iterable[str] | None = None, candidates: Sequence[str] | None = None
+    ) -> Many:
         """What cells say together, each over the plain decoding of its own pass: intervals, and which may be best.
 
         Args:
-            labels: cells that were all measured on the same prompts.
+            labels: cells; those on fewer prompts than others are compared on what they have.
             prompts: count only these.
+            candidates: those of them that may be the best; default is all.
         """
         chosen = None if prompts is None else list(prompts)
         pairs = {label: self._pairs(label, chosen) for label in labels}
@@ -71,7 +74,7 @@ class Measured:
             for label, (keys, other, mine) in pairs.items()
             if keys
         }
-        return many(rows, seed=_SEED)
+        return many(rows, seed=_SEED, candidates=candidates)
 
     def _units(self, labels: Iterable[str]) -> dict[str, str]:
         """What was timed independently: the prompts, or the blocks of prompts stepped together."""

@@ -60,10 +60,11 @@ class Search:
         """The rounds; what one has measured has to be in ``measured`` before the next is taken."""
         alive, seen = list(self.labels), list[str]()
         for rung, blocks in enumerate(self._rungs()):
-            if rung:
-                kept = set(measured.ranked(alive, self._before(rung))[: math.ceil(len(alive) / 2)])
-                self.stopped |= {label: "halved" for label in alive if label not in kept}
-                alive = [label for label in alive if label in kept]
+            running = [label for label in alive if label not in self.stopped]
+            if rung:  # what is known well enough waits for the others, and is not dropped for waiting
+                kept = set(measured.ranked(running, self._before(rung))[: math.ceil(len(running) / 2)])
+                self.stopped |= {label: "halved" for label in running if label not in kept}
+                alive = [label for label in alive if self.stopped.get(label) != "halved"]
             looks = len(blocks) if self.until is None else LOOK_EVERY
             for at in range(0, len(blocks), looks):
                 running = [label for label in alive if label not in self.stopped]
@@ -88,8 +89,8 @@ class Search:
         return ranked[0] if ranked and measured.speedup(ranked[0], prompts=self.prompts) is not None else None
 
     def found(self, measured: Measured) -> Many:
-        """What the cells say together that halving has not dropped: they alone are on all the prompts."""
-        return measured.together(self.finalists(), self.prompts)
+        """What the cells say together; those that halving has dropped cannot be the best."""
+        return measured.together(self.labels, self.prompts, self.finalists())
 
     def _rungs(self) -> list[list[tuple[str, ...]]]:
         """The blocks of prompts that each rung adds; the last one's end at the last prompt.

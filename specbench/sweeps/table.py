@@ -122,7 +122,9 @@ def _rows(
                 measured.add(record)
         # Of what an unfinished sweep has nothing is said: it may still add the best cell.
         chosen = [label for label in ids if label != BASELINE and found.stopped.get(label) != "halved"]
-        together = measured.together(chosen) if name == "tuning" and found.best is not None else _NOTHING
+        every = [label for label in ids if label != BASELINE]
+        over = name == "tuning" and found.best is not None
+        together = measured.together(every, candidates=chosen) if over else _NOTHING
         for label in ids:
             if records := by_label.get(label):
                 cell = head["cells"].get(label, unknown[label])
@@ -168,14 +170,15 @@ def _figures(
     }
 
 
-_NOTHING = Many({}, None, (), False, 0)
+_NOTHING = Many({}, None, (), False, ())
 
 
 def _said(label: str, measured: Measured, together: Many, *, unsure: bool) -> dict[str, Any]:
     """A cell's speedup, and the verdict on it, which has a mark where something disturbed the machine."""
     over = None if label == BASELINE else measured.speedup(label)
     chosen = together.intervals.get(label)
-    said = verdict(over.interval, chosen) if over else ""
+    own = over.interval if over else None
+    said = "" if over is None else together.verdict(label, own) if label in together.labels else verdict(own)
     return {
         **_three("speedup", over),
         "blocks": over.clusters if over else _NAN,

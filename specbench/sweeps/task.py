@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.results import RunConfig
+from specbench.results.calibration import StoredTimes
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Task:
         repeat: the pass, stored with the records: cells and the plain decoding beside them share it.
         segment: number of its first stretch of uninterrupted running.
         done: texts of those answers that are there already, by request key.
+        times: that automatic settings are chosen by, see :mod:`specbench.runner.calibration`.
     """
 
     concurrency: int
@@ -28,6 +30,7 @@ class Task:
     repeat: int = 0
     segment: int = 0
     done: Mapping[str, str] = field(default_factory=dict)
+    times: Mapping[str, StoredTimes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Described:
         tuning: ids of the prompts to choose by, in the order in which they are used.
         held_out: ids of the prompts to judge the chosen one by.
         turns: answers that each prompt has.
+        times: that the automatic settings of one of them were chosen by; the others are given these.
     """
 
     config: RunConfig
@@ -47,3 +51,4 @@ class Described:
     tuning: tuple[str, ...]
     held_out: tuple[str, ...]
     turns: Mapping[str, int]
+    times: Mapping[str, StoredTimes] = field(default_factory=dict, compare=False)

@@ -52,10 +52,13 @@ class Worker:
             tuple(ids[:split]),
             tuple(ids[split:]),
             {prompt_id: prompt.turns for prompt_id, prompt in self._prepared.prompts.items()},
+            dict(self._session.calibration.used),
         )
 
     def decode(self, task: Task) -> Iterator[RequestRecord]:
         """The requests of a task that are not done yet, each as it ends."""
+        self._session.calibrate(task.times)
+        self._resolved = replace(self._resolved, methods=self._session.methods)
         resolved = self._of(task.concurrency, task.labels)
         prepared = self._prepared.only(task.prompts)
         self._warm_up(resolved)

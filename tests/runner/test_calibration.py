@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specbench.results.calibration import Measured
+from specbench.results.calibration import StoredTimes
 from specbench.runner.calibration import Calibration
 
 OF = {"model": "m", "machine": "here"}
@@ -25,37 +25,54 @@ def take() -> Callable[[], list[tuple[int, float]]]:
 
 def test_times_are_taken_once_and_are_the_same_in_every_later_run(tmp_path: Path, take: Any) -> None:
     first = Calibration(OF, tmp_path)
-    assert first.once("steps", take) == first.once("steps", take) == [(1, 0.1), (4, 0.5)]
+    assert first.once("steps", take, True) == first.once("steps", take, True) == [(1, 0.1), (4, 0.5)]
     later = Calibration(OF, tmp_path)
-    assert later.once("steps", take) == [(1, 0.1), (4, 0.5)]
+    assert later.once("steps", take, True) == [(1, 0.1), (4, 0.5)]
     assert later.used == first.used
     assert later.once("others", lambda: 0.25) == 0.25
-    assert Calibration(OF, tmp_path).once("steps", take) == [(1, 0.1), (4, 0.5)], "one does not push out the other"
+    assert Calibration(OF, tmp_path).once("steps", take, True) == [(1, 0.1), (4, 0.5)], (
+        "one does not push out the other"
+    )
 
 
 def test_times_of_another_machine_or_model_are_none_of_ours(tmp_path: Path, take: Any) -> None:
-    Calibration(OF, tmp_path).once("steps", take)
-    assert Calibration({**OF, "machine": "there"}, tmp_path).once("steps", take) == [(1, 0.2), (4, 0.5)]
-    assert Calibration(OF).once("steps", take) == [(1, pytest.approx(0.3)), (4, 0.5)], "stored nowhere"
+    Calibration(OF, tmp_path).once("steps", take, True)
+    assert Calibration({**OF, "machine": "there"}, tmp_path).once("steps", take, True) == [(1, 0.2), (4, 0.5)]
+    assert Calibration(OF).once("steps", take, True) == [(1, pytest.approx(0.3)), (4, 0.5)], "stored nowhere"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"of": {}, "times": {}}', '{"of": {}, "times": {"steps": 3}}'])
+EMPTY = {"of": OF, "times": {"steps": {"times": [], "measured_utc": "2026-01-01T00:00:00+00:00"}}}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"of": {}, "times": {}}', '{"of": {}, "times": {"steps": 3}}', json.dumps(EMPTY)]
+)
 def test_a_damaged_store_is_written_anew(tmp_path: Path, take: Any, content: str) -> None:
-    Calibration(OF, tmp_path).once("steps", take)
+    Calibration(OF, tmp_path).once("steps", take, True)
     (file,) = tmp_path.iterdir()
     file.write_text(content)
-    assert Calibration(OF, tmp_path).once("steps", take) == [(1, 0.2), (4, 0.5)]
+    assert Calibration(OF, tmp_path).once("steps", take, True) == [(1, 0.2), (4, 0.5)]
     assert json.loads(file.read_text())["times"]["steps"]["times"] == [[1, 0.2], [4, 0.5]]
+
+
+def test_times_of_the_other_kind_are_none(tmp_path: Path, take: Any) -> None:
+    """Seconds where a list by rows is wanted, and the other way round: in the store, or in a run's own file."""
+    Calibration(OF, tmp_path).once("what", lambda: 0.5)
+    assert Calibration(OF, tmp_path).once("what", take, True) == [(1, 0.1), (4, 0.5)]
+    assert Calibration(OF, tmp_path).once("what", lambda: 0.25) == 0.25
+    mine = Calibration(OF)
+    mine.take({"what": StoredTimes(times=7.0, measured_utc="2026-01-01T00:00:00+00:00")})
+    assert mine.once("what", take, True) == [(1, pytest.approx(0.2)), (4, 0.5)]
 
 
 def test_a_place_that_takes_no_files_costs_no_more_than_the_times(tmp_path: Path, take: Any) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert Calibration(OF, tmp_path / "file" / "times").once("steps", take) == [(1, 0.1), (4, 0.5)]
+    assert Calibration(OF, tmp_path / "file" / "times").once("steps", take, True) == [(1, 0.1), (4, 0.5)]
 
 
 def test_two_processes_at_once_go_by_the_same_times(tmp_path: Path, take: Any) -> None:
     def slow() -> list[tuple[int, float]]:
-        Calibration(OF, tmp_path).once("steps", take)  # another one is through first
+        Calibration(OF, tmp_path).once("steps", take, True)  # another one is through first
         return [(1, 9.0)]
 
     assert Calibration(OF, tmp_path).once("steps", slow) == [(1, 0.1), (4, 0.5)]
@@ -63,9 +80,9 @@ def test_two_processes_at_once_go_by_the_same_times(tmp_path: Path, take: Any) -
 
 def test_what_a_run_began_with_comes_before_what_is_stored(tmp_path: Path, take: Any) -> None:
     mine = Calibration(OF, tmp_path)
-    mine.once("steps", take)
-    began = {"steps": Measured(times=[(1, 7.0)], measured_utc="2026-01-01T00:00:00+00:00")}
+    mine.once("steps", take, True)
+    began = {"steps": StoredTimes(times=[(1, 7.0)], measured_utc="2026-01-01T00:00:00+00:00")}
     assert mine.take(began)
     assert not mine.take(began)
-    assert mine.once("steps", take) == [(1, 7.0)]
+    assert mine.once("steps", take, True) == [(1, 7.0)]
     assert mine.used == began

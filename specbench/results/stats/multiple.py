@@ -8,14 +8,15 @@ comparisons with the best do not rule out.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from specbench.results.stats.interval import Clusters, Floats, Interval, affordable, minimum_clusters, resamples
-from specbench.results.stats.ratio import Arm, columns_of, largest_log, standard_error
+from specbench.results.stats.ratio import Arm, Verdict, columns_of, largest_log, standard_error, verdict
 
 #: A comparison with the best needs less fine quantiles than an interval's end.
 _DRAWS = 2_000
@@ -44,17 +45,37 @@ class Many:
         best: the row with the highest speedup; None where none has one.
         as_good: the rows that may be the fastest, the best first, then as given.
         told_apart: whether there were enough prompts to rule a row out.
-        rows: rows that have a speedup.
+        labels: of the rows that have a speedup.
     """
 
     intervals: Mapping[str, Interval]
     best: str | None
     as_good: tuple[str, ...]
     told_apart: bool
-    rows: int
+    labels: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows that have a speedup."""
+        return len(self.labels)
+
+    def verdict(self, label: str, own: Interval | None) -> Verdict:
+        """The verdict on a row: by its own interval, and by the one that holds together with all others'.
+
+        A row that has the one and not the other is among rows that nothing is known of together; it shows nothing.
+        """
+        unknown = Interval(0.0, math.inf, 0.95)
+        return verdict(own, self.intervals.get(label, unknown))
 
 
-def many(rows: Mapping[str, Paired], *, seed: int, draws: int = 10_000, level: float = 0.95) -> Many:
+def many(
+    rows: Mapping[str, Paired],
+    *,
+    seed: int,
+    draws: int = 10_000,
+    level: float = 0.95,
+    candidates: Collection[str] | None = None,
+) -> Many:
     """Joint intervals of speedups, and multiple comparisons with the best.
 
     The joint intervals are those of :func:`specbench.results.stats.paired_ratio` at a higher level, the same for all
@@ -75,21 +96,25 @@ def many(rows: Mapping[str, Paired], *, seed: int, draws: int = 10_000, level: f
         seed: of the resampling; numpy's PCG64, so equal input and seed give equal intervals.
         draws: bootstrap resamples of the intervals.
         level: nominal coverage.
+        candidates: the rows that may be the best; default is all. Others count for the intervals alone.
 
     Source: Hsu, Multiple Comparisons: Theory and Methods (1996), chapter 4 (comparisons with the best); Beran, Balanced
     simultaneous confidence sets, JASA 83 (1988).
     """
     places = _places(rows)
+    strata = _strata(rows, places)
     made = {label: _Row.of(row, places) for label, row in rows.items()}
     known = {label: row for label, row in made.items() if row is not None and row.units >= minimum_clusters(level)}
-    ranked = sorted((label for label, row in made.items() if row), key=lambda label: -_value(made[label]))
+    labels = tuple(label for label, row in made.items() if row)
+    taken = [label for label in labels if candidates is None or label in candidates]
+    ranked = sorted(taken, key=lambda label: -_value(made[label]))
     best = ranked[0] if ranked else None
-    intervals = _joint(known, len(places), seed, affordable(draws, max(1, len(places))), level)
+    intervals = _joint(known, strata, seed, affordable(draws, max(1, len(places))), level)
     if best is None or best not in known:
-        return Many(intervals, best, tuple(ranked), False, len(ranked))
-    ruled_out = _ruled_out(known, best, len(places), seed, level)
-    others = [label for label in rows if label != best and label in made and made[label] and label not in ruled_out]
-    return Many(intervals, best, (best, *others), True, len(ranked))
+        return Many(intervals, best, tuple(ranked), False, labels)
+    ruled_out = _ruled_out({label: known[label] for label in ranked if label in known}, best, strata, seed, level)
+    others = [label for label in taken if label != best and label not in ruled_out]
+    return Many(intervals, best, (best, *others), True, labels)
 
 
 @dataclass(frozen=True)
@@ -141,12 +166,27 @@ def _places(rows: Mapping[str, Paired]) -> dict[Hashable, int]:
     return {cluster: place for place, cluster in enumerate(sorted(every))}
 
 
-def _weights(count: int, draws: int, seed: int) -> Floats:
-    """How often each of ``count`` prompts is in each resample: [draws, count]."""
-    made = np.empty((draws, count))
-    for block, picked in resamples(count, draws, seed):
-        offsets = np.arange(picked.shape[0])[:, None] * count
-        made[block] = np.bincount((picked + offsets).ravel(), minlength=picked.shape[0] * count).reshape(-1, count)
+def _strata(rows: Mapping[str, Paired], places: Mapping[Hashable, int]) -> list[npt.NDArray[np.int64]]:
+    """The prompts that the same rows have, together: places by stratum."""
+    has = np.zeros((len(places), len(rows)), dtype=np.bool_)
+    for number, row in enumerate(rows.values()):
+        has[[places[cluster] for cluster in row.clusters], number] = True
+    _, member = np.unique(has, axis=0, return_inverse=True)
+    return [np.flatnonzero(member.ravel() == stratum) for stratum in range(int(member.max(initial=-1)) + 1)]
+
+
+def _weights(strata: Sequence[npt.NDArray[np.int64]], draws: int, seed: int) -> Floats:
+    """How often each prompt is in each resample: [draws, U].
+
+    Each stratum is resampled by itself: a row that has few of the prompts has as many in every resample.
+    """
+    made = np.zeros((draws, sum(map(len, strata))))
+    for number, places in enumerate(strata):
+        count = len(places)
+        for block, picked in resamples(count, draws, seed + number):
+            offsets = np.arange(picked.shape[0])[:, None] * count
+            counted = np.bincount((picked + offsets).ravel(), minlength=picked.shape[0] * count)
+            made[block, places] = counted.reshape(-1, count)
     return made
 
 
@@ -156,10 +196,12 @@ def _spread(influence: Floats, weights: Floats, se: float, units: int) -> Floats
     return np.asarray(np.sqrt(spread + (se * se - spread) / units**2))
 
 
-def _joint(rows: Mapping[str, _Row], count: int, seed: int, draws: int, level: float) -> dict[str, Interval]:
+def _joint(
+    rows: Mapping[str, _Row], strata: Sequence[npt.NDArray[np.int64]], seed: int, draws: int, level: float
+) -> dict[str, Interval]:
     if not rows:
         return {}
-    weights = _weights(count, draws, seed)
+    weights = _weights(strata, draws, seed)
     distances: dict[str, Floats] = {}
     for label, row in rows.items():
         logs, influence = row.resampled(weights)
@@ -191,11 +233,13 @@ def _quantiles(statistics: Mapping[str, Floats], level: float) -> dict[str, floa
     return dict(zip(statistics, bounds.tolist(), strict=True))
 
 
-def _ruled_out(rows: Mapping[str, _Row], best: str, count: int, seed: int, level: float) -> set[str]:
+def _ruled_out(
+    rows: Mapping[str, _Row], best: str, strata: Sequence[npt.NDArray[np.int64]], seed: int, level: float
+) -> set[str]:
     """The rows that are not as good as the best."""
     ranked = sorted(rows, key=lambda label: -rows[label].log)
     near, far = ranked[:_TOGETHER], ranked[_TOGETHER:]
-    weights = _weights(count, affordable(_DRAWS, count), seed)
+    weights = _weights(strata, affordable(_DRAWS, sum(map(len, strata))), seed)
     resampled = {label: rows[label].resampled(weights) for label in near}
     finite = {label for label, (logs, _) in resampled.items() if np.isfinite(logs).all()}
     out = set()

@@ -83,6 +83,38 @@ def test_rows_on_other_prompts_and_rows_without_tokens_are_taken_as_they_are() -
     assert "nothing" not in found.as_good
 
 
+def test_equal_rows_on_fewer_prompts_are_judged_together_too() -> None:
+    """As cells that stop early: a resample of all prompts may have none of theirs."""
+    generator, wrong = np.random.default_rng(11), 0
+    for experiment in range(25):
+        made = Table([1.0] * 12).experiment(generator, 30)
+        some = {}
+        for label, row in made.items():
+            kept = 30 if label == "row 0" else 8
+            arms = [(seconds[:kept], tokens[:kept]) for seconds, tokens in (row.numerator, row.denominator)]
+            some[label] = Paired(arms[0], arms[1], row.clusters[:kept])
+        found = many(some, seed=experiment, draws=400)
+        assert found.intervals.keys() == some.keys()
+        wrong += any(each.low > 1 or each.high < 1 for each in found.intervals.values())
+    assert wrong <= 5
+
+
+def test_rows_that_cannot_be_the_best_count_for_the_intervals_alone() -> None:
+    made = rows([1.5, 1.2, 1.0], 30)
+    found = many(made, seed=0, candidates=["row 1", "row 2"])
+    assert found.best == "row 1"
+    assert "row 0" not in found.as_good
+    assert found.intervals == many(made, seed=0).intervals
+
+
+def test_a_row_of_which_nothing_is_known_together_shows_nothing() -> None:
+    found = many(rows([1.5, 1.0], 30), seed=0)
+    own = Interval(1.2, 1.4, 0.95)
+    assert found.verdict("row 0", own) == "faster"
+    assert replace(found, intervals={}).verdict("row 0", own) == "no difference shown"
+    assert found.verdict("row 0", None) == "too few prompts"
+
+
 def test_false_winners_are_rare_and_the_best_is_kept() -> None:
     equal = best_of_many(Table([1.0] * 6), 20, experiments=120, draws=600)
     assert equal.faster <= 0.07
