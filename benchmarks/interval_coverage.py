@@ -251,7 +251,7 @@ def main(experiments: int, sizes: Sequence[int] = SIZES) -> None:
     for name, world in WORLDS.items():
         print(f"{name:10}", *(f"{n}: {coverage(world, n, experiments):.1%}" for n in sizes), sep="  ", flush=True)
     for concurrency in (4, 16):
-        found = (f"{n}: {coverage(stepped(concurrency), n, experiments, of=TRUTH_BLOCKS):.1%}" for n in (6, 10, 20))
+        found = (f"{n}: {coverage(stepped(concurrency), n, experiments, of=TRUTH_BLOCKS):.1%}" for n in (6, 12, 20, 40))
         print(f"blocks of {concurrency} together", *found, sep="  ", flush=True)
     print("tables of rows: false faster, false slower, best row covered, best kept, rows as good")
     for prompts in (8, 20, 40):
