@@ -142,7 +142,7 @@ def with_later_figures(
     try:
         if summary.disturbed is None and summary.sweep is None:
             found = disturbance_of(config, records, folder.watch(), folder.bandwidth())
-            summary = unsure(summary.model_copy(update={"disturbed": found}))
+            summary = summary if found is None else unsure(summary.model_copy(update={"disturbed": found}))
         return with_texts(summary, config, records) if lacks_texts(summary) else summary
     except ValidationError as error:
         raise damaged(folder.requests_path, first_fault(error), REPEAT) from None

@@ -58,7 +58,8 @@ def read_head(path: Path) -> dict[str, Any]:
     content = read_json_object(file, todo)
     in_64_bits(content, file, todo)
     schema_version(content, file, SWEEP_SCHEMA, todo)
-    return fitted(_Head, content, file, todo).model_dump(mode="json")
+    head = fitted(_Head, content, file, todo).model_dump(mode="json")
+    return head if head["times"] else {name: said for name, said in head.items() if name != "times"}
 
 
 def part_folder(path: Path, concurrency: int) -> Path:

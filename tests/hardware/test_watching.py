@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -148,6 +149,9 @@ def test_counters_that_fell_are_nothing_taken(kernel: Kernel) -> None:
     assert (found.own_cores, found.others_cores, found.stolen_cores, found.slowed) == (0.0, 0.0, 0.0, 0)
 
 
+_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h; an earlier test of this process may have had it set
+
+
 @contextmanager
 def busy(*, ours: bool) -> Iterator[None]:
     """A process that keeps the first core in reach busy: a child of this one, or nobody's."""
@@ -156,7 +160,8 @@ def busy(*, ours: bool) -> Iterator[None]:
     if ours:
         child = subprocess.Popen(work)
         pid = child.pid
-    else:  # its parent ends at once, so that it is init's
+    else:  # its parent ends at once, so that it is init's, unless this process adopts orphans
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         parent = f"import subprocess\nprint(subprocess.Popen({work!r}, stdout=subprocess.DEVNULL).pid)"
         pid = int(subprocess.run([sys.executable, "-c", parent], stdout=subprocess.PIPE, check=True).stdout)
     try:

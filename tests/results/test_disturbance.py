@@ -180,14 +180,15 @@ def verdicts(found: Any) -> list[str]:
 
 def test_every_verdict_of_a_disturbed_run_is_marked_and_nothing_else_changes() -> None:
     quiet, loud = summary(watch=watch()), summary(watch=watch(stolen_cores=0.62))
-    before, after = verdicts(quiet.written()), verdicts(loud.written())
+    before, after = (verdicts(found.model_copy(update={"fastest": None}).written()) for found in (quiet, loud))
     # Three rows, each with two speedups and more, once more in each of three groups, and the A/A check.
     assert len(before) == len(after) > 3 * 2 * 4
     assert {"faster", "no difference shown"} <= {*before}
     assert after == [f"{UNSURE}{verdict}" for verdict in before]
     assert loud.unsure
     assert not quiet.unsure
-    assert (known(quiet.fastest).verdict, known(loud.fastest).verdict) == ("faster", "unsure: faster")
+    assert known(quiet.fastest).verdict == "faster"
+    assert loud.fastest is None
     parts = {"disturbed", "rows", "fastest"}
     assert loud.model_dump(exclude=parts) == quiet.model_dump(exclude=parts)
     assert known(loud.rows[1].speedup).interval == known(quiet.rows[1].speedup).interval
