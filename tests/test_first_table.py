@@ -26,7 +26,7 @@ def table() -> tuple[dict[str, list[str]], Path]:
         if not line.strip():
             break
         method, *cells = re.split(r"  +", line.strip())
-        rows[method] = cells
+        rows[re.sub(r" \(.*\)$", "", method)] = cells  # without the size of its trees
     link = re.search(r"\]\((results/[^)]+)\)", page[page.index(block) :])
     assert link
     return rows, ROOT / link[1]

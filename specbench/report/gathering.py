@@ -19,6 +19,7 @@ from specbench.hardware import Profile, is_profile, read_profile
 from specbench.report.terminal.generation import Step, steps
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder
 from specbench.results.judgments import read_judgments, scores
+from specbench.results.pooled import Cost
 from specbench.results.read import (
     read_config,
     read_projections,
@@ -52,14 +53,14 @@ class Tally:
 
     Attributes:
         accepted_lengths: how many target forwards kept so many tokens.
-        by_prompt: tokens after the first, and target forwards, of each prompt.
+        costs: seconds, tokens and target forwards of each prompt.
     """
 
     requests: int = 0
     tokens: int = 0
     forwards: int = 0
     accepted_lengths: Counter[int] = field(default_factory=Counter)
-    by_prompt: dict[str, tuple[int, int]] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)
 
     def add(self, record: RequestRecord) -> None:
         """Takes a finished request."""
@@ -67,12 +68,12 @@ class Tally:
         self.tokens += record.output_tokens
         self.forwards += record.target_forwards
         self.accepted_lengths.update(record.accepted_lengths)
-        decoded, forwards = self.by_prompt.get(record.prompt_id, (0, 0))
-        self.by_prompt[record.prompt_id] = decoded + record.output_tokens - 1, forwards + record.target_forwards
+        self.costs[record.prompt_id] = self.costs.get(record.prompt_id, Cost()).with_(record)
 
     def tokens_per_forward(self) -> Ratio:
         """Tokens per forward with a 95% bootstrap over prompts."""
-        decoded, forwards = zip(*self.by_prompt.values(), strict=True)
+        decoded = [float(cost.decoded) for cost in self.costs.values()]
+        forwards = [float(cost.forwards) for cost in self.costs.values()]
         ones = [1.0] * len(decoded)
         return paired_ratio((ones, ones), (forwards, decoded), seed=0, draws=_DRAWS)
 
@@ -232,7 +233,7 @@ def read_whole_run(path: Path) -> Run:
         traced.add(record)
         if whole:  # for its figures, which say nothing of how its tokens came
             kept.append(record.untraced().model_copy(update={"text": ""}))
-    if len({prompt for tally in tallies.values() for prompt in tally.by_prompt}) > config.task.prompts:
+    if len({prompt for tally in tallies.values() for prompt in tally.costs}) > config.task.prompts:
         raise UsageError(f"requests.jsonl holds more prompts than the {config.task.prompts} of run.json")
     if summary is None:
         summary = summary_so_far(folder, config, kept, *read_scores(path))

@@ -28,6 +28,7 @@ from specbench.report.page.document import (
     Words,
 )
 from specbench.report.page.headline import headline, settings, withheld
+from specbench.report.page.pooled import pooled_tables
 from specbench.report.page.run import run_section
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
@@ -190,6 +191,7 @@ def overview(found: Gathered) -> Section:
     best = {run.id: _best(run) for run in found.runs}
     if found.runs:
         blocks.append(_table(found, best))
+    blocks += pooled_tables(found.runs)
     if said := [line for run in found.runs if (line := _as_good(run, best[run.id]))]:
         blocks.append(Words(said, "notes"))
     return Section("overview", "At a glance", blocks)

@@ -80,7 +80,8 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
     table.add_column("cut", justify="right", no_wrap=True)
     if metric:
         table.add_column(metric, justify="right", min_width=6, overflow="fold")
-    table.add_column("acceptance" if simulated else "lossless", min_width=11, overflow="fold")
+    exact = all(row.lossless and row.lossless.verdict == "exact" for row in summary.rows)
+    table.add_column("acceptance" if simulated else "lossless", min_width=8 if exact else 11, overflow="fold")
     for row in summary.rows:
         right = [accuracy(row.accuracy)] if metric else []
         table.add_row(
@@ -120,7 +121,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
 def shown_as(row: MethodSummary, summary: RunSummary) -> str:
     """A row's name, with the size of its trees where nobody has set it."""
     auto = row.method in summary.engine.get("calibrated", []) and row.rows_per_step is not None
-    return f"{row.method} (tree of {row.rows_per_step:.0f} rows)" if auto else row.method
+    return f"{row.method} ({row.rows_per_step:.0f} rows)" if auto else row.method
 
 
 def finding(summary: RunSummary) -> str:

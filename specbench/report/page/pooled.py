@@ -1,0 +1,62 @@
+"""Pooled table: runs that differ in their tasks alone, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from specbench.report.page import cells
+from specbench.report.page.document import Cell, Column, Row, Source, Table
+from specbench.report.page.headline import withheld
+from specbench.results import BASELINE
+from specbench.results.disturbance import unsure_speedup
+from specbench.results.pooled import poolable, pooled
+
+if TYPE_CHECKING:
+    from specbench.report.gathering import Run
+
+_FORMULA = (
+    "As in the tables of the tasks, over the prompts of all of them; each prompt counts by its seconds and tokens, so "
+    "that long answers weigh more. Intervals: 95% paired bootstrap over prompts."
+)
+
+
+def pooled_tables(runs: Sequence[Run]) -> Iterator[Table]:
+    """A table for each group of runs that differ in their tasks alone."""
+    for group in _groups(runs):
+        tasks = ", ".join(run.config.task.name for run in group)
+        columns = [
+            Column("method", "method", words=True), Column("prompts", "prompts"), Column("tokens_per_forward", "TPF"),
+            Column("decode_tok_s", "tok/s"), Column("speedup", "speedup"), Column("verdict", "verdict", words=True),
+            Column("e2e_speedup", "e2e"),
+        ]  # fmt: skip
+        hidden = {row.method for run in group for row in run.rows if withheld(run, row)}
+        disturbed = any(run.summary.unsure for run in group)
+        body = []
+        for row in pooled([{label: tally.costs for label, tally in run.tallies.items()} for run in group]):
+            if row.method in hidden:
+                continue
+            speedup = unsure_speedup(row.speedup) if disturbed else row.speedup
+            base = row.method == BASELINE
+            figures = [
+                cells.count(row.prompts),
+                cells.figure(row.tokens_per_forward, 2),
+                cells.figure(row.decode_tok_s, 1),
+                Cell("1", 1.0) if base else cells.ratio(speedup),
+                Cell("baseline", tone="faint") if base else cells.verdict(speedup),
+                Cell("1", 1.0) if base else cells.ratio(row.e2e_speedup),
+            ]
+            body.append(Row([Cell(row.method), *figures], group[0].id, row.method, strong=base))
+        source = Source([run.id for run in group], _FORMULA)
+        yield Table(f"pooled {tasks}", f"Pooled over {tasks}", columns, body, source)
+
+
+def _groups(runs: Sequence[Run]) -> list[list[Run]]:
+    found: list[list[Run]] = []
+    for run in runs:
+        group = next((group for group in found if all(poolable(run.config, other.config) for other in group)), None)
+        if group is None:
+            found.append([run])
+        else:
+            group.append(run)
+    return [group for group in found if len(group) > 1 and all(run.complete for run in group)]
