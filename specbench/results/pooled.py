@@ -56,8 +56,10 @@ def poolable(one: RunConfig, other: RunConfig) -> bool:
     """
     if one.task.name == other.task.name or one.concurrency > 1 or one.simulated or other.simulated:
         return False
-    kept = {"task": True, "identity": {"git_commit", "git_dirty"}}
-    return one.model_dump(exclude=kept) == other.model_dump(exclude=kept)
+    mine, its = (config.model_dump(exclude={"task"}) for config in (one, other))
+    for found in (mine, its):
+        found["identity"] = {name: said for name, said in found["identity"].items() if not name.startswith("git_")}
+    return bool(mine == its)
 
 
 def pooled(runs: Sequence[Costs]) -> list[PooledRow]:
