@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from specbench.report.page.document import (
 from specbench.report.page.headline import headline, settings, withheld
 from specbench.report.page.pooled import pooled_tables
 from specbench.report.page.run import run_section
+from specbench.report.terminal.degeneration import aside
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.disturbance import watched_line
@@ -241,10 +243,16 @@ def _table(found: Gathered, best: dict[str, MethodSummary | None]) -> Table:
                 which,
                 cells.figure(row.tokens_per_forward, 2),
                 cells.ratio(_chosen(row.speedup)),
-                cells.verdict(row.speedup),
+                _verdict(row),
             ]
         body.append(Row([*head, *figures], run.id, row.method if row else ""))
     return Table("overview", "", columns, body, Source([run.id for run in found.runs], _FORMULA))
+
+
+def _verdict(row: MethodSummary) -> Cell:
+    """The verdict on a row; a speedup that its looping answers have made is no good news."""
+    said, made_by_loops = cells.verdict(row.speedup), aside(row).strip(" ()")
+    return replace(said, under=made_by_loops, tone="") if made_by_loops else said
 
 
 def _chosen(speedup: Speedup | None) -> Speedup | None:
