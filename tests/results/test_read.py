@@ -14,7 +14,8 @@ from rich.console import Console
 from runs import COMMITTED
 
 from specbench.common.errors import UsageError
-from specbench.report.terminal.run import LEGEND, headline, notes
+from specbench.report.terminal.notes import LEGEND, notes
+from specbench.report.terminal.run import headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.schema import PHASES
 from specbench.results.stats import INTERVAL

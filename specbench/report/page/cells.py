@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specbench.report.page.document import DASH, Cell, Tone
+from specbench.report.terminal.figures import accuracy as right
+from specbench.report.terminal.figures import lossless as graded
+from specbench.report.terminal.figures import number
+from specbench.report.terminal.figures import speedup as with_interval
 from specbench.report.terminal.projection import band
-from specbench.report.terminal.run import accuracy as right
-from specbench.report.terminal.run import lossless as graded
-from specbench.report.terminal.run import number
-from specbench.report.terminal.run import speedup as with_interval
 
 if TYPE_CHECKING:
     from specbench.results.summary_schema import Accuracy, MethodSummary, Speedup

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.report.page import cells
 from specbench.report.page.document import Cell, Column, Row, Source, Table
-from specbench.report.terminal.run import LEGEND
-from specbench.report.terminal.run import name as named
+from specbench.report.terminal.figures import name as named
+from specbench.report.terminal.notes import LEGEND
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.disturbance import disturbance_line

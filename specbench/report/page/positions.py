@@ -8,7 +8,7 @@ from specbench.report.page import cells
 from specbench.report.page.document import Cell, Column, Figure, Row, Source, Table
 from specbench.report.page.headline import withheld
 from specbench.report.pictures import cards, style
-from specbench.report.terminal.run import name as named
+from specbench.report.terminal.figures import name as named
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run

@@ -26,9 +26,10 @@ from specbench.report.page.document import (
 from specbench.report.page.headline import conditions, withheld
 from specbench.report.page.positions import position_figures
 from specbench.report.pictures import cards, style
+from specbench.report.terminal.figures import name as named
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
-from specbench.report.terminal.run import name as named
-from specbench.report.terminal.run import notes, simulated_title
+from specbench.report.terminal.notes import notes
+from specbench.report.terminal.run import simulated_title
 from specbench.results.disturbance import disturbance_line
 from specbench.results.grades import ORDER
 from specbench.results.schema import BONUS, PHASES, PREFILL

@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from specbench.report.terminal.run import gained, number, plain, speedup, tells
+from specbench.report.terminal.figures import number, plain, speedup
+from specbench.report.terminal.notes import gained, tells
 from specbench.results import BASELINE
 from specbench.results.summary_schema import AccuracyDifference, Speedup
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from specbench.report.terminal import run as headline  # which imports this module: names of it are there when called
+from specbench.report.terminal.figures import number, plain, speedup
 from specbench.results.degeneration import GRAMS, LEAST, LONGEST, ROUNDS
 from specbench.results.schema import BASE, BASELINE
 from specbench.results.summary_schema import MethodSummary, RunSummary, Speedup, TextFigures, WithoutLoops
@@ -35,7 +35,7 @@ def texts(run: Mapping[str, Any], summary: RunSummary) -> list[RenderableType]:
     rated = any(row.text.log_likelihood_per_token is not None for row in rows if row.text)
     grams = [f"distinct-{GRAMS[0]}", *(f"-{n}" for n in GRAMS[1:])]
     likely = ["log-lik."] if rated else []
-    table = headline.plain(["text", "looping", "of tokens", *grams, *likely, "agrees", "prefix"])
+    table = plain(["text", "looping", "of tokens", *grams, *likely, "agrees", "prefix"])
     alike: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         assert row.text is not None
@@ -77,17 +77,17 @@ def aside(row: MethodSummary) -> str:
     whole, left = row.speedup, row.text.without_loops if row.text else None
     if row.again or not (whole and left and _falls(whole, left)):
         return ""
-    return f" ({headline.number(left.speedup.value, 2) if left.speedup else 'nothing'} without looping answers)"
+    return f" ({number(left.speedup.value, 2) if left.speedup else 'nothing'} without looping answers)"
 
 
 def _sentence(row: MethodSummary, other: str, whole: Speedup, left: WithoutLoops) -> str:
-    said, of = f"{row.method}: {headline.speedup(whole)} over {other}", left.prompts + left.dropped
+    said, of = f"{row.method}: {speedup(whole)} over {other}", left.prompts + left.dropped
     if left.speedup is None:
         return f"{said} is of looping answers alone: on {left.dropped} of {of} prompts one of the two loops."
-    before, after = (headline.number(one, 2) for one in (row.tokens_per_forward, left.tokens_per_forward))
+    before, after = (number(one, 2) for one in (row.tokens_per_forward, left.tokens_per_forward))
     forwards = f", and {before} tokens per forward are {after}" if before != after else ""
     return (
-        f"{said} falls to {headline.speedup(left.speedup)} without the {left.dropped} of {of} prompts on which one of "
+        f"{said} falls to {speedup(left.speedup)} without the {left.dropped} of {of} prompts on which one of "
         f"the two answers loops{forwards}."
     )
 
@@ -106,10 +106,10 @@ def _cells(text: TextFigures, requests: int, rated: bool) -> tuple[str, ...]:
     return (
         f"{text.looping}/{requests}",
         share(text.loop_share),
-        *(headline.number(figure, 2) for figure in grams),
-        *([headline.number(text.log_likelihood_per_token, 2)] if rated else []),
+        *(number(figure, 2) for figure in grams),
+        *([number(text.log_likelihood_per_token, 2)] if rated else []),
         share(text.agreement),
-        headline.number(text.common_prefix_tokens, 1),
+        number(text.common_prefix_tokens, 1),
     )
 
 

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specbench.results.summary_schema import Memory, MethodSummary, Speedup
+from specbench.report.terminal.figures import name, number, speedup
+from specbench.results.summary_schema import Memory, MethodSummary
 
 _SAID = (
     "TTFT: prompt to first token. latency: prompt to last token. Both medians over requests; × are AR's seconds over "
@@ -31,11 +32,11 @@ def end_to_end(rows: Sequence[MethodSummary]) -> RenderableType:
     for row in rows:
         of_memory = [_megabytes(row.memory)] if known else []
         table.add_row(
-            f"{row.method} (simulated)" if row.simulated else row.method,
-            _number(row.ttft_median_s and 1e3 * row.ttft_median_s, 1),
-            "1" if row.baseline else _ratio(row.ttft_speedup),
-            _number(row.latency_median_s, 2),
-            "1" if row.baseline else _ratio(row.e2e_speedup),
+            name(row),
+            number(row.ttft_median_s and 1e3 * row.ttft_median_s, 1),
+            "1" if row.baseline else speedup(row.ttft_speedup),
+            number(row.latency_median_s, 2),
+            "1" if row.baseline else speedup(row.e2e_speedup),
             *of_memory,
         )
     said = [_SAID, memory_line(known)] if known else [_SAID]
@@ -53,16 +54,3 @@ def memory_line(known: Sequence[Memory]) -> str:
 
 def _megabytes(memory: Memory | None) -> str:
     return "–" if memory is None else f"{memory.total / 1e6:.0f}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _ratio(found: Speedup | None) -> str:
-    if found is None:
-        return "–"
-    if found.interval is None:
-        return f"{found.value:.2f} (too few)"
-    low, high = found.interval
-    return f"{found.value:.2f} [{low:.2f}, {high:.2f}]"

@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from specbench.report.terminal.run import plain, rate_table
+from specbench.report.terminal.figures import plain
+from specbench.report.terminal.run import rate_table
 from specbench.results.grades import prompt_of
 from specbench.results.summary_schema import Rate
 

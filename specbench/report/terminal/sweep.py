@@ -13,7 +13,8 @@ from rich.text import Text
 
 from specbench.hardware.roofline import free_rows
 from specbench.report.pictures.cells import HALVED
-from specbench.report.terminal.run import few_blocks, number, seldom_filled
+from specbench.report.terminal.figures import number
+from specbench.report.terminal.notes import few_blocks, seldom_filled
 from specbench.results import BASELINE
 from specbench.results.disturbance import UNSURE, sure
 from specbench.results.run_file import device_name

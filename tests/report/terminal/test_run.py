@@ -12,7 +12,8 @@ import runs
 from known import known
 from rich.console import Console
 
-from specbench.report.terminal.run import finding, headline, notes
+from specbench.report.terminal.notes import notes
+from specbench.report.terminal.run import finding, headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import RunSummary
 
