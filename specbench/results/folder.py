@@ -27,7 +27,7 @@ from specbench.common.files import (
     write_atomic,
     write_json_atomic,
 )
-from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object, schema_version
+from specbench.common.reading import Model, damaged, fitted, in_64_bits, read_json_object, schema_version
 from specbench.results.bandwidth import Bandwidth
 from specbench.results.calibration import StoredTimes
 from specbench.results.request_log import RequestLog, complete_lines, read_requests
@@ -345,11 +345,7 @@ class RunFolder:
         Raises:
             UsageError: the file is damaged.
         """
-        path = self.path / _BANDWIDTH
-        if not os.path.lexists(path):
-            return None
-        todo = "delete it to do without its figures"
-        return fitted(Bandwidth, read_json_object(path, todo), path, todo)
+        return self._spared(Bandwidth, _BANDWIDTH)
 
     def keep_bandwidth(self, found: Bandwidth) -> None:
         """Writes :meth:`bandwidth`.
@@ -366,11 +362,7 @@ class RunFolder:
         Raises:
             UsageError: the file is damaged.
         """
-        path = self.path / _WATCH
-        if not os.path.lexists(path):
-            return None
-        todo = "delete it to do without its figures"
-        return fitted(Watch, read_json_object(path, todo), path, todo)
+        return self._spared(Watch, _WATCH)
 
     def keep_watch(self, found: Watch) -> None:
         """Writes :meth:`watch`.
@@ -380,6 +372,11 @@ class RunFolder:
         """
         self._assert_goes_on()
         write_json_atomic(self.path / _WATCH, found.written())
+
+    def _spared(self, kind: type[Model], name: str) -> Model | None:
+        """A file of figures that the run can do without."""
+        path, todo = self.path / name, "delete it to do without its figures"
+        return fitted(kind, read_json_object(path, todo), path, todo) if os.path.lexists(path) else None
 
     def finish(self, summary: RunSummary) -> None:
         """Writes ``summary.json``, then ``DONE``, and closes the folder.

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -140,33 +141,40 @@ def over_positions(pairs: Pairs) -> list[AtPosition]:
     reached = [min(a.output_tokens, m.output_tokens) - 1 for a, m in zip(pairs.ar, pairs.mine, strict=True)]
     found = []
     for window in positions.windows(max(reached, default=0)):
-        there, whole = (_positions(pairs, each) for each in (window, positions.Window(0, window.end)))
+        there, whole = (_speedup_in(pairs, each) for each in (window, positions.Window(0, window.end)))
         if there is None:
             continue
-        mine = [record for record in pairs.mine if positions.spent(record, window, pairs.shared)[1]]
-        tokens = sum(positions.spent(record, window, pairs.shared)[1] for record in mine)
+        inside = partial(_tokens_in, window=window, shared=pairs.shared)
+        mine = [record for record in pairs.mine if inside(record)]
+        tokens = sum(map(inside, mine))
         forwards = sum(positions.forwards(record, window) for record in mine)
         found.append(
             AtPosition(
                 start=window.start,
                 end=window.end,
-                prompts=there[1],
+                prompts=len(
+                    {a.prompt_id for a, m in zip(pairs.ar, pairs.mine, strict=True) if inside(a) and inside(m)}
+                ),
                 tokens_per_forward=ratio(tokens, forwards),
-                speedup=there[0],
-                so_far=whole and whole[0],
+                speedup=there,
+                so_far=whole,
             )
         )
     return found
 
 
-def _positions(pairs: Pairs, window: positions.Window) -> tuple[Speedup | None, int] | None:
-    """The speedup in a window, and the units that reach it; None where none does."""
+def _tokens_in(record: RequestRecord, window: positions.Window, shared: bool) -> int:
+    return positions.spent(record, window, shared)[1]
+
+
+def _speedup_in(pairs: Pairs, window: positions.Window) -> Speedup | None:
+    """The speedup in a window; None where nothing that both have reaches it."""
     paired = positions.paired(pairs.ar, pairs.mine, pairs.units, window, pairs.shared)
     if not paired.clusters:
         return None
     arms = paired.numerator, paired.denominator
     found = paired_ratio(*arms, seed=BOOTSTRAP_SEED, draws=_POSITION_DRAWS, clusters=paired.clusters)
-    return speedup_of(found, None), found.clusters
+    return speedup_of(found, None)
 
 
 #: Resamples of each of a curve's intervals, of which there may be a dozen a row.

@@ -81,3 +81,11 @@ def test_only_prompts_whose_answers_both_reach_a_window_count_there() -> None:
     ar = {("p0", 0, 1): record("ar", "p0", tokens=41, forwards=40), ("p1", 0, 1): record("ar", "p1", tokens=9)}
     mine = {key: value.model_copy(update={"method": "m"}) for key, value in ar.items()}
     assert [at.prompts for at in over_positions(Pairs.of(ar, mine, shared=False))] == [2, 1, 1]
+
+
+def test_sequences_stepped_together_are_one_unit_and_as_many_prompts_as_they_were() -> None:
+    ar = {(f"p{at}", 0, 1): record("ar", f"p{at}", tokens=9, segment=0) for at in range(3)}
+    mine = {key: value.model_copy(update={"method": "m"}) for key, value in ar.items()}
+    pairs = Pairs.of(ar, mine, shared=True)
+    assert len(set(pairs.units)) == 1
+    assert [at.prompts for at in over_positions(pairs)] == [3]
