@@ -90,6 +90,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         "epochs": done.visits,
         "loss": round(done.last.get("loss", float("nan")), 4),
         "agrees": round(done.last.get("agrees", float("nan")), 4),
+        "cost": done.cost.model_dump(mode="json", exclude_none=True),
         "parameters": sum(p.numel() for p in head.parameters()),
         "held_out_texts": len(job.held_out),
         **({f"held_out_{name}": value for name, value in _look(found).figures.items()} if found else {}),

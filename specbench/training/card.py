@@ -10,6 +10,7 @@ import yaml
 
 from specbench.common.files import write_json_atomic, write_text_atomic
 from specbench.models import CARD
+from specbench.training.cost import Cost
 
 
 def write_card(folder: Path, made: Mapping[str, Any]) -> None:
@@ -54,6 +55,7 @@ def _readme(made: Mapping[str, Any]) -> str:
         "",
         *_table(made),
         "",
+        *_cost(made),
         "Options of the training:",
         "",
         "```yaml",
@@ -72,6 +74,20 @@ _OF_TEXTS = (
     ("tokens in such loops", "loop_share", "{:.1%}"),
     ("distinct 4-grams", "distinct_4", "{:.2f}"),
 )
+
+
+def _cost(made: Mapping[str, Any]) -> list[str]:
+    """What the training took; nothing of older ones, which did not measure it."""
+    if "cost" not in made:
+        return []
+    cost = Cost.model_validate(made["cost"])
+    parts = [f"{cost.tokens_seen:,} tokens through the model, noisy copies included"]
+    parts += [f"{cost.flops:.2g} floating-point operations"] if cost.flops is not None else []
+    many = f"{cost.processes} times " if cost.processes > 1 else ""
+    parts += [f"{cost.hours:.2f} hours on {many}{cost.device}"]
+    parts += [f"at most {cost.peak_memory_bytes / 1e9:.1f} GB of memory"] if cost.peak_memory_bytes else []
+    parts += [f"{cost.energy_j / 3.6e6:.2f} kWh"] if cost.energy_j is not None else []
+    return [f"The training took {', '.join(parts)}.", ""]
 
 
 def _table(made: Mapping[str, Any]) -> list[str]:

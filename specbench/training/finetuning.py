@@ -97,6 +97,7 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         "steps": done.steps,
         "visits": done.visits,
         **{name: round(value, 4) for name, value in done.last.items() if name in ("loss", "agrees", "accuracy")},
+        "cost": done.cost.model_dump(mode="json", exclude_none=True),
         "decoding": dict(teaching.decoding),
         "before": before,
         "after": after.figures() if after else None,

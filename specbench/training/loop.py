@@ -25,6 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.training import checkpoints
+from specbench.training.cost import Cost, Meter
 from specbench.training.recipe import Job, LoopOptions
 
 _WEIGHTS = "model.safetensors"
@@ -73,12 +74,14 @@ class Done:
         visits: passes over the texts.
         answer_tokens: learnt from, those of several visits counted each time.
         last: of each figure that steps have, the last value shown.
+        cost: what the steps took.
     """
 
     steps: int
     visits: float
     answer_tokens: int
     last: Mapping[str, float]
+    cost: Cost
 
 
 def fit(course: Course, options: LoopOptions, job: Job) -> Done:
@@ -114,7 +117,8 @@ def fit(course: Course, options: LoopOptions, job: Job) -> Done:
         ) from error
     state = trainer.state
     shown = {name: value for row in state.log_history for name, value in row.items() if isinstance(value, float)}
-    return Done(done.global_step, round(state.epoch or 0.0, 3), trainer.answer_tokens(done.global_step), shown)
+    steps = done.global_step
+    return Done(steps, round(state.epoch or 0.0, 3), trainer.answer_tokens(steps), shown, trainer.cost(steps))
 
 
 def _no_memory(error: BaseException) -> bool:
@@ -135,7 +139,8 @@ class _Trainer(Trainer):
     def __init__(self, course: Course, options: LoopOptions, job: Job, folder: Path) -> None:
         self._course, self._job, self._folder = course, job, folder
         self._figures: dict[str, float] = {}
-        self._order = Order([course.size(text) for text in course.texts], options.batch, job.seed)
+        self._sizes = [course.size(text) for text in course.texts]
+        self._order = Order(self._sizes, options.batch, job.seed)
         super().__init__(
             model=course.lesson,
             args=_arguments(options, job, folder, looks=course.look is not None),
@@ -144,6 +149,8 @@ class _Trainer(Trainer):
             data_collator=self._collate,
             callbacks=[_Says(job, self.answer_tokens)],
         )
+        self._meter = Meter(course.lesson, self.args.world_size)
+        self.add_callback(self._meter)
         self.remove_callback(PrinterCallback)
         # A lesson's own loss is a mean already; Trainer would take its **batch for a sign that it is none.
         self.model_accepts_loss_kwargs = False
@@ -152,12 +159,23 @@ class _Trainer(Trainer):
 
     def answer_tokens(self, steps: int) -> int:
         """Tokens of answers that so many steps learn from."""
-        texts = self._course.texts
+        return self._met(steps, [len(text.answer) for text in self._course.texts])
+
+    def cost(self, steps: int) -> Cost:
+        """What so many steps took."""
+        return self._meter.cost(steps, lambda steps: self._met(steps, self._sizes))
+
+    def _met(self, steps: int, tokens: Sequence[int]) -> int:
+        """Tokens of the texts that so many steps meet, those of several visits counted each time."""
         a_step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        a_visit = math.ceil(len(texts) / a_step)
+        a_visit = math.ceil(len(tokens) / a_step)
         whole, rest = divmod(steps, a_visit)
         met = self._order.of(whole)[: rest * a_step]
-        return whole * sum(len(text.answer) for text in texts) + sum(len(texts[at].answer) for at in met)
+        return whole * sum(tokens) + sum(tokens[at] for at in met)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        with self._meter.counting(self.state.global_step):
+            return super().training_step(*args, **kwargs)
 
     def _get_train_sampler(self, *_: Any) -> Order:
         return self._order

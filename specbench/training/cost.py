@@ -1,0 +1,152 @@
+"""Cost of a training: tokens, floating-point operations, hours, memory and energy, over all its interruptions."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch.utils.flop_counter import FlopCounterMode
+from transformers.trainer_callback import ExportableState, TrainerCallback
+
+from specbench.hardware import Nvml
+
+
+class Cost(BaseModel):
+    """Cost: what the steps that made some weights took. Looks at held-out texts are no part of it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    tokens_seen: int = Field(ge=0, description="through the model: prompts, answers and their noisy copies")
+    flops: float | None = Field(
+        default=None,
+        description="of all processes: counted by torch in the first step, by tokens for the others; None where "
+        "attention is compiled (flex_attention), which torch does not count",
+    )
+    hours: float = Field(ge=0, description="of the steps, data and saving left out")
+    peak_memory_bytes: int | None = Field(
+        default=None, description="of the first process: of its tensors on a GPU, of all it holds on a CPU"
+    )
+    energy_j: float | None = Field(default=None, description="of the first process's GPU; None on a CPU")
+    device: str = Field(default="", description="of each process")
+    processes: int = 1
+
+
+class _Spent(BaseModel):
+    """What a checkpoint holds of it."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    seconds: float = 0.0
+    first_step_flops: float | None = None
+    peak_memory_bytes: int = 0
+    energy_j: float | None = None
+
+
+class Meter(TrainerCallback, ExportableState):
+    """Meter: adds up what steps take, in every checkpoint of transformers' loop.
+
+    Args:
+        model: what learns.
+        processes: that learn together.
+        gpu: opens the device for its energy; None of it is none.
+    """
+
+    def __init__(self, model: Any, processes: int = 1, gpu: Callable[[torch.device], Nvml | None] | None = None):
+        self._device = next(iter(model.parameters())).device
+        self._processes = processes
+        self._countable = not any(
+            getattr(getattr(module, "config", None), "_attn_implementation", None) == "flex_attention"
+            for module in model.modules()
+        )
+        self._gpu = (gpu or _open)(self._device)
+        self._spent = _Spent()
+        self._began = 0.0
+        self._began_mj: int | None = None
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"args": {}, "attributes": {"spent": self._spent.model_dump()}}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        kept = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        try:
+            self._spent = _Spent.model_validate(kept["attributes"]["spent"])
+        except (ValidationError, KeyError, TypeError):
+            self._spent = _Spent()  # of a checkpoint that has none: what it took is not known any more
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._began, self._began_mj = time.perf_counter(), self._energy_mj()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        now_mj, spent = self._energy_mj(), self._spent
+        energy = spent.energy_j
+        if now_mj is not None and self._began_mj is not None:
+            energy = (energy or 0.0) + (now_mj - self._began_mj) / 1e3
+        self._spent = spent.model_copy(
+            update={
+                "seconds": spent.seconds + time.perf_counter() - self._began,
+                "peak_memory_bytes": max(spent.peak_memory_bytes, peak_memory_bytes(self._device)),
+                "energy_j": energy,
+            }
+        )
+
+    @contextmanager
+    def counting(self, step: int) -> Iterator[None]:
+        """Counts operations of what is done in it, if it belongs to the first step.
+
+        Args:
+            step: how many are done.
+        """
+        if step or not self._countable:
+            yield
+            return
+        with FlopCounterMode(display=False) as counter:
+            yield
+        counted = (self._spent.first_step_flops or 0.0) + counter.get_total_flops()
+        self._spent = self._spent.model_copy(update={"first_step_flops": counted})
+
+    def cost(self, steps: int, tokens: Callable[[int], int]) -> Cost:
+        """What so many steps took.
+
+        Args:
+            steps: taken.
+            tokens: (steps) -> tokens that they brought through the model, those of all processes.
+        """
+        spent, seen = self._spent, tokens(steps)
+        first = spent.first_step_flops
+        return Cost(
+            tokens_seen=seen,
+            flops=None if first is None or not seen else first * self._processes * seen / tokens(1),
+            hours=spent.seconds / 3600,
+            peak_memory_bytes=spent.peak_memory_bytes or None,
+            energy_j=spent.energy_j,
+            device=torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else self._device.type,
+            processes=self._processes,
+        )
+
+    def _energy_mj(self) -> int | None:
+        return None if self._gpu is None else self._gpu.look().energy_mj
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """The most memory so far: of tensors on a GPU, of the whole process on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _open(device: torch.device) -> Nvml | None:
+    if device.type != "cuda":
+        return None
+    return Nvml.open(str(getattr(torch.cuda.get_device_properties(device), "uuid", "")))
