@@ -93,6 +93,8 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         "cost": done.cost.model_dump(mode="json", exclude_none=True),
         "parameters": sum(p.numel() for p in head.parameters()),
         "held_out_texts": len(job.held_out),
+        "weights": str(job.out / "head"),
+        "option": "head",
         **({f"held_out_{name}": value for name, value in _look(found).figures.items()} if found else {}),
     }
 

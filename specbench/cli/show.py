@@ -26,10 +26,11 @@ def show(
     as_json: bool = options.JSON,
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""
-    from specbench.cli.sweep import show_sweep
+    from specbench.cli.sweep import show_sweep, show_trainings
     from specbench.hardware import is_profile
     from specbench.results import read_run
     from specbench.results.sweep_folder import is_sweep
+    from specbench.sweeps.trained import is_trainings
 
     if method is not None and request is None:
         raise UsageError("--method goes with --request ID; add it, or leave --method out")
@@ -42,6 +43,9 @@ def show(
         from specbench.sweeps import read_sweep
 
         show_sweep(read_sweep(run), as_json)
+        return
+    if is_trainings(run):
+        show_trainings(run, as_json)
         return
     if is_profile(run):
         _show_profile(run, requests, as_json)

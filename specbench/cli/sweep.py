@@ -3,29 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from specbench.cli import options, output
-from specbench.sweeps import SweepPlan
+from specbench.common import UsageError
+from specbench.sweeps import TrainedSweepPlan
 
 
 @options.takes(
-    SweepPlan,
+    TrainedSweepPlan,
     shown=(
         "method", "grid", "grid_file", "task", "model", "limit", "held_out", "search", "until_ci", "max_new_tokens",
-        "settings", "no_score", "profile", "executor", "workers", "out",
+        "settings", "no_score", "profile", "executor", "workers", "out", "train", "train_grid", "train_set",
+        "train_prompts", "train_answers", "max_hours",
     ),
 )  # fmt: skip
-def sweep(plan: SweepPlan, as_json: bool = options.JSON) -> None:
+def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON) -> None:
     """Measure settings of methods beside each other: which is best, and which are as good.
 
     Every prompt is decoded by all cells, one right after the other, and by ar. Repeating the command goes on where it
-    stopped; a wider grid decodes only its new cells.
+    stopped; a wider grid decodes only its new cells. With --train the grid is swept once for each of several trainings,
+    whose cost is printed before they begin.
     """
     from specbench.sweeps import read_sweep, run_sweep
 
+    if plan.train is not None:
+        show_trainings(_trained(plan), as_json, write=True)
+        return
+    if plan.only_trained:
+        raise UsageError(f"{plan.only_trained[0]} goes with --train METHOD; add it, or leave it out")
     read = read_sweep(run_sweep(plan))
     show_sweep(read, as_json, write=True)
+
+
+def _trained(plan: TrainedSweepPlan) -> Path:
+    """Trains, and sweeps what was trained."""
+    from specbench.report.terminal.trainings import costs_table
+    from specbench.runner.progress import notes_of, noting
+    from specbench.sweeps.trainings import sweep_trainings
+    from specbench.training.cells import Cells
+    from specbench.training.plan import TrainPlan
+
+    say = noting(notes_of(plan))
+    shared = {name: getattr(plan, name) for name in ("model", "dtype", "device", "data_dir", "seed", "quiet")}
+    base = TrainPlan.model_validate(
+        {
+            **{name: value for name, value in shared.items() if name in TrainPlan.model_fields},
+            "method": plan.train,
+            "prompts": plan.train_prompts,
+            "answers": plan.train_answers,
+            "limit": plan.train_limit,
+            "settings": tuple(plan.train_set),
+            "held_out": plan.train_held_out,
+            "max_new_tokens": plan.train_tokens,
+            "out": plan.trained,
+        }
+    )
+    return sweep_trainings(
+        plan, Cells(base, say), lambda due: output.stderr().print(costs_table(due, plan.max_hours)), say
+    )
+
+
+def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
+    """Prints a sweep over trainings.
+
+    Args:
+        path: its folder.
+        as_json: one JSON document instead.
+        write: also write the CSV and the picture into it.
+    """
+    from specbench.report.terminal.trainings import trainings_table
+    from specbench.sweeps.trained import read_trainings
+
+    read = read_trainings(path)
+    if write:
+        from specbench.common.files import write_text_atomic
+        from specbench.report.pictures.training_cost import save_training_cost
+
+        write_text_atomic(path / "trainings.csv", read.cells.to_csv(index=False, float_format="%.6g"))
+        save_training_cost(read.cells, path)
+    if as_json:
+        import json
+
+        rows = json.loads(read.cells.to_json(orient="records"))
+        entries = [entry.model_dump(mode="json") for entry in read.entries]
+        output.emit_json({"folder": str(path), "method": read.method, "trainings": entries, "cells": rows})
+        return
+    console = output.stdout()
+    console.print()
+    console.print(trainings_table(read))
+    console.print(f"\ntrainings: {path}", soft_wrap=True)
 
 
 def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:

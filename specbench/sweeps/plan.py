@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from specbench.common import UsageError, registry
-from specbench.common.options import flag, names
+from specbench.common.options import flag, flag_of, names
 from specbench.runner.plan import DEFAULT_TASK, RESULTS, Decoding
 
 
@@ -75,6 +75,55 @@ class SweepPlan(Decoding):
         if not 0 < share < 1:
             raise UsageError(f"--until-ci {self.until_ci}: write a share in per cent, as in --until-ci 2%")
         return share
+
+
+class TrainedSweepPlan(SweepPlan):
+    """TrainedSweepPlan: the same grid once for each of several trainings, and for the model that nobody trained."""
+
+    train: str | None = flag(
+        None, "--train", help="A method whose recipe makes the models to sweep.", metavar="METHOD", recorded=False
+    )
+    train_grid: Sequence[str] = flag(
+        (),
+        "--train-grid",
+        help="Values of a recipe's option, of texts or block_size; repeatable.",
+        metavar="OPT=V,V",
+        recorded=False,
+    )
+    train_set: Sequence[str] = flag(
+        (), "--train-set", help="An option of all trainings; repeatable.", metavar="OPT=V", recorded=False
+    )
+    train_prompts: str | None = flag(
+        None, "--train-prompts", help="What is learnt: TASK-train or .jsonl files.", metavar="SETS", recorded=False
+    )
+    train_answers: Path | None = flag(
+        None, "--train-answers", help="Folder of answers to learn from.", shown="--trained", recorded=False
+    )
+    train_limit: int | None = flag(
+        None, "--train-limit", help="N texts of each set, drawn by lot.", ge=1, recorded=False
+    )
+    train_held_out: int = flag(
+        16, "--train-held-out", help="Prompts that no training learns from.", ge=0, recorded=False
+    )
+    train_tokens: int | None = flag(
+        None, "--train-tokens", help="Per answer of the target to learn from.", shown="512", ge=2, recorded=False
+    )
+    max_hours: float | None = flag(
+        None,
+        "--max-hours",
+        help="No training that would take all of them together over H hours.",
+        metavar="H",
+        gt=0,
+        allow_inf_nan=False,
+        recorded=False,
+    )
+    trained: Path = flag(Path("trained"), "--trained", help="Folder that receives the trainings.", recorded=False)
+
+    @property
+    def only_trained(self) -> Sequence[str]:
+        """Options given that mean nothing without ``train``."""
+        own = TrainedSweepPlan.model_fields.keys() - SweepPlan.model_fields.keys() - {"train"}
+        return sorted(flag_of(TrainedSweepPlan, name).name for name in own & self.model_fields_set)
 
 
 class TunePlan(SweepPlan):

@@ -59,6 +59,7 @@ class TrainPlan(_Answering):
         None, "--recipe", help="A paper's options by name, or a .yaml file; a wrong name lists them."
     )
     settings: Sequence[str] = flag((), "--set", help="An option of the recipe; repeatable.", metavar="OPT=V")
+    texts: int | None = flag(None, "--texts", help="Learn from N of the texts, whichever are held out.", ge=1)
     held_out: int = flag(64, "--held-out", help="Prompts that progress is measured on, not learnt.", ge=0)
     out: Path | None = flag(None, "--out", help="Folder of this training; goes on there.", shown="trained/METHOD-MODEL")
 

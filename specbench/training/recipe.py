@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from specbench.common import Options, option
+from specbench.common import Options, UsageError, option
 
 if TYPE_CHECKING:
     from specbench.models import LoadedModel
@@ -87,6 +87,19 @@ def apart(texts: Sequence[Text], count: int, seed: int) -> tuple[list[Text], lis
     aside = set(random.Random(seed).sample(range(len(texts)), count))
     learnt = [text for at, text in enumerate(texts) if at not in aside]
     return learnt, [texts[at] for at in sorted(aside)]
+
+
+def some(texts: Sequence[Text], count: int, seed: int) -> list[Text]:
+    """``count`` of the texts, in their order, drawn by the seed: of fewer, those are among those of more.
+
+    Raises:
+        UsageError: there are not so many.
+    """
+    if count > len(texts):
+        raise UsageError(f"there are {len(texts)} texts to learn from, not {count}; lower --texts, or hold fewer out")
+    drawn = list(range(len(texts)))
+    random.Random(seed).shuffle(drawn)
+    return [texts[at] for at in sorted(drawn[:count])]
 
 
 def digest(texts: Sequence[Text]) -> str:

@@ -53,7 +53,7 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     from specbench.runner.loading import load_model
     from specbench.training.answers import Asking
     from specbench.training.counting import counting
-    from specbench.training.recipe import Job, apart
+    from specbench.training.recipe import Job, apart, some
     from specbench.training.sources import Wanted, find
 
     loaded = load_model(plan, say)
@@ -65,6 +65,8 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
             f"--held-out {plan.held_out} leaves none of {len(found.texts)} prompts to learn from; lower it"
         )
     learnt, aside = apart(found.texts, plan.held_out, plan.seed)
+    if plan.texts is not None:
+        learnt = some(learnt, plan.texts, plan.seed)
     # A folder is found from wherever the adapter is loaded; a name stays one.
     place = Path(plan.model).expanduser()
     named = str(place.resolve()) if place.exists() else plan.model

@@ -107,7 +107,7 @@ def test_a_checkpoint_from_before_costs_were_kept_is_gone_on_with(tiny: Any, tmp
 
 def test_attention_that_torch_cannot_count_leaves_operations_out() -> None:
     lesson = _Lesson()
-    lesson.layer.config = type("Config", (), {"_attn_implementation": "flex_attention"})()  # type: ignore[assignment]
+    lesson.layer.config = type("Config", (), {"_attn_implementation": "flex_attention"})()
     meter = Meter(lesson)
     with meter.counting(0):
         lesson(torch.ones(3, IN))["loss"].backward()

@@ -1,0 +1,78 @@
+"""Speed against what the training took: which training is the cheapest for its speedup (Jacobi Forcing, Fig. 2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from specbench.report.pictures import style
+from specbench.report.pictures.cells import bars, floats
+from specbench.report.pictures.labels import place
+from specbench.report.pictures.pareto import front
+from specbench.results import BASELINE
+
+#: What is drawn: the first of these that all trainings have, with its unit.
+_AXES = (("flops", "floating-point operations of the training"), ("tokens_seen", "tokens of the training"))
+
+
+def save_training_cost(cells: pd.DataFrame, folder: Path) -> Path | None:
+    """Writes the picture into a folder; None where fewer than two trainings were measured.
+
+    Raises:
+        EnvironmentRefused: the disk is full or the folder cannot be written.
+    """
+    drawn = _drawn(cells)
+    if drawn["training"].nunique() < 2:
+        return None
+    return style.save(training_cost(cells), folder / "training-cost.png")
+
+
+@style.styled()
+def training_cost(cells: pd.DataFrame) -> Figure:
+    """Speedup over plain decoding of the same weights, against the cost of the training; 0 is the untrained model.
+
+    Args:
+        cells: of :class:`specbench.sweeps.trained.ReadTrainings`, at one concurrency.
+
+    Raises:
+        ValueError: no cell has a speedup and a cost.
+    """
+    drawn = _drawn(cells)
+    if drawn.empty:
+        raise ValueError("no cell has both a speedup and a cost")
+    column, said = next(axis for axis in _AXES if np.isfinite(floats(drawn, axis[0])).all())
+    cost, speed = floats(drawn, column), floats(drawn, "speedup")
+    figure, ((panel,),) = style.panels(height=5.2)
+    for index, name in enumerate(drawn["label"].unique()):
+        mine = np.asarray(drawn["label"].eq(name), dtype=np.bool_)
+        look = style.series(index)
+        high = bars(drawn, "speedup")[:, mine]
+        panel.errorbar(cost[mine], speed[mine], high, fmt="none", ecolor=look["color"], alpha=0.4, elinewidth=0.9)
+        points = {"edgecolors": "white", "linewidths": 0.7, "zorder": 3, "label": str(name), **look}
+        panel.scatter(cost[mine], speed[mine], s=42, **points)
+    ahead = np.flatnonzero(front(speed, -cost))
+    ahead = ahead[np.argsort(cost[ahead], kind="stable")]
+    steps = np.stack([np.repeat(cost[ahead], 2)[1:], np.repeat(speed[ahead], 2)[:-1]], axis=1)
+    panel.plot(*steps.T, color=style.INK, linewidth=1.1, zorder=2, label="cheapest for its speedup")
+    panel.axhline(
+        1.0, color=style.BASELINE_COLOUR, linewidth=0.9, linestyle=":", label=f"{BASELINE} of the same weights"
+    )
+    panel.set_xlabel(said)
+    panel.set_ylabel("speedup")
+    panel.margins(0.08)
+    panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+    style.titled(figure, "Speedup and cost of training", "Bars: 95% intervals of the speedup, over prompts.")
+    points_named = [(float(cost[at]), float(speed[at])) for at in ahead]
+    names = [str(drawn["training"].iloc[at]) for at in ahead]
+    place(panel, points_named, names, avoid=np.stack([cost, speed], axis=1), lines=[steps] if len(steps) else [])
+    return figure
+
+
+def _drawn(cells: pd.DataFrame) -> pd.DataFrame:
+    """Cells on the prompts to choose by, at the first concurrency, that have a speedup and a cost."""
+    mine = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
+    mine = mine[mine["concurrency"] == mine["concurrency"].min()]
+    return mine[np.isfinite(floats(mine, "speedup")) & np.isfinite(floats(mine, "tokens_seen"))]

@@ -1,0 +1,106 @@
+"""Trained sweep: the folder of a sweep over trainings, and its table, from files alone. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from specbench.common import UsageError
+from specbench.common.reading import fitted, read_json_object, schema_version
+from specbench.sweeps.table import ReadSweep, read_sweep
+
+TRAININGS = "trainings.json"
+SCHEMA = 1
+
+#: How the model that nobody trained is called.
+UNTRAINED = "untrained"
+
+#: Columns of a training's cost.
+COST = ("tokens_seen", "flops", "hours", "peak_memory_bytes", "energy_j")
+_TODO = "delete it and repeat the sweep's command"
+
+
+class Entry(BaseModel):
+    """A training in ``trainings.json``.
+
+    Attributes:
+        label: its values; :data:`UNTRAINED` of the model itself.
+        values: by option.
+        model, settings: what loads its weights; None where it was not trained.
+        cost: see ``specbench.training.cost``.
+        left_out: there were not hours enough.
+        sweep: folder of its sweep.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    label: str
+    values: dict[str, Any]
+    model: str | None = None
+    settings: tuple[str, ...] = ()
+    cost: dict[str, Any] | None = None
+    left_out: bool = False
+    sweep: str | None = None
+
+
+class _Head(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    schema_version: int
+    method: str
+    model: str
+    cells: list[Entry]
+
+
+@dataclass(frozen=True)
+class ReadTrainings:
+    """A sweep over trainings as it is on disk.
+
+    Attributes:
+        path: its folder.
+        method: that was trained.
+        entries: the trainings.
+        sweeps: of each, by label.
+        cells: a row per training and cell: ``training``, its options, its cost, and the columns of
+            :func:`specbench.sweeps.table.cells`. What the untrained model cost is 0.
+    """
+
+    path: Path
+    method: str
+    entries: tuple[Entry, ...]
+    sweeps: Mapping[str, ReadSweep]
+    cells: pd.DataFrame
+
+
+def is_trainings(path: Path) -> bool:
+    """Whether a folder is of a sweep over trainings."""
+    return (path / TRAININGS).is_file()
+
+
+def read_trainings(path: Path) -> ReadTrainings:
+    """Reads a folder.
+
+    Raises:
+        UsageError: none of that kind, damaged, or of a newer version.
+    """
+    file = path / TRAININGS
+    if not file.is_file():
+        raise UsageError(f"{path} is no sweep over trainings (it has no {TRAININGS})")
+    content = read_json_object(file, _TODO)
+    schema_version(content, file, SCHEMA, _TODO)
+    head = fitted(_Head, content, file, _TODO)
+    sweeps = {entry.label: read_sweep(path / entry.sweep) for entry in head.cells if entry.sweep}
+    parts = [_rows(entry, sweeps[entry.label].cells) for entry in head.cells if entry.sweep]
+    return ReadTrainings(path, head.method, tuple(head.cells), sweeps, pd.concat(parts, ignore_index=True))
+
+
+def _rows(entry: Entry, cells: pd.DataFrame) -> pd.DataFrame:
+    cost = entry.cost or (dict.fromkeys(COST, 0) if entry.label == UNTRAINED else {})
+    values = {f"train.{name}": value for name, value in entry.values.items()}
+    front = {"training": entry.label, **values, **{name: cost.get(name, float("nan")) for name in COST}}
+    return pd.concat([pd.DataFrame([front] * len(cells), index=cells.index), cells], axis=1)
