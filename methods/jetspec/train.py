@@ -26,6 +26,7 @@ from specbench.training.checkpoints import claim
 from specbench.training.loop import Course, Look, in_bf16
 from specbench.training.recipe import FREE, LoopOptions, Text, digest
 
+OPTION = "head"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # as published heads are
 
 
@@ -94,7 +95,6 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         "parameters": sum(p.numel() for p in head.parameters()),
         "held_out_texts": len(job.held_out),
         "weights": str(job.out / "head"),
-        "option": "head",
         **({f"held_out_{name}": value for name, value in _look(found).figures.items()} if found else {}),
     }
 

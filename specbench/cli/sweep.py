@@ -8,15 +8,14 @@ from typing import Any
 
 from specbench.cli import options, output
 from specbench.common import UsageError
-from specbench.sweeps import TrainedSweepPlan
+from specbench.sweeps.plan import TrainedSweepPlan
 
 
 @options.takes(
     TrainedSweepPlan,
     shown=(
         "method", "grid", "grid_file", "task", "model", "limit", "held_out", "search", "until_ci", "max_new_tokens",
-        "settings", "no_score", "profile", "executor", "workers", "out", "train", "train_grid", "train_set",
-        "train_prompts", "train_answers", "max_hours",
+        "settings", "no_score", "out", "train", "train_grid", "max_hours",
     ),
 )  # fmt: skip
 def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON) -> None:

@@ -7,7 +7,6 @@ from specbench.common.doors import door
 if TYPE_CHECKING:
     from specbench.sweeps.outcome import Sweep as Sweep
     from specbench.sweeps.plan import SweepPlan as SweepPlan
-    from specbench.sweeps.plan import TrainedSweepPlan as TrainedSweepPlan
     from specbench.sweeps.plan import TunePlan as TunePlan
     from specbench.sweeps.running import run_sweep as run_sweep
     from specbench.sweeps.running import run_tuning as run_tuning

@@ -123,7 +123,8 @@ class TrainedSweepPlan(SweepPlan):
     def only_trained(self) -> Sequence[str]:
         """Options given that mean nothing without ``train``."""
         own = TrainedSweepPlan.model_fields.keys() - SweepPlan.model_fields.keys() - {"train"}
-        return sorted(flag_of(TrainedSweepPlan, name).name for name in own & self.model_fields_set)
+        given = [name for name in own if getattr(self, name) != TrainedSweepPlan.model_fields[name].default]
+        return sorted(flag_of(TrainedSweepPlan, name).name for name in given)
 
 
 class TunePlan(SweepPlan):

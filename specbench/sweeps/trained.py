@@ -82,18 +82,27 @@ def is_trainings(path: Path) -> bool:
     return (path / TRAININGS).is_file()
 
 
+def read_entries(path: Path) -> tuple[Entry, ...]:
+    """The trainings of a folder; raises as :func:`read_trainings`."""
+    return tuple(_head(path).cells)
+
+
+def _head(path: Path) -> _Head:
+    file = path / TRAININGS
+    if not file.is_file():
+        raise UsageError(f"{path} is no sweep over trainings (it has no {TRAININGS})")
+    content = read_json_object(file, _TODO)
+    schema_version(content, file, SCHEMA, _TODO)
+    return fitted(_Head, content, file, _TODO)
+
+
 def read_trainings(path: Path) -> ReadTrainings:
     """Reads a folder.
 
     Raises:
         UsageError: none of that kind, damaged, or of a newer version.
     """
-    file = path / TRAININGS
-    if not file.is_file():
-        raise UsageError(f"{path} is no sweep over trainings (it has no {TRAININGS})")
-    content = read_json_object(file, _TODO)
-    schema_version(content, file, SCHEMA, _TODO)
-    head = fitted(_Head, content, file, _TODO)
+    head = _head(path)
     sweeps = {entry.label: read_sweep(path / entry.sweep) for entry in head.cells if entry.sweep}
     parts = [_rows(entry, sweeps[entry.label].cells) for entry in head.cells if entry.sweep]
     return ReadTrainings(path, head.method, tuple(head.cells), sweeps, pd.concat(parts, ignore_index=True))

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from specbench.common import UsageError
 from specbench.common.files import safe_name, write_json_atomic, write_lock
-from specbench.sweeps.grid import read_axes
+from specbench.sweeps.grid import expand, read_axes
 from specbench.sweeps.plan import SweepPlan, TrainedSweepPlan
 from specbench.sweeps.running import expanded, run_sweep
-from specbench.sweeps.trained import SCHEMA, TRAININGS, UNTRAINED, Entry
+from specbench.sweeps.trained import SCHEMA, TRAININGS, UNTRAINED, Entry, is_trainings, read_entries
 
 
 class Predicted(Protocol):
@@ -53,7 +53,10 @@ class Cell(Protocol):
 
 
 class Trainer(Protocol):
-    """What trains; see ``specbench.training.cells``."""
+    """What trains; see ``specbench.training.cells``. Its option is the method's that takes what is trained, if any."""
+
+    @property
+    def option(self) -> str | None: ...
 
     def cell(self, values: Mapping[str, str]) -> Any: ...
     def prepare(self, cells: Sequence[Any]) -> None: ...
@@ -107,7 +110,10 @@ def sweep_trainings(
     cells = [trainer.cell(values) for values in chosen]
     swept = plan.method or str(plan.train)
     own = SweepPlan.model_validate({name: getattr(plan, name) for name in SweepPlan.model_fields} | {"method": swept})
-    expanded(own, insist=plan.yes)  # a mistake in the grid is found before a training is begun
+    if trainer.option:  # what the method needs is not there yet
+        expand([swept], own.settings, read_axes(own.grid, own.grid_file), plan.yes)
+    else:
+        expanded(own, insist=plan.yes)  # a mistake in the grid is found before a training is begun
     folder = plan.out / f"trainings-{safe_name(f'{plan.train}-{own.task}')}-{_digest(own, plan)}"
     folder.mkdir(parents=True, exist_ok=True)
     with write_lock(folder):
@@ -115,7 +121,10 @@ def sweep_trainings(
         done = {cell.label: trainer.made(cell) for cell in cells}
         due = [_due(trainer, cell, done[cell.label]) for cell in cells]
         told(due)
-        entries = [Entry(label=UNTRAINED, values={}, model=plan.model)]
+        # A head that nobody trained does not exist.
+        entries = [] if trainer.option else [Entry(label=UNTRAINED, values={}, model=plan.model)]
+        named = {UNTRAINED, *done}
+        before = read_entries(folder) if is_trainings(folder) else ()  # of another --train-grid
         spent = sum(each.hours for each in due if each.predicted is None)
         for cell in cells:
             made = done[cell.label]
@@ -142,10 +151,12 @@ def sweep_trainings(
             if entry.model is not None:
                 say(f"sweeping {entry.label} …")
                 settings = (*own.settings, *entry.settings)
-                changes = {"model": entry.model, "settings": settings, "out": folder}
+                # A sweep's own name says nothing of a head's weights.
+                into = folder / safe_name(entry.label.replace(" ", "-"))
+                changes = {"model": entry.model, "settings": settings, "out": into}
                 place = run_sweep(own.model_copy(update=changes))
-                entries[at] = entry.model_copy(update={"sweep": place.name})
-                _write(folder, plan, entries)
+                entries[at] = entry.model_copy(update={"sweep": str(place.relative_to(folder))})
+                _write(folder, plan, [*(each for each in before if each.label not in named), *entries])
     return folder
 
 

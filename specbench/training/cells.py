@@ -95,6 +95,9 @@ class Cells:
         base: what they have in common; ``out`` receives a folder for each.
         say: takes a line for the user.
 
+    Attributes:
+        option: of the method, that what is trained is given to; None where it is the model itself.
+
     Raises:
         UsageError: the method has no recipe.
     """
@@ -104,6 +107,7 @@ class Cells:
         self._card = registry.method(base.method)
         self._recipe = self._card.recipe()
         self._states = bool(getattr(self._recipe, "TRAJECTORIES", False))
+        self.option: str | None = getattr(self._recipe, "OPTION", None)
         if base.trajectories is not None and self._states:
             raise UsageError("a sweep of trainings makes its own trajectories; give the answers they are of")
         if not base.sets and base.answers is None:
@@ -217,10 +221,9 @@ class Cells:
 
     def _weights(self, card: Mapping[str, Any], cell: Cell) -> Made:
         weights = str(card.get("weights", cell.plan.into))
-        option = card.get("option")
-        if option is None:
+        if self.option is None:
             return Made(weights, (), card)
-        return Made(self._base.model, (f"{self._base.method}.{option}={weights}",), card)
+        return Made(self._base.model, (f"{self._base.method}.{self.option}={weights}",), card)
 
 
 #: What the collection of trajectories has from a training's plan.

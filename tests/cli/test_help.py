@@ -60,12 +60,14 @@ FLAGS = {
         *(*_KERNELS, "--data-dir", "--data-file", "--out", "--json", "--simulate-acceptance", "--head"),
         *("--grid", "--grid-file", "--held-out", "--search", "--until-ci", "--executor", "--workers", "--yes"),
         *("--no-score", "--profile", *_DECODING),
+        *("--train", "--train-grid", "--train-set", "--train-prompts", "--train-answers", "--train-limit"),
+        *("--train-held-out", "--train-tokens", "--max-hours", "--trained"),
     ],
     "profile": [
         *("--model", "--gpu", "--rows", "--contexts", "--slots", "--seconds", *_MODEL, *_KERNELS, "--out", "--json")
     ],
     "train": [
-        *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),
+        *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--texts", "--max-new-tokens"),
         *_DRAW,
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
         *("--trajectories", "--recipe", "--quiet"),

@@ -1,0 +1,88 @@
+"""``sweep --train`` on dummy weights: its trainings, its table and picture, and a second call that trains nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+SMALL = ("--train-set", "steps=2", "--train-set", "bf16=false", "--train-held-out", 1, "--train-tokens", 8)
+SWEPT = ("--task", "prompts", "--limit", 3, "--max-new-tokens", 6)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"Question {n}: what is {n} times {n}?"}) + "\n" for n in range(5)))
+    return file
+
+
+def sweep(cli: Any, prompts: Path, at: Path, train: str, *more: Any, columns: int = 140) -> Any:
+    places = ("--data-file", prompts, "--train-prompts", prompts, "--out", at / "results", "--trained", at / "trained")
+    base = ("sweep", "--model", "config:tiny", "--train", train, *SMALL, *SWEPT)
+    return cli.ok(*base, *places, *more, columns=columns)
+
+
+@pytest.mark.slow
+def test_from_prompts_to_a_picture(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    grid = ("--grid", "draft_length=2", "--train-grid", "noise_length=1", "--train-grid", "texts=2,3")
+    said = sweep(cli, prompts, tmp_path, "msn", *grid, "--max-hours", 1)
+    before, after = said.err.split("training noise_length=1 texts=2", 1)
+    assert "hours in all, of which --max-hours allows 1" in before
+    assert "sweeping untrained" in after
+    (folder,) = (tmp_path / "results").iterdir()
+    found = pd.read_csv(folder / "trainings.csv")
+    rows = found[found["method"] == "msn"]
+    assert list(rows["training"]) == ["untrained", "noise_length=1 texts=2", "noise_length=1 texts=3"]
+    assert list(rows["train.texts"].dropna()) == [2, 3]
+    assert list(rows["tokens_seen"] > 0) == [False, True, True]
+    assert list(rows["flops"] > 0) == [False, True, True]
+    assert (folder / "training-cost.png").stat().st_size > 10_000
+    trained = sorted(path.name for path in (tmp_path / "trained").glob("noise*"))
+    card = json.loads((tmp_path / "trained" / trained[0] / "card.json").read_text())
+    assert (card["texts"], card["cost"]["device"]) == (2, "cpu")
+    shown = cli.ok("show", folder, columns=80).out
+    assert max(map(len, shown.split("\ntrainings: ")[0].splitlines())) <= 80
+    again = sweep(cli, prompts, tmp_path, "msn", *grid)
+    assert "step 1/2" not in again.err
+    assert again.err.count(" done") >= 2
+
+
+def test_blocks_of_trajectories_are_an_axis(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    grid = ("--grid", "block_size=2", "--train-grid", "n=2,4", "--train-set", "lora_rank=2")
+    sweep(cli, prompts, tmp_path, "jf", *grid)
+    heads = {path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("trained/*/trajectories.json")}
+    assert {name: head["block_size"] for name, head in heads.items()} == {"states-n2": 2, "states-n4": 4}
+    (folder,) = (tmp_path / "results").iterdir()
+    rows = pd.read_csv(folder / "trainings.csv")
+    assert set(rows["train.block_size"].dropna()) == {2, 4}
+
+
+def test_a_head_is_set_where_the_method_takes_it(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    small = ("--train-set", "layers=1", "--train-set", "block_size=4", "--train-set", "batch=1")
+    sweep(cli, prompts, tmp_path, "jetspec", *small, "--train-grid", "causal=true,false", "--grid", "tree=chain")
+    (folder,) = (tmp_path / "results").iterdir()
+    rows = pd.read_csv(folder / "trainings.csv")
+    assert set(rows["training"]) == {"causal=true", "causal=false"}
+    assert (rows["tokens_seen"] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--train-grid", "texts=2"), "--train-grid goes with --train METHOD"),
+        (("--train", "msn", "--train-grid", "texts=2"), "nothing to learn from; give --train-prompts"),
+        (("--train", "jacobi", "--train-grid", "texts=2"), "method 'jacobi' has no training recipe"),
+        (("--train", "msn", "--train-prompts", "gsm8k-train", "--train-grid", "txts=2"), "did you mean texts"),
+        (("--train", "msn", "--train-prompts", "gsm8k-train", "--train-grid", "texts=0"), "whole numbers from 1"),
+        (("--train", "msn", "--train-prompts", "gsm8k-train", "--train-grid", "noise_length=x"), "noise_length"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_model_is_loaded(cli: Any, argv: tuple[str, ...], words: str) -> None:
+    said = cli("sweep", "--model", "config:tiny", "--grid", "draft_length=2", *argv)
+    assert said.code == 2
+    assert words in said.error
+    assert "loading" not in said.err
