@@ -34,6 +34,7 @@ from specbench.methods.jetspec.config import HeadConfig
 from specbench.models import adapters, names
 from specbench.models.checkpoint import read_config
 from specbench.report import claims
+from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
 from specbench.results.judgments import JUDGMENTS
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
 from specbench.results.read import read_config as run_config
@@ -285,6 +286,11 @@ def likelihoods() -> bytes:
     return as_lines(*(line.model_dump(mode="json") for line in made))
 
 
+def branches() -> bytes:
+    made = RatedRequest(request="jetspec|p/0|0", branches=[RatedBranch(tokens=3, promised=-1.5, said=-2.5)])
+    return as_lines(made.model_dump(mode="json"))
+
+
 def two_requests(schema: int = 2) -> Callable[[], bytes]:
     return lambda: b"".join(of_a_run(run_files.REQUESTS, schema)().splitlines(keepends=True)[1:3])
 
@@ -379,6 +385,7 @@ KINDS: dict[str, Kind] = {
     ),
     "verdicts": Kind(VERDICTS, "lines", of_a_run(VERDICTS), lambda path: read_scores(path.parent)),
     "likelihoods": Kind(LIKELIHOODS, "lines", likelihoods, lambda path: read_likelihoods(path.parent)),
+    "branches": Kind(BRANCHES, "lines", branches, lambda path: read_branches(path.parent)),
     "judgments": Kind(
         JUDGMENTS, "lines", of_a_run(JUDGMENTS), run_files.beside(run_files.judged, run_files.RUN)
     ),

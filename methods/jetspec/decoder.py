@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from specbench import decoding
 from specbench.common import UsageError
 from specbench.decoding import Context, StepResult, Target, TokenTree, option
-from specbench.decoding.trees.marginals import Marginals, expected_accepted
+from specbench.decoding.tree import Branch
+from specbench.decoding.trees.marginals import Marginals, best_branch, expected_accepted
 from specbench.methods.jetspec.config import shipped
 
 if TYPE_CHECKING:
@@ -95,6 +96,10 @@ class Decoder(decoding.Decoder):
         if self._slot is not None:
             self._shared.passes.close(self._slot)
             self._slot = None
+
+    def branches(self) -> Sequence[Branch]:
+        found = [best_branch(tree, marginals) for tree, marginals in self._drafts]
+        return [Branch(step, tokens, logp) for step, (tokens, logp) in enumerate(found)]
 
     def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
         rounds = len(self._drafts)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specbench.common import Options, guests
-from specbench.decoding.tree import StepResult, TokenTree
+from specbench.decoding.tree import Branch, StepResult, TokenTree
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,14 @@ class Decoder(ABC):
 
     def end(self) -> None:  # noqa: B027  most methods hold nothing
         """The sequence is over, or was given up: what it holds of the shared things is free again."""
+
+    def branches(self) -> Sequence[Branch]:
+        """The best branch of each tree drafted, for methods whose drafts have scores; none for others.
+
+        Asked for after the clock has stopped, like :meth:`measures`. A run asks the target about some of them: how
+        faithful a branch's score is, is the gap between the two.
+        """
+        return ()
 
     def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
         """Figures of the method's own about one finished request, by the names of ``[measures]`` in ``method.toml``.

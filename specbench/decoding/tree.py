@@ -85,6 +85,21 @@ class TokenTree:
 
 
 @dataclass(frozen=True)
+class Branch:
+    """Branch: the best path of a drafted tree by the scores of what drafted it, and what they promise.
+
+    Attributes:
+        step: which forward behind the prefill its tree went into, from 0.
+        tokens: from below the root down to a leaf, the best-scored child each time; at least one.
+        logp: sum over them of the natural log-probability that the drafter gave each, at temperature 1.
+    """
+
+    step: int
+    tokens: Sequence[int]
+    logp: float
+
+
+@dataclass(frozen=True)
 class StepResult:
     """What one target forward decided for one slot. Host data.
 

@@ -18,7 +18,7 @@ from specbench.common.reading import damaged, fitted, in_64_bits, read_json_obje
 from specbench.results.disturbance import unsure
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import read_judgments, scores
-from specbench.results.likelihoods import read_likelihoods
+from specbench.results.rated import Rated
 from specbench.results.run_file import REPEAT, RUN
 from specbench.results.schema import PHASES, RequestRecord, RunConfig, request_key
 from specbench.results.schema_1 import projection_to_1
@@ -120,9 +120,9 @@ def summary_so_far(
         UsageError: its requests have none, as where a sum of them is infinite.
     """
     try:
-        memory, likelihoods = folder.bandwidth(), read_likelihoods(folder.path)
+        memory, rated = folder.bandwidth(), Rated.of(folder.path)
         return summarise(
-            config, records, verdicts or None, metrics=metrics, bandwidth=memory, likelihoods=likelihoods,
+            config, records, verdicts or None, metrics=metrics, bandwidth=memory, rated=rated,
             watch=folder.watch(),
         )  # fmt: skip
     except ValidationError as error:

@@ -227,6 +227,14 @@ class TokenTrace(Record):
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
 
 
+class DraftedBranch(Record):
+    """The best branch of one tree, as what drafted it scored it."""
+
+    step: Count = Field(description="which target forward behind the prefill verified the tree, from 0")
+    ids: list[int] = Field(min_length=1, description="below the root")
+    log_probability: Figure = Field(description="that the drafter gave it, in nats, at temperature 1")
+
+
 class RequestRecord(Record):
     """One prompt decoded once by one method.
 
@@ -287,6 +295,12 @@ class RequestRecord(Record):
         default_factory=dict,
         description="the method's own figures, see method.toml",
         json_schema_extra=named_columns("measure"),
+    )
+    branches: list[DraftedBranch] | None = Field(
+        default=None,
+        description="best branches of some of its trees, of methods whose drafts have scores; what the target says of "
+        "them is in branches.jsonl",
+        json_schema_extra=NO_COLUMN,
     )
     gpu: GpuTrace | None = Field(default=None, description="where NVML answers", json_schema_extra=SPARSE)
     tokens: TokenTrace | None = Field(

@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from specbench.results.bandwidth import Bandwidth
+from specbench.results.branches import faithfulness
 from specbench.results.disturbance import disturbance, unsure
 from specbench.results.figures import method_figures
 from specbench.results.grades import rates
-from specbench.results.likelihoods import Likelihood
 from specbench.results.over_ar import (
     BOOTSTRAP_SEED,
     MEASURES,
@@ -38,6 +38,7 @@ from specbench.results.over_ar import (
     over_base,
     over_positions,
 )
+from specbench.results.rated import Rated
 from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.results.stats import INTERVAL, Many, proportion_interval
 from specbench.results.summary_schema import (
@@ -63,7 +64,7 @@ def summarise(
     metrics: Mapping[str, Mapping[str, bool]] | None = None,
     engine: Mapping[str, Any] | None = None,
     bandwidth: Bandwidth | None = None,
-    likelihoods: Mapping[str, Likelihood] | None = None,
+    rated: Rated | None = None,
     watch: Watch | None = None,
 ) -> RunSummary:
     """The content of ``summary.json``.
@@ -76,7 +77,7 @@ def summarise(
         metrics: further metrics, name -> request id -> right or wrong.
         engine: what the engine reported of its kernels, kept as it is, and of the methods' memory.
         bandwidth: what was read of memory; None where it was not to be read.
-        likelihoods: request id -> how likely its text is; None where no model was asked.
+        rated: what the target was asked about texts and branches; None where it was not.
         watch: what the machine did meanwhile; None where nobody looked.
 
     Returns:
@@ -117,6 +118,7 @@ def summarise(
                 groups=groups(baseline, mine, shared),
                 lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
                 positions=curve,
+                branches=faithfulness(answers, rated.branches) if rated else None,
                 memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,
                 bandwidth_share=share,
             )
@@ -137,7 +139,7 @@ def summarise(
         fastest=fastest_of(rows, together["speedup"]),
         **said,
     )
-    return unsure(with_texts(made, config, everything, likelihoods))
+    return unsure(with_texts(made, config, everything, rated.likelihoods if rated else None))
 
 
 def disturbance_of(

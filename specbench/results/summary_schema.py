@@ -307,6 +307,17 @@ class TextFigures(_Part):
     without_loops_over_base: WithoutLoops | None = Field(default=None, json_schema_extra=SPARSE)
 
 
+class BranchFigures(_Part):
+    """How faithful the scores of a row's drafts are: see :mod:`specbench.results.branches`."""
+
+    branches: int = Field(description="best branches of trees that the target was asked about, eight a request at most")
+    tokens: float = Field(description="of a branch, mean")
+    gap_median: float = Field(description="nats by which a branch's score promised more than the target says")
+    gap_mean: float
+    kept_share: float = Field(description="branches whose gap is under 5 nats")
+    broken_share: float = Field(description="branches whose gap is 80 nats or more")
+
+
 class MethodSummary(OverAr, MethodFigures, _Named):
     """One method of a run: a row of ``summary.json``. Figures that do not exist are None."""
 
@@ -324,6 +335,7 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     lossless: Lossless | None = None
     positions: list[AtPosition] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
     text: TextFigures | None = None
+    branches: BranchFigures | None = Field(default=None, json_schema_extra=SPARSE)
     memory: Memory | None = Field(default=None, json_schema_extra=SPARSE)
     bandwidth_share: float | None = Field(
         default=None,

@@ -11,9 +11,11 @@ from specbench.evals import Tenths, score_in_child
 from specbench.hardware import environment
 from specbench.models import LoadedModel
 from specbench.results import RequestRecord, RunFolder, summarise
+from specbench.results.rated import Rated
 from specbench.results.schema import BASE, MEMORY
 from specbench.results.verdicts import read_metrics
 from specbench.runner.bandwidth import Beside, beside
+from specbench.runner.branches import rate_branches
 from specbench.runner.config import config_of, open_folder
 from specbench.runner.likelihood import rate
 from specbench.runner.order import Order
@@ -86,19 +88,22 @@ def execute(
             with beside(sessions, resolved.simulated, folder, progress) as bandwidth:
                 watcher = Watcher(folder)
                 records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth, watcher)
-            graded, verdicts, likelihoods = None, None, None
+            graded, verdicts, rated = None, None, None
             if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
                 graded = sessions[0].grade(prepared, [r for r in records if r.method != BASE])
                 progress.phase("asking the model how likely the texts are")
-                likelihoods = rate(sessions[-1].engine, prepared, records, folder.path, progress.note)
+                rate(sessions[-1].engine, prepared, records, folder.path, progress.note)
+                own_rows = [record for record in records if record.method != BASE]
+                rate_branches(sessions[0].engine, prepared, own_rows, folder.path, progress.note)
+                rated = Rated.of(folder.path)
                 if config.task.metric and not resolved.plan.no_score:
                     verdicts = score_in_child(folder.path, resolved.plan.data_dir, Tenths(progress.phase))
             metrics = read_metrics(folder.path)
             engine = sessions[0].report()
             engine[MEMORY] = {label: held for session in sessions for label, held in session.report()[MEMORY].items()}
             memory, watch = folder.bandwidth(), folder.watch()
-            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, likelihoods, watch))
+            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, rated, watch))
     return folder
 
 

@@ -96,7 +96,7 @@ def log_likelihoods(engine: Engine, prompt: Sequence[int], answers: Sequence[Seq
 def _log_likelihood(engine: Engine, slot: int, last: int, answer: Sequence[int]) -> float:
     """Of one answer; ``last`` is the prompt's last token, and the slot has those before it."""
     start, fed = engine.length(slot), [last, *answer[:-1]]
-    rows = max(1, min(ROWS, _LOGITS // int(engine.model.config.get_text_config().vocab_size)))
+    rows = rows_at_once(engine)
     found: list[float] = []
     for at in range(0, len(fed), rows):
         part = fed[at : at + rows]
@@ -105,6 +105,11 @@ def _log_likelihood(engine: Engine, slot: int, last: int, answer: Sequence[int])
             engine.prefill(slot, part)
     engine.rewind(slot, start)
     return math.fsum(found)
+
+
+def rows_at_once(engine: Engine) -> int:
+    """Rows whose logits are held together."""
+    return max(1, min(ROWS, _LOGITS // int(engine.model.config.get_text_config().vocab_size)))
 
 
 def _digest(prompt: _Ids, answer: _Ids) -> str:

@@ -25,7 +25,7 @@ from specbench.results import RequestRecord
 from specbench.results.schema import GpuTrace, request_key
 from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import Output, StopRule
-from specbench.runner.trace import Verified, token_trace, verified
+from specbench.runner.trace import Verified, spread, token_trace, verified
 
 Clock = Callable[[], int]  # nanoseconds
 T = TypeVar("T")
@@ -308,6 +308,7 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
         phases_s={phase: [round(spent * second, 7) for spent in steps] for phase, steps in sequence.spent.items()}
         or None,
         peak_memory_bytes=peak,
+        branches=spread(sequence.decoder.branches(), len(sequence.accepted_lengths)) or None,
         measures=dict(sequence.decoder.measures(len(output.ids), output.reason != "length")),
         gpu=sequence.gpu,
         tokens=token_trace(output, sequence.accepted_lengths, sequence.verified),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specbench.evals import Tenths, score_in_child
 from specbench.results import RunConfig, RunFolder, read_run, summarise
-from specbench.results.likelihoods import read_likelihoods
+from specbench.results.rated import Rated
 from specbench.results.schema import MEMORY
 from specbench.results.summary_schema import RunSummary
 from specbench.results.sweep_folder import read_head
@@ -49,8 +49,8 @@ def rescore(
     held = {row.method: row.memory.model_dump() for row in read.summary.rows if row.memory}
     engine = {**read.summary.engine, **({MEMORY: held} if held else {})}
     metrics = read_metrics(folder.path)
-    memory, watch, likelihoods = folder.bandwidth(), folder.watch(), read_likelihoods(folder.path)
-    summary = summarise(read.config, records, verdicts, graded, metrics, engine, memory, likelihoods, watch)
+    memory, watch, rated = folder.bandwidth(), folder.watch(), Rated.of(folder.path)
+    summary = summarise(read.config, records, verdicts, graded, metrics, engine, memory, rated, watch)
     if sweep is not None:
         summary = summary.model_copy(update={"complete": read.summary.complete, "sweep": sweep})
     if folder.finished:

@@ -11,7 +11,8 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from specbench.decoding import TokenTree
-from specbench.results.schema import BONUS, LETTERS, PREFILL, Draft, TokenTrace
+from specbench.decoding.tree import Branch
+from specbench.results.schema import BONUS, LETTERS, PREFILL, Draft, DraftedBranch, TokenTrace
 from specbench.runner.stop import Decode, Output
 
 _HALF = "\ufffd"  # what half a character decodes to
@@ -65,6 +66,23 @@ def token_trace(output: Output, accepts: Sequence[int], steps: Sequence[Verified
         drafts=drafts or None,
         pieces=pieces({token for draft in drafts for token in draft.ids}, output.ids, decode) if drafts else None,
     )
+
+
+#: Trees of a request whose best branch is kept, evenly spread over it.
+SPREAD = 8
+
+
+def spread(branches: Sequence[Branch], kept: int) -> list[DraftedBranch]:
+    """Up to :data:`SPREAD` of a request's branches, from its beginning to its end.
+
+    Args:
+        branches: of its trees, in order.
+        kept: target forwards of the request.
+    """
+    mine = [branch for branch in branches if branch.tokens and branch.step < kept]
+    count = min(SPREAD, len(mine))
+    chosen = [mine[at * len(mine) // count] for at in range(count)]
+    return [DraftedBranch(step=each.step, ids=list(each.tokens), log_probability=each.logp) for each in chosen]
 
 
 class _Letters(dict[str, str]):

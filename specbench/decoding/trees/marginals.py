@@ -45,6 +45,33 @@ def expected_accepted(tree: TokenTree, marginals: Marginals) -> float:
     return math.fsum(map(math.exp, scores[1:]))
 
 
+def best_branch(tree: TokenTree, marginals: Marginals) -> tuple[list[int], float]:
+    """The path of a tree that takes the best-scored child each time, down to a leaf.
+
+    Args:
+        tree: any tree from the marginals' root.
+        marginals: what the head scored.
+
+    Returns:
+        Its tokens below the root, and the sum of their log-probabilities; no tokens of a tree that is its root alone.
+    """
+    likely = [
+        dict(zip(tokens, logp, strict=True)) for tokens, logp in zip(marginals.tokens, marginals.logp, strict=True)
+    ]
+    children: dict[int, list[int]] = {}
+    for row in range(1, len(tree)):
+        if tree.accept is None or tree.accept[row]:
+            children.setdefault(tree.parents[row], []).append(row)
+    tokens: list[int] = []
+    promised, row = 0.0, 0
+    while row in children and len(tokens) < len(likely):
+        scores = likely[len(tokens)]
+        row = max(children[row], key=lambda child: scores.get(tree.tokens[child], -math.inf))
+        tokens.append(tree.tokens[row])
+        promised += scores.get(tokens[-1], -math.inf)
+    return tokens, promised
+
+
 _ROUNDING = 1e-3  # a log-probability that rounding made positive; a raw logit is further off
 
 

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from specbench.report.page import cells
+from specbench.report.page.branches import branch_tables
 from specbench.report.page.degeneration import loop_notes, text_tables
 from specbench.report.page.document import (
     Block,
@@ -162,6 +163,7 @@ def _tables(run: Run) -> Iterator[Table]:
     if any(row.ttft_speedup for row in run.rows):
         yield _end_to_end(run)
     yield from text_tables(run)
+    yield from branch_tables(run)
     if any(row.lossless and row.lossless.rates and row.lossless.verdict != "exact" for row in run.rows):
         yield _grades(run)
     if any(row.metrics for row in run.rows):

@@ -1,0 +1,77 @@
+"""Branches: ``branches.jsonl`` of a run, what drafted branches promised and what the target says of them. No torch.
+
+A drafter that scores its drafts promises something by them: how likely the target is to say this branch. Where each
+position was scored without sight of the one before it, the promise is kept less and less the deeper it goes. The gap of
+a branch is its promise less what the target says, the logarithms (base e) of the probability of all its tokens, each
+behind those before it, at temperature 1: 0 is a promise kept, 5 nats one that is 148 times too good. JetSpec calls it
+branch faithfulness (§5, ablations), and tells the shares within 5 nats and of 80 or more for the best branch of a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, median
+
+from pydantic import Field
+
+from specbench.common.reading import fitted
+from specbench.results.request_log import read_requests
+from specbench.results.schema import Count, Figure, Record, RequestRecord
+from specbench.results.summary_schema import BranchFigures
+
+BRANCHES = "branches.jsonl"
+
+#: Nats within which a promise is as good as kept, and from which on it says nothing.
+KEPT, BROKEN = 5.0, 80.0
+
+_TODO = "delete it to do without its figures"
+
+
+class RatedBranch(Record):
+    """The best branch of one tree."""
+
+    tokens: Count = Field(description="of the branch, the root not counted")
+    promised: Figure = Field(description="log-probability that its drafter gave it, in nats")
+    said: Figure = Field(description="log-probability under the target, in nats")
+
+    @property
+    def gap(self) -> float:
+        """Nats by which the promise was too good."""
+        return self.promised - self.said
+
+
+class RatedRequest(Record):
+    """A line: the branches of one request that were asked for."""
+
+    request: str = Field(description="its key")
+    branches: list[RatedBranch]
+
+
+def read_branches(folder: Path) -> dict[str, Sequence[RatedBranch]]:
+    """The rated branches of a run by request key, the last line of each; empty where nobody was asked.
+
+    Raises:
+        UsageError: the file cannot be read, or a line is damaged; names the line and the field.
+    """
+    found: dict[str, Sequence[RatedBranch]] = {}
+    for where, content in read_requests(folder / BRANCHES, _TODO):
+        line = fitted(RatedRequest, content, where, _TODO)
+        found[line.request] = line.branches
+    return found
+
+
+def faithfulness(records: Iterable[RequestRecord], known: Mapping[str, Sequence[RatedBranch]]) -> BranchFigures | None:
+    """What the branches of some requests come to; None without any."""
+    branches = [branch for record in records for branch in known.get(record.request_id, ())]
+    if not branches:
+        return None
+    gaps = [branch.gap for branch in branches]
+    return BranchFigures(
+        branches=len(branches),
+        tokens=mean(branch.tokens for branch in branches),
+        gap_median=median(gaps),
+        gap_mean=mean(gaps),
+        kept_share=sum(gap < KEPT for gap in gaps) / len(gaps),
+        broken_share=sum(gap >= BROKEN for gap in gaps) / len(gaps),
+    )

@@ -1,0 +1,95 @@
+"""Branches of a run's trees, rated by the target behind the clock: does a score promise what the target says?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from specbench.engine import Engine
+from specbench.engine.forced import Chain, log_probabilities
+from specbench.results import RequestRecord
+from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
+from specbench.results.request_log import RequestLog
+from specbench.runner.likelihood import rows_at_once
+from specbench.runner.order import Turns
+from specbench.runner.prompts import Prepared
+
+
+def rate_branches(
+    engine: Engine, prepared: Prepared, records: Sequence[RequestRecord], folder: Path, note: Callable[[str], None]
+) -> None:
+    """Asks the target about the branches of a run's records and keeps its answers in the run's folder.
+
+    Args:
+        engine: of the target, idle, with a free slot and room for prompt and answer.
+        prepared: what was asked.
+        records: the answers; those without branches cost nothing, and those that are in ``branches.jsonl`` already.
+        folder: the run's.
+        note: takes a line where memory does not suffice, which costs a run these figures and nothing else.
+
+    Raises:
+        UsageError: the file is damaged.
+        EnvironmentRefused: the disk is full.
+    """
+    known = read_branches(folder)
+    waiting = [record for record in records if record.branches and record.request_id not in known]
+    if not waiting:
+        return
+    turns = Turns(prepared, {record.request_id: record.text for record in records})
+    log = RequestLog(folder / BRANCHES)
+    try:
+        for record in waiting:
+            prompt = turns.request(record.method, record.prompt_id, record.repeat, record.turn).ids
+            rated = rate_request(engine, prompt, record)
+            log.append(RatedRequest(request=record.request_id, branches=rated).model_dump(mode="json"))
+    except (torch.OutOfMemoryError, MemoryError):
+        note("no memory to ask the model about drafted branches; how faithful they are is left out")
+    finally:
+        log.close()
+
+
+def rate_request(engine: Engine, prompt: Sequence[int], record: RequestRecord) -> list[RatedBranch]:
+    """The branches of one request with what the target says of them.
+
+    Args:
+        engine: with a free slot.
+        prompt: token ids.
+        record: its answer, with branches.
+    """
+    branches = record.branches or []
+    # The root of a forward's tree is the last token emitted before it.
+    roots = [sum(record.accepted_lengths[: branch.step]) for branch in branches]
+    slot = engine.alloc()
+    try:
+        text = [*prompt, *record.output_ids]
+        if behind := len(prompt) + max(roots):
+            engine.prefill(slot, text[:behind])
+        chains = [
+            Chain(slot, len(prompt) + root, [text[len(prompt) + root], *branch.ids[:-1]])
+            for root, branch in zip(roots, branches, strict=True)
+        ]
+        said: list[float] = []
+        at_once = rows_at_once(engine)
+        for part in _parts([len(branch.ids) for branch in branches], at_once):
+            found = log_probabilities(engine, chains[part], [branch.ids for branch in branches[part]])
+            said += [math.fsum(each) for each in found]
+    finally:
+        engine.free(slot)
+    return [
+        RatedBranch(tokens=len(branch.ids), promised=branch.log_probability, said=value)
+        for branch, value in zip(branches, said, strict=True)
+    ]
+
+
+def _parts(sizes: Sequence[int], most: int) -> list[slice]:
+    """Neighbours whose sizes add up to no more than ``most``, one at least."""
+    found, start, total = [], 0, 0
+    for at, size in enumerate(sizes):
+        if at > start and total + size > most:
+            found.append(slice(start, at))
+            start, total = at, 0
+        total += size
+    return [*found, slice(start, len(sizes))]
