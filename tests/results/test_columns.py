@@ -63,13 +63,13 @@ def test_a_field_that_makes_no_column_has_to_say_so() -> None:
     [
         (
             RequestRecord, REQUEST,
-            {"output_ids", "text", "accepted_lengths", "step_s", "phases_s", "measures", "gpu", "tokens"},
+            {"output_ids", "text", "accepted_lengths", "step_s", "phases_s", "measures", "gpu", "tokens", "branches"},
         ),
         (
             MethodSummary, METHOD,
             {
                 "options", "phases", "measures", "gpu", "again", "over_base", "metrics", "groups", "text", "memory",
-                "positions", "drafted_as",
+                "positions", "drafted_as", "branches",
             },
         ),
     ],
