@@ -153,7 +153,9 @@ def _claim(teaching: Teaching, options: WeightOptions, job: Job) -> None:
     """Takes the folder for this training: its options, texts, model and seed."""
     texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
     about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
-    checkpoints.claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, f"a {teaching.method}")
+    settings = {**options.model_dump(mode="json", exclude=set(FREE)), **about}
+    defaults = {name: field.default for name, field in type(options).model_fields.items()}
+    checkpoints.claim(job.out, settings, f"a {teaching.method}", later=defaults)
 
 
 def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
