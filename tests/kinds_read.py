@@ -48,7 +48,7 @@ from specbench.tasks.mbpp import rows as mbpp
 from specbench.tasks.mt_bench import task as mt_bench
 from specbench.tasks.prompts import task as prompts
 from specbench.tasks.spec_bench import task as spec_bench
-from specbench.training import answers, trajectory
+from specbench.training import answers, given, trajectory
 from specbench.training.choose import choose
 from specbench.training.held_out import Figures, Held
 from specbench.training.trajectory import Header
@@ -229,6 +229,12 @@ CONVERSATIONS = [
     {"turns": ["Name a colour.", "And another."], "id": "a", "category": "x/y", "system": "Be brief."},
     {"messages": [{"role": "user", "content": "Hi"}], "id": 7},
 ]
+GIVEN = [
+    {"conversations": ["2+2?", "4"], "source": "x"},
+    {"instruction": "Add.", "input": "2+2", "output": "4"},
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]},
+    {"prompt": "Once upon", "answer": " a time"},
+]
 HUMANEVAL = {
     "task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "", "test": "pass",
     "contract": "", "atol": 0, "base_input": [[1]], "plus_input": [[2, [3.5, "x"]], []],
@@ -341,6 +347,9 @@ KINDS: dict[str, Kind] = {
     "how answers were made": Kind(
         "answers.json", "json", lambda: as_json(MADE),
         lambda path: fitted(answers._Header, read_json_object(path, "x"), path, "x"),
+    ),
+    "given answers": Kind(
+        "mine.jsonl", "lines", lambda: as_lines(*GIVEN), lambda path: given.read_given(path, chat=True)
     ),
     "settings of a training": Kind(
         "options.json", "json", lambda: as_json({"lr": 0.1, "seed": 0}), same_settings

@@ -6,7 +6,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +173,8 @@ def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
 
 
 def _held(teaching: Teaching, job: Job, model: Any, texts: Sequence[Any]) -> Held:
-    return held_out(job.target, model, method_of(teaching.method, teaching.decoding), texts, job.seed, job.score)
+    held = held_out(job.target, model, method_of(teaching.method, teaching.decoding), texts, job.seed, job.score)
+    return replace(held, given="given" in job.about)
 
 
 _KEPT = torch.bfloat16  # of an adapter, as most published ones are

@@ -55,6 +55,7 @@ class TrainPlan(_Answering):
 
     method: str = flag(..., "METHOD", help="A method that has a recipe; see list methods.")
     trajectories: Path | None = flag(None, "--trajectories", help="Folder of specbench trajectories, for consistency.")
+    given: bool = flag(False, "--given", help="Learn the answers in the --prompts files; nothing is made.")
     recipe: str | None = flag(
         None, "--recipe", help="A paper's options by name, or a .yaml file; a wrong name lists them."
     )

@@ -68,7 +68,7 @@ FLAGS = {
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--max-new-tokens"),
         *_DRAW,
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
-        *("--trajectories", "--recipe", "--quiet"),
+        *("--trajectories", "--given", "--recipe", "--quiet"),
     ],
     "report": ["RUNS", "--out", "--claims", "--json"],
     "trajectories": [
