@@ -327,8 +327,9 @@ def test_the_card_says_what_was_learnt_and_what_it_brought(whole: Path) -> None:
     assert {tensor.dtype for tensor in learnt(whole).values()} == {torch.bfloat16}
 
 
-def test_without_held_out_prompts_nothing_is_measured(tmp_path: Path) -> None:
-    card = train("msn", {**PARTS, "steps": 1}, job(tmp_path, aside=0))
+@pytest.mark.parametrize("own", [{}, {"noise_length": 0}, {"noise_content": "vocabulary"}], ids=str)
+def test_without_held_out_prompts_nothing_is_measured(own: dict[str, Any], tmp_path: Path) -> None:
+    card = train("msn", {**PARTS, **own, "steps": 1}, job(tmp_path, aside=0))
     assert (card["before"], card["after"]) == (None, None)
     assert "nothing was measured" in (tmp_path / "adapter" / "README.md").read_text()
 
