@@ -167,8 +167,9 @@ def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[s
     loaded = load_model(plan, say)
     texts, sampling = _asked(plan, loaded, say) if plan.sets else _given(plan, loaded)
     how = Collecting(
-        plan.block_size, plan.states, plan.init, plan.augment, plan.keep_circles, plan.max_run, plan.seed, plan.shard
-    )
+        plan.block_size, plan.states, plan.init, plan.augment, plan.keep_circles, plan.max_run, plan.seed, plan.shard,
+        plan.max_repeats,
+    )  # fmt: skip
     most = plan.rows or _ROWS[loaded.model.device.type]
     told = counting(say, "answers with their states")
     return {

@@ -73,7 +73,16 @@ FLAGS = {
     "report": ["RUNS", "--out", "--claims", "--json"],
     "trajectories": [
         *("--prompts", "--model", "--out", "--answers", "--block-size", "--states", "--init", "--augment"),
-        *("--keep-circles", "--max-run", "--limit", "--max-new-tokens", "--temperature", "--concurrency", "--seed"),
+        *(
+            "--keep-circles",
+            "--max-run",
+            "--max-repeats",
+            "--limit",
+            "--max-new-tokens",
+            "--temperature",
+            "--concurrency",
+            "--seed",
+        ),
         *_DRAW,
         *("--shard", "--rows", *_MODEL, "--data-dir", "--json", "--quiet"),
     ],

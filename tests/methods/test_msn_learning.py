@@ -89,7 +89,7 @@ def test_without_noise_it_is_ordinary_fine_tuning(place: str, content: str) -> N
         loss = model(input_ids=ids, labels=labels).loss * len(text.answer) / answers
         loss.backward()
         total += float(loss.detach())
-    assert float(found["loss"]) == pytest.approx(total, rel=1e-5)
+    assert float(found["loss"].detach()) == pytest.approx(total, rel=1e-5)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, mine[name], rtol=1e-3, atol=1e-6)
 
