@@ -38,6 +38,7 @@ from specbench.results.judgments import JUDGMENTS
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
 from specbench.results.read import read_config as run_config
 from specbench.results.verdicts import VERDICTS, read_scores
+from specbench.runner import perplexity
 from specbench.sweeps import driver
 from specbench.sweeps.executors import Here
 from specbench.sweeps.grid import expand, read_axes
@@ -348,6 +349,7 @@ KINDS: dict[str, Kind] = {
         "answers.json", "json", lambda: as_json(MADE),
         lambda path: fitted(answers._Header, read_json_object(path, "x"), path, "x"),
     ),
+    "text to rate": Kind("x.txt", "text", lambda: "Ä text.\n".encode(), perplexity.read_given),
     "given answers": Kind(
         "mine.jsonl", "lines", lambda: as_lines(*GIVEN), lambda path: given.read_given(path, chat=True)
     ),

@@ -70,6 +70,7 @@ FLAGS = {
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
         *("--trajectories", "--given", "--recipe", "--quiet"),
     ],
+    "perplexity": [*("--text", "--model", "--base", "--context", "--stride", "--tokens", *_MODEL, "--quiet", "--json")],
     "report": ["RUNS", "--out", "--claims", "--json"],
     "trajectories": [
         *("--prompts", "--model", "--out", "--answers", "--block-size", "--states", "--init", "--augment"),
@@ -89,7 +90,7 @@ FLAGS = {
     "new-method": ["NAME", "--into", "--json"],
 }
 #: Their options are the fields of a plan: --help shows the usual ones, --help-all every one.
-PLANNED = {"run", "sweep", "tune", "check-lossless", "profile", "train", "trajectories"}
+PLANNED = {"run", "sweep", "tune", "check-lossless", "profile", "perplexity", "train", "trajectories"}
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
 QUICK = 0.5  # seconds
 
