@@ -28,7 +28,6 @@ from specbench.runner.likelihood import token_log_likelihoods
 CONTEXT = 1024
 
 _TODO = "give a text file in UTF-8"
-_LARGEST = 1 << 30  # bytes of a text
 
 
 @dataclass(frozen=True)
@@ -106,10 +105,10 @@ def read_given(path: Path) -> Given:
     Raises:
         UsageError: it cannot be read, is not UTF-8, or has nothing but blanks.
     """
-    text = read_text(path, _TODO, _LARGEST)
+    text = read_text(path, _TODO)
     if not text.strip():
         raise UsageError(f"{path} is empty; {_TODO}")
-    return Given(text, path.name, hashlib.sha256(read_bytes(path, _TODO, _LARGEST)).hexdigest())
+    return Given(text, path.name, hashlib.sha256(read_bytes(path, _TODO)).hexdigest())
 
 
 def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
