@@ -49,7 +49,7 @@ from specbench.tasks.mbpp import rows as mbpp
 from specbench.tasks.mt_bench import task as mt_bench
 from specbench.tasks.prompts import task as prompts
 from specbench.tasks.spec_bench import task as spec_bench
-from specbench.training import answers, given, trajectory
+from specbench.training import answers, given, on_policy, trajectory
 from specbench.training.choose import choose
 from specbench.training.held_out import Figures, Held
 from specbench.training.trajectory import Header
@@ -348,6 +348,10 @@ KINDS: dict[str, Kind] = {
     "how answers were made": Kind(
         "answers.json", "json", lambda: as_json(MADE),
         lambda path: fitted(answers._Header, read_json_object(path, "x"), path, "x"),
+    ),
+    "own answers": Kind(
+        "0000000.jsonl", "lines", lambda: as_lines({"id": "x/0", "answer": [4, 5]}, {"id": "x/1", "answer": [6]}),
+        lambda path: list(on_policy._read(path)),
     ),
     "text to rate": Kind("x.txt", "text", lambda: "Ä text.\n".encode(), perplexity.read_given),
     "given answers": Kind(

@@ -40,6 +40,8 @@ def _readme(made: Mapping[str, Any]) -> str:
     data = " and ".join(made.get("prompts", ())) or "the prompts of its texts"
     given = said_of(made)
     source = f"answers that were given in {given}" if given else f"the model's own answers to {data}"
+    own = made.get("own_answers")
+    beside = f" Beside them, from {own['answers']} answers of its own, {own['tokens']} tokens." if own else ""
     lines = [
         "---",
         yaml.safe_dump(head, sort_keys=False).strip(),
@@ -48,7 +50,8 @@ def _readme(made: Mapping[str, Any]) -> str:
         f"# {method} for {model}",
         "",
         f"A {what} of `{model}` for the parallel decoder `{method}`, made by `specbench train {method}`. It learnt "
-        f"from {source}: {made['texts']} answers, {made['answer_tokens']} of their tokens in {made['steps']} steps.",
+        f"from {source}: {made['texts']} answers, {made['answer_tokens']} of their tokens in {made['steps']} steps."
+        + beside,
         "",
         "```",
         f"specbench run --model THIS_FOLDER --method {method} --task gsm8k",
