@@ -32,6 +32,16 @@ def test_windows_rate_every_token_once_behind_as_many_others_as_are_promised(con
         assert rated == list(range(1, tokens))
 
 
+def test_a_stride_of_the_whole_context_is_lm_evals_rolling_windows() -> None:
+    utils = pytest.importorskip("lm_eval.utils")
+    for tokens, context in ((29, 8), (8, 8), (9, 8), (3, 8), (20, 1)):
+        text = list(range(100, 100 + tokens))
+        fed = [7, *text]
+        found = [(fed[first : end - 1], fed[start:end]) for first, start, end in windows(len(fed), context, context)]
+        theirs = list(utils.get_rolling_token_windows(text, 7, context, 1))
+        assert found == [(list(seen), list(rated)) for seen, rated in theirs]
+
+
 @torch.inference_mode()
 def by_transformers(model: Any, fed: list[int], context: int, stride: int) -> tuple[float, int]:
     """Sum of the losses, and how many tokens they are of: the loop of Hugging Face's page on perplexity."""
