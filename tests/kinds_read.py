@@ -353,7 +353,7 @@ KINDS: dict[str, Kind] = {
         "0000000.jsonl", "lines", lambda: as_lines({"id": "x/0", "answer": [4, 5]}, {"id": "x/1", "answer": [6]}),
         lambda path: list(on_policy._read(path)),
     ),
-    "text to rate": Kind("x.txt", "text", lambda: "Ä text.\n".encode(), perplexity.read_given),
+    "text to rate": Kind("x.txt", "text", lambda: "Ä text.\n".encode(), perplexity.read_passage),
     "given answers": Kind(
         "mine.jsonl", "lines", lambda: as_lines(*GIVEN), lambda path: given.read_given(path, chat=True)
     ),

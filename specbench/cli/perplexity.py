@@ -13,7 +13,7 @@ from specbench.runner.plan import Loading, Noting
 
 if TYPE_CHECKING:
     from specbench.models import LoadedModel
-    from specbench.runner.perplexity import Given, Rated
+    from specbench.runner.perplexity import Passage, Rated
 
 #: Figures of the table, with their titles and formats.
 _ROWS = (
@@ -60,15 +60,15 @@ def perplexity(plan: PerplexityPlan, as_json: bool = options.JSON) -> None:
         check_writable(plan.tokens.parent)
     say = noting(notes_of(plan))
     from specbench.runner.loading import load_model
-    from specbench.runner.perplexity import rate_text, read_given
+    from specbench.runner.perplexity import rate_text, read_passage
     from specbench.training.counting import counting
 
-    given = read_given(plan.text)
+    passage = read_passage(plan.text)
 
     def rated(name: str) -> tuple[Rated, list[str]]:  # one model at a time is in memory
         revision = plan.revision if name == plan.model else None
         loaded = load_model(plan.model_copy(update={"model": name, "revision": revision}), say)
-        found = rate_text(loaded, given, plan.context, plan.stride, counting(say, "tokens"))
+        found = rate_text(loaded, passage, plan.context, plan.stride, counting(say, "tokens"))
         return found, [] if plan.tokens is None else _lines(found, loaded)
 
     both = [rated(name) for name in (plan.model, *([base] if base else []))]
@@ -76,10 +76,10 @@ def perplexity(plan: PerplexityPlan, as_json: bool = options.JSON) -> None:
     if plan.tokens is not None:
         write_text_atomic(plan.tokens, "".join(line for _, lines in both for line in lines))
     if as_json:
-        about = {"text": given.file, "sha256": given.sha256, "bytes": given.bytes, "words": given.words}
+        about = {"text": passage.file, "sha256": passage.sha256, "bytes": passage.bytes, "words": passage.words}
         output.emit_json({**about, "models": [rated.figures() for rated in found]})
         return
-    _print(given, found)
+    _print(passage, found)
 
 
 def _lines(rated: Rated, loaded: LoadedModel) -> list[str]:
@@ -91,13 +91,13 @@ def _lines(rated: Rated, loaded: LoadedModel) -> list[str]:
     ]
 
 
-def _print(given: Given, found: Sequence[Rated]) -> None:
+def _print(passage: Passage, found: Sequence[Rated]) -> None:
     figures = [rated.figures() for rated in found]
     rows = [[title, *(_shown(each[name], form) for each in figures)] for title, name, form in _ROWS]
     console = output.stdout()
     console.print(output.table(["", *(each["model"] for each in figures)], rows))
     ways = dict.fromkeys(f"windows of {each.context} tokens, {each.stride} rated in each" for each in found)
-    said = f"{given.file}: {given.words:,} words, {given.bytes:,} bytes; {' and '.join(ways)}."
+    said = f"{passage.file}: {passage.words:,} words, {passage.bytes:,} bytes; {' and '.join(ways)}."
     console.print(f"\n{said}", markup=False)
 
 

@@ -31,7 +31,7 @@ _TODO = "give a text file in UTF-8"
 
 
 @dataclass(frozen=True)
-class Given:
+class Passage:
     """The text that is rated.
 
     Attributes:
@@ -99,7 +99,7 @@ class Rated:
         }
 
 
-def read_given(path: Path) -> Given:
+def read_passage(path: Path) -> Passage:
     """The text of a file.
 
     Raises:
@@ -108,7 +108,7 @@ def read_given(path: Path) -> Given:
     text = read_text(path, _TODO)
     if not text.strip():
         raise UsageError(f"{path} is empty; {_TODO}")
-    return Given(text, path.name, hashlib.sha256(read_bytes(path, _TODO)).hexdigest())
+    return Passage(text, path.name, hashlib.sha256(read_bytes(path, _TODO)).hexdigest())
 
 
 def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -128,7 +128,7 @@ def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, 
 
 def rate_text(
     loaded: LoadedModel,
-    given: Given,
+    passage: Passage,
     context: int | None = None,
     stride: int | None = None,
     told: Callable[[int, int], None] = lambda done, total: None,
@@ -137,7 +137,7 @@ def rate_text(
 
     Args:
         loaded: the model; as it was afterwards.
-        given: the text.
+        passage: the text.
         context: tokens of a window; None is :data:`CONTEXT`, or what the model takes.
         stride: see :func:`windows`; None is half of the context.
         told: (tokens done, tokens in all) at the start and after each window.
@@ -153,11 +153,11 @@ def rate_text(
         raise UsageError(f"--context {context} is more than the {most} tokens that {loaded.spec.name} takes; lower it")
     if stride > context:
         raise UsageError(f"--stride {stride} would leave tokens out between windows of {context}; lower it")
-    ids = _ids(loaded, given)
+    ids = _ids(loaded, passage)
     before = _begin(loaded)
     fed = [*before, *ids]
     if len(fed) < 2:
-        raise UsageError(f"{given.file} is a single token for {loaded.spec.name}; give a longer text")
+        raise UsageError(f"{passage.file} is a single token for {loaded.spec.name}; give a longer text")
     nats: list[float] = []
     told(0, len(fed) - 1)
     try:
@@ -174,16 +174,16 @@ def rate_text(
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise EnvironmentRefused(f"no memory for windows of {context} tokens; lower --context") from error
     spec = loaded.spec
-    return Rated(spec.name, spec.fingerprint, spec.dtype, ids, nats, given.bytes, given.words, context, stride)
+    return Rated(spec.name, spec.fingerprint, spec.dtype, ids, nats, passage.bytes, passage.words, context, stride)
 
 
-def _ids(loaded: LoadedModel, given: Given) -> list[int]:
+def _ids(loaded: LoadedModel, passage: Passage) -> list[int]:
     try:
-        return list(loaded.tokenizer(given.text, add_special_tokens=False)["input_ids"])
+        return list(loaded.tokenizer(passage.text, add_special_tokens=False)["input_ids"])
     except Exception as error:  # settings that nobody looked at when it was loaded
         reason = one_line(str(error)) or type(error).__name__
         raise UsageError(
-            f"{given.file} does not go through the tokenizer of {loaded.spec.name}: {reason}; take a whole copy of it"
+            f"{passage.file} does not go through the tokenizer of {loaded.spec.name}: {reason}; take a whole copy of it"
         ) from error
 
 

@@ -15,7 +15,7 @@ from models_tiny import supported, tiny_llama
 from targets import loaded
 
 from specbench.common.errors import UsageError
-from specbench.runner.perplexity import rate_text, read_given, windows
+from specbench.runner.perplexity import rate_text, read_passage, windows
 
 TEXT = "Six apples, and one more;\nthen none. Ä is two bytes."
 
@@ -68,7 +68,7 @@ def test_it_is_transformers_own_loss(family: str, tmp_path: Path) -> None:
     target = loaded(model, tokenizer=_Below(vocab))
     fed = [3, *(byte % vocab for byte in TEXT.encode())]
     for context, stride in ((16, 16), (16, 5), (40, 20), (250, 100)):
-        found = rate_text(target, read_given(file), context, stride)
+        found = rate_text(target, read_passage(file), context, stride)
         total, count = by_transformers(model, fed, context, stride)
         assert len(found.nats) == count == len(fed) - 1
         assert math.fsum(found.nats) / count == pytest.approx(total / count, abs=1e-4)
@@ -100,27 +100,27 @@ def test_a_whole_context_of_learned_positions_fits(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text(TEXT * 8)
     target = replace(loaded(supported("gpt2"), tokenizer=_Below(90)), context=256)
-    assert len(rate_text(target, read_given(file), 256, 200).nats) == len(file.read_bytes())
+    assert len(rate_text(target, read_passage(file), 256, 200).nats) == len(file.read_bytes())
 
 
 def test_the_first_token_comes_behind_a_begin_token_or_the_end_token_or_is_not_rated(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_bytes(b"\xef\xbb\xbfabcd")  # a byte order mark is no text
-    given = read_given(file)
-    assert (given.text, given.bytes, given.sha256) == ("abcd", 4, hashlib.sha256(file.read_bytes()).hexdigest())
+    passage = read_passage(file)
+    assert (passage.text, passage.bytes, passage.sha256) == ("abcd", 4, hashlib.sha256(file.read_bytes()).hexdigest())
     model = tiny_llama(300)
     tokenizer = byte_tokenizer()
-    behind = rate_text(loaded(model, tokenizer=tokenizer), given)
+    behind = rate_text(loaded(model, tokenizer=tokenizer), passage)
     tokenizer.bos_token = None
-    end = rate_text(loaded(model, tokenizer=tokenizer), given)
+    end = rate_text(loaded(model, tokenizer=tokenizer), passage)
     tokenizer.eos_token = None
-    bare = rate_text(loaded(model, tokenizer=tokenizer), given)
+    bare = rate_text(loaded(model, tokenizer=tokenizer), passage)
     assert [len(each.nats) for each in (behind, end, bare)] == [4, 4, 3]
     assert behind.nats[0] != pytest.approx(end.nats[0], abs=1e-3)
     assert (behind.context, behind.stride) == (1024, 512)
     (tmp_path / "one.txt").write_text("a")
     with pytest.raises(UsageError, match=r"one.txt is a single token for draft; give a longer text"):
-        rate_text(loaded(model, tokenizer=tokenizer), read_given(tmp_path / "one.txt"))
+        rate_text(loaded(model, tokenizer=tokenizer), read_passage(tmp_path / "one.txt"))
 
 
 def test_what_cannot_be_rated_is_one_sentence(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_what_cannot_be_rated_is_one_sentence(tmp_path: Path) -> None:
                           (b"one\ntwo \xff", r"text.txt cannot be read \(line 2 is not UTF-8\)")):  # fmt: skip
         file.write_bytes(content)
         with pytest.raises(UsageError, match=says):
-            read_given(file)
+            read_passage(file)
     file.write_text(TEXT)
     target = replace(loaded(tiny_llama(300)), context=20)
     with pytest.raises(UsageError, match="--context 21 is more than the 20 tokens that draft takes; lower it"):
-        rate_text(target, read_given(file), 21)
+        rate_text(target, read_passage(file), 21)
     with pytest.raises(UsageError, match="--stride 9 would leave tokens out between windows of 8; lower it"):
-        rate_text(target, read_given(file), 8, 9)
-    assert rate_text(target, read_given(file)).context == 20
+        rate_text(target, read_passage(file), 8, 9)
+    assert rate_text(target, read_passage(file)).context == 20
