@@ -39,6 +39,7 @@ from specbench.results.judgments import JUDGMENTS
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
 from specbench.results.read import read_config as run_config
 from specbench.results.verdicts import VERDICTS, read_scores
+from specbench.runner import perplexity
 from specbench.sweeps import driver
 from specbench.sweeps.executors import Here
 from specbench.sweeps.grid import expand, read_axes
@@ -49,7 +50,7 @@ from specbench.tasks.mbpp import rows as mbpp
 from specbench.tasks.mt_bench import task as mt_bench
 from specbench.tasks.prompts import task as prompts
 from specbench.tasks.spec_bench import task as spec_bench
-from specbench.training import answers, trajectory
+from specbench.training import answers, given, on_policy, trajectory
 from specbench.training.choose import choose
 from specbench.training.held_out import Figures, Held
 from specbench.training.trajectory import Header
@@ -230,6 +231,12 @@ CONVERSATIONS = [
     {"turns": ["Name a colour.", "And another."], "id": "a", "category": "x/y", "system": "Be brief."},
     {"messages": [{"role": "user", "content": "Hi"}], "id": 7},
 ]
+GIVEN = [
+    {"conversations": ["2+2?", "4"], "source": "x"},
+    {"instruction": "Add.", "input": "2+2", "output": "4"},
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]},
+    {"prompt": "Once upon", "answer": " a time"},
+]
 HUMANEVAL = {
     "task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "", "test": "pass",
     "contract": "", "atol": 0, "base_input": [[1]], "plus_input": [[2, [3.5, "x"]], []],
@@ -347,6 +354,14 @@ KINDS: dict[str, Kind] = {
     "how answers were made": Kind(
         "answers.json", "json", lambda: as_json(MADE),
         lambda path: fitted(answers._Header, read_json_object(path, "x"), path, "x"),
+    ),
+    "own answers": Kind(
+        "0000000.jsonl", "lines", lambda: as_lines({"id": "x/0", "answer": [4, 5]}, {"id": "x/1", "answer": [6]}),
+        lambda path: list(on_policy._read(path)),
+    ),
+    "text to rate": Kind("x.txt", "text", lambda: "Ä text.\n".encode(), perplexity.read_passage),
+    "given answers": Kind(
+        "mine.jsonl", "lines", lambda: as_lines(*GIVEN), lambda path: given.read_given(path, chat=True)
     ),
     "settings of a training": Kind(
         "options.json", "json", lambda: as_json({"lr": 0.1, "seed": 0}), same_settings

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from specbench.decoding import Options as BaseOptions
 from specbench.decoding import option
 from specbench.training import ConsistencyCollator, ConsistencyLesson
+from specbench.training.distances import DistanceOptions
 from specbench.training.losses import Norm, global_consistency, local_consistency
 from specbench.training.trajectory import Trajectory
 
 _CONTEXT = 1  # blocks of a mask's window: a noisy block sees the answer's own text before it
 
 
-class Options(BaseOptions):
+class Options(DistanceOptions):
     """Options of the method's training. The released trainer takes one block a step, in a sequence of its own; here
     all blocks of an answer are in one sequence and see what they would see there."""
 
@@ -38,6 +38,7 @@ class Lesson(ConsistencyLesson):
             model,
             partial(objective, norm=options.norm, last=options.last_row),
             window=_CONTEXT,
+            distance=options.measure,
             ar_weight=options.ar_weight,
             include_prompt=options.include_prompt,
             smoothing=options.smoothing,

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from specbench.decoding import Options as BaseOptions
 from specbench.decoding import option
 from specbench.methods.jf.schedule import Ends, Measure, Order, Schedule
 from specbench.training import ConsistencyCollator, ConsistencyLesson
+from specbench.training.distances import DistanceOptions
 from specbench.training.losses import Norm, progressive_consistency
 from specbench.training.states import sizes
 from specbench.training.trajectory import Trajectory
 
 
-class Options(BaseOptions):
+class Options(DistanceOptions):
     """Options of the method's training. Where post and released code part, the default is the post's."""
 
     noise_window: int = option(16, "w", help="blocks over which the noise level grows", ge=1)
@@ -41,6 +41,7 @@ class Lesson(ConsistencyLesson):
             model,
             partial(progressive_consistency, norm=options.norm),
             window=options.mask_window,
+            distance=options.measure,
             ar_weight=options.ar_weight,
             include_prompt=options.include_prompt,
         )

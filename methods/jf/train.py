@@ -7,11 +7,12 @@ from typing import Any
 
 from specbench.methods.jf import learning
 from specbench.training import Job, Teaching, WeightOptions, finetune
+from specbench.training.on_policy import OnPolicyOptions
 
 TRAJECTORIES = True
 
 
-class Options(learning.Options, WeightOptions):
+class Options(learning.Options, OnPolicyOptions, WeightOptions):
     """Options of the recipe."""
 
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from specbench.decoding import Options as BaseOptions
 from specbench.decoding import option
-from specbench.methods.msn.noise import lowest, noised, segment_length, segment_start, sources
+from specbench.methods.msn.noise import lowest, noised, replaced, segment_length, segment_start, sources, strangers
 from specbench.training.losses import Losses, Pairs, Targets, evaluate, mean
 from specbench.training.student import Student
 
@@ -20,11 +21,22 @@ from specbench.training.student import Student
 class Options(BaseOptions):
     """Options of the method's training."""
 
-    noise_length: int = option(4, "L", help="tokens of the noisy segment; the repository's snippet says 5", ge=1)
+    noise_length: int = option(
+        4, "L", help="tokens of the noisy segment; the repository's snippet says 5; 0 is ordinary fine-tuning", ge=0
+    )
+    noise_content: Literal["context", "vocabulary"] = option(
+        "context", help="drawn from the tokens before (the paper's ahead noise), or from all tokens, for contrast"
+    )
     place: Literal["random", "lowest"] = option("random", help="of the segment: anywhere, or where the loss is lowest")
     in_place: bool = option(False, help="noise may copy earlier noise, as in the repository's snippet; Eq. 4 has none")
     include_prompt: bool = option(False, help="the prompt's tokens count in the loss, as Eq. 3 writes it")
     max_tokens: int = option(2048, help="of a text, prompt included; longer answers are cut", ge=8)
+
+    @model_validator(mode="after")
+    def _copies_where_it_says_so(self) -> Options:
+        if self.in_place and self.noise_content == "vocabulary":
+            raise ValueError("in_place goes with noise_content=context: noise from the vocabulary copies nothing")
+        return self
 
 
 class Text(Protocol):
@@ -61,29 +73,31 @@ class Lesson(nn.Module):
 
         Args:
             ids: int64 [B, S] clean texts, filled up at their ends.
-            sources: int64 [B, S] where noise at each position copies from.
+            sources: int64 [B, S] where noise at each position copies from, or its token from the vocabulary.
             prompts, answers: int64 [B] tokens of prompts and answers.
             starts: int64 [B] of the noisy segments; not looked at with ``place=lowest``.
             lengths: int64 [B] of the segments, 0 where an answer is too short.
 
         Returns:
             ``loss``; ``accuracy``, the share of tokens that are the model's best; ``denoising``, the loss of the tokens
-            that rows of noise foresee; all scalars.
+            that rows of noise foresee, where there is noise; all scalars.
         """
-        if self._options.place == "lowest":
+        if self._options.place == "lowest" and self._options.noise_length:
             starts = lowest(self._surprise(ids, prompts, answers), prompts, answers, lengths)
-        noisy = noised(ids, sources, starts, lengths, self._options.in_place)
+        if self._options.noise_content == "vocabulary":
+            noisy = replaced(ids, sources, starts, lengths)
+        else:
+            noisy = noised(ids, sources, starts, lengths, self._options.in_place)
         first = torch.zeros_like(prompts) if self._options.include_prompt else prompts - 1
         targets = _targets(ids, first, prompts + answers)
         found = self._losses(noisy, targets)
+        figures = {"loss": (found.surprise * targets.shares).sum(), "accuracy": mean(found.right)}
+        if not self._options.noise_length:
+            return figures
         row = targets.rows % ids.shape[1]
         text = targets.rows // ids.shape[1]
         noise = (row >= starts[text]) & (row < (starts + lengths)[text])
-        return {
-            "loss": (found.surprise * targets.shares).sum(),
-            "accuracy": mean(found.right),
-            "denoising": mean(found.surprise[noise]),
-        }
+        return {**figures, "denoising": mean(found.surprise[noise])}
 
     @torch.no_grad()
     def _surprise(self, ids: Tensor, prompts: Tensor, answers: Tensor) -> Tensor:
@@ -115,13 +129,14 @@ class Collator:
         options: of the method.
         seed: with the visit and the text's id it decides every draw.
         multiple: texts are filled up to a multiple of it.
+        vocab_size: token ids are below it; for noise from the vocabulary.
 
     Attributes:
         visit: how often the data were gone through before; set by whoever loops.
     """
 
-    def __init__(self, options: Options, seed: int = 0, multiple: int = 1) -> None:
-        self._options, self._seed, self._multiple = options, seed, multiple
+    def __init__(self, options: Options, seed: int = 0, multiple: int = 1, vocab_size: int | None = None) -> None:
+        self._options, self._seed, self._multiple, self._vocab_size = options, seed, multiple, vocab_size
         self.visit = 0
 
     def __call__(self, texts: Sequence[Text]) -> dict[str, Tensor]:
@@ -133,7 +148,7 @@ class Collator:
             answer = text.answer[: max(1, options.max_tokens - prompt)]
             length = segment_length(len(answer), options.noise_length)
             ids.append(torch.tensor([*text.prompt, *answer]))
-            copied.append(torch.tensor(sources(prompt + len(answer), draw)))
+            copied.append(torch.tensor(self._sources(prompt + len(answer), draw)))
             numbers.append([prompt, len(answer), segment_start(prompt, len(answer), length, draw), length])
         prompts, answers, starts, lengths = torch.tensor(numbers).unbind(1)
         # Filled up at the end: causal attention never looks there.
@@ -144,3 +159,9 @@ class Collator:
             "ids": both[0], "sources": both[1], "prompts": prompts, "answers": answers, "starts": starts,
             "lengths": lengths,
         }  # fmt: skip
+
+    def _sources(self, length: int, draw: random.Random) -> list[int]:
+        if self._options.noise_content == "vocabulary":
+            assert self._vocab_size is not None
+            return strangers(length, self._vocab_size, draw)
+        return sources(length, draw)

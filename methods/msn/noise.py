@@ -2,7 +2,8 @@
 
 One segment of the answer is replaced by ahead noise: at position i, a token drawn uniformly from those before i. Labels
 stay clean everywhere, behind the segment too. What is drawn is where each position would copy from (:func:`sources`),
-so that a segment can be placed afterwards, where the model's loss is lowest.
+so that a segment can be placed afterwards, where the model's loss is lowest. For contrast, a position may hold any
+token of the vocabulary (:func:`strangers`), which tells nothing of the text.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ def segment_length(answer: int, wanted: int) -> int:
 def sources(length: int, draw: random.Random) -> list[int]:
     """For each position of a text a uniform one before it; 0 for the first."""
     return [draw.randrange(max(1, place)) for place in range(length)]
+
+
+def strangers(length: int, vocab_size: int, draw: random.Random) -> list[int]:
+    """For each position of a text a uniform token of the vocabulary."""
+    return [draw.randrange(vocab_size) for _ in range(length)]
 
 
 def segment_start(prompt: int, answer: int, length: int, draw: random.Random) -> int:
@@ -64,10 +70,26 @@ def noised(ids: Tensor, sources: Tensor, starts: Tensor, lengths: Tensor, in_pla
             does; else from the clean text, as Eq. 4 writes it.
     """
     places = torch.arange(ids.shape[1], device=ids.device)
-    inside = (places >= starts[:, None]) & (places < (starts + lengths)[:, None])
+    inside = _inside(ids, starts, lengths)
     if not in_place:
         return ids.gather(1, sources).where(inside, ids)
     out = ids
     for step in range(int(lengths.max())):
         out = out.gather(1, sources).where(inside & (places == (starts + step)[:, None]), out)
     return out
+
+
+def replaced(ids: Tensor, tokens: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
+    """Texts whose segments hold other tokens, int64 [B, S].
+
+    Args:
+        ids: int64 [B, S] clean texts.
+        tokens: int64 [B, S] :func:`strangers`.
+        starts, lengths: int64 [B] of the segments.
+    """
+    return tokens.where(_inside(ids, starts, lengths), ids)
+
+
+def _inside(ids: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
+    places = torch.arange(ids.shape[1], device=ids.device)
+    return (places >= starts[:, None]) & (places < (starts + lengths)[:, None])

@@ -17,6 +17,7 @@ from specbench.cli import (
     export,
     judge,
     new_method,
+    perplexity,
     profile,
     report,
     run,
@@ -51,6 +52,7 @@ app.command("claims")(claims.claims)
 app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)
 app.command("profile")(profile.profile)
+app.command("perplexity")(perplexity.perplexity)
 app.command("sweep")(sweep.sweep)
 app.command("tune")(tune.tune)
 app.command("trajectories")(trajectories.trajectories)

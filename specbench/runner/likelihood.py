@@ -88,13 +88,24 @@ def log_likelihoods(engine: Engine, prompt: Sequence[int], answers: Sequence[Seq
     try:
         if len(prompt) > 1:
             engine.prefill(slot, prompt[:-1])
-        return [_log_likelihood(engine, slot, prompt[-1], answer) for answer in answers]
+        return [math.fsum(_logarithms(engine, slot, prompt[-1], answer)) for answer in answers]
     finally:
         engine.free(slot)
 
 
-def _log_likelihood(engine: Engine, slot: int, last: int, answer: Sequence[int]) -> float:
-    """Of one answer; ``last`` is the prompt's last token, and the slot has those before it."""
+def token_log_likelihoods(engine: Engine, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
+    """The log-likelihood of each token of an answer behind a prompt; arguments as of :func:`log_likelihoods`."""
+    slot = engine.alloc()
+    try:
+        if len(prompt) > 1:
+            engine.prefill(slot, prompt[:-1])
+        return _logarithms(engine, slot, prompt[-1], answer)
+    finally:
+        engine.free(slot)
+
+
+def _logarithms(engine: Engine, slot: int, last: int, answer: Sequence[int]) -> list[float]:
+    """Of each token of one answer; ``last`` is the prompt's last token, and the slot has those before it."""
     start, fed = engine.length(slot), [last, *answer[:-1]]
     rows = rows_at_once(engine)
     found: list[float] = []
@@ -104,7 +115,7 @@ def _log_likelihood(engine: Engine, slot: int, last: int, answer: Sequence[int])
         if at + rows < len(fed):
             engine.prefill(slot, part)
     engine.rewind(slot, start)
-    return math.fsum(found)
+    return found
 
 
 def rows_at_once(engine: Engine) -> int:

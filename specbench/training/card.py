@@ -11,6 +11,7 @@ import yaml
 from specbench.common.files import write_json_atomic, write_text_atomic
 from specbench.models import CARD
 from specbench.training.cost import Cost
+from specbench.training.given import said_of
 
 
 def write_card(folder: Path, made: Mapping[str, Any]) -> None:
@@ -38,6 +39,10 @@ def _readme(made: Mapping[str, Any]) -> str:
     }
     what = "LoRA adapter" if adapter else "checkpoint"
     data = " and ".join(made.get("prompts", ())) or "the prompts of its texts"
+    given = said_of(made)
+    source = f"answers that were given in {given}" if given else f"the model's own answers to {data}"
+    own = made.get("own_answers")
+    beside = f" Beside them, from {own['answers']} answers of its own, {own['tokens']} tokens." if own else ""
     lines = [
         "---",
         yaml.safe_dump(head, sort_keys=False).strip(),
@@ -46,8 +51,8 @@ def _readme(made: Mapping[str, Any]) -> str:
         f"# {method} for {model}",
         "",
         f"A {what} of `{model}` for the parallel decoder `{method}`, made by `specbench train {method}`. It learnt "
-        f"from the model's own answers to {data}: {made['texts']} answers, {made['answer_tokens']} of their tokens "
-        f"in {made['steps']} steps.",
+        f"from {source}: {made['texts']} answers, {made['answer_tokens']} of their tokens in {made['steps']} steps."
+        + beside,
         "",
         "```",
         f"specbench run --model THIS_FOLDER --method {method} --task gsm8k",
@@ -75,6 +80,12 @@ _OF_TEXTS = (
     ("distinct 4-grams", "distinct_4", "{:.2f}"),
 )
 
+#: Titles of what is told of the answers that were learnt from, where those were given.
+_OF_GIVEN = {
+    "agrees": "tokens as the given answers', behind their own text",
+    "agreement": "positions as the given answers', running free",
+}
+
 
 def _cost(made: Mapping[str, Any]) -> list[str]:
     """What the training took; nothing of older ones, which did not measure it."""
@@ -99,6 +110,8 @@ def _table(made: Mapping[str, Any]) -> list[str]:
     rows += [("right answers", "pass_rate", "{:.1%}")] if "pass_rate" in after and "pass_rate" in before else []
     rows += [("tokens as the target's own, behind its own text", "agrees", "{:.1%}")]
     rows += [row for row in _OF_TEXTS if row[1] in before and row[1] in after]
+    if "given" in made:
+        rows = [(_OF_GIVEN.get(name, title), name, shown) for title, name, shown in rows]
     settings = ", ".join(f"{name} {value}" for name, value in made.get("decoding", {}).items())
     some = after.get("scored", 0) not in (0, after["prompts"])
     scored = f" ({after['scored']} of them have a verdict)" if some else ""

@@ -55,13 +55,14 @@ def going_on(folder: Path) -> Iterator[None]:
         raise UsageError(f"{folder} is damaged ({reason}); delete it to go on from the checkpoint before it") from error
 
 
-def claim(folder: Path, settings: Mapping[str, Any], what: str) -> None:
+def claim(folder: Path, settings: Mapping[str, Any], what: str, later: Mapping[str, Any] | None = None) -> None:
     """Takes a folder for a training with these settings, which it has to have had from the start.
 
     Args:
         folder: of the training; made where it is missing.
         settings: all that decides what is learnt, as plain values.
         what: is in training, for the error.
+        later: what a setting was before there was a choice, of those that an older folder does not have.
 
     Raises:
         UsageError: it holds a training with others.
@@ -69,7 +70,7 @@ def claim(folder: Path, settings: Mapping[str, Any], what: str) -> None:
     """
     path = folder / _OPTIONS
     if path.exists():
-        theirs = read_json_object(path, "give another --out")
+        theirs = {**(later or {}), **read_json_object(path, "give another --out")}
         other = sorted(name for name in settings if theirs.get(name) != settings[name])
         if other:
             raise UsageError(f"{folder} has {what} in training with another {', '.join(other)}; give another --out")

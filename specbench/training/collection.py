@@ -20,6 +20,7 @@ from specbench.engine import Sampling
 from specbench.models import LoadedModel
 from specbench.training.answers import before_run, cut_circle
 from specbench.training.recipe import Text, digest
+from specbench.training.sentences import before_repeat
 from specbench.training.states import Blocks, Jacobi, Run
 from specbench.training.trajectory import (
     HEADER,
@@ -35,7 +36,8 @@ from specbench.training.trajectory import (
 STATISTICS = "statistics.json"
 _COUNTS = (
     "answers", "tokens", "blocks", "states",
-    "circles_cut", "answers_dropped_run", "blocks_dropped_run", "blocks_dropped_tie", "ties",
+    "circles_cut", "answers_dropped_run", "blocks_dropped_run", "answers_dropped_repeat", "blocks_dropped_repeat",
+    "blocks_dropped_tie", "ties",
 )  # fmt: skip
 
 States = Literal["jacobi", "artificial"]
@@ -55,6 +57,8 @@ class Collecting:
         max_run: blocks are left out from where one token has come up so many times in a row; CLLM has 10; 0 is off.
         seed: of all noise.
         shard: answers of a shard.
+        max_repeats: blocks are left out from where one sentence comes up so many times; 0 is off. See
+            :mod:`specbench.training.sentences`.
     """
 
     block_size: int = 16
@@ -65,6 +69,7 @@ class Collecting:
     max_run: int = 0
     seed: int = 0
     shard: int = 64
+    max_repeats: int = 0
 
 
 def collect(
@@ -152,7 +157,7 @@ def _shard(
     count: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
     wanted = [
         Blocks(text, how.block_size, how.init, model.vocab_size, model.pad_id, how.seed)
-        for text in _worth(texts, how, count)
+        for text in _worth(texts, how, model, count)
     ]
     if jacobi is None:
         runs = [Run(blocks, [blocks.artificial(at) for at in range(len(blocks))], []) for blocks in wanted]
@@ -177,21 +182,30 @@ def _figures(runs: Sequence[Run]) -> dict[str, float]:
     return {"answers_measured": measured, "fast_forwarded_sum": ahead, "stationary_sum": early}
 
 
-def _worth(texts: Sequence[Text], how: Collecting, count: Counter[str]) -> list[Text]:
+def _worth(texts: Sequence[Text], how: Collecting, model: LoadedModel, count: Counter[str]) -> list[Text]:
     """Answers without what is not worth learning."""
     kept = []
     for text in texts:
         answer = cut_circle(text.answer, how.keep_circles) if how.keep_circles else text.answer
         count["circles_cut"] += len(answer) < len(text.answer)
-        sound = before_run(answer, how.max_run) if how.max_run else len(answer)
-        if sound < len(answer):
-            blocks = -(-len(answer) // how.block_size)
-            answer = answer[: sound // how.block_size * how.block_size]
-            count["blocks_dropped_run"] += blocks - len(answer) // how.block_size
-            count["answers_dropped_run"] += not answer
+        if how.max_run:
+            answer = _whole_blocks(answer, before_run(answer, how.max_run), how.block_size, "run", count)
+        if how.max_repeats and answer:
+            sound = before_repeat(answer, model.decode, how.max_repeats)
+            answer = _whole_blocks(answer, sound, how.block_size, "repeat", count)
         if answer:
             kept.append(Text(text.id, text.prompt, answer))
     return kept
+
+
+def _whole_blocks(answer: Sequence[int], sound: int, size: int, why: str, count: Counter[str]) -> Sequence[int]:
+    """An answer's blocks that end before its ``sound`` tokens do; all where the whole answer is sound."""
+    if sound == len(answer):
+        return answer
+    left = answer[: sound // size * size]
+    count[f"blocks_dropped_{why}"] += -(-len(answer) // size) - len(left) // size
+    count[f"answers_dropped_{why}"] += not left
+    return left
 
 
 def _trajectory(run: Run, how: Collecting, pad: int, count: Counter[str]) -> Trajectory:
@@ -237,7 +251,8 @@ def _claim(folder: Path, header: Header) -> None:
     if not (folder / HEADER).exists():
         write_header(folder, header)
         return
-    mine, theirs = _flat(header), _flat(read_header(folder))
+    before = asdict(Collecting())  # of a setting that an older folder does not have
+    mine, theirs = _flat(header), {**before, **_flat(read_header(folder))}
     other = sorted(name for name in mine if theirs.get(name) != mine[name])
     if other:
         raise UsageError(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,12 @@ from specbench.common.files import write_json_atomic
 from specbench.common.reading import fitted, read_json_object
 from specbench.models import fingerprints
 from specbench.training import checkpoints
+from specbench.training.batches import Batches
 from specbench.training.card import write_card
+from specbench.training.distillation import DistillationLesson, Frozen
 from specbench.training.held_out import Figures, Held, held_out, method_of
 from specbench.training.loop import Course, Look, fit, in_bf16
+from specbench.training.on_policy import OnPolicy, OnPolicyOptions
 from specbench.training.recipe import FREE, Job, WeightOptions, digest
 
 _BEFORE = "before.json"
@@ -66,11 +70,9 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     before = _before(teaching, job)
     half = in_bf16(options, loaded.model.device)
     loaded.model.set_attn_implementation(_attention(teaching, options, loaded.model.device, half))
+    copied = copy.deepcopy(loaded.model) if options.full and _distils(options) else None  # as it is before it learns
     weights = Weights(loaded.model, options, job.model, job.seed, half)
-
-    def collate(visit: int, texts: Sequence[Any]) -> Any:
-        teaching.collator.visit = visit
-        return teaching.collator(texts)
+    course, own = _course(teaching, options, job, weights, copied)
 
     def look(texts: Sequence[Any]) -> Held:
         with weights.as_decoded() as model:
@@ -82,8 +84,7 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         found = look(job.held_out[: options.watched])
         return Look(found.figures(), found.line())
 
-    lesson = teaching.lesson(weights.model)
-    done = fit(Course(lesson, job.texts, collate, teaching.size, glance if job.held_out else None), options, job)
+    done = fit(replace(course, look=glance if job.held_out else None), options, job)
     weights.settle()
     after = look(job.held_out) if job.held_out else None
     if after:
@@ -96,6 +97,7 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         "answer_tokens": done.answer_tokens,
         "steps": done.steps,
         "visits": done.visits,
+        **(own.figures(done.steps) if own else {}),
         **{name: round(value, 4) for name, value in done.last.items() if name in ("loss", "agrees", "accuracy")},
         "cost": done.cost.model_dump(mode="json", exclude_none=True),
         "decoding": dict(teaching.decoding),
@@ -108,6 +110,29 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     if PartialState().is_main_process:
         _leave(folder, weights, loaded.tokenizer, made)
     return {**made, "weights": str(folder)}
+
+
+def _distils(options: WeightOptions) -> OnPolicyOptions | None:
+    return options if isinstance(options, OnPolicyOptions) and options.on_policy else None
+
+
+def _course(
+    teaching: Teaching, options: WeightOptions, job: Job, weights: Weights, copied: Any
+) -> tuple[Course, OnPolicy | None]:
+    """What is gone through, and where a share of it is the model's own answers, those."""
+
+    def collate(visit: int, texts: Sequence[Any]) -> Any:
+        teaching.collator.visit = visit
+        return teaching.collator(texts)
+
+    lesson = teaching.lesson(weights.model)
+    distils = _distils(options)
+    if distils is None:
+        return Course(lesson, job.texts, collate, teaching.size), None
+    own = OnPolicy(distils, job, Batches(job.texts, teaching.size, options, job.seed), weights.as_decoded)
+    frozen = Frozen(weights.as_before, copied)
+    both = DistillationLesson(lesson, weights.model, frozen, own.texts, distils.measure)
+    return Course(both, job.texts, own.collating(collate), teaching.size, before_step=own.before_step), own
 
 
 def _leave(folder: Path, weights: Weights, tokenizer: Any, made: Mapping[str, Any]) -> None:
@@ -154,7 +179,9 @@ def _claim(teaching: Teaching, options: WeightOptions, job: Job) -> None:
     """Takes the folder for this training: its options, texts, model and seed."""
     texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
     about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
-    checkpoints.claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, f"a {teaching.method}")
+    settings = {**options.model_dump(mode="json", exclude=set(FREE)), **about}
+    defaults = {name: field.default for name, field in type(options).model_fields.items()}
+    checkpoints.claim(job.out, settings, f"a {teaching.method}", later=defaults)
 
 
 def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
@@ -172,7 +199,8 @@ def _before(teaching: Teaching, job: Job) -> dict[str, Any] | None:
 
 
 def _held(teaching: Teaching, job: Job, model: Any, texts: Sequence[Any]) -> Held:
-    return held_out(job.target, model, method_of(teaching.method, teaching.decoding), texts, job.seed, job.score)
+    held = held_out(job.target, model, method_of(teaching.method, teaching.decoding), texts, job.seed, job.score)
+    return replace(held, given="given" in job.about)
 
 
 _KEPT = torch.bfloat16  # of an adapter, as most published ones are

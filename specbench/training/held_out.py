@@ -49,9 +49,10 @@ class Held:
         prompts: decoded.
         tokens, forwards: of all answers behind the prefill; see :mod:`specbench.runner.loop`.
         scored, passed: answers that have a verdict, and those that are right.
-        agrees: share of the target's own answer that is these weights' next token too, behind the target's text. It
-            forgives every departure at the next token, so of what they write by themselves it says little.
+        agrees: share of the target's own, or the given, answer that is these weights' next token too, behind that text.
+            It forgives every departure at the next token, so of what they write by themselves it says little.
         answered: that: what the answers are like.
+        given: the texts' answers were given, and are not the target's own.
     """
 
     prompts: int
@@ -61,6 +62,7 @@ class Held:
     passed: int
     agrees: float
     answered: Answered | None = None
+    given: bool = False
 
     @property
     def tpf(self) -> float:
@@ -77,7 +79,8 @@ class Held:
         """As the user sees them."""
         passed = f"{self.passed}/{self.scored} right, " if self.scored else ""
         own = self.answered.line() if self.answered else ""
-        return f"{self.tpf:.3f} tokens per forward, {passed}{self.agrees:.1%} of the tokens as before training{own}"
+        whose = "of the given answers' tokens" if self.given else "of the tokens as before training"
+        return f"{self.tpf:.3f} tokens per forward, {passed}{self.agrees:.1%} {whose}{own}"
 
     def rated(self, target: Any) -> Held:
         """The same with how likely the answers are to the target, a transformers causal LM; None: not at hand."""

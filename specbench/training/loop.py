@@ -56,6 +56,7 @@ class Course:
             the same batch.
         size: tokens of a text, by which neighbours in a batch are alike.
         look: at held-out texts; None where there are none.
+        before_step: told (steps taken, steps in all) before each.
     """
 
     lesson: nn.Module
@@ -63,6 +64,7 @@ class Course:
     collate: Callable[[int, Sequence[Any]], dict[str, Tensor]]
     size: Callable[[Any], int]
     look: Callable[[], Look] | None = None
+    before_step: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class _Trainer(Trainer):
             train_dataset=_Visited(course.texts),
             eval_dataset=_Visited(()),
             data_collator=self._collate,
-            callbacks=[_Says(job, self.answer_tokens)],
+            callbacks=[_Says(job, self.answer_tokens, course.before_step)],
         )
         self._meter = Meter(course.lesson, self.args.world_size)
         self.add_callback(self._meter)
@@ -310,14 +312,20 @@ class _Visited(torch.utils.data.Dataset[tuple[int, Any]]):
 
 
 class _Says(TrainerCallback):
-    """Lines for the user."""
+    """Lines for the user, and what a course does before a step."""
 
-    def __init__(self, job: Job, answer_tokens: Callable[[int], int]) -> None:
-        self._job, self._answer_tokens = job, answer_tokens
+    def __init__(
+        self, job: Job, answer_tokens: Callable[[int], int], before_step: Callable[[int, int], None] | None
+    ) -> None:
+        self._job, self._answer_tokens, self._before_step = job, answer_tokens, before_step
         self._since = (0, time.perf_counter())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._since = (state.global_step, time.perf_counter())
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._before_step is not None:
+            self._before_step(state.global_step, state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         control.should_log = control.should_log or state.global_step == state.max_steps

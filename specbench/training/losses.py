@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from specbench.training.distances import Measure, forward_kl
 from specbench.training.packing import CLEAN, NOISY, Packed
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Rows that learn from rows: Σᵢ shareᵢ · KL(sg p(teacherᵢ) ‖ p(studentᵢ)).
+    """Rows that learn from rows: Σᵢ shareᵢ · D(sg p(teacherᵢ), p(studentᵢ)), D of :mod:`specbench.training.distances`.
 
     Attributes:
         students, teachers: int64 [M] into the B × S rows of a batch.
@@ -46,18 +47,6 @@ class Targets:
     shares: Tensor
 
 
-def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
-    """KL(sg P ‖ Q) = Σᵥ P(v) (log P(v) − log Q(v)) of each row, at temperature 1.
-
-    Both papers' code reports −Σᵥ P(v) log Q(v), which has the same gradient and is larger by the entropy of P.
-
-    Args:
-        student, teacher: scores [M, V]; no gradient goes into the teacher's.
-    """
-    taught = teacher.detach().float().log_softmax(-1)
-    return functional.kl_div(student.float().log_softmax(-1), taught, reduction="none", log_target=True).sum(-1)
-
-
 def cross_entropy(scores: Tensor, tokens: Tensor, smoothing: float = 0.0) -> Tensor:
     """−(1 − ε) log P(token) − ε / V · Σᵥ log P(v) of each row.
 
@@ -74,7 +63,7 @@ class Losses:
     """What each pair and each target of a batch costs.
 
     Attributes:
-        divergence: float32 [pairs] :func:`forward_kl`.
+        divergence: float32 [pairs] the distance of student and teacher.
         agrees: bool [pairs] whether both rows have the same best token.
         surprise: float32 [targets] :func:`cross_entropy`.
         right: bool [targets] whether the token is the row's best.
@@ -93,6 +82,7 @@ def evaluate(
     targets: Targets,
     smoothing: float = 0.0,
     at_once: int | None = None,
+    distance: Measure = forward_kl,
 ) -> Losses:
     """Scores the rows that are asked for, once each: a row may teach, and be taught its token.
 
@@ -102,6 +92,7 @@ def evaluate(
         pairs, targets: rows of ``states``.
         smoothing: see :func:`cross_entropy`.
         at_once: rows whose scores are held for the backward pass; more go in parts, which it computes again.
+        distance: of a student's scores from its teacher's.
     """
     rows, place = torch.cat([targets.rows, pairs.teachers]).unique(return_inverse=True)
     asked, teaching = place.split([len(targets.rows), len(pairs.teachers)])
@@ -112,7 +103,7 @@ def evaluate(
         answered, heard = said[asked[target] - start], said[teaching[pair] - start].detach()
         guessed, tokens = scores(states[pairs.students[pair]]), targets.tokens[target]
         return (
-            forward_kl(guessed, heard),
+            distance(guessed, heard),
             guessed.argmax(-1) == heard.argmax(-1),
             cross_entropy(answered, tokens, smoothing),
             answered.argmax(-1) == tokens,

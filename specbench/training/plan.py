@@ -55,6 +55,7 @@ class TrainPlan(_Answering):
 
     method: str = flag(..., "METHOD", help="A method that has a recipe; see list methods.")
     trajectories: Path | None = flag(None, "--trajectories", help="Folder of specbench trajectories, for consistency.")
+    given: bool = flag(False, "--given", help="Learn the answers in the --prompts files; nothing is made.")
     recipe: str | None = flag(
         None, "--recipe", help="A paper's options by name, or a .yaml file; a wrong name lists them."
     )
@@ -84,6 +85,7 @@ class TrajectoriesPlan(_Answering):
     )
     keep_circles: int = flag(3, "--keep-circles", help="Rounds kept of a circle at the end; 0 is all.", ge=0)
     max_run: int = flag(0, "--max-run", help="No block from a run of N equal tokens on; CLLM has 10.", ge=0)
+    max_repeats: int = flag(0, "--max-repeats", help="No block from the Nth time of one sentence on.", ge=0)
     shard: int = flag(64, "--shard", help="Answers of a shard: what a kill can lose.", ge=1)
     rows: int | None = flag(None, "--rows", help="Of a forward; bounds memory.", shown="256; 4096 on CUDA", ge=1)
     out: Path | None = flag(None, "--out", help="Folder of trajectories; goes on there.", shown="trajectories/MODEL")
@@ -94,6 +96,15 @@ class TrajectoriesPlan(_Answering):
         if run == 1:
             raise UsageError("--max-run 1 leaves nothing: every token is a run of 1; give 2 or more, or 0 for off")
         return run
+
+    @field_validator("max_repeats")
+    @classmethod
+    def _says_something(cls, repeats: int) -> int:
+        if repeats == 1:
+            raise UsageError(
+                "--max-repeats 1 leaves nothing: all is said for a first time; give 2 or more, or 0 for off"
+            )
+        return repeats
 
     @property
     def into(self) -> Path:

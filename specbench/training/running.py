@@ -57,7 +57,7 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     from specbench.training.sources import Wanted, find
 
     loaded = load_model(plan, say)
-    wanted = Wanted(plan.sets, plan.answers, plan.trajectories, plan.limit, plan.data_dir, drawn_by)
+    wanted = Wanted(plan.sets, plan.answers, plan.trajectories, plan.limit, plan.data_dir, drawn_by, plan.given)
     asking = Asking(plan.max_new_tokens or BUDGET, plan.concurrency, plan.temperature or 0.0, plan.seed)
     found = find(loaded, wanted, asking, plan.into, counting(say, "answers"))
     if plan.held_out >= len(found.texts):
@@ -104,6 +104,8 @@ def train(plan: TrainPlan) -> Trained:
 
 def _check_source(plan: TrainPlan, module: Any) -> None:
     """One source of texts, and the one that the recipe learns from."""
+    if plan.given:
+        _check_given(plan, module)
     if getattr(module, "TRAJECTORIES", False):
         if plan.trajectories is None:
             raise UsageError(
@@ -114,6 +116,25 @@ def _check_source(plan: TrainPlan, module: Any) -> None:
         raise UsageError("nothing to learn from; give --prompts gsm8k-train, for one, or --answers FOLDER")
     if plan.answers is not None and plan.trajectories is not None:
         raise UsageError("--trajectories have their answers with them; leave --answers out")
+
+
+def _check_given(plan: TrainPlan, module: Any) -> None:
+    """Answers are given in files, for a recipe that learns texts, and nothing is asked of the model."""
+    if getattr(module, "TRAJECTORIES", False):
+        raise UsageError(f"{plan.method} learns from trajectories of the model's own answers; leave --given out")
+    others = {
+        "--answers": plan.answers,
+        "--trajectories": plan.trajectories,
+        "--temperature": plan.temperature,
+        "--max-new-tokens": plan.max_new_tokens,
+    }
+    if flags := [flag for flag, value in others.items() if value is not None]:
+        raise UsageError(f"--given has its answers in the files of --prompts; leave {' and '.join(flags)} out")
+    if without := [name for name in plan.sets if not name.endswith(".jsonl")]:
+        raise UsageError(f"--given takes .jsonl files whose rows have answers, not {without[0]}; leave --given out")
+    stems = [Path(name).stem for name in plan.sets]
+    if twice := [stem for stem in stems if stems.count(stem) > 1]:
+        raise UsageError(f"--prompts has two files that are called {twice[0]}; rename one")
 
 
 _ROWS = {"cpu": 256, "cuda": 4096}  # where a forward of a small model costs no less per row with more of them
@@ -148,8 +169,9 @@ def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[s
     loaded = load_model(plan, say)
     texts, sampling = _asked(plan, loaded, say) if plan.sets else _given(plan, loaded)
     how = Collecting(
-        plan.block_size, plan.states, plan.init, plan.augment, plan.keep_circles, plan.max_run, plan.seed, plan.shard
-    )
+        plan.block_size, plan.states, plan.init, plan.augment, plan.keep_circles, plan.max_run, plan.seed, plan.shard,
+        plan.max_repeats,
+    )  # fmt: skip
     most = plan.rows or _ROWS[loaded.model.device.type]
     told = counting(say, "answers with their states")
     return {

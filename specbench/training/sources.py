@@ -13,6 +13,7 @@ from specbench.evals.draw import draw, said
 from specbench.models import LoadedModel
 from specbench.training import answers, trajectory
 from specbench.training.answers import Asking
+from specbench.training.given import given_texts, read_given
 from specbench.training.prompts import scorer, training_prompts
 from specbench.training.recipe import Text
 
@@ -29,6 +30,7 @@ class Wanted:
         limit: texts of each set, see :func:`specbench.evals.draw.draw`; None is all.
         data_dir: as of ``--data-dir``.
         prompt_seed: of the draw; None takes the first of each set.
+        given: ``sets`` are files whose rows have answers, which are learnt as they are.
     """
 
     sets: Sequence[str] = ()
@@ -37,6 +39,7 @@ class Wanted:
     limit: int | None = None
     data_dir: Path | None = None
     prompt_seed: int | None = 0
+    given: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told
         header = trajectory.read_header(wanted.trajectories)
         texts: Sequence[Any] = list(trajectory.read(wanted.trajectories, model=loaded.spec.fingerprint))
         about["trajectories"] = {"block_size": header.block_size, **header.settings}
+    elif wanted.given:
+        texts, about["given"] = _given(loaded, wanted)
     elif wanted.sets:
         sets_of_prompts = [training_prompts([name], loaded.has_chat_template, wanted.data_dir) for name in wanted.sets]
         prompts = [prompt for each in sets_of_prompts for prompt in draw(each, wanted.limit, wanted.prompt_seed)]
@@ -86,7 +91,19 @@ def find(loaded: LoadedModel, wanted: Wanted, asking: Asking, folder: Path, told
     if wanted.limit is not None:
         about["limit"] = said(wanted.limit, wanted.prompt_seed)
     sets = wanted.sets or sorted({_set(text) for text in texts})
-    return Found(texts, {"prompts": list(sets), **about}, scorer(sets, loaded.has_chat_template, wanted.data_dir))
+    named = [Path(name).name for name in sets] if wanted.given else list(sets)
+    return Found(texts, {"prompts": named, **about}, scorer(sets, loaded.has_chat_template, wanted.data_dir))
+
+
+def _given(loaded: LoadedModel, wanted: Wanted) -> tuple[list[Text], dict[str, str]]:
+    """The texts of files with answers, and the files' hashes by name."""
+    texts: list[Text] = []
+    hashes: dict[str, str] = {}
+    for name in wanted.sets:
+        rows, digest = read_given(Path(name), loaded.has_chat_template)
+        hashes[Path(name).name] = digest
+        texts += given_texts(loaded, draw(rows, wanted.limit, wanted.prompt_seed))
+    return texts, hashes
 
 
 def _of(texts: Sequence[Text], wanted: Wanted) -> list[Text]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench.common import UsageError
+from specbench.training.distances import Measure, forward_kl
 from specbench.training.losses import Pairs, autoregressive, evaluate, mean
 from specbench.training.packing import Packed
 from specbench.training.sight import Sight
@@ -28,6 +29,7 @@ class ConsistencyLesson(nn.Module):
         ar_weight: λ; 0 leaves that loss out.
         include_prompt: the prompt's tokens count in it.
         smoothing: of its labels.
+        distance: that noisy rows are from their teachers.
 
     Raises:
         UsageError: see :class:`Student`.
@@ -42,12 +44,14 @@ class ConsistencyLesson(nn.Module):
         ar_weight: float,
         include_prompt: bool = False,
         smoothing: float = 0.0,
+        distance: Measure = forward_kl,
     ) -> None:
         super().__init__()
         self.model = model
         self._student = Student(model)
         self._objective, self._window = objective, window
         self._ar_weight, self._include_prompt, self._smoothing = ar_weight, include_prompt, smoothing
+        self._distance = distance
 
     def forward(self, **batch: Tensor) -> dict[str, Tensor]:
         """One step's loss.
@@ -63,7 +67,7 @@ class ConsistencyLesson(nn.Module):
         pairs, targets = self._objective(packed), autoregressive(packed, self._include_prompt)
         states = self._student.states(packed, self._window).flatten(0, 1)
         scores, at_once = self._student.scores, self._student.rows_at_once
-        found = evaluate(scores, states, pairs, targets, self._smoothing, at_once)
+        found = evaluate(scores, states, pairs, targets, self._smoothing, at_once, self._distance)
         consistency = (found.divergence * pairs.shares).sum()
         surprise = (found.surprise * targets.shares).sum()
         return {

@@ -70,19 +70,29 @@ FLAGS = {
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--texts", "--max-new-tokens"),
         *_DRAW,
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
-        *("--trajectories", "--recipe", "--quiet"),
+        *("--trajectories", "--given", "--recipe", "--quiet"),
     ],
+    "perplexity": [*("--text", "--model", "--base", "--context", "--stride", "--tokens", *_MODEL, "--quiet", "--json")],
     "report": ["RUNS", "--out", "--claims", "--json"],
     "trajectories": [
         *("--prompts", "--model", "--out", "--answers", "--block-size", "--states", "--init", "--augment"),
-        *("--keep-circles", "--max-run", "--limit", "--max-new-tokens", "--temperature", "--concurrency", "--seed"),
+        *(
+            "--keep-circles",
+            "--max-run",
+            "--max-repeats",
+            "--limit",
+            "--max-new-tokens",
+            "--temperature",
+            "--concurrency",
+            "--seed",
+        ),
         *_DRAW,
         *("--shard", "--rows", *_MODEL, "--data-dir", "--json", "--quiet"),
     ],
     "new-method": ["NAME", "--into", "--json"],
 }
 #: Their options are the fields of a plan: --help shows the usual ones, --help-all every one.
-PLANNED = {"run", "sweep", "tune", "check-lossless", "profile", "train", "trajectories"}
+PLANNED = {"run", "sweep", "tune", "check-lossless", "profile", "perplexity", "train", "trajectories"}
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
 QUICK = 0.5  # seconds
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,29 @@ def test_an_adapter_learnt_from_trajectories_is_a_model(cli: Any, prompts: Path,
     assert "holds trajectories of another model" in other
 
 
+def test_given_answers_are_learnt_and_card_and_readme_say_whose_they_are(cli: Any, tmp_path: Path) -> None:
+    file, out = tmp_path / "lima.jsonl", tmp_path / "out"
+    talks = [{"conversations": [f"What is {n} times {n}?", f"It is {n * n}."]} for n in range(6)]
+    file.write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+    learnt = ("train", "msn", "--model", "config:tiny", "--prompts", file, "--given", "--out", out, "--held-out", 2)
+    small = ("--set", "steps=2", "--set", "lora_rank=2", "--set", "bf16=false", "--set", "log_every=1")
+    said = cli.ok(*learnt, *small)
+    assert "answers  " not in said.err  # none was made
+    assert not list(out.glob("answers*"))
+    assert "of the given answers' tokens" in said.err
+    assert "as before training" not in said.err
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    for folder in (out, out / "adapter"):
+        assert json.loads((folder / "card.json").read_text())["given"] == {"lima.jsonl": digest}
+    readme = (out / "adapter" / "README.md").read_text()
+    assert f"answers that were given in lima.jsonl (sha256 {digest})" in readme
+    assert "| positions as the given answers', running free | " in readme
+    assert "own answers" not in readme
+    file.write_text('{"conversations": ["q"]}\n')
+    said = cli("train", "jetspec", "--model", "config:tiny", "--prompts", file, "--given", "--out", tmp_path / "j")
+    assert (said.code, f"{file} line 1 is damaged" in said.error) == (2, True)
+
+
 @pytest.mark.parametrize("command", [("train", "jetspec"), ("trajectories",)], ids=lambda command: command[0])
 def test_a_folder_that_cannot_be_is_refused_at_once(
     cli: Any, prompts: Path, tmp_path: Path, command: tuple[str, ...]
@@ -101,13 +125,20 @@ def test_a_second_call_finds_everything_done(cli: Any, prompts: Path, tmp_path: 
         (("train", "jetspec"), "nothing to learn from; give --prompts gsm8k-train, for one, or --answers FOLDER"),
         (("train", "jf", "--prompts", "gsm8k-train"), "jf learns from trajectories; make them with specbench trajec"),
         (("train", "msn", "--answers", "a", "--trajectories", "b"), "--trajectories have their answers with them"),
+        (("train", "msn", "--given"), "nothing to learn from"),
+        (("train", "msn", "--given", "--prompts", "gsm8k-train"), "--given takes .jsonl files whose rows have answers"),
+        (("train", "msn", "--given", "--prompts", "gsm8k-test"), "gsm8k-test is what decoders are measured on"),
+        (("train", "msn", "--given", "--prompts", "no.jsonl"), "prompt file no.jsonl does not exist"),
+        (("train", "cllm", "--given", "--trajectories", "t"), "cllm learns from trajectories of the model's own"),
+        (("train", "msn", "--given", "--prompts", "gsm8k-train", "--answers", "a", "--temperature", "1"),
+         "--given has its answers in the files of --prompts; leave --answers and --temperature out"),
         (("train", "jetspce", "--prompts", "gsm8k-train"), "did you mean jetspec"),
         (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lern=1"), "unknown option of the recipe of jets"),
         (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lr"), "--set lr is not NAME=VALUE"),
         (("train", "msn", "--prompts", "gsm8k-train", "--dtype", "int8"), "weights of int8 do not learn"),
         (("train", "jetspec", "--prompts", "gsm8k-train", "--set", "lr=0"), "option 'lr' of the recipe of jetspec"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_found_before_a_model_is_loaded(cli: Any, argv: tuple[str, ...], words: str) -> None:
     said = cli(*argv)
     assert said.code == 2

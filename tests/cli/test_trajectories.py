@@ -38,8 +38,10 @@ def test_prompts_become_states(cli: Any, prompts: Path, tmp_path: Path) -> None:
     assert again.code == 0, again.err
     found = json.loads(again.out)
     assert (found["answers"], found["blocks"], found["folder"]) == (4, 12, str(out))
-    other = collect(cli, tmp_path / "other", "--answers", out, "--shard", 2, "--keep-circles", 0)
+    other = collect(cli, tmp_path / "other", "--answers", out, "--shard", 2, "--keep-circles", 0, "--max-repeats", 3)
     assert other.code == 0, other.err
+    assert "blocks dropped repeat" in other.out
+    assert json.loads((tmp_path / "other" / "trajectories.json").read_text())["settings"]["max_repeats"] == 3
     assert list(read(tmp_path / "other")) == made
 
 
@@ -68,6 +70,7 @@ def test_a_shard_that_is_missing_is_made_again(cli: Any, prompts: Path, tmp_path
         ("--prompts gsm8k-train --init noise", "unknown --init value 'noise'; known: context, pad, uniform"),
         ("--prompts gsm8k-train --augment clm", "unknown --augment value 'clm'; did you mean cllm"),
         ("--prompts gsm8k-train --max-run 1", "--max-run 1 leaves nothing"),
+        ("--prompts gsm8k-train --max-repeats 1", "--max-repeats 1 leaves nothing"),
         ("--prompts gsm8k-train --temperature inf", "--temperature inf: input should be a finite number"),
         ("--answers there --limit 3 --temperature 1", "--limit and --temperature goes with --prompts"),
         ("--answers there --prompt-seed 3", "--prompt-seed goes with --prompts"),

@@ -11,7 +11,7 @@ from models_tiny import tiny_llama
 from trajectories_made_up import made_up
 
 from specbench.methods.cllm.learning import Collator, Lesson, Options
-from specbench.training.losses import forward_kl
+from specbench.training.distances import forward_kl
 from specbench.training.packing import Packed, unpack
 from specbench.training.trajectory import Trajectory
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from models_tiny import tiny_llama
 from torch.nn.functional import cross_entropy
 from trajectories_made_up import made_up
 
+from specbench.common.errors import UsageError
+from specbench.common.options import parse
 from specbench.methods.msn.learning import Collator, Lesson, Options
 from specbench.methods.msn.noise import lowest, noised
 from specbench.training.recipe import Text
@@ -64,6 +68,55 @@ def test_the_loss_is_that_of_clean_labels_behind_the_noisy_text(place: str, prom
         denoising += each[start : start + length].tolist()
     assert float(found["loss"]) == pytest.approx(sum(losses) / len(losses), rel=1e-4)
     assert float(found["denoising"]) == pytest.approx(sum(denoising) / len(denoising), rel=1e-4)
+
+
+@pytest.mark.parametrize("place", ["random", "lowest"])
+@pytest.mark.parametrize("content", ["context", "vocabulary"])
+def test_without_noise_it_is_ordinary_fine_tuning(place: str, content: str) -> None:
+    """As transformers computes it: labels of the answers alone, a text at a time."""
+    options = Options.model_validate({"noise_length": 0, "place": place, "noise_content": content})
+    model = tiny_llama(20)
+    found = Lesson(model, options)(**Collator(options, vocab_size=20)(TEXTS))
+    assert found.keys() == {"loss", "accuracy"}
+    found["loss"].backward()
+    mine = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad()
+    answers = sum(len(text.answer) for text in TEXTS)
+    total = 0.0
+    for text in TEXTS:
+        ids = torch.tensor([[*text.prompt, *text.answer]])
+        labels = torch.tensor([[-100] * len(text.prompt) + list(text.answer)])
+        loss = model(input_ids=ids, labels=labels).loss * len(text.answer) / answers
+        loss.backward()
+        total += float(loss.detach())
+    assert float(found["loss"].detach()) == pytest.approx(total, rel=1e-5)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, mine[name], rtol=1e-3, atol=1e-6)
+
+
+@torch.no_grad()
+def test_noise_from_the_vocabulary_is_learnt_behind_as_noise_from_the_text_is() -> None:
+    model, options = tiny_llama(20), Options(noise_length=3, noise_content="vocabulary")
+    batch = Collator(options, vocab_size=20)(TEXTS[:1])
+    text, start = TEXTS[0], int(batch["starts"][0])
+    ids = torch.tensor([[*text.prompt, *text.answer]])
+    noisy = ids.clone()
+    noisy[0, start : start + 3] = batch["sources"][0, start : start + 3]
+    each = cross_entropy(model(noisy).logits[0, :-1], ids[0, 1:], reduction="none")
+    found = Lesson(model, options)(**batch)
+    assert float(found["loss"]) == pytest.approx(float(each[len(text.prompt) - 1 :].mean()), rel=1e-4)
+    assert float(found["denoising"]) == pytest.approx(float(each[start : start + 3].mean()), rel=1e-4)
+
+
+def test_noise_from_the_vocabulary_is_any_token_and_copies_nothing() -> None:
+    collator, seen = Collator(Options(noise_content="vocabulary"), vocab_size=20), Counter[int]()
+    for visit in range(300):
+        collator.visit = visit
+        seen.update(collator(TEXTS[:1])["sources"][0].tolist())
+    assert sorted(seen) == list(range(20))
+    assert all(abs(count - 165) < 60 for count in seen.values())  # 3,300 draws
+    with pytest.raises(UsageError, match="in_place goes with noise_content=context"):
+        parse(Options, {"noise_content": "vocabulary", "in_place": "true"}, "the recipe of msn")
 
 
 def test_a_trajectory_is_a_text() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from specbench.methods.msn.noise import lowest, noised, segment_length, segment_start, sources
+from specbench.methods.msn.noise import lowest, noised, replaced, segment_length, segment_start, sources
 
 
 def test_sources_are_any_earlier_position() -> None:
@@ -40,6 +40,12 @@ def test_noise_copies_from_the_clean_text_or_from_noise_before_it(in_place: bool
     found = noised(IDS, SOURCES, torch.tensor([4, 3]), torch.tensor([3, 1]), in_place)
     assert found.tolist() == [first, [20, 21, 22, 22, 24, 0, 0, 0]]
     assert noised(IDS, SOURCES, torch.tensor([4, 3]), torch.tensor([0, 0]), in_place).equal(IDS)  # no segment
+
+
+def test_strangers_stand_in_the_segments_alone() -> None:
+    found = replaced(IDS, SOURCES + 50, torch.tensor([4, 3]), torch.tensor([3, 1]))
+    assert found.tolist() == [[10, 11, 12, 13, 51, 54, 55, 17], [20, 21, 22, 52, 24, 0, 0, 0]]
+    assert replaced(IDS, SOURCES + 50, torch.tensor([4, 3]), torch.tensor([0, 0])).equal(IDS)
 
 
 def test_in_place_is_the_published_loop() -> None:

@@ -180,6 +180,13 @@ def test_half_a_checkpoint_is_none_and_no_other_training_is_mixed_into_one(
         train("jf", {**PARTS, "lr": 0.5}, job(tmp_path / "parts"))
     with pytest.raises(UsageError, match="another texts"):
         train("jf", PARTS, job(tmp_path / "parts", learnt=texts(8)))
+    with pytest.raises(UsageError, match="another distance; give another --out"):
+        train("jf", {**PARTS, "distance": "reverse"}, job(tmp_path / "parts"))
+    settings = tmp_path / "parts" / "options.json"  # as it was before there was a choice of distances
+    before = {name: value for name, value in json.loads(settings.read_text()).items() if name != "distance"}
+    settings.write_text(json.dumps(before))
+    with pytest.raises(UsageError, match="another distance; give another --out"):
+        train("jf", {**PARTS, "distance": "reverse"}, job(tmp_path / "parts"))
     said: list[str] = []  # these are no part of what is learnt
     train("jf", {**PARTS, "log_every": 7, "watched": 1}, job(tmp_path / "parts", said.append))
     assert said[0].endswith("checkpoint-6")
@@ -320,8 +327,9 @@ def test_the_card_says_what_was_learnt_and_what_it_brought(whole: Path) -> None:
     assert {tensor.dtype for tensor in learnt(whole).values()} == {torch.bfloat16}
 
 
-def test_without_held_out_prompts_nothing_is_measured(tmp_path: Path) -> None:
-    card = train("msn", {**PARTS, "steps": 1}, job(tmp_path, aside=0))
+@pytest.mark.parametrize("own", [{}, {"noise_length": 0}, {"noise_content": "vocabulary"}], ids=str)
+def test_without_held_out_prompts_nothing_is_measured(own: dict[str, Any], tmp_path: Path) -> None:
+    card = train("msn", {**PARTS, **own, "steps": 1}, job(tmp_path, aside=0))
     assert (card["before"], card["after"]) == (None, None)
     assert "nothing was measured" in (tmp_path / "adapter" / "README.md").read_text()
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.training.losses import Losses, Pairs, Targets, cross_entropy, evaluate, forward_kl, mean
+from specbench.training.distances import forward_kl
+from specbench.training.losses import Losses, Pairs, Targets, cross_entropy, evaluate, mean
 
 LN2 = math.log(2)
 HALF_FIRST, HALF_SECOND, EVEN = [1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 2, 1 / 4], [1 / 3] * 3

@@ -1,11 +1,13 @@
-"""Circles at an answer's end."""
+"""Circles at an answer's end, runs of a token, and sentences that come up again and again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 from specbench.training.answers import before_run, cut_circle, without_circles
 from specbench.training.recipe import Text
+from specbench.training.sentences import before_repeat, sentences
 
 
 def test_rounds_beyond_those_kept_are_cut() -> None:
@@ -33,3 +35,46 @@ def test_zero_keeps_everything() -> None:
 def test_an_answer_is_sound_up_to_a_run() -> None:
     for answer, sound in (([], 0), ([1], 1), ([1, 1, 1], 2), ([1, 2, 2, 3, 3, 3, 3], 5), ([1, 1, 2, 1, 1], 5)):
         assert before_run(answer, 3) == sound
+
+
+def test_sentences_end_at_marks_with_a_blank_behind_and_at_line_breaks() -> None:
+    long = "x" * 16
+    chinese = "这是一个很长的句子它有十六个字以上。"
+    text = f"  {long}. 3.14 {long}?{long}!  Yes.  {long}  {long}\n\n  {long}\n}}\n{chinese}{long}"
+    found = list(sentences(text))
+    assert [said for _, said in found] == [
+        f"{long}.", f"3.14 {long}?{long}!", f"{long} {long}", long, chinese, long
+    ]  # fmt: skip
+    assert all(text[start:].split()[0] == said.split()[0] or "。" in said for start, said in found)
+    assert list(sentences("")) == list(sentences(" \n ")) == []
+
+
+def characters(ids: Sequence[int]) -> str:
+    return "".join(map(chr, ids))
+
+
+def test_an_answer_is_sound_before_a_sentence_comes_up_too_often() -> None:
+    one, other = "I think it is twelve.", "It is thirteen apples."
+    text = f"{one} Yes. {other} {one}\nYes. Yes. {one} {other} {other}"
+    ids = list(map(ord, text))
+    starts = {2: text.index(one, 1), 3: text.index(one, text.index(one, 1) + 1)}
+    for most, sound in {**starts, 4: len(text)}.items():
+        assert before_repeat(ids, characters, most) == sound
+    twice = list(map(ord, f"{one}  {one.upper()} {one} so"))  # what is written otherwise is another sentence
+    assert before_repeat(twice, characters, 3) == len(twice)
+    assert before_repeat([], characters, 2) == 0
+
+
+def test_a_token_that_reaches_into_the_sentence_is_its_first() -> None:
+    pieces = ["A long sentence, ", "it is", ". ", "So", ".\nA lo", "ng sentence,", " it is."]
+
+    def decode(ids: Sequence[int]) -> str:
+        return "".join(pieces[each] for each in ids)
+
+    assert before_repeat(range(7), decode, 2) == 4
+    halves = list("A long sentence. A long sentence. Ж long sentence, Ж long sentence,\nЖ long".encode())
+
+    def bytes_decoded(ids: Sequence[int]) -> str:
+        return bytes(ids).decode(errors="replace")
+
+    assert before_repeat(halves, bytes_decoded, 2) == 17

@@ -1,0 +1,112 @@
+"""Distillation of the student's own answers: behind each of their tokens it learns what the frozen target says.
+
+L = 1/M Σ D(sg p(· | x, y_<t), pθ(· | x, y_<t)), y ~ pθ(· | x) without a gradient through the draw, p the target, D the
+distance of :class:`specbench.training.distances.DistanceOptions`, over the M tokens of a batch's answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
+
+from specbench.training.distances import Measure
+from specbench.training.losses import mean
+from specbench.training.recipe import Text
+from specbench.training.student import Student
+
+
+class Frozen:
+    """The target as it was before training: what an adapter is laid on, or a copy. No module, so that none is saved.
+
+    Args:
+        before: gives the transformers model without what was learnt, or None where all its weights learn.
+        copied: the target itself, for that case.
+    """
+
+    def __init__(self, before: Callable[[], AbstractContextManager[Any]], copied: Any = None) -> None:
+        self._before = before
+        self._copied = copied.eval().requires_grad_(False) if copied is not None else None
+
+    @torch.no_grad()
+    def states(self, ids: Tensor) -> tuple[Tensor, Any]:
+        """Last states [B, S, H] of texts, filled up at their ends, and the LM head that scores them."""
+        with self._before() as target:
+            model: Any = self._copied if target is None else target
+            training = model.training
+            model.eval()
+            try:
+                found = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+            finally:
+                model.train(training)
+            head = model.get_output_embeddings()
+            return found, getattr(head, "base_layer", head)
+
+
+class DistillationLesson(nn.Module):
+    """A method's lesson for batches of texts, and distillation for those of the student's own answers.
+
+    Args:
+        lesson: the method's.
+        model: in training, a transformers causal LM, bare or with an adapter.
+        frozen: the target.
+        own: indices of texts -> their prompts with the student's own answers.
+        distance: of the student's next tokens from the target's.
+    """
+
+    def __init__(
+        self, lesson: nn.Module, model: Any, frozen: Frozen, own: Callable[[Tensor], list[Text]], distance: Measure
+    ) -> None:
+        super().__init__()
+        self.lesson = lesson
+        self._student, self._frozen, self._own, self._distance = Student(model), frozen, own, distance
+
+    def forward(self, own: Tensor | None = None, **batch: Tensor) -> dict[str, Tensor]:
+        """One step's loss.
+
+        Args:
+            own: int64 [B] indices of the texts whose prompts the student has answered; None: of texts.
+            batch: the method's, of texts.
+
+        Returns:
+            What the method's lesson does; of own answers ``loss``, which is also ``on_policy``, and ``agrees``, the
+            share of tokens whose best one is the target's.
+        """
+        if own is None:
+            found: dict[str, Tensor] = self.lesson(**batch)
+            return found
+        texts = self._own(own)
+        ids = pad_sequence([torch.tensor([*text.prompt, *text.answer]) for text in texts], batch_first=True)
+        ids = ids.to(own.device)
+        taught, head = self._frozen.states(ids)  # first: it puts other weights in their place
+        states = self._student.text_states(ids)
+        rows = answer_rows(texts, ids.shape[1]).to(own.device)
+        divergence, agrees = self._compared(states.flatten(0, 1)[rows], taught.flatten(0, 1)[rows], head)
+        loss = divergence.mean()
+        return {"loss": loss, "on_policy": loss.detach(), "agrees": mean(agrees)}
+
+    def _compared(self, states: Tensor, taught: Tensor, head: Any) -> tuple[Tensor, Tensor]:
+        """Of each row the distance, and whether both have the same best token; scores of some rows exist at a time."""
+
+        def part(states: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
+            said, heard = self._student.scores(states), head(taught.to(head.weight.dtype)).detach()
+            return self._distance(said, heard), said.argmax(-1) == heard.argmax(-1)
+
+        step = max(1, self._student.rows_at_once // 2)
+        if len(states) <= step:
+            return part(states, taught)
+        both = zip(states.split(step), taught.split(step), strict=True)
+        parts = [checkpoint(part, *each, use_reentrant=False) for each in both]
+        divergence, agrees = map(torch.cat, zip(*parts, strict=True))
+        return divergence, agrees
+
+
+def answer_rows(texts: Sequence[Text], length: int) -> Tensor:
+    """Rows of [B × length] that foresee the answers' tokens: int64."""
+    starts = [at * length + len(text.prompt) - 1 for at, text in enumerate(texts)]
+    return torch.cat([torch.arange(start, start + len(text.answer)) for start, text in zip(starts, texts, strict=True)])

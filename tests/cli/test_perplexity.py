@@ -1,0 +1,67 @@
+"""``specbench perplexity``: a text under a model and what it was made from, and mistakes that load nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import save, save_adapter
+
+TEXT = "One apple, two apples, three apples.\n" * 3
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def test_an_adapter_stands_beside_its_base(cli: Any, file: Path, tmp_path: Path) -> None:
+    base, adapter = save(tmp_path / "base"), tmp_path / "mine"
+    save_adapter(base, adapter)
+    windows = ("--context", 32, "--stride", 16)
+    asked = ("perplexity", "--text", file, "--model", adapter, *windows)
+    said = cli.ok(*asked, "--tokens", tmp_path / "out" / "each.jsonl")
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert "text.txt: 18 words, 111 bytes; windows of 32 tokens, 16 rated in each." in said.out
+    found = json.loads(cli.ok(*asked, "--json", "--quiet").out)
+    mine, theirs = found["models"]
+    assert (mine["model"], theirs["model"], found["words"]) == ("mine", "base", 18)
+    assert mine["perplexity"] != pytest.approx(theirs["perplexity"], rel=1e-3)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "each.jsonl").read_text().splitlines()]
+    assert "".join(line["token"] for line in lines if line["model"] == "mine") == TEXT
+    for each in (mine, theirs):
+        nats = [line["nats"] for line in lines if line["model"] == each["model"]]
+        assert len(nats) == each["tokens"] == each["tokens_rated"] == 111
+        assert math.fsum(nats) / 111 == pytest.approx(each["nats_per_token"])
+    alone = json.loads(cli.ok(*asked, "--json", "--base", "none").out)["models"]
+    assert alone == [mine]
+    other = json.loads(cli.ok("perplexity", "--text", file, "--model", base, "--base", adapter, *windows, "--json").out)
+    assert [each["perplexity"] for each in other["models"]] == [theirs["perplexity"], mine["perplexity"]]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--text", "nowhere.txt"), "file 'nowhere.txt' does not exist"),
+        (("--text", "text.txt", "--model", "smollm3"), "unknown model 'smollm3'"),
+        (("--text", "text.txt", "--base", "smollm3"), "unknown model 'smollm3'"),
+        (("--text", "text.txt", "--stride", "0"), "--stride 0: input should be greater than or equal to 1"),
+        (("--text", "empty.txt"), "empty.txt is empty; give a text file in UTF-8"),
+        (("--text", "latin.txt"), "latin.txt cannot be read (line 1 is not UTF-8); give a text file in UTF-8"),
+    ],
+)
+def test_mistakes_are_found_before_a_model_is_loaded(
+    cli: Any, file: Path, argv: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    Path("empty.txt").touch()
+    Path("latin.txt").write_bytes("Ä".encode("latin-1"))
+    said = cli("perplexity", *argv)
+    assert said.code == 2
+    assert words in said.error
+    assert "loading" not in said.err

@@ -1,0 +1,133 @@
+"""Distances, held to sums in float64, to finite differences, and to what they become at the ends of beta."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import random
+from typing import Any
+
+import pytest
+import torch
+from models_tiny import tiny_llama
+from torch import Tensor
+from trajectories_made_up import made_up
+
+from specbench.common.options import parse
+from specbench.training.distances import DistanceOptions, Measure, forward_kl, jensen_shannon, reverse_kl
+from specbench.training.losses import Pairs, Targets, evaluate
+
+BETAS = (0.1, 0.5, 0.9)
+#: What a command line says, and the distance that it means.
+CHOSEN: list[dict[str, Any]] = [
+    {},
+    {"distance": "reverse"},
+    *({"distance": "jensen-shannon", "beta": str(beta)} for beta in BETAS),
+]
+
+
+def chosen(settings: dict[str, Any]) -> Measure:
+    return parse(DistanceOptions, settings, "this test").measure
+
+
+def shares(scores: list[float]) -> list[float]:
+    total = math.fsum(map(math.exp, scores))
+    return [math.exp(score) / total for score in scores]
+
+
+def kl(p: list[float], q: list[float]) -> float:
+    return math.fsum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+
+
+def worked_out(settings: dict[str, Any], student: list[float], teacher: list[float]) -> float:
+    q, p = shares(student), shares(teacher)
+    if "beta" in settings:
+        beta = float(settings["beta"])
+        m = [beta * a + (1 - beta) * b for a, b in zip(p, q, strict=True)]
+        return beta * kl(p, m) + (1 - beta) * kl(q, m)
+    return kl(q, p) if settings else kl(p, q)
+
+
+@pytest.mark.parametrize("settings", CHOSEN, ids=str)
+def test_values_are_those_of_plain_sums(settings: dict[str, Any]) -> None:
+    draw = random.Random(0)
+    rows = [[[draw.gauss(0, 3) for _ in range(7)] for _ in range(6)] for _ in range(2)]
+    expected = [worked_out(settings, *pair) for pair in zip(*rows, strict=True)]
+    found = chosen(settings)(*(torch.tensor(side, dtype=torch.float64) for side in rows))
+    assert found.tolist() == pytest.approx(expected, rel=1e-10)
+    # Scores of a model: shifted as a whole, and in another precision, which is computed with in float32.
+    single = chosen(settings)(*(torch.tensor(side) + 40 for side in rows))
+    assert (single.dtype, single.tolist()) == (torch.float32, pytest.approx(expected, abs=1e-4))
+    half = chosen(settings)(*(torch.tensor(side, dtype=torch.bfloat16) for side in rows))
+    assert (half.dtype, half.tolist()) == (torch.float32, pytest.approx(expected, rel=0.1, abs=0.05))
+
+
+@pytest.mark.parametrize("settings", CHOSEN, ids=str)
+def test_gradients_are_those_of_finite_differences_and_the_teacher_has_none(settings: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    student, teacher = (torch.randn(3, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    distance = chosen(settings)
+    distance(student, teacher).sum().backward()
+    assert student.grad is not None
+    assert teacher.grad is None
+    step = 1e-6
+    for row in range(3):
+        for column in range(5):
+            ends = []
+            for sign in (1, -1):
+                moved = student.detach().clone()
+                moved[row, column] += sign * step
+                ends.append(float(distance(moved, teacher).sum()))
+            assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(float(student.grad[row, column]), abs=1e-8)
+
+
+def test_the_ends_of_beta_are_the_two_divergences_and_its_middle_does_not_know_who_teaches() -> None:
+    torch.manual_seed(1)
+    student, teacher = (torch.randn(4, 9, dtype=torch.float64) for _ in range(2))
+    low, high = (jensen_shannon(student, teacher, beta) / 1e-6 for beta in (1e-6, 1 - 1e-6))
+    torch.testing.assert_close(low, forward_kl(student, teacher), rtol=1e-4, atol=0)
+    torch.testing.assert_close(high, reverse_kl(student, teacher), rtol=1e-4, atol=0)
+    torch.testing.assert_close(jensen_shannon(student, teacher), jensen_shannon(teacher, student))
+    assert not torch.allclose(jensen_shannon(student, teacher, 0.2), jensen_shannon(teacher, student, 0.2))
+    assert float(jensen_shannon(100 * student, 100 * teacher).max()) <= math.log(2) + 1e-12  # which is its bound
+
+
+@pytest.mark.parametrize("settings", CHOSEN, ids=str)
+@pytest.mark.parametrize("at_once", [None, 2])
+def test_pairs_are_compared_by_it_and_rows_outside_of_them_learn_nothing(
+    settings: dict[str, Any], at_once: int | None
+) -> None:
+    torch.manual_seed(2)
+    states, weight = torch.randn(8, 4, requires_grad=True), torch.randn(4, 6)
+    students, teachers = torch.tensor([5, 0, 3]), torch.tensor([1, 6, 1])
+    none = torch.zeros(0, dtype=torch.int64)
+    pairs, targets = Pairs(students, teachers, torch.ones(3)), Targets(none, none, torch.zeros(0))
+    distance = chosen(settings)
+
+    def scores(rows: Tensor) -> Tensor:
+        return rows @ weight
+
+    found = evaluate(scores, states, pairs, targets, at_once=at_once, distance=distance)
+    torch.testing.assert_close(found.divergence, distance(scores(states[students]), scores(states[teachers])))
+    found.divergence.sum().backward()
+    assert states.grad is not None
+    assert states.grad.abs().sum(1).ne(0).tolist() == [row in (5, 0, 3) for row in range(8)]
+
+
+@pytest.mark.parametrize(("method", "own"), [("cllm", {}), ("jf", {"noise_window": 2, "noise_ends": "closed"})])
+def test_a_method_learns_by_the_distance_of_its_options(method: str, own: dict[str, Any]) -> None:
+    learning = importlib.import_module(f"specbench.methods.{method}.learning")
+    model = tiny_llama(50)
+
+    def loss(**settings: Any) -> tuple[float, float]:
+        options = parse(learning.Options, {**own, **settings}, method)
+        found = learning.Lesson(model, options)(**learning.Collator(options)([made_up(answer=11)]))
+        return float(found["consistency"]), float(found["autoregressive"])
+
+    forward, reverse, even = loss(), loss(distance="reverse"), loss(distance="jensen-shannon")
+    low = loss(distance="jensen-shannon", beta="0.001")
+    assert loss(distance="forward", beta="0.9") == forward  # beta is no part of it
+    assert low[0] / 0.001 == pytest.approx(forward[0], rel=0.02)
+    assert len({round(each[0], 4) for each in (forward, reverse, even)}) == 3
+    assert 0 < even[0] < math.log(2)
+    assert {each[1] for each in (reverse, even, low)} == {forward[1]}  # the text itself is learnt as ever

@@ -1,0 +1,140 @@
+"""Given answers: the published forms of rows, what a text of them is, and what is said of those that are none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import byte_tokenizer
+from models_tiny import tiny_llama
+from targets import loaded
+
+from specbench.common.errors import UsageError
+from specbench.training.answers import Asking
+from specbench.training.given import ending, given_texts, read_given
+from specbench.training.sources import Found, Wanted, find
+
+TEMPLATE = (
+    "{% for each in messages %}[{{ each.role }}]{{ each.content }}"
+    "{% if each.role == 'assistant' %}!</s>{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+PUBLISHED = [
+    {"conversations": ["2+2?", "4"], "source": "lima"},
+    {"conversations": ["2+2?", "4", "Sure?", "Yes"], "source": "multi_turn"},
+    {"instruction": "Add.", "input": "2+2", "output": "4"},  # Alpaca
+    {"instruction": "Say hi", "input": "", "output": "hi"},
+    {"problem": "Print 4", "solution": "print(4)", "lang": "python", "raw_index": 3},  # Magicoder-OSS
+    {"instruction": "Print 4", "response": "print(4)"},  # Magicoder-Evol
+    {"messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "2+2?"},
+        {"role": "assistant", "content": "4", "weight": 1},
+    ]},
+    {"prompt": "def four():", "answer": " return 4"},
+]  # fmt: skip
+CHAT = [
+    "[user]2+2?[assistant]",
+    "[user]2+2?[assistant]4!</s>[user]Sure?[assistant]",
+    "[user]Add.\n\n2+2[assistant]",
+    "[user]Say hi[assistant]",
+    "[user]Print 4[assistant]",
+    "[user]Print 4[assistant]",
+    "[system]Be brief.[user]2+2?[assistant]",
+    "def four():",
+]
+ANSWERS = ["4", "Yes", "4", "hi", "print(4)", "print(4)", "4", " return 4"]
+
+
+def model(template: str | None = TEMPLATE, context: int | None = None) -> Any:
+    made = loaded(tiny_llama(300), tokenizer=byte_tokenizer(template=template))
+    return replace(made, stop_ids=frozenset({0}), context=context)
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def written(target: Any, file: Path) -> list[tuple[str, str]]:
+    """Prompts and answers as text, special tokens too."""
+    texts = given_texts(target, read_given(file, target.has_chat_template)[0])
+    return [(target.tokenizer.decode(text.prompt), target.tokenizer.decode(text.answer)) for text in texts]
+
+
+def test_published_rows_are_chats_that_end_as_the_template_ends_an_answer(tmp_path: Path) -> None:
+    found = written(model(), write(tmp_path / "mine.jsonl", *PUBLISHED))
+    assert [prompt for prompt, _ in found] == CHAT
+    raw = len(PUBLISHED) - 1  # goes through no template: the tokenizer's own stop token
+    assert [answer for _, answer in found] == [
+        f"{said}{'' if at == raw else '!'}</s>" for at, said in enumerate(ANSWERS)
+    ]
+
+
+def test_without_a_template_they_are_plain_text(tmp_path: Path) -> None:
+    found = written(model(template=None), write(tmp_path / "mine.jsonl", *PUBLISHED))
+    assert found[1] == ("USER: 2+2?\nASSISTANT: 4\nUSER: Sure?\nASSISTANT:", " Yes</s>")
+    assert found[-1] == ("def four():", " return 4</s>")
+
+
+def test_a_template_that_refuses_or_ends_with_nothing_leaves_the_tokenizers_own_stop_token() -> None:
+    for template in ("{{ raise_exception('never') }}", "{% for each in messages %}{{ each.content }}{% endfor %}", "x"):
+        assert ending(model(template), chat=True) == [0]
+    bare = loaded(tiny_llama(300))  # bytes alone, and no stop token
+    assert (ending(bare, chat=False), ending(replace(bare, stop_ids=frozenset({7})), chat=False)) == ([], [7])
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("{", "is damaged (not JSON"),
+        ({"text": "x"}, "has none of messages, conversations, prompt, instruction, problem"),
+        ({"prompt": "x", "instruction": "y", "output": "z"}, "has prompt and instruction of messages"),
+        ({"instruction": "x"}, "'instruction' without 'output' or 'response', which would be its answer"),
+        ({"conversations": ["q", "a", "q"]}, "'conversations' does not end with a question and its answer"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "'messages' does not end with a question and its"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "field 'messages.0.role'"),
+        ({"conversations": [{"from": "human", "value": "q"}]}, "field 'conversations.0'"),
+        ({"prompt": "x", "answer": " \n"}, "an empty answer"),
+        ({"problem": "", "solution": "y"}, "an empty question"),
+        ({"prompt": "x", "answer": 3}, "field 'answer'"),
+    ],
+)
+def test_a_row_that_is_no_question_with_its_answer_is_one_sentence(row: Any, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps(PUBLISHED[0]) + "\n\n" + (row if isinstance(row, str) else json.dumps(row)) + "\n")
+    with pytest.raises(UsageError) as raised:
+        read_given(file, chat=True)
+    assert str(raised.value).startswith(f"{file} line 3 is damaged (")
+    assert says in str(raised.value)
+    assert str(raised.value).endswith("correct that line or leave it out")
+
+
+def test_an_empty_file_and_a_text_beyond_the_context_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none.jsonl has no rows; give a .jsonl file of rows with answers"):
+        read_given(write(tmp_path / "none.jsonl"), chat=True)
+    file = write(tmp_path / "mine.jsonl", PUBLISHED[0], {"prompt": "ab", "answer": "c" * 40})
+    rows, _ = read_given(file, chat=True)
+    assert [len(text.answer) for text in given_texts(model(context=43), rows)] == [3, 41]
+    says = r"mine.jsonl line 2: prompt and answer are 43 tokens, and draft takes 42; shorten it or leave it out"
+    with pytest.raises(UsageError, match=says):
+        given_texts(model(context=42), rows)
+
+
+def test_they_are_a_source_of_texts_which_says_what_file_they_are_of(tmp_path: Path) -> None:
+    file = write(tmp_path / "mine.jsonl", *PUBLISHED)
+
+    def found(**more: Any) -> Found:
+        wanted = Wanted(sets=[str(file)], given=True, **more)
+        return find(model(), wanted, Asking(8, 2), tmp_path / "out", lambda done, total: None)
+
+    whole, some = found(), found(limit=3)
+    assert [text.id for text in whole.texts] == [f"mine/{line}" for line in range(1, 9)]
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert whole.about == {"prompts": ["mine.jsonl"], "given": {"mine.jsonl": digest}}
+    assert len({text.id for text in some.texts} & {text.id for text in whole.texts}) == len(some.texts) == 3
+    assert some.about["limit"] == "3 of each set, drawn by seed 0"
+    assert not (tmp_path / "out").exists()  # nothing was asked

@@ -1,0 +1,258 @@
+"""On-policy distillation: whose answers are learnt from, with which weights they were made, and what of them."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models_tiny import tiny_llama
+from safetensors.torch import load_file
+from targets import loaded
+from trajectories_made_up import made_up
+
+from specbench.common.errors import UsageError
+from specbench.engine.sampler import Sampling
+from specbench.training import on_policy
+from specbench.training.batches import Batches
+from specbench.training.distances import forward_kl, reverse_kl
+from specbench.training.distillation import DistillationLesson, Frozen
+from specbench.training.finetuning import Weights
+from specbench.training.on_policy import OnPolicy, own_answers
+from specbench.training.recipe import Job, Text, WeightOptions
+
+VOCAB = 50
+PARTS: dict[str, Any] = {
+    "steps": 8, "batch": 2, "lr": 1e-2, "lora_rank": 4, "log_every": 1, "save_every": 2, "bf16": False,
+    "on_policy": 0.5, "on_policy_every": 3,
+}  # fmt: skip
+
+
+class Cut(Exception):
+    """The process ends here."""
+
+
+def texts() -> list[Any]:
+    return [made_up(f"made/{number}", answer=9 + number, vocab=VOCAB) for number in range(7)]
+
+
+def job(out: Path, say: Callable[[str], None] = lambda line: None, aside: int = 0) -> Job:
+    known = texts()
+    return Job(loaded(tiny_llama(VOCAB)), known[aside:], known[:aside], out, 0, say, model="tiny")
+
+
+def train(method: str, options: dict[str, Any], job: Job) -> Any:
+    recipe = importlib.import_module(f"specbench.methods.{method}.train")
+    return recipe.train(recipe.Options(**options), job)
+
+
+def weights_of(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(next(out.glob("*/*model.safetensors")))
+
+
+def rounds(out: Path) -> dict[str, list[dict[str, Any]]]:
+    found = sorted((out / "on_policy").glob("*.jsonl"))
+    return {path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in found}
+
+
+@torch.inference_mode()
+def by_transformers(model: Any, prompt: Sequence[int], tokens: int) -> list[int]:
+    ids = list(prompt)
+    for _ in range(tokens):
+        ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_answers_of_a_round_are_those_of_the_weights_at_its_first_step(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bool] = []
+
+    def checked(target: Any, model: Any, asked: Sequence[Text], sampling: Sampling, budget: int) -> Any:
+        assert budget == 15  # the longest answer's
+        twin = copy.deepcopy(model).eval()
+        found = own_answers(target, model, asked, sampling, budget)
+        assert {name: list(ids) for name, ids in found.items()} == {
+            text.id: by_transformers(twin, text.prompt, budget) for text in asked
+        }
+        own = [value for name, value in twin.named_parameters() if "lora_" not in name]
+        made.append(all(torch.equal(a, b) for a, b in zip(own, base.parameters(), strict=True)))
+        return found
+
+    base = tiny_llama(VOCAB)
+    monkeypatch.setattr(on_policy, "own_answers", checked)
+    options = {**PARTS, "full": full, "on_policy": 1, "on_policy_temperature": 0, "on_policy_every": 4}
+    card = train("cllm", options, job(tmp_path))
+    assert made == [True, False]  # nothing was learnt before the first step
+    written = rounds(tmp_path)
+    assert list(written) == ["0000000", "0000004"]
+    assert card["answer_tokens"] == 0
+    assert card["own_answers"]["answers"] == 14  # 4 batches of each visit of 7 texts, of which 2 visits are made
+    assert card["own_answers"]["tokens"] == 14 * 15
+    assert "14 answers of its own, 210 tokens" in next(tmp_path.glob("*/README.md")).read_text()
+
+
+@pytest.mark.parametrize(
+    ("method", "own"), [("cllm", {"full": True, "accumulation": 2}), ("jf", {"lora_dropout": 0.3})]
+)
+def test_an_interrupted_training_takes_the_same_steps(method: str, own: dict[str, Any], tmp_path: Path) -> None:
+    def cut(line: str) -> None:
+        if line.startswith("step 5/"):
+            raise Cut
+
+    options = {**PARTS, **own}
+    card = train(method, options, job(tmp_path / "whole"))
+    with pytest.raises(Cut):
+        train(method, options, job(tmp_path / "parts", cut))
+    before = rounds(tmp_path / "parts")
+    assert list(before) == ["0000000", "0000003"]
+    said: list[str] = []
+    assert train(method, options, job(tmp_path / "parts", said.append))["own_answers"] == card["own_answers"]
+    assert said[0].endswith("checkpoint-4")
+    one, other = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert rounds(tmp_path / "whole") == rounds(tmp_path / "parts")
+    assert {name: rounds(tmp_path / "whole")[name] for name in before} == before
+
+
+def test_what_was_sampled_is_on_disk_before_it_is_learnt_from_and_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[bool] = []
+    own = DistillationLesson.forward
+
+    def forward(self: Any, own_: Any = None, **batch: Any) -> Any:
+        there.append(bool(rounds(tmp_path)))
+        return own(self, batch.pop("own", own_), **batch)
+
+    monkeypatch.setattr(DistillationLesson, "forward", forward)
+
+    def cut(line: str) -> None:
+        if line.startswith("step 5/"):
+            raise Cut
+
+    options = {**PARTS, "on_policy": 1}
+    with pytest.raises(Cut):
+        train("cllm", options, job(tmp_path, cut))
+    assert there
+    assert all(there)
+    path = tmp_path / "on_policy" / "0000003.jsonl"
+    rows = path.read_text()
+    path.write_text(rows[:20] + "\n")
+    with pytest.raises(UsageError, match=r"0000003.jsonl line 1 is damaged .*; train anew, into another --out"):
+        train("cllm", options, job(tmp_path))
+    path.unlink()
+    with pytest.raises(UsageError, match=r"0000003.jsonl is gone, which step 5 learns from; train anew"):
+        train("cllm", options, job(tmp_path))
+    path.write_text(rows)
+    train("cllm", options, job(tmp_path))
+
+
+def test_the_share_is_that_of_batches_and_the_rest_is_learnt_as_ever(tmp_path: Path) -> None:
+    recipe = importlib.import_module("specbench.methods.cllm.train")
+    met = texts()
+
+    def shared(share: float, seed: int = 0) -> list[bool]:
+        options = recipe.Options(on_policy=share)
+        made = Job(loaded(tiny_llama(VOCAB)), met, [], tmp_path, seed, lambda line: None)
+        own = OnPolicy(options, made, Batches(met, lambda text: 1, options, seed), lambda: None)  # type: ignore[arg-type, return-value]
+        batch = own.collating(lambda visit, texts: "usual")
+        found = [batch(visit, [text]) for visit in range(60) for text in met]
+        assert all(each == "usual" or met[int(each["own"])] in met for each in found)
+        return [each != "usual" for each in found]
+
+    assert not any(shared(0))
+    assert all(shared(1))
+    some = shared(0.3)
+    assert abs(sum(some) / len(some) - 0.3) < 0.07
+    assert some == shared(0.3) != shared(0.3, seed=1)
+    assert all(one <= other for one, other in zip(some, shared(0.6), strict=True))  # one draw for all shares
+
+
+def test_without_it_a_training_is_what_it_was(tmp_path: Path) -> None:
+    plain = {name: value for name, value in PARTS.items() if not name.startswith("on_policy")}
+    train("jf", plain, job(tmp_path / "plain"))
+    card = train("jf", {**plain, "on_policy": 0, "on_policy_every": 7}, job(tmp_path / "off"))
+    one, other = weights_of(tmp_path / "plain"), weights_of(tmp_path / "off")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert not (tmp_path / "off" / "on_policy").exists()
+    assert "own_answers" not in card
+
+
+OWN = [Text("a", [1, 2, 3], [4, 5, 6, 7, 8]), Text("b", [9], [10, 11])]
+
+
+def distilled(weights: Weights, copied: Any, distance: Any = forward_kl) -> Any:
+    frozen = Frozen(weights.as_before, copied)
+    lesson = DistillationLesson(
+        torch.nn.Identity(), weights.model, frozen, lambda own: [OWN[at] for at in own], distance
+    )
+    return lesson(own=torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("distance", [forward_kl, reverse_kl])
+@pytest.mark.parametrize("full", [True, False])
+def test_the_loss_is_the_distance_from_the_frozen_target_behind_each_own_token(
+    full: bool, distance: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tiny_llama(VOCAB)
+    model = copy.deepcopy(target)
+    copied = copy.deepcopy(target) if full else None
+    weights = Weights(model, WeightOptions(full=full, lora_rank=2), "tiny", 0)
+    before = float(distilled(weights, copied, distance)["loss"].detach())
+    assert before == pytest.approx(0, abs=1e-5)  # the student is the target
+    with torch.no_grad():
+        for parameter in weights.model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    found = distilled(weights, copied, distance)
+    expected = []
+    with torch.no_grad():
+        for text in OWN:
+            ids = torch.tensor([[*text.prompt, *text.answer]])
+            rows = slice(len(text.prompt) - 1, -1)
+            said, heard = weights.model(input_ids=ids).logits[0, rows], target(input_ids=ids).logits[0, rows]
+            expected += distance(said, heard).tolist()
+    assert len(expected) == 7
+    assert float(found["loss"].detach()) == pytest.approx(sum(expected) / 7, rel=1e-4)
+    found["loss"].backward()
+    gradients = {name: p.grad.clone() for name, p in weights.model.named_parameters() if p.grad is not None}
+    assert set(gradients) == {name for name, p in weights.model.named_parameters() if p.requires_grad}
+    if copied is not None:
+        assert all(parameter.grad is None for parameter in copied.parameters())
+    # In parts, which are computed twice, it is the same.
+    weights.model.zero_grad()
+    monkeypatch.setattr("specbench.training.student._HELD", 4 * VOCAB)
+    again = distilled(weights, copied, distance)
+    again["loss"].backward()
+    torch.testing.assert_close(again["loss"], found["loss"])
+    for name, parameter in weights.model.named_parameters():
+        if parameter.requires_grad:
+            torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-3, atol=1e-7)
+
+
+def test_batches_are_those_that_the_loop_meets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[tuple[int, ...]] = []
+    cllm = importlib.import_module("specbench.methods.cllm.learning")
+    own = cllm.Collator.__call__
+
+    def collated(self: Any, trajectories: Any) -> Any:
+        met.append((self.visit, *(int(text.id.split("/")[1]) for text in trajectories)))
+        return own(self, trajectories)
+
+    monkeypatch.setattr(cllm.Collator, "__call__", collated)
+    options = {**PARTS, "on_policy": 0, "accumulation": 2, "steps": 7}
+    train("cllm", options, job(tmp_path))
+    recipe = importlib.import_module("specbench.methods.cllm.train")
+    # As methods/cllm/train.py sizes a text.
+    batches = Batches(texts(), lambda text: len(text.prompt) + 2 * len(text.answer), recipe.Options(**options), 0)
+    expected = [(batch[0][0], *(index for _, index in batch)) for step in range(7) for batch in batches(step)]
+    assert met[: len(expected)] == expected  # the loop collates a batch ahead
+    assert Counter(len(batches(step)) for step in range(7)) == {2: 7}
