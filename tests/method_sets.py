@@ -72,6 +72,7 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"preset": "released"},
         {"retrieval": "pld", "tie": "first"},
         {"retrieval": "off", "fill": "stale_root"},
+        {"tree": "[[0], [0, 0], [2], [0, 0, 1], [0, 0, 1, 0], [2, 3]]", "retrieval": "pld"},
     ],
     "sps": [{"k": 3}, {"k": 1}, {"k": 8}],
     "jetspec": [
