@@ -16,12 +16,18 @@ from specbench.sweeps import SweepPlan
         "settings", "no_score", "profile", "executor", "workers", "out",
     ),
 )  # fmt: skip
-def sweep(plan: SweepPlan, as_json: bool = options.JSON) -> None:
+def sweep(plan: SweepPlan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:
     """Measure settings of methods beside each other: which is best, and which are as good.
 
     Every prompt is decoded by all cells, one right after the other, and by ar. Repeating the command goes on where it
     stopped; a wider grid decodes only its new cells.
     """
+    if dry:
+        from specbench.cli.run import show_dry_run
+        from specbench.sweeps.dry_run import predict
+
+        show_dry_run(predict(plan), as_json)
+        return
     from specbench.sweeps import read_sweep, run_sweep
 
     read = read_sweep(run_sweep(plan))

@@ -14,7 +14,6 @@ from specbench.hardware.environment import free_ram_bytes
 from specbench.models import configured_shape, names
 from specbench.runner.plan import Decoding
 
-
 # An option is worth naming if half of it leaves at most so much of the tree.
 _SMALLER = 0.8
 
@@ -98,7 +97,8 @@ def dtype_of(plan: Decoding) -> str:
 
 def on_gpu(plan: Decoding) -> bool:
     """Whether a plan runs on a GPU, as far as that is known without torch."""
-    return plan.device.startswith("cuda") or (plan.device == "auto" and bool(gpus.seen()))
+    named = plan.gpu != "auto" or plan.device.startswith("cuda")
+    return named or (plan.device == "auto" and bool(gpus.seen()))
 
 
 def _memory(plan: Decoding) -> tuple[float | None, float | None]:
@@ -106,6 +106,6 @@ def _memory(plan: Decoding) -> tuple[float | None, float | None]:
     if not on_gpu(plan):
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")), free_ram_bytes()
     cards = gpus.seen()
-    board = gpus.identify(cards[0], None) if cards else None
+    board = gpus.find(plan.gpu) if plan.gpu != "auto" else gpus.identify(cards[0], None) if cards else None
     memory = board.memory_gb * 1e9 if board else None
     return memory, memory

@@ -1,4 +1,4 @@
-"""Jacobi Forcing at the corners of its published sweep (Fig. 7a: n 8 to 256, verification size 1 to 16; K=2, r=0.85)."""
+"""Jacobi Forcing at the corners of its published sweep (Fig. 7a): block 8 to 256, 1 to 16 chains, K=2, r=0.85."""
 
 from __future__ import annotations
 
