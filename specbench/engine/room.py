@@ -82,11 +82,13 @@ def step_memory(widths: Widths | None, rows: int, capacity: int, slots: int = 1,
         rows: of the largest tree.
         capacity: tokens that a sequence may reach.
         slots: sequences stepped together.
-        dense: masks are matrices, as torch takes them, and not bits, as our kernels for CUDA do.
+        dense: attention takes masks of rows by cells, as torch's does, and not bits, as our kernels for CUDA do.
     """
     every, cells = rows * slots, capacity + scratch_cells(rows)
     value = widths.value_bytes if widths else 2.0
-    masks = _PAIR * every * every + every * cells * (1 + value) if dense else every * rows / 4
+    # Our kernels take a bit for two rows of a slot, and of larger trees the path is found on matrices all the same.
+    pairs = _PAIR * every * every if dense or rows > ROW_BUCKETS[-1] else every * rows / 4
+    masks = pairs + (every * cells * (1 + value) if dense else 0)
     if widths is None:
         return StepMemory(0.0, masks)
     activations = every * value * (4 * widths.hidden + widths.inner)

@@ -62,9 +62,11 @@ def test_the_parts_of_a_steps_memory() -> None:
     two = step_memory(SMOLLM2, 4337, 500, 2)
     assert two.cache == 2 * wide.cache
     assert two.step == 14 * 8674**2 + 8674 * 5 * cells + 2 * activations + logits
-    # Of a model that is not known yet only the masks are; kernels take a bit for two rows, and make it twice.
+    # Of a model that is not known yet only the masks are. Kernels take a bit for two rows, and make it twice; of more
+    # rows than one of them holds, acceptance goes by matrices.
     assert step_memory(None, 4337, 500).step == 4337 * (14 * 4337 + 3 * cells)
-    assert step_memory(None, 4337, 500, dense=False).step == 4337 * 4337 / 4
+    assert step_memory(None, 4337, 500, dense=False).step == 14 * 4337**2
+    assert step_memory(None, 512, 500, 4, dense=False).step == 4 * 512 * 512 / 4
 
 
 def test_what_does_not_fit_is_refused_with_the_bytes() -> None:
