@@ -41,6 +41,9 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"W": 4, "N": 4, "G": 2, "accept_window": True, "shift": "accepted", "init": "const"},
         {"W": 3, "N": 3, "G": 2, "pool_from_prompt": True, "lru": "generated", "share_prefixes": False},
         {"preset": "released", "W": 3, "N": 4, "G": 2},
+        {"W": 4, "N": 4, "G": 2, "init": "vocabulary", "layout": "ngrams", "pool_from_prompt": True},
+        {"W": 3, "N": 3, "G": 2, "shift": "rows", "first_key": "guess", "pool_from_prompt": True},
+        {"preset": "llama.cpp", "W": 4, "N": 4, "G": 3},
     ],
     "pld": [
         {"k": 4, "branches": 3},
@@ -69,6 +72,7 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"preset": "released"},
         {"retrieval": "pld", "tie": "first"},
         {"retrieval": "off", "fill": "stale_root"},
+        {"tree": "[[0], [0, 0], [2], [0, 0, 1], [0, 0, 1, 0], [2, 3]]", "retrieval": "pld"},
     ],
     "sps": [{"k": 3}, {"k": 1}, {"k": 8}],
     "jetspec": [

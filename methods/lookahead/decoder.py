@@ -15,7 +15,7 @@ from typing import Literal
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
 from specbench.decoding.drafts import Branches, Noise
-from specbench.methods.lookahead.pool import Ngram, Pool
+from specbench.methods.lookahead.pool import Ngram, Pool, RingPool
 
 # First token of every row with init=const: llama.cpp's choice of ids that are ordinary tokens in most vocabularies.
 _CONST = 100
@@ -31,32 +31,50 @@ class Options(decoding.Options):
     full_accept_bonus: bool = option(
         True, help="emit N tokens when a whole n-gram is right; off: at most N-1, as released"
     )
-    shift: Literal["one", "accepted"] = option(
-        "one", help="columns the window moves per forward: one, or as many as tokens were emitted"
+    shift: Literal["one", "accepted", "rows"] = option(
+        "one",
+        help="columns the window moves per forward: one, or as many as tokens were emitted; rows: one, and a row for "
+        "every further token, the last row a copy of the first, as in llama.cpp",
     )
-    init: Literal["prompt", "const"] = option(
-        "prompt", help="first window: a row drawn from the prompt, the others filled by N-2 forwards; or constant ids"
+    init: Literal["prompt", "vocabulary", "const"] = option(
+        "prompt",
+        help="first window: a row drawn from the prompt or from the vocabulary, the others filled by N-2 forwards; "
+        "or constant ids",
     )
     accept_window: bool = option(False, help="accept window rows that turn out right")
-    lru: Literal["used", "generated"] = option(
-        "used", help="what keeps an n-gram in a full pool: being accepted or generated again, or the latter only"
+    lru: Literal["used", "generated", "never"] = option(
+        "used",
+        help="what keeps an n-gram in a full pool: being accepted or generated again, or the latter only; never: a "
+        "ring, as in llama.cpp",
     )
     share_prefixes: bool = option(True, help="n-grams with a common beginning share rows; off: the published layout")
+    first_key: Literal["last", "guess"] = option(
+        "last", help="what column 0's n-gram is found by: the last token, or the window's guess for it, as in llama.cpp"
+    )
+    layout: Literal["window", "ngrams"] = option(
+        "window",
+        help="rows of a step: the window first, then each n-gram; or first the n-grams' tokens, depth by depth",
+    )
 
 
 class Decoder(decoding.Decoder):
     """Window and pool of one sequence.
 
     ``_window[r]`` is row r: row 0 has a column less than the others, because the last emitted token is its column 0.
+    ``_passed`` is what the window had guessed for that place, None where it had not.
     """
 
     def __init__(self, options: Options, context: Context) -> None:
         self._options = options
         self._vocab = context.vocab_size
         self._text = Noise("context", context)
-        self._pool = Pool(options.guess_set_size)
+        self._first = Noise("uniform", context) if options.init == "vocabulary" else self._text
+        kept = options.guess_set_size
+        self._pool: Pool | RingPool = RingPool(kept) if options.lru == "never" else Pool(kept)
         self._window: list[list[int]] = []
+        self._passed: int | None = None
         self._guesses: list[Ngram] = []  # the pooled n-grams of the last tree
+        self._start = 1  # row of the last tree that the window begins at; its column 0 of row 0 is the root
         self._prefilled = False
 
     @staticmethod
@@ -74,16 +92,17 @@ class Decoder(decoding.Decoder):
                 self._pool_text(prompt[end - n : end])
         if self._options.init == "const":
             ids = [(_CONST + column) % self._vocab for column in range(w)]
-            self._window = [ids[1:], *(list(ids) for _ in range(n - 2))]
+            self._passed, self._window = ids[0], [ids[1:], *(list(ids) for _ in range(n - 2))]
             return None
-        self._window = [self._text.draw(w + n - 3)]
+        self._window = [self._first.draw(w + n - 3)]
         return TokenTree.chain([prompt[-1], *self._window[0]], drafts_only=True) if n > 2 else None
 
     def observe(self, result: StepResult) -> None:
         if not self._prefilled:
             self._prefilled = True
             if len(result.next_tokens) > 1:  # row 0 went along with the prompt
-                self._window = [self._window[0][1:], list(result.next_tokens[1:])]
+                self._passed, *first = self._window[0]
+                self._window = [first, list(result.next_tokens[1:])]
         else:
             self._refresh(result)
         for token in result.emitted:
@@ -92,41 +111,62 @@ class Decoder(decoding.Decoder):
                 self._pool_text(self._text.seen[-self._options.ngram_size :])
 
     def draft(self) -> TokenTree:
-        last = self._text.seen[-1]
-        # The window first, each row under the one above it: column i of the lower rows hangs under row 0, column i.
-        tree = Branches(last)
-        parents = _window_parents(len(self._window), len(self._window[0]) + 1)
-        tree.graft([token for row in self._window for token in row], parents)
-        window = len(tree)
-        accept = [True] + [self._options.accept_window] * (window - 1)
+        last, share = self._text.seen[-1], self._options.share_prefixes
         self._guesses = self._pool.of(last)
-        branches = [tree.add(ngram, share=self._options.share_prefixes) for ngram in self._guesses]
-        pooled = len(tree) - window
-        accept += [True] * pooled
+        tree = Branches(last)
+        if self._options.layout == "ngrams":
+            branches = _by_depth(tree, self._guesses, share)
+            self._graft_window(tree)
+            window, pooled = len(tree) - self._start, self._start - 1
+            origins = ["window", *["pool"] * pooled, *["window"] * window]
+        else:
+            self._graft_window(tree)
+            window = len(tree) - 1
+            branches = [tree.add(ngram, share=share) for ngram in self._guesses]
+            origins = ["window"] * (1 + window) + ["pool"] * (len(tree) - 1 - window)
+        accept = [self._options.accept_window or origin == "pool" for origin in origins]
+        accept[0] = True
         if not self._options.full_accept_bonus:  # the last token of a full n-gram is computed, but never emitted
             for rows in branches:
                 accept[rows[-1]] = False
-        return tree.tree(accept, ["window"] * window + ["pool"] * pooled)
+        return tree.tree(accept, origins)
+
+    def _graft_window(self, tree: Branches) -> None:
+        """Hangs each row of the window under the one above it: column i of the lower rows under row 0, column i."""
+        self._start = len(tree)
+        parents = _window_parents(len(self._window), len(self._window[0]) + 1, self._start)
+        tree.graft([token for row in self._window for token in row], parents)
 
     def _refresh(self, result: StepResult) -> None:
         """Prolongs every column by the target's token, reads the n-grams off, and moves the window on."""
         rows, width, accepted = len(self._window), len(self._window[0]) + 1, len(result.path) - 1
-        new = result.next_tokens[(rows - 1) * width : rows * width]
+        said = [result.next_tokens[0], *result.next_tokens[self._start :]]
+        new = said[(rows - 1) * width : rows * width]
         if rows < self._options.ngram_size - 1:  # still filling: the rows so far get shorter as the next one comes
+            self._passed = self._window[0][0] if self._window[0] else None
             self._window = [row[1:] for row in self._window] + [new[1:]]
             return
-        heads = [self._text.seen[-1], *self._window[0]]
+        last = self._text.seen[-1]
         if self._options.lru == "used":  # before the inserts, which may drop what has just been of use
             agreed = [_agreement(ngram, result.emitted) for ngram in self._guesses]
             for ngram, length in zip(self._guesses, agreed, strict=True):
                 if length and length == max(agreed):
-                    self._pool.touch(heads[0], ngram)
+                    self._pool.touch(last, ngram)
+        guessed = self._options.first_key == "guess" and self._passed is not None
+        heads = [self._passed if guessed else last, *self._window[0]]
         for head, *rest in zip(heads, *self._window[1:], new, strict=True):
             self._pool.insert(head, tuple(rest))
-        self._window = [*self._window[1:], list(new)]
-        self._window[0] = self._window[0][1:]
+        self._move([*self._window[1:], new], accepted)
+
+    def _move(self, window: list[list[int]], accepted: int) -> None:
+        """Takes the rows with the new one, all ``window_size`` wide, as the window behind ``accepted`` more tokens."""
         if self._options.shift == "accepted" and accepted:
-            self._window = [(row + self._text.draw(accepted))[accepted:] for row in self._window]
+            window = [(row + self._text.draw(accepted))[accepted:] for row in window]
+        elif self._options.shift == "rows" and len(window) > 1:
+            for _ in range(accepted):
+                window = [*window[1:], window[1]]
+        self._passed = window[0][0]
+        self._window = [window[0][1:], *window[1:]]
 
     def _pool_text(self, ngram: Sequence[int]) -> None:
         if len(ngram) == self._options.ngram_size:
@@ -138,7 +178,17 @@ def _agreement(ngram: Sequence[int], emitted: Sequence[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ngram, emitted, strict=False)))
 
 
+def _by_depth(tree: Branches, ngrams: Sequence[Ngram], share: bool) -> list[list[int]]:
+    """Adds the first tokens of all n-grams, then their second ones, and so on; returns each one's rows."""
+    branches: list[list[int]] = [[] for _ in ngrams]
+    for tokens in zip(*ngrams, strict=True):
+        for rows, token in zip(branches, tokens, strict=True):
+            rows += tree.add([token], rows[-1] if rows else 0, share=share)
+    return branches
+
+
 @cache
-def _window_parents(rows: int, width: int) -> list[int]:
-    """Parents of the window's rows behind the root: row 0 is a chain, (r, i) hangs under (r-1, i)."""
-    return [*range(width - 1), *range((rows - 1) * width)]
+def _window_parents(rows: int, width: int, start: int) -> list[int]:
+    """Parents of the window's rows from row ``start`` on: row 0 is a chain, (r, i) hangs under (r-1, i)."""
+    parents = [*range(width - 1), *range((rows - 1) * width)]
+    return [parent and parent + start - 1 for parent in parents]

@@ -36,3 +36,34 @@ class Pool:
     def of(self, head: int) -> list[Ngram]:
         """N-grams that start with ``head``, without it, oldest first."""
         return list(self._by_head.get(head, ()))
+
+
+class RingPool:
+    """N-grams by their first token in a ring, as llama.cpp keeps them: what is there already is not stored again.
+
+    Args:
+        capacity: places of a ring.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._rings: dict[int, list[Ngram]] = defaultdict(list)
+        self._next: dict[int, int] = defaultdict(int)  # the place that is written next, once a ring is full
+
+    def insert(self, head: int, rest: Ngram) -> None:
+        """Stores the n-gram ``(head, *rest)`` in the place that was written longest ago, unless it has one."""
+        ring = self._rings[head]
+        if rest in ring:
+            return
+        if len(ring) < self._capacity:
+            ring.append(rest)
+            return
+        ring[self._next[head]] = rest
+        self._next[head] = (self._next[head] + 1) % self._capacity
+
+    def touch(self, head: int, rest: Ngram) -> None:
+        """Changes nothing: use keeps no n-gram in a ring."""
+
+    def of(self, head: int) -> list[Ngram]:
+        """N-grams that start with ``head``, without it, in the order of their places."""
+        return list(self._rings.get(head, ()))

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
 from specbench.decoding.drafts import JacobiChain, NgramIndex, Noise
-from specbench.methods.msn.trees import RETRIEVED, TREES, Shape
+from specbench.methods.msn.tree_file import named, nodes_of
+from specbench.methods.msn.trees import RETRIEVED, Shape
 
 _RETRIEVE_BY = 3  # most tokens at the end of the text that are looked up
 _RETRIEVED_LENGTH = 5
@@ -23,8 +26,10 @@ _RETRIEVED_LENGTH = 5
 class Options(decoding.Options):
     """Options of TR-Jacobi."""
 
-    tree: Literal["mc_sim_7b_63", "chain"] = option(
-        "mc_sim_7b_63", help="sparse tree of 63 nodes; chain: the paper's plain Jacobi, a sliding chain of guesses"
+    tree: Annotated[str, AfterValidator(named)] = option(
+        "mc_sim_7b_63",
+        help="sparse tree of 63 nodes; a file of paths, as [[0], [1], [0, 0]] or as 0 1 00; chain: the paper's plain "
+        "Jacobi, a sliding chain of guesses",
     )
     draft_length: int = option(4, "m", help="guesses of tree=chain", ge=1, le=511)
     retrieval: Literal["soft3", "pld", "off"] = option(
@@ -167,4 +172,4 @@ def _origins(shape: Shape, known: int, retrieved: int) -> list[str]:
 
 @cache
 def _shape(tree: str, retrieval: str) -> Shape:
-    return Shape(TREES[tree], 0 if retrieval == "off" else _RETRIEVED_LENGTH)
+    return Shape(nodes_of(tree), 0 if retrieval == "off" else _RETRIEVED_LENGTH)

@@ -17,6 +17,7 @@ from specbench.runner.plan import PROFILES, RESULTS, Decoding
 REPORTS = Path("reports")
 
 JSON = typer.Option(False, "--json", help="JSON to stdout.")
+DRY_RUN = typer.Option(False, "--dry-run", help="Predict rows, memory and step times; run nothing.")
 
 P = TypeVar("P", bound=Flags)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from specbench.hardware import Profile
     from specbench.hardware.profile import Settings
 
+# Beyond so many rows of a step a number is a slip; those that do not fit in memory are left out.
+_MOST_ROWS = 1 << 16
+
 
 class ProfilePlan(Loading, Stepping):
     """What ``profile`` takes."""
@@ -74,11 +77,10 @@ def profile(plan: ProfilePlan, as_json: bool = options.JSON) -> None:
 
 
 def _settings(plan: ProfilePlan) -> Settings:
-    from specbench.engine import MAX_ROWS
     from specbench.hardware.profile import CONTEXTS, ROWS, SECONDS, SLOTS, Settings
 
     return Settings(
-        rows=ROWS if plan.rows is None else _counts("--rows", plan.rows, MAX_ROWS, add=1),
+        rows=ROWS if plan.rows is None else _counts("--rows", plan.rows, _MOST_ROWS, add=1),
         contexts=CONTEXTS if plan.contexts is None else _counts("--contexts", plan.contexts),
         slots=SLOTS if plan.slots is None else _counts("--slots", plan.slots, add=1),
         clip=plan.contexts is None,

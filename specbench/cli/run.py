@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from specbench.cli import options, output
 from specbench.runner import Plan
 
@@ -13,12 +16,19 @@ from specbench.runner import Plan
         "repeats", "project", "out",
     ),
 )  # fmt: skip
-def run(plan: Plan, as_json: bool = options.JSON) -> None:
+def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:
     """Run methods on tasks: same weights, cache, clock and stop rule; AR always runs beside them.
 
     Repeating an interrupted command goes on where it stopped; repeating a finished one shows its run.
     specbench list METHOD has the options of a method.
     """
+    if dry:
+        from specbench.runner.dry_run import dry_run
+        from specbench.runner.resolving import resolve
+
+        resolved = resolve(plan, by_machine=True)
+        show_dry_run(dry_run(resolved, resolved.methods, [plan.concurrency], plan.profile), as_json)
+        return
     from specbench.report import headline
     from specbench.report.terminal.projection import projection_table
     from specbench.report.terminal.run import finding
@@ -42,3 +52,13 @@ def run(plan: Plan, as_json: bool = options.JSON) -> None:
             console.print(f"\nrun: {folder.path}", soft_wrap=True)
     if as_json:
         output.emit_json(finished)
+
+
+def show_dry_run(content: Mapping[str, Any], as_json: bool) -> None:
+    """Prints what :func:`specbench.runner.dry_run.dry_run` predicted."""
+    if as_json:
+        output.emit_json(content)
+        return
+    from specbench.report.terminal.dry_run import dry_run_table
+
+    output.stdout().print(dry_run_table(content))

@@ -18,13 +18,21 @@ from specbench.sweeps.plan import TrainedSweepPlan
         "settings", "no_score", "out", "train", "train_grid", "max_hours",
     ),
 )  # fmt: skip
-def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON) -> None:
+def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:
     """Measure settings of methods beside each other: which is best, and which are as good.
 
     Every prompt is decoded by all cells, one right after the other, and by ar. Repeating the command goes on where it
     stopped; a wider grid decodes only its new cells. With --train the grid is swept once for each of several trainings,
     whose cost is printed before they begin.
     """
+    if dry:
+        if plan.train is not None:
+            raise UsageError("--dry-run says nothing of trainings: they tell their cost before they begin; leave one out")
+        from specbench.cli.run import show_dry_run
+        from specbench.sweeps.dry_run import predict
+
+        show_dry_run(predict(plan), as_json)
+        return
     from specbench.sweeps import read_sweep, run_sweep
 
     if plan.train is not None:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.engine.buckets import MAX_ROWS as MAX_ROWS
     from specbench.engine.buckets import scratch_cells as scratch_cells
     from specbench.engine.engine import Engine as Engine
     from specbench.engine.graphs import settle as settle

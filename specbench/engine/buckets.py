@@ -1,14 +1,12 @@
-"""Buckets: the sizes that steps are padded to, and the largest step there is. No torch."""
+"""Buckets: the sizes that steps are padded to. No torch."""
 
 from __future__ import annotations
 
 #: Row counts that steps are padded to where they are captured, one graph each; which of them are used is measured.
+#: Trees of more rows than the largest are stepped eagerly: their products, and no launches, are what takes time.
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 #: Numbers of sequences that a method's own work is captured for.
 SLOT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-#: Rows of the largest tree. Those above the largest bucket are stepped eagerly: their products, and no launches, are
-#: what takes time. The largest tree of a published setting has 4,337.
-MAX_ROWS = 9 * ROW_BUCKETS[-1]
 #: Cells that the check of a model at load time needs, its tree padded to a bucket.
 PROBE_CELLS = 32
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import StepResult, TokenTree
-from specbench.engine import checks, graphs, pack, rotary
+from specbench.engine import checks, graphs, memory, pack, room, rotary
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions, Steps
 from specbench.engine.attention.interface import Calls
-from specbench.engine.buckets import MAX_ROWS, ROW_BUCKETS, row_bucket, scratch_cells
+from specbench.engine.buckets import ROW_BUCKETS, row_bucket, scratch_cells
 from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
 from specbench.engine.code import LayerCode
 from specbench.engine.graphs import StepGraph, StepGraphs
@@ -54,7 +54,8 @@ class Engine:
 
     Raises:
         UsageError: an argument outside its range, or an attention feature the engine does not express.
-        EnvironmentRefused: the cache does not fit in memory, or the device has not what was asked for.
+        EnvironmentRefused: the cache, or a step of the largest tree, does not fit in memory, or the device has not what
+            was asked for.
     """
 
     def __init__(
@@ -72,8 +73,8 @@ class Engine:
         pad_rows: bool | None = None,
         deterministic: bool = False,
     ) -> None:
-        if not 1 <= max_rows <= MAX_ROWS:
-            raise UsageError(f"a tree of {max_rows} rows exceeds the row limit of {MAX_ROWS}; choose smaller options")
+        if max_rows < 1:
+            raise UsageError(f"a tree has 1 row or more, not {max_rows}")
         if slots < 1 or capacity < 1:
             raise UsageError(f"slots and capacity must be 1 or more, not {slots} and {capacity}")
         self.model = model.eval()
@@ -110,12 +111,14 @@ class Engine:
             self.attentions.check_shapes(shapes, calls.heads)
             self._program = Program(model, self.attentions.ops())
             self.sampling = self._sampling
+            widths = memory.widths(model, shapes)
+            dense, free = self.attentions.tree == "reference", memory.free_bytes(self.device)
+            room.assert_room(widths, self._max_rows, capacity, slots, free, dense=dense)
             self.cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, self.device)
             self.code.settle(self.cache, calls, lambda: checks.check_forward(model, self._probe, self._apart))
         except BaseException as error:
             self.close()
-            out_of_memory = isinstance(error, RuntimeError) and "memory" in str(error)
-            if not out_of_memory and not isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+            if isinstance(error, room.TreesTooLarge) or not memory.ran_out(error):
                 raise
             raise EnvironmentRefused(
                 f"no memory for a KV cache of {slots} × {capacity} tokens; lower --max-new-tokens or --concurrency"
@@ -308,7 +311,12 @@ class Engine:
             if graph is not None:
                 return self._replayed(graph, batch, mark)
         kind = Kind(self.sampling, top_k, taps, forced is not None, attention, tall)
-        return self._eager(batch, kind, forced, mark)
+        try:
+            return self._eager(batch, kind, forced, mark)
+        except (RuntimeError, MemoryError) as error:
+            if not memory.ran_out(error):
+                raise
+            raise room.TreesTooLarge(f"no memory left for a step of {batch.rows:,} rows") from error
 
     def settle(self) -> None:
         """Returns when the device has nothing left to do."""

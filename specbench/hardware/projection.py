@@ -35,16 +35,25 @@ class Projection:
         here: ceilings of the device that was measured.
         points: steps measured on it.
         there: ceilings of the other device.
+        shape_there: of the same model in the precision that it would have there; default is the same.
     """
 
-    def __init__(self, shape: ModelShape, here: Ceilings, points: Iterable[StepPoint], there: Ceilings) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        here: Ceilings,
+        points: Iterable[StepPoint],
+        there: Ceilings,
+        shape_there: ModelShape | None = None,
+    ) -> None:
         self._shape, self._here, self._there = shape, here, there
+        self._shape_there = shape_there or shape
         self._times = StepTimes(shape, here, points)
 
     def seconds(self, rows: int, context: int, slots: int = 1) -> Band:
         """Seconds of a step there."""
-        cost = step_cost(self._shape, rows, context, slots)
-        here, there = bound_s(cost, self._here), bound_s(cost, self._there)
+        here = bound_s(step_cost(self._shape, rows, context, slots), self._here)
+        there = bound_s(step_cost(self._shape_there, rows, context, slots), self._there)
         measured = self._times.seconds(rows, context, slots)
         found = sorted((measured * there / here, max(there, there + measured - here)))
         return Band(math.sqrt(found[0] * found[1]), found[0], found[1])

@@ -7,6 +7,7 @@ from specbench.common.doors import door
 if TYPE_CHECKING:
     from specbench.models.adapters import CARD as CARD
     from specbench.models.adapters import fingerprints as fingerprints
+    from specbench.models.config_shape import configured_shape as configured_shape
     from specbench.models.eight_bits import bytes_of as bytes_of
     from specbench.models.loader import LoadedModel as LoadedModel
     from specbench.models.loader import load as load

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.engine import scratch_cells
+from specbench.engine.room import Widths, step_memory
 from specbench.hardware import ModelShape
-from specbench.hardware.profile import LeftOut, Settings, base_context
+from specbench.hardware.profile import ROWS, LeftOut, Settings, base_context
 
 # One row, a short draft, a tree, a large tree: between them a line over rows bends at most once.
 _FEW_ROWS = (1, 16, 64, 256)
@@ -46,7 +47,7 @@ def ranked(rows: Sequence[int], contexts: Sequence[int], slots: Sequence[int]) -
 
 
 def within(
-    settings: Settings, shape: ModelShape, positions: int | None, free_bytes: int
+    settings: Settings, shape: ModelShape, positions: int | None, free_bytes: int, dense: bool = True
 ) -> tuple[list[Cell], list[LeftOut]]:
     """The steps that this model and this memory allow, ranked, and those they do not.
 
@@ -54,7 +55,8 @@ def within(
         settings: what is wanted.
         shape: of the model.
         positions: that the model takes; None where it does not say.
-        free_bytes: memory for caches.
+        free_bytes: memory for caches and steps.
+        dense: as of :func:`specbench.engine.room.step_memory`.
 
     Raises:
         UsageError: the model takes none of the contexts that were asked for.
@@ -78,6 +80,10 @@ def within(
     # What two engines take, one slot up to the longest context and all slots at the base context; and as much for the
     # activations and graphs of both.
     share = free_bytes // 3
+    widths = Widths.of(shape)
+    narrow = [c for c in rows if c <= ROWS[-1] or step_memory(widths, c, 1, dense=dense).total <= share]
+    left_out += [Cell(count, base_context(contexts)).left_out("memory") for count in rows if count not in narrow]
+    rows = narrow
     left = [context for context in contexts if _cache_bytes(shape, rows[-1], context, 1) > share]
     left_out += [Cell(count, at).left_out("memory") for at in left for count in rows]
     contexts = [context for context in contexts if context not in left]

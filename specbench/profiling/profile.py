@@ -43,7 +43,8 @@ def measure_profile(loaded: LoadedModel, settings: Settings, say: Say) -> Profil
     free_bytes = _free_bytes(model.device)
     if packed:
         free_bytes -= 2 * loaded.spec.weight_bytes  # the packed copies of two engines
-    cells, left_out = within(settings, shape, loaded.context, free_bytes)
+    dense = model.device.type != "cuda" or settings.attention == "reference"
+    cells, left_out = within(settings, shape, loaded.context, free_bytes, dense)
     say("measuring bandwidth and matrix products")
     measured = measure_ceilings(model.device, model.dtype, kind_for(model), _CEILINGS * settings.seconds, say)
     say(f"trying {len(cells)} steps of at most {settings.rows[-1]} rows")

@@ -38,7 +38,7 @@ def bound(plan: Plan, methods: Sequence[str], settings: Sequence[str]) -> tuple[
     open_ones = {label: name for label, name in labels.items() if _is_open(name, raw[label])}
     if not open_ones:
         return [], []
-    profile = _profile(plan)
+    profile = profile_here(plan)
     more, notes = [], []
     for label, name in open_ones.items():
         widest = make_method(label, name, raw[label]).max_rows
@@ -83,7 +83,7 @@ def _fitting(label: str, name: str, raw: Mapping[str, Any], rows: int) -> dict[s
     return next(fits, table[-1])
 
 
-def _profile(plan: Plan) -> Profile | None:
+def profile_here(plan: Plan) -> Profile | None:
     """The newest stored profile of the plan's model and precision on this machine."""
     cards = gpus.seen()
     cuda = plan.device.startswith("cuda") or (plan.device == "auto" and cards != [])

@@ -11,7 +11,6 @@ from specbench.common.errors import unknown
 from specbench.common.options import names as option_names
 from specbench.common.options import parse
 from specbench.decoding import Decoder, Method
-from specbench.engine import MAX_ROWS
 from specbench.results import BASELINE
 from specbench.results.schema import BASE, SimulatedAcceptance
 from specbench.runner.simulate import parse as parse_simulated
@@ -27,12 +26,11 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
         settings: ``LABEL.OPTION=VALUE`` strings; the label may be left out when only one method has options.
 
     Raises:
-        UsageError: an unknown method or option, a setting twice or for a method that does not run, a tree too
-            large.
+        UsageError: an unknown method or option, a setting twice or for a method that does not run.
     """
     labels = labels_of(names)
     raw = given(labels, settings)
-    return tuple(_fitting(make_method(label, name, raw[label])) for label, name in labels.items())
+    return tuple(make_method(label, name, raw[label]) for label, name in labels.items())
 
 
 def base_row() -> Method:
@@ -174,12 +172,6 @@ def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
         raise UsageError(f"{card.who}: noise in its method.toml is shared or own, not {noise}")
     own = noise == "own"
     return Method(name, label, options, lossless, module.Decoder, measures, own_noise=own, origin=card.origin)
-
-
-def _fitting(method: Method) -> Method:
-    if method.max_rows > MAX_ROWS:  # before a model is loaded
-        raise UsageError(f"{method.label} would draft trees of {method.max_rows} rows; the limit is {MAX_ROWS}")
-    return method
 
 
 def _with_preset(card: registry.Card, raw: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.files import check_can_make
 from specbench.hardware import gpus, read_profile
 from specbench.runner.resolving import Resolved
+from specbench.runner.room import assert_fits
 
 
 class OnDevice(Protocol):
@@ -42,12 +43,14 @@ def check_device(plan: OnDevice) -> None:
 
 
 def check_ready(resolved: Resolved) -> None:
-    """Whether a plan's data, profile and folder are there, as far as that is known without its model.
+    """Whether a plan's data, profile, folder and memory are there, as far as that is known without its model.
 
     Raises:
-        SpecbenchError: one is not, is another one than the task was written for, or cannot be read or written.
+        SpecbenchError: one is not, is another one than the task was written for, or cannot be read or written; the
+            trees of a method do not fit in memory.
     """
     plan = resolved.plan
+    assert_fits(plan, resolved.methods, plan.concurrency)
     if plan.profile is not None:
         read_profile(plan.profile)
     check_can_make(plan.out)

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-from specbench.common import UsageError
+from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import Context, Method, Target
 from specbench.engine import Engine, Sampling
+from specbench.engine.room import TreesTooLarge
 from specbench.hardware import GpuMeter, Nvml, environment
 from specbench.models import LoadedModel, load
 from specbench.results import RequestRecord
@@ -29,6 +30,7 @@ from specbench.runner.native import native_of
 from specbench.runner.plan import Plan
 from specbench.runner.prompts import Prepared
 from specbench.runner.resolving import Resolved
+from specbench.runner.room import way_out
 from specbench.runner.simulate import Acceptance
 from specbench.runner.stop import StopRule
 from specbench.runner.target import no_draft_models, target_of
@@ -113,14 +115,18 @@ class Session:
         kernels = kernels or Kernels()
         if not methods:
             raise ValueError("a session needs a method")
-        self.engine = Engine(
-            model.model if weights is None else weights,
-            slots=slots,
-            capacity=capacity,
-            max_rows=max(method.max_rows for method in methods),
-            sampling=self._sampling,
-            **vars(kernels),
-        )
+        widest = max(methods, key=lambda method: method.max_rows)
+        try:
+            self.engine = Engine(
+                model.model if weights is None else weights,
+                slots=slots,
+                capacity=capacity,
+                max_rows=widest.max_rows,
+                sampling=self._sampling,
+                **vars(kernels),
+            )
+        except TreesTooLarge as error:
+            raise EnvironmentRefused(f"{widest.label}: {error}; {way_out(widest)}") from error
         try:
             self._gpu = open_gpu(self.engine.device) if metered else None
             self._target: Target | None = target_of(
@@ -224,7 +230,10 @@ class Session:
             together: sequences stepped together; default is all slots.
         """
         self.engine.sampling = self.sampling(requests[0].temperature)
-        yield from self._runner(together or self.engine.slots).segment(method, requests, number)
+        try:
+            yield from self._runner(together or self.engine.slots).segment(method, requests, number)
+        except TreesTooLarge as error:
+            raise EnvironmentRefused(f"{method.label}: {error}; {way_out(method)}") from error
 
     def grade(
         self, prepared: Prepared, records: Sequence[RequestRecord], methods: Sequence[Method] | None = None

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from specbench.common import UsageError, registry, yaml
+from specbench.common import EnvironmentRefused, UsageError, registry, yaml
 from specbench.common.errors import one_line, unknown
 from specbench.common.options import names as option_names
 from specbench.decoding import Method
-from specbench.engine import MAX_ROWS
 from specbench.results import BASELINE
 from specbench.runner.methods import given, labels_of, make_method
 
@@ -72,7 +71,7 @@ class Grid:
         baseline: plain decoding, which runs beside them.
         cells: all that can run, in the order of the axes, the last one fastest.
         concurrency: numbers of sequences stepped together; every cell runs at each.
-        too_large: cells whose trees have more rows than any engine takes; they cannot run.
+        too_large: cells whose trees do not fit in memory; they cannot run.
     """
 
     baseline: Method
@@ -119,6 +118,7 @@ def expand(
     axes: Sequence[Axis],
     insist: bool = False,
     asked: Sequence[str] | None = None,
+    refusal: Callable[[Method], str | None] = lambda method: None,
 ) -> Grid:
     """All cells of the axes, for every method that is named.
 
@@ -130,10 +130,11 @@ def expand(
         insist: take more than :data:`MANY` cells.
         asked: those of the settings that the user wrote; the others are an alias's defaults, which a swept option, or
             a swept preset, replaces. Default is all.
+        refusal: why the trees of a method fit in no memory, None where they do; such cells are kept apart.
 
     Raises:
-        UsageError: an unknown option, a value that is not allowed, an option both set and swept, too many cells, or
-            none that can run.
+        UsageError: an unknown option, a value that is not allowed, an option both set and swept, or too many cells.
+        EnvironmentRefused: none fits in memory.
     """
     labels = labels_of(names)
     raw = given(labels, settings)
@@ -159,15 +160,20 @@ def expand(
         raise UsageError(f"this grid has {count:,} cells; narrow it, or add --yes to run more than {MANY:,}")
     cells: list[Cell] = []
     too_large: list[Cell] = []
+    why: dict[str, str] = {}
     for label, own in swept.items():
         for values in itertools.product(*(axis.values for axis in own.values())):
             chosen = dict(zip(own, values, strict=True))
             named = " ".join([label, *(f"{own[o].option}={value}" for o, value in chosen.items())])
             method = make_method(named, labels[label], {**raw[label], **chosen})
             cell = Cell(method, {o: _typed(method, o, value) for o, value in chosen.items()})
-            (too_large if method.max_rows > MAX_ROWS else cells).append(cell)
+            refused = refusal(method)
+            if refused:
+                why[named] = refused
+            (too_large if refused else cells).append(cell)
     if too_large and not cells:
-        raise UsageError(f"every cell would draft trees of over {MAX_ROWS} rows; choose smaller options")
+        smallest = min(too_large, key=lambda cell: cell.method.max_rows).label
+        raise EnvironmentRefused(f"no cell of the grid fits in memory; {why[smallest]}")
     baseline = make_method(BASELINE, BASELINE, raw[BASELINE])
     return Grid(baseline, tuple(cells), sequences, tuple(too_large))
 

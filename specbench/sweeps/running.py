@@ -16,6 +16,7 @@ from specbench.runner.methods import settings_of_all
 from specbench.runner.progress import notes_of, noting
 from specbench.runner.ready import check_device, check_ready
 from specbench.runner.resolving import Resolved, resolve
+from specbench.runner.room import Room
 from specbench.sweeps import grid
 from specbench.sweeps.driver import Asked, drive
 from specbench.sweeps.grid import Grid
@@ -117,10 +118,17 @@ def expanded(plan: SweepPlan, insist: bool = True) -> tuple[Resolved, Grid]:
     def expand(names: Sequence[str], settings: Sequence[str]) -> tuple[Method, ...]:
         # What an alias sets gives way to what is swept; what the user sets does not.
         heads = settings_of_all(names, "head", plan.head) if plan.head is not None else []
-        found.append(grid.expand(names, settings, axes, insist, asked=[*plan.settings, *heads]))
+        found.append(grid.expand(names, settings, axes, insist, [*plan.settings, *heads], refusal))
         return (found[0].baseline, *(cell.method for cell in found[0].cells))
 
     most = max(grid.concurrency_of(axes))
+    room = Room.of(plan, most)
+
+    def refusal(method: Method) -> str | None:
+        # By what the machine has and not by what is free now: a worker's grid is the driver's, whatever has filled up
+        # meanwhile. Of the machines of a cluster nothing is known here.
+        return None if plan.executor == "ray" else room.refusal([method], now=False)
+
     return resolve(plan.plan(concurrency=most, base="none"), expand), found[0]
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from specbench.decoding import Context, TokenTree
 from specbench.decoding.convergence import State, prefix
 from specbench.decoding.drafts import Kind, Noise
-from specbench.engine import MAX_ROWS, Engine, Sampling
+from specbench.engine import Engine, Sampling
 from specbench.engine.forced import Chain, next_tokens
 from specbench.models import LoadedModel
 from specbench.training.recipe import Text
@@ -28,6 +28,9 @@ from specbench.training.trajectory import Trajectory
 # Forwards are filled up to multiples of so many rows: oneDNN makes a kernel for every row count that it meets, which
 # takes as long as a small forward, and keeps it, which takes some MB.
 _FULL = 16
+
+# Rows of a forward over one sequence: a longer answer goes in pieces.
+_MOST_ROWS = 4608
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Jacobi:
     def __init__(self, model: LoadedModel, sampling: Sampling, texts: Sequence[Text], rows: int) -> None:
         longest = max(len(text.answer) for text in texts)
         self._rows = rows
-        self._tree_rows = min(MAX_ROWS - _FULL, longest)
+        self._tree_rows = min(_MOST_ROWS - _FULL, longest)
         # A block needs half of its rows on average; answers are of different lengths.
         slots = 1 + -(-3 * rows // longest)
         self._engine = Engine(

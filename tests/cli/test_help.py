@@ -29,7 +29,7 @@ FLAGS = {
         *_DRAW,
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
-        *("--simulate-acceptance", "--head", "--project", "--profile", "--base", "--again"),
+        *("--simulate-acceptance", "--head", "--project", "--profile", "--base", "--again", "--dry-run"),
         *("--no-score", *_DECODING),
     ],
     "tune": [
@@ -57,7 +57,7 @@ FLAGS = {
     "sweep": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--gpu", "--limit", "--max-new-tokens", "--temperature", "--seed"),
         *_DRAW,
-        *(*_KERNELS, "--data-dir", "--data-file", "--out", "--json", "--simulate-acceptance", "--head"),
+        *(*_KERNELS, "--data-dir", "--data-file", "--out", "--json", "--simulate-acceptance", "--head", "--dry-run"),
         *("--grid", "--grid-file", "--held-out", "--search", "--until-ci", "--executor", "--workers", "--yes"),
         *("--no-score", "--profile", *_DECODING),
         *("--train", "--train-grid", "--train-set", "--train-prompts", "--train-answers", "--train-limit"),

@@ -125,11 +125,15 @@ def test_a_wider_grid_goes_on_in_its_folder(cli: Any, tmp_path: Path, prompts: A
     assert list(table(only(tmp_path))["label"]) == ["ar", *CELLS]
 
 
-def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(cli: Any, tmp_path: Path) -> None:
+def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A machine of 8 GiB: two trees of 33,217 rows would take twice that for their masks alone.
+    monkeypatch.setattr("specbench.runner.room._memory", lambda plan: (8.0 * 2**30, 8.0 * 2**30))
     prompts = ("--task", "prompts", "--data-file", written(tmp_path / "mine.jsonl", 16))
     said = cli.ok(
         "sweep", *TINY, *prompts, "--method", "jf", "--grid", "n=2,4,8,512", "--grid", "concurrency=1,2",
-        "--set", "jf.pool=16", "--no-score", "--max-new-tokens", 4, "--search", "halving", "--limit", 12,
+        "--set", "jf.pool=64", "--no-score", "--max-new-tokens", 4, "--search", "halving", "--limit", 12,
         "--held-out", 2, "--out", tmp_path / "out", columns=100,
     )  # fmt: skip
     assert said.out.count("Not run, trees too large: jf n=512.") == 2

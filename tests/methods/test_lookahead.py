@@ -84,6 +84,18 @@ def test_init_const_starts_with_llama_cpps_ids_in_every_row() -> None:
     assert list(small.draft().tokens) == [2, 101, 102, 0, 1, 100, 101, 102, 0, 1]  # inside a small vocabulary
 
 
+def test_init_vocabulary_draws_the_first_row_from_the_whole_vocabulary_and_fills_the_others() -> None:
+    made = decoder(seed=3, window_size=7, ngram_size=5, init="vocabulary", shift="accepted")
+    tree = made.begin(PROMPT)
+    assert tree is not None
+    draw = random.Random(3)
+    assert list(tree.tokens) == [A, *(draw.randrange(VOCAB) for _ in range(9))]
+    assert not set(tree.tokens[1:]) <= set(PROMPT)
+    assert list(tree.accept or ()) == [True] + [False] * 9
+    # What comes later, such as the columns that shift=accepted fills up, is drawn from the text as ever.
+    assert set(made._text.draw(50)) <= set(PROMPT)
+
+
 # ------------------------------------------------------------------ the worked mask, W=5, N=4, G=2
 
 MASK = """\
@@ -350,14 +362,17 @@ def decoded(
     )
 
 
-@pytest.mark.parametrize("bonus", [False, True])
+@pytest.mark.parametrize(("bonus", "init"), [(False, "prompt"), (True, "prompt"), (True, "vocabulary")])
 @pytest.mark.parametrize("size", SIZES)
-def test_windows_and_tokens_are_those_of_an_independent_rendering(size: tuple[int, int, int], bonus: bool) -> None:
+def test_windows_and_tokens_are_those_of_an_independent_rendering(
+    size: tuple[int, int, int], bonus: bool, init: str
+) -> None:
     w, n, _ = size
     counts: set[int] = set()
     for seed in range(8):
         target = language(seed, words=9, memory=1 + seed % 3, period=5 if seed % 2 else 0)
-        walked = decoded(size, seed, target, lru="generated", full_accept_bonus=bonus, share_prefixes=seed % 2 == 0)
+        more: dict[str, Any] = {"lru": "generated", "init": init, "share_prefixes": seed % 2 == 0}
+        walked = decoded(size, seed, target, full_accept_bonus=bonus, **more)
         row0 = (walked.prefill or walked.trees[0]).tokens[1:]
         mine = Rendering(target, SHORT, row0 if walked.prefill else row0[: w - 1], *size, bonus)
         for tree, emitted in zip(walked.trees, walked.emitted, strict=True):
@@ -387,11 +402,14 @@ def test_sharing_rows_changes_no_token_of_any_step(lru: str, bonus: bool) -> Non
 
 
 SWITCHES = ("pool_from_prompt", "full_accept_bonus", "accept_window", "share_prefixes")
-CHOICES = {"shift": ["one", "accepted"], "init": ["prompt", "const"], "lru": ["used", "generated"]}
+CHOICES = {
+    "shift": ["one", "accepted", "rows"], "init": ["prompt", "vocabulary", "const"],
+    "lru": ["used", "generated", "never"], "first_key": ["last", "guess"], "layout": ["window", "ngrams"],
+}  # fmt: skip
 MORE = dict.fromkeys(SWITCHES, st.booleans()) | {name: st.sampled_from(words) for name, words in CHOICES.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(1, 8), st.integers(2, 7), st.integers(1, 6), st.fixed_dictionaries(MORE), st.integers(0, 1000))
 def test_no_setting_changes_the_output_or_drafts_more_than_announced(
     w: int, n: int, g: int, more: dict[str, Any], seed: int

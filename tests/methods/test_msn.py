@@ -292,14 +292,21 @@ def test_noise_is_drawn_from_prompt_and_output_for_each_cell() -> None:
 
 
 def rendering(
-    target: Target, prompt: Sequence[int], tokens: int, vocab: int, tie: str, fill: str, retrieval: str
+    target: Target,
+    prompt: Sequence[int],
+    tokens: int,
+    vocab: int,
+    tie: str,
+    fill: str,
+    retrieval: str,
+    listed: Sequence[Node] = MEDUSA,
 ) -> tuple[list[list[int]], list[list[int]]]:
     """(tokens of the tree, emitted tokens) of each forward behind the prefill; noise is the prompt's first token.
 
     Paths that end early are padded with None, which matches nothing: the released code pads with the root there, which
     now and then accepts a token that the target did not say.
     """
-    nodes = MEDUSA if retrieval == "off" else RETRIEVAL + MEDUSA
+    nodes = [*listed] if retrieval == "off" else [*RETRIEVAL, *listed]
     deep = max(map(len, nodes))
     inner = {node[:-1] for node in nodes}
     paths: list[list[Node | None]] = []
@@ -368,6 +375,32 @@ def test_trees_are_those_of_a_plain_rendering(tie: str, retrieval: str) -> None:
             assert walked.emitted == emitted
             accepted.update(map(len, emitted))
         assert set(accepted) >= {1, 2, 3}  # several depths were reached
+
+
+def other_tree(draw: random.Random) -> list[Node]:
+    """A random tree, deeper than the published one, in some order in which a parent is before its child."""
+    found: list[Node] = []
+    while len(found) < 30:
+        node = (*draw.choice([(), *found]), draw.randrange(10))
+        found += [node] if node not in found else []
+    return found
+
+
+@pytest.mark.parametrize(("tie", "retrieval"), [("longest", "soft3"), ("first", "off")])
+def test_other_trees_are_those_of_a_plain_rendering_too(tie: str, retrieval: str) -> None:
+    prompt, vocab = [48, 1, 2, 3, 4, 5, 6], 11
+    accepted = Counter[int]()
+    for seed in range(6):
+        listed = other_tree(random.Random(seed))
+        target = language(seed, words=vocab, memory=1 + seed % 2, period=(0, 5)[seed % 2])
+        options = Options.model_validate({"tie": tie, "retrieval": retrieval, "tree": str(list(map(list, listed)))})
+        walked = walk(Decoder(options, Context(VOCAB, PAD, Sentinel())), target, prompt, 50, top_k=10, vocab=vocab)
+        trees, emitted = rendering(target, prompt, 50, vocab, tie, "noise", retrieval, listed)
+        assert [list(tree.tokens) for tree in walked.trees] == trees
+        assert walked.emitted == emitted
+        assert walked.output == greedy(target, prompt, len(walked.output))
+        accepted.update(map(len, emitted))
+    assert set(accepted) >= {1, 2, 3}
 
 
 # ------------------------------------------------------------------ losslessness

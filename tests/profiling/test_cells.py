@@ -47,6 +47,16 @@ def test_contexts_that_were_asked_for_are_named_when_the_model_does_not_take_the
         within(asked.model_copy(update={"contexts": (4000,)}), SHAPE, 1024, PLENTY)
 
 
+def test_rows_whose_masks_have_no_room_are_left_out() -> None:
+    asked = Settings(rows=(1, 512, 4096, 65536), contexts=(100,), slots=(1,))
+    cells, left_out = within(asked, SHAPE, None, 3 << 30)  # 65,536 rows by rows take 60 GB
+    assert [cell.rows for cell in cells] == [1, 512, 4096]
+    assert [(one.rows, one.why) for one in left_out] == [(65536, "memory")]
+    assert within(asked, SHAPE, None, 300 << 30)[1] == []
+    assert within(asked, SHAPE, None, 180 << 30, dense=False)[1] == []  # without masks of rows by cells
+    assert within(asked, SHAPE, None, 180 << 30)[1] != []
+
+
 def test_what_does_not_fit_in_memory_is_left_out_and_named() -> None:
     asked = Settings(rows=(1, 16), contexts=(100, 9000), slots=(1, 2, 4))
     room = 3 * TOKEN * (9000 + scratch_cells(16))  # a third of it holds one slot of the long context

@@ -102,7 +102,6 @@ def test_what_is_set_beside_a_preset_wins_by_whatever_name_and_order(window: str
         ("jf", ["preset=M", "n=4", "block_size=5"], ["block_size", "twice"]),
         ("jf", ["preset=released", "num_blocks=3"], ["variant=released", "num_blocks 1 or 2"]),
         ("jf", ["preset=M", "blocksize=5"], ["option of jf 'blocksize'", "block_size"]),
-        ("jf", ["n=512", "pool=16", "preset=MR"], ["jf", "rows", "4608"]),
     ],
 )
 def test_a_wrong_preset_is_one_line(name: str, settings: list[str], parts: list[str]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from known import refusal
 
-from specbench.common.errors import UsageError
-from specbench.engine import MAX_ROWS
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.decoding import Method
 from specbench.sweeps.grid import MANY, Grid, expand, read_axes
 
 
@@ -68,10 +68,18 @@ def test_presets_and_too_large_trees_are_cells_apart() -> None:
     options = [cell.method.options.model_dump() for cell in grid.cells]
     assert [(o["window_size"], o["guess_set_size"]) for o in options] == [(3, 15), (20, 15), (3, 10), (20, 10)]
     assert grid.cells[0].values == {"preset": "15/5/15", "window_size": 3}
-    grid = made("jf", "n=64,512", "K=2,4", settings=["jf.pool=16"])
+    grid = made("jf", "n=64,512", "K=2,4", settings=["jf.pool=16"], refusal=over_5000)
     assert labels(grid) == ["jf n=64 K=2", "jf n=64 K=4"]
     assert [cell.label for cell in grid.too_large] == ["jf n=512 K=2", "jf n=512 K=4"]
-    assert all(cell.method.max_rows > MAX_ROWS for cell in grid.too_large)
+
+
+def over_5000(method: Method) -> str | None:
+    return f"{method.label}: no room for {method.max_rows} rows; lower pool_size" if method.max_rows > 5000 else None
+
+
+def test_where_no_cell_fits_the_smallest_says_why() -> None:
+    text = refusal(EnvironmentRefused, made, "jf", "n=512,400", settings=["jf.pool=16"], refusal=over_5000)
+    assert text == "no cell of the grid fits in memory; jf n=400: no room for 6785 rows; lower pool_size"
 
 
 def test_an_aliass_default_gives_way_to_what_is_swept() -> None:
@@ -161,7 +169,6 @@ def test_files_that_are_refused(tmp_path: Path, text: str, says: str) -> None:
         pytest.param("jf", ["n=1:1e12:1"], [], ["1,000,000,000,000 values", "larger STEP"], id="too long"),
         pytest.param("jf", ["n=4", "concurrency=0,1"], [], ["concurrency takes 1 or more, not 0"], id="no sequence"),
         pytest.param("jf", ["n=4", "concurrency=two"], [], ["concurrency takes whole numbers"], id="two"),
-        pytest.param("jf", ["n=400,512"], ["jf.pool=16"], ["every cell", f"over {MAX_ROWS} rows"], id="all too large"),
     ],
 )  # fmt: skip
 def test_refusals(names: str, axes: list[str], settings: list[str], says: list[str]) -> None:

@@ -1,0 +1,90 @@
+"""A tree's paths as people write them: Medusa's lists of ranks, or names of a digit per rank; in a file or as they are.
+
+However they are written, the option's value becomes the names, one behind the other: a record says which tree it was,
+and a file that was changed since makes another run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from specbench.common import UsageError
+from specbench.common.errors import one_line
+from specbench.common.reading import damaged, parse_json, read_text
+from specbench.methods.msn.trees import RETRIEVED, TREES, Node
+
+_LARGEST = 256 << 10  # bytes; a tree of ten thousand nodes has half of it
+_TODO = "write a list such as [[0], [1], [0, 0]], or names such as 0 1 00"
+_NAMES = re.compile(r"[0-9]+(?:[\s,]+[0-9]+)*,?")
+_HERE = "option 'tree' of msn"
+_AS_JSON = str.maketrans("()", "[]")
+
+
+def named(tree: str) -> str:
+    """What ``tree=`` stands for: a known name as it is, or the names of all nodes of a file or of the value itself.
+
+    Raises:
+        UsageError: it is none of these, or no tree: a node without its parent, one that is there twice, or a rank that
+            no guess has.
+    """
+    if tree in (*TREES, "chain"):
+        return tree
+    file = os.path.expanduser(tree)
+    if os.path.isfile(file):  # unlike Path's, of any text it says only yes or no
+        return _written(_nodes(read_text(Path(file), _TODO, _LARGEST).strip(), file), file)
+    if _NAMES.fullmatch(tree.strip()) or tree.lstrip().startswith(("[", "(")):
+        return _written(_nodes(tree.strip(), _HERE), _HERE)
+    known = ", ".join([*TREES, "chain"])
+    raise UsageError(
+        f"option 'tree' of msn: {one_line(tree, 80)!r} is none of {known}, and no such file is there; name one, "
+        f"or {_TODO}"
+    )
+
+
+def nodes_of(tree: str) -> list[Node]:
+    """The nodes of what :func:`named` returned."""
+    return TREES[tree] if tree in TREES else [tuple(map(int, name)) for name in tree.split()]
+
+
+def _nodes(text: str, where: object) -> list[Node]:
+    if _NAMES.fullmatch(text):
+        return [tuple(map(int, name)) for name in re.split(r"[\s,]+", text.rstrip(","))]
+    # Tuples and a comma behind the last entry, as Python writes them; the rest is JSON.
+    content = parse_json(re.sub(r",(\s*\])", r"\1", text.translate(_AS_JSON)), where, _TODO)
+    if not isinstance(content, list):
+        raise damaged(where, "no list of paths", _TODO)
+    return [_node(path, where) for path in content]
+
+
+def _node(path: Any, where: object) -> Node:
+    if not isinstance(path, list) or not path:
+        raise damaged(where, f"{path!r} is no path of ranks"[:80], _TODO)
+    for rank in path:
+        if type(rank) is not int or not 0 <= rank < RETRIEVED:
+            raise damaged(
+                where, f"rank {rank!r}"[:40], f"the {RETRIEVED} best guesses have the ranks 0 to {RETRIEVED - 1}"
+            )
+    return tuple(path)
+
+
+def _written(nodes: list[Node], where: object) -> str:
+    """The names, each behind its parent's, otherwise in the order of the file: of equal paths the first one counts."""
+    if not nodes:
+        raise damaged(where, "no path", _TODO)
+    there = set[Node]()
+    for node in nodes:
+        if node in there:
+            raise damaged(where, f"{_name(node)} is there twice", "keep one")
+        there.add(node)
+    for node in nodes:
+        if len(node) > 1 and node[:-1] not in there:
+            raise damaged(where, f"{_name(node)} has no parent", f"add {_name(node[:-1])}")
+    ordered = dict.fromkeys(node[:depth] for node in nodes for depth in range(1, len(node) + 1))
+    return " ".join("".join(map(str, node)) for node in ordered)
+
+
+def _name(node: Node) -> str:
+    return one_line(str(list(node)), 60)

@@ -1,0 +1,166 @@
+"""Dry run: rows, memory and step time of each method of a plan, predicted; nothing is loaded and nothing run. No torch.
+
+Rows are what a method announces. Memory follows from the model's configuration (:mod:`specbench.engine.room`). Step
+times come from a stored profile: of this machine, or of the GPU that ``--gpu`` names; where none of that GPU is stored,
+they are projected from one of the same model (:mod:`specbench.hardware.projection`). Where there is none at all, there
+is nothing to predict from, and nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.common import UsageError
+from specbench.decoding import Method
+from specbench.engine.room import Widths, step_memory
+from specbench.hardware import ModelShape, Profile, Projection, gpus, read_profile
+from specbench.hardware.profile import datasheet, stored
+from specbench.hardware.roofline import StepTimes
+from specbench.models import names
+from specbench.runner.bounding import profile_here
+from specbench.runner.plan import PROFILES, RESULTS, Plan
+from specbench.runner.resolving import Resolved
+from specbench.runner.room import Room, dtype_of
+
+#: Prompts are not read here; theirs are taken for so long. It is also the context that step times are predicted at.
+PROMPT_TOKENS = 512
+
+
+def dry_run(
+    resolved: Resolved, methods: Sequence[Method], slots: Sequence[int], profile: Path | None = None
+) -> dict[str, Any]:
+    """What a run of each method alone would take.
+
+    Args:
+        resolved: what was asked for.
+        methods: AR first.
+        slots: numbers of sequences stepped together; every method is told at each.
+        profile: folder of the step times to predict with; default is what is stored.
+
+    Returns:
+        JSON-ready: ``cells``, what they were predicted from, and ``hint``, empty where nothing is missing.
+
+    Raises:
+        UsageError: no such GPU is known; the profile cannot be read, or is of another model.
+    """
+    plan = resolved.plan
+    budget = plan.max_new_tokens or max(int(task.card.info["max_new_tokens"]) for task in resolved.tasks)
+    room = Room.of(plan, max(slots))
+    found = _profile(plan, profile)
+    shape = room.shape or (found.shape if found and found.model.dtype == dtype_of(plan) else None)
+    steps = _steps(plan, found, shape)
+    capacity = PROMPT_TOKENS + budget
+    cells = []
+    for count in slots:
+        plain = steps.seconds(1, count) if steps else None
+        for method in methods:
+            rows = method.max_rows
+            step = steps.seconds(rows, count) if steps else None
+            cells.append(
+                {
+                    "label": method.label,
+                    "concurrency": count,
+                    "rows": rows,
+                    **_memory(shape, rows, capacity, count, room),
+                    "step_s": step.value if step else None,
+                    "step_low_s": step.low if step else None,
+                    "step_high_s": step.high if step else None,
+                    "measured_rows": steps.covers(rows, count) if steps else None,
+                    "times_ar": step.value / plain.value if step and plain else None,
+                }
+            )
+    return {
+        "model": names.resolve(plan.model).name,
+        "dtype": dtype_of(plan),
+        "device": "this machine" if plan.gpu == "auto" else gpus.find(plan.gpu).name,
+        "memory_bytes": room.memory,
+        "capacity": capacity,
+        "context": PROMPT_TOKENS,
+        "steps": steps.how if steps else "none",
+        "cells": cells,
+        "hint": "" if steps else _hint(plan),
+    }
+
+
+def _memory(shape: ModelShape | None, rows: int, capacity: int, slots: int, room: Room) -> dict[str, Any]:
+    if shape is None:
+        return dict.fromkeys(("weight_bytes", "cache_bytes", "step_bytes", "fits"))
+    taken = step_memory(Widths.of(shape), rows, capacity, slots, dense=room.dense)
+    weights = shape.parameters * shape.weight_bytes
+    fits = None if room.memory is None else weights + taken.total <= room.memory
+    return {"weight_bytes": weights, "cache_bytes": taken.cache, "step_bytes": taken.step, "fits": fits}
+
+
+# ----------------------------------------------------------------------------------------------------------- step times
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Where step times come from.
+
+    Attributes:
+        how: "measured" on the device, or "projected" onto it.
+        seconds: (rows, slots) -> of a step.
+        covers: (rows, slots) -> whether that lies inside of what was measured, on whichever device.
+    """
+
+    how: str
+    seconds: Callable[[int, int], _Seconds]
+    covers: Callable[[int, int], bool]
+
+
+def _steps(plan: Plan, profile: Profile | None, shape: ModelShape | None) -> _Steps | None:
+    if profile is None:
+        return None
+    times = StepTimes(profile.shape, profile.ceilings, profile.points)
+
+    def covers(rows: int, slots: int) -> bool:
+        return times.covers(rows, PROMPT_TOKENS, slots)
+
+    if plan.gpu == "auto" or profile.gpu == gpus.find(plan.gpu).name:
+        return _Steps("measured", lambda rows, slots: _Seconds(times.seconds(rows, PROMPT_TOKENS, slots)), covers)
+    there = datasheet(gpus.find(plan.gpu), dtype_of(plan))
+    if there is None or shape is None:
+        return None
+    onto = Projection(profile.shape, profile.ceilings, profile.points, there, shape)
+
+    def seconds(rows: int, slots: int) -> _Seconds:
+        found = onto.seconds(rows, PROMPT_TOKENS, slots)
+        return _Seconds(found.value, found.low, found.high)
+
+    return _Steps("projected", seconds, covers)
+
+
+def _profile(plan: Plan, folder: Path | None) -> Profile | None:
+    """That of a folder; else the newest stored one: of the GPU that is asked for, or of any device to project from."""
+    source = names.resolve(plan.model)
+    name = (source.base or source).name
+    if folder is not None:
+        given = read_profile(folder)
+        if given.model.name != name:
+            raise UsageError(f"the profile is of {given.model.name}, the run of {name}; give one of that, or none")
+        return given
+    if plan.gpu == "auto":
+        return profile_here(plan)
+    folders, board = [Path.cwd() / PROFILES, Path.cwd() / RESULTS], gpus.find(plan.gpu).name
+
+    def on_it(profile: Profile) -> bool:
+        mine = (profile.model.name, profile.model.dtype) == (name, dtype_of(plan))
+        return mine and profile.gpu == board
+
+    return stored(folders, on_it) or stored(folders, lambda profile: profile.model.name == name)
+
+
+def _hint(plan: Plan) -> str:
+    where = "stores them" if plan.gpu == "auto" else "stores them, there, or here to be projected"
+    return f"No profile of {plan.model} tells step times; specbench profile --model {plan.model} {where}."

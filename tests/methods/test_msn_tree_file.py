@@ -1,0 +1,104 @@
+"""Trees of TR-Jacobi by a file: how paths may be written, what is refused in a sentence, and what a record says."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from toys import language, walk
+
+from specbench.common import UsageError
+from specbench.decoding.protocol import Context, Method
+from specbench.methods.msn.tree_file import named, nodes_of
+from specbench.methods.msn.trees import MC_SIM_7B_63, TREES
+from specbench.runner.methods import plan_methods
+
+MEDUSA = TREES["mc_sim_7b_63"]
+FORMS = {
+    "json": str([list(node) for node in MEDUSA]),
+    "python": str(MEDUSA).replace("), (", "),\n  ("),
+    "a comma behind the last": str(tuple(list(node) for node in MEDUSA))[:-1] + ",)",
+    "names": MC_SIM_7B_63,
+    "a name a line": MC_SIM_7B_63.replace(" ", "\n") + "\n",
+    "names with commas": MC_SIM_7B_63.replace(" ", ", "),
+}
+
+
+def msn(tree: str, *more: str) -> Method:
+    return plan_methods(["msn"], [f"tree={tree}", *more])[1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_published_tree_from_a_file_is_the_published_tree(form: str, tmp_path: Path) -> None:
+    file = tmp_path / "tree.txt"
+    file.write_text(FORMS[form], encoding="utf-8-sig")
+    assert nodes_of(named(str(file))) == MEDUSA
+    by_file, by_name = (
+        walk(
+            msn(tree).new(Context(2000, 1999, random.Random(5))), language(5, words=9), [1, 2, 3, 4, 5, 6, 7], 40,
+            top_k=10, vocab=12,
+        )
+        for tree in (str(file), "mc_sim_7b_63")
+    )  # fmt: skip
+    assert by_file.trees == by_name.trees
+    assert by_file.emitted == by_name.emitted
+
+
+def test_a_node_before_its_parent_is_put_behind_it_and_nothing_else_moves() -> None:
+    assert named("2 010 01 0 1 21") == "2 0 01 010 1 21"
+
+
+def test_rows_are_those_of_the_file() -> None:
+    assert msn("[[0], [0, 0], [3]]", "retrieval=off").max_rows == 4
+    assert msn("[[0], [0, 0], [3]]").max_rows == 9
+    assert msn("0 00 000 0000 00000 000000", "retrieval=off").max_rows == 7
+
+
+def test_a_record_has_the_paths_and_a_changed_file_is_another_tree(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text("[[0], [1], [0, 0]]")
+    before = msn(str(file)).options.model_dump(mode="json")
+    assert before["tree"] == "0 1 00"
+    assert msn(before["tree"]).options == msn(str(file)).options  # what is recorded gives the same tree
+    file.write_text("[[0], [1], [0, 1]]")
+    assert msn(str(file)).options.model_dump(mode="json") == {**before, "tree": "0 1 01"}
+    assert [msn(name).options.model_dump()["tree"] for name in ("mc_sim_7b_63", "chain")] == ["mc_sim_7b_63", "chain"]
+    assert msn(MC_SIM_7B_63).options.model_dump()["tree"] == MC_SIM_7B_63  # longer than a file's name may be
+
+
+REFUSED = {
+    "": "cannot be read|no path|JSON",
+    "[]": "no path",
+    "{}": "no list of paths",
+    "[[0], [0, 0}": "not JSON",
+    "[[0], 1]": "1 is no path of ranks",
+    "[[0], []]": "no path of ranks",
+    "[[0], [0, 10]]": "rank 10.*ranks 0 to 9",
+    "[[0], [0, -1]]": "rank -1",
+    "[[0], [0.0]]": "rank 0.0",
+    "[[true]]": "rank True",
+    "0 010": r"\[0, 1, 0\] has no parent.*add \[0, 1\]",
+    "[[0], [1], [0]]": r"\[0\] is there twice.*keep one",
+    "0 1 x": "not JSON",
+    "0" * 5000: "has no parent",
+}
+
+
+@pytest.mark.parametrize("content", REFUSED, ids=lambda content: content[:20] or "empty")
+def test_what_is_no_tree_is_refused_in_a_sentence_that_names_the_file(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(content)
+    with pytest.raises(UsageError, match=REFUSED[content]) as caught:
+        msn(str(file))
+    said = str(caught.value)
+    assert said.startswith(str(file))
+    assert len(said) < 400 + len(str(file))
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("value", ["mc_sim_7b_64", "not/there.json", "x" * 5000, "."])
+def test_what_is_neither_a_name_nor_a_file_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="mc_sim_7b_63, chain, and no such file is there") as caught:
+        msn(value)
+    assert len(str(caught.value)) < 400

@@ -1,0 +1,156 @@
+"""A dry run predicts from what is stored: rows as methods announce them, memory by configuration, steps by profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from profiled import made_up
+
+from specbench.common.errors import UsageError
+from specbench.common.files import write_json_atomic
+from specbench.common.options import given
+from specbench.engine.room import Widths, step_memory
+from specbench.hardware import Projection, environment, gpus
+from specbench.hardware.profile import PROFILE, Profile, datasheet
+from specbench.hardware.roofline import StepTimes
+from specbench.models import configured_shape, resolve
+from specbench.runner import bounding
+from specbench.runner.plan import PROFILES
+from specbench.sweeps.dry_run import predict
+from specbench.sweeps.plan import SweepPlan
+
+FIGURE_7A = {
+    "method": "jf", "grid": ("n=8,16,32,64,128,256", "pool=1,2,4,8,12,16"), "settings": ("K=2", "r=0.85"),
+    "task": "gsm8k", "max_new_tokens": 512,
+}  # fmt: skip
+SMALL = {**FIGURE_7A, "grid": ("n=8,64", "pool=1,4")}
+
+
+def here(**changes: Any) -> Profile:
+    """A profile of SmolLM2's shape in float32 on this machine."""
+    shape = configured_shape(resolve("smollm2-135m"), "float32")
+    spec = made_up().model.model_copy(update={"name": "smollm2-135m", "dtype": "float32", "device": "cpu"})
+    captured = environment.capture("cpu").model_dump(mode="json")
+    values = {"environment": captured, "model": spec, "shape": shape, "gpu": None, "datasheet": None, **changes}
+    return made_up(contexts=(128, 512), slots=(), **values)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bounding.gpus, "seen", list)
+
+    def put(profile: Profile, name: str = "20261101T000000Z-profile") -> Path:
+        folder = tmp_path / PROFILES / name
+        folder.mkdir(parents=True)
+        write_json_atomic(folder / PROFILE, profile.model_dump(mode="json"))
+        return folder
+
+    return put
+
+
+def predicted(asked: dict[str, Any] = SMALL, **more: Any) -> dict[str, Any]:
+    return predict(given(SweepPlan, {**asked, **more}))
+
+
+def test_the_whole_grid_of_the_published_sweep(store: Any) -> None:
+    found = predicted(FIGURE_7A)
+    cells = {cell["label"]: cell for cell in found["cells"]}
+    assert list(cells)[:2] == ["ar", "jf n=8 pool=1"]
+    assert len(cells) == 1 + 36
+    for n in (8, 16, 32, 64, 128, 256):
+        for pool in (1, 2, 4, 8, 12, 16):
+            assert cells[f"jf n={n} pool={pool}"]["rows"] == 2 * n + (pool - 1) * (n - 1)
+    assert cells["jf n=256 pool=16"]["rows"] == 4337
+    shape = configured_shape(resolve("smollm2-135m"), "float32")
+    assert shape is not None
+    taken = step_memory(Widths.of(shape), 4337, 512 + 512)
+    largest = cells["jf n=256 pool=16"]
+    assert (largest["weight_bytes"], largest["cache_bytes"], largest["step_bytes"], largest["fits"]) == (
+        4 * 134_515_008, taken.cache, taken.step, True,
+    )  # fmt: skip
+    # Nothing is stored, so that no step time is said, and how to come by them is.
+    assert (found["steps"], largest["step_s"], largest["times_ar"]) == ("none", None, None)
+    assert found["hint"] == (
+        "No profile of smollm2-135m tells step times; specbench profile --model smollm2-135m stores them."
+    )
+
+
+def test_steps_by_the_profile_of_this_machine(store: Any) -> None:
+    profile = here()
+    store(profile)
+    found = predicted()
+    times = StepTimes(profile.shape, profile.ceilings, profile.points)
+    assert (found["steps"], found["hint"]) == ("measured", "")
+    for cell in found["cells"]:
+        assert cell["step_s"] == pytest.approx(times.seconds(cell["rows"], 512))
+        assert cell["times_ar"] == pytest.approx(times.seconds(cell["rows"], 512) / times.seconds(1, 512))
+        assert cell["step_low_s"] is None
+        assert cell["measured_rows"] is True
+    # Beyond its rows it still says something, and that it is beyond.
+    (wide,) = predicted(SMALL, grid=("n=256",), settings=("K=2", "pool=16"))["cells"][1:]
+    assert (wide["measured_rows"], wide["step_s"]) == (False, pytest.approx(times.seconds(4337, 512)))
+
+
+def test_steps_projected_onto_a_gpu_of_which_none_is_stored(store: Any) -> None:
+    profile = here()
+    store(profile)
+    found = predicted(gpu="h200")
+    assert (found["steps"], found["device"], found["dtype"]) == ("projected", "h200", "bfloat16")
+    there, shape = datasheet(gpus.find("h200"), "bfloat16"), configured_shape(resolve("smollm2-135m"), "bfloat16")
+    assert there is not None
+    onto = Projection(profile.shape, profile.ceilings, profile.points, there, shape)
+    for cell in found["cells"]:
+        band = onto.seconds(cell["rows"], 512)
+        assert (cell["step_s"], cell["step_low_s"], cell["step_high_s"]) == (band.value, band.low, band.high)
+        assert cell["weight_bytes"] == 2 * 134_515_008
+    # In half the bytes the same bound is reached in half the time, and no less than that.
+    same = Projection(profile.shape, profile.ceilings, profile.points, there)
+    assert onto.seconds(1, 512).low < same.seconds(1, 512).low
+    assert onto.seconds(1, 512).low == pytest.approx(same.seconds(1, 512).low / 2, rel=0.01)
+
+
+def test_a_profile_of_that_gpu_is_taken_before_any_other(store: Any) -> None:
+    spec = here().model.model_copy(update={"dtype": "bfloat16", "device": "cuda"})
+    shape = configured_shape(resolve("smollm2-135m"), "bfloat16")
+    there = here(model=spec, shape=shape, gpu="h200")
+    store(there)
+    store(here(), "20261102T000000Z-newer")
+    found = predicted(gpu="h200")
+    assert found["steps"] == "measured"
+    times = StepTimes(there.shape, there.ceilings, there.points)
+    assert [cell["step_s"] for cell in found["cells"]] == [times.seconds(cell["rows"], 512) for cell in found["cells"]]
+
+
+def test_a_profile_may_be_named_and_has_to_be_of_the_model(store: Any) -> None:
+    folder = store(here())
+    other = store(made_up(), "other")
+    assert predicted(profile=folder)["steps"] == "measured"
+    with pytest.raises(UsageError, match="the profile is of config:qwen3-8b, the run of smollm2-135m"):
+        predicted(profile=other)
+
+
+def test_sequences_together_share_weights_and_have_a_cache_each(store: Any) -> None:
+    store(here())
+    found = predicted(SMALL, grid=("n=8", "concurrency=1,4"))
+    (one, four) = (cell for cell in found["cells"] if cell["label"] == "jf n=8")
+    assert (one["concurrency"], four["concurrency"]) == (1, 4)
+    assert four["weight_bytes"] == one["weight_bytes"]
+    assert four["cache_bytes"] == 4 * one["cache_bytes"]
+    assert four["step_bytes"] > one["step_bytes"]
+
+
+def test_cells_that_the_machine_has_no_memory_for_are_told_apart(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.runner.room._memory", lambda plan: (1.2 * 2**30, 1.2 * 2**30))
+    found = predicted(SMALL, grid=("n=8,256", "pool=16"))
+    assert {cell["label"]: cell["fits"] for cell in found["cells"]} == {
+        "ar": True, "jf n=8 pool=16": True, "jf n=256 pool=16": False,
+    }  # fmt: skip
+
+
+def test_of_a_model_that_is_not_here_memory_is_not_known(store: Any) -> None:
+    cells = predicted(model="nobody/has-this-model")["cells"]
+    assert all(cell["weight_bytes"] is None and cell["fits"] is None for cell in cells)
+    assert [cell["rows"] for cell in cells] == [1, 16, 37, 128, 317]

@@ -1,0 +1,107 @@
+"""Trees that do not fit in memory are refused before a model is loaded, with the option to lower; those that do run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from known import refusal
+from models_tiny import attached, supported
+
+from specbench.common.errors import EnvironmentRefused
+from specbench.models import configured_shape, resolve
+from specbench.profiling.shape import shape_of
+from specbench.runner import room
+from specbench.runner.methods import plan_methods
+from specbench.runner.plan import Plan
+from specbench.runner.ready import check_ready
+from specbench.runner.resolving import resolve as resolved
+from specbench.runner.room import Room, way_out
+from specbench.runner.session import Session
+
+GIB = 2.0**30
+
+
+def has(monkeypatch: pytest.MonkeyPatch, memory: float, free: float) -> None:
+    """A machine of so many bytes."""
+    monkeypatch.setattr(room, "_memory", lambda plan: (memory, free))
+
+
+# ------------------------------------------------------------------ what a model's shape is before it is loaded
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
+def test_a_shape_by_the_configuration_is_that_of_the_loaded_model(family: str, tmp_path: Path) -> None:
+    model = supported(family)
+    model.config.to_json_file(tmp_path / "config.json", use_diff=False)
+    with attached(model, capacity=40, max_rows=8) as engine:
+        assert configured_shape(resolve(str(tmp_path)), "float32") == shape_of(engine)
+
+
+def test_the_embedded_models_shape_is_known_without_its_weights() -> None:
+    for name in ("smollm2-135m", "smollm2-135m-jf", "config:smollm2-135m"):
+        shape = configured_shape(resolve(name), "float32")
+        assert shape is not None
+        assert (shape.parameters, shape.token_bytes) == (134_515_008, 4 * 30 * 3 * 128)
+
+
+def test_of_others_it_is_not_known(tmp_path: Path) -> None:
+    assert configured_shape(resolve("config:tiny"), "int8") is None
+    assert configured_shape(resolve("nobody/has-this-model"), "bfloat16") is None
+    for content in ("{}", "[", '{"model_type": "mixtral"}', '{"model_type": "llama", "hidden_size": "x"}'):
+        (tmp_path / "config.json").write_text(content)
+        assert configured_shape(resolve(str(tmp_path)), "float32") is None
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "order"),
+    [
+        ("jf", ["n=512", "pool=64"], "lower block_size or pool_size"),
+        ("jf", ["n=64", "K=16", "pool=2"], "lower block_size or num_blocks"),
+        ("lookahead", ["W=256", "N=9", "G=256"], "lower ngram_size or guess_set_size or window_size"),
+        ("msn", [], "make the tree of msn smaller, see specbench list msn"),
+        ("msn", ["preset=jacobi"], "lower draft_length"),
+    ],
+)
+def test_the_options_that_make_a_tree_smaller_are_named(method: str, settings: list[str], order: str) -> None:
+    assert way_out(plan_methods([method], settings)[1]) == order
+
+
+def test_trees_without_room_are_refused_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = Plan(model="config:tiny", method="jf", settings=("n=512", "pool=64"), no_score=True, task="humaneval")
+    has(monkeypatch, 8 * GIB, 8 * GIB)
+    text = refusal(EnvironmentRefused, check_ready, resolved(wide))
+    assert text.startswith("jf: no memory for a tree of 33,217 rows: a step takes ")
+    assert text.endswith("and 8 GiB are free; lower block_size or pool_size")
+    monkeypatch.setattr(room, "_memory", lambda plan: (None, None))  # where nothing says, nothing is refused
+    assert Room.of(wide, 1).refusal(resolved(wide).methods, now=True) is None
+
+
+def test_weights_cache_and_sequences_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = plan_methods(["jf"], ["n=256", "pool=16"])
+    has(monkeypatch, 8 * GIB, 1.4 * GIB)
+
+    def refused(now: bool = True, slots: int = 1, **more: Any) -> bool:
+        return Room.of(Plan(model="smollm2-135m", **more), slots).refusal(methods, now=now) is not None
+
+    # 0.5 GiB of weights, 0.2 of cache and 0.8 of a step are more than are free, and less than there are.
+    assert (refused(), refused(now=False)) == (True, False)
+    assert not refused(dtype="bfloat16")
+    assert refused(now=False, slots=8)
+    assert not refused(now=False, max_new_tokens=16)
+    assert refused(now=False, max_new_tokens=1 << 17)
+
+
+def test_a_session_says_which_option_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specbench.models import load
+
+    model = load("config:tiny", device="cpu")
+    monkeypatch.setattr("specbench.engine.memory.free_bytes", lambda device: GIB)
+    methods = plan_methods(["jf"], ["n=512", "pool=16"])
+    text = refusal(EnvironmentRefused, Session, model, methods, capacity=64)
+    assert text.startswith("jf: no memory for a tree of 8,689 rows")
+    assert text.endswith("and 1 GiB are free; lower block_size or pool_size")
