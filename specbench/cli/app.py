@@ -18,6 +18,7 @@ from specbench.cli import (
     judge,
     new_method,
     profile,
+    quality,
     report,
     run,
     score,
@@ -55,6 +56,7 @@ app.command("sweep")(sweep.sweep)
 app.command("tune")(tune.tune)
 app.command("trajectories")(trajectories.trajectories)
 app.command("train")(train.train)
+app.command("quality")(quality.quality)
 app.command("new-method")(new_method.new_method)
 
 

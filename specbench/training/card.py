@@ -10,6 +10,7 @@ import yaml
 
 from specbench.common.files import write_json_atomic, write_text_atomic
 from specbench.models import CARD
+from specbench.training.quality_card import section
 
 
 def write_card(folder: Path, made: Mapping[str, Any]) -> None:
@@ -54,6 +55,7 @@ def _readme(made: Mapping[str, Any]) -> str:
         "",
         *_table(made),
         "",
+        *section(made),
         "Options of the training:",
         "",
         "```yaml",

@@ -70,6 +70,10 @@ FLAGS = {
         *("--temperature", "--concurrency", "--answers", "--seed", *_MODEL, "--data-dir", "--json"),
         *("--trajectories", "--recipe", "--quiet"),
     ],
+    "quality": [
+        *("MODEL", "--tasks", "--include", "--limit", "--shots", "--chat", "--max-length", "--concurrency", "--out"),
+        *(*_MODEL, "--card", "--json", "--quiet"),
+    ],
     "report": ["RUNS", "--out", "--claims", "--json"],
     "trajectories": [
         *("--prompts", "--model", "--out", "--answers", "--block-size", "--states", "--init", "--augment"),
@@ -80,7 +84,7 @@ FLAGS = {
     "new-method": ["NAME", "--into", "--json"],
 }
 #: Their options are the fields of a plan: --help shows the usual ones, --help-all every one.
-PLANNED = {"run", "sweep", "tune", "check-lossless", "profile", "train", "trajectories"}
+PLANNED = {"run", "sweep", "tune", "check-lossless", "profile", "train", "trajectories", "quality"}
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
 QUICK = 0.5  # seconds
 
