@@ -93,6 +93,27 @@ def test_a_draft_model_learns_and_sps_takes_as_many_forwards_as_were_counted(tex
     assert card["after"]["tpf"] == pytest.approx(sum(len(text.answer) - 1 for text in texts) / forwards, abs=1e-3)
 
 
+def test_the_loss_is_over_the_tokens_of_the_answers(texts: list[Text]) -> None:
+    from specbench.methods.sps import train as recipe
+    from specbench.methods.sps.learning import Lesson
+
+    whole, draft = target().model, tiny_llama(VOCAB, seed=1, num_hidden_layers=1)
+    some = [texts[0], Text("short", [3, 4, 5, 6, 7], [8, 9])]  # which is filled up
+    kls, surprises = [], []
+    with torch.no_grad():
+        for text in some:
+            ids = torch.tensor([[*text.prompt, *text.answer]])
+            rows = slice(len(text.prompt) - 1, -1)
+            theirs, mine = (model(ids).logits[0, rows].log_softmax(-1) for model in (whole, draft))
+            kls += (theirs.exp() * (theirs - mine)).sum(-1).tolist()
+            surprises += (-mine.gather(1, torch.tensor(text.answer)[:, None])[:, 0]).tolist()
+        found = Lesson(draft, whole, kl=0.5, ce=2.0)(**recipe._collate(some))
+    assert len(kls) == ANSWER + 2
+    assert float(found["kl"]) == pytest.approx(sum(kls) / len(kls), rel=1e-4)
+    assert float(found["ce"]) == pytest.approx(sum(surprises) / len(kls), rel=1e-4)
+    assert float(found["loss"]) == pytest.approx(0.5 * float(found["kl"]) + 2.0 * float(found["ce"]), rel=1e-5)
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "draft" / "model.safetensors")
 

@@ -118,6 +118,13 @@ def test_answers_that_cannot_be_made_are_refused(folder: Path, how: dict[str, An
         asked.generate_until([request("Q", how)])
 
 
+def test_a_prompt_that_is_too_long_loses_its_start(folder: Path) -> None:
+    asked = [request(f"{'once more ' * times}and then", {"until": ["e"], "max_gen_toks": 9}) for times in (30, 1, 0)]
+    mine = EngineLM(load(str(folder)), lambda line: None, LENGTH).generate_until(asked)
+    assert mine == reference(folder).generate_until(asked, disable_tqdm=True)
+    assert all(mine)
+
+
 def test_texts_without_tokens_and_too_long_ones_are_refused(folder: Path) -> None:
     asked = EngineLM(load(str(folder)), lambda line: None, LENGTH)
     with pytest.raises(UsageError, match=r"a text of this task has no token behind 'What'"):
