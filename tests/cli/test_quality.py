@@ -12,8 +12,9 @@ import checkpoints
 import made_tasks
 import pytest
 import torch
+import yaml
 
-from specbench.results.quality import read_quality
+from specbench.results.quality import compare_quality, read_quality
 
 ASK = f"{made_tasks.CHOICE},{made_tasks.ROLLING}"
 
@@ -85,6 +86,29 @@ def test_a_file_is_of_what_was_asked(cli: Any, tasks: Path, models: list[Path], 
     assert len(found) == 3, "the same question again is the same file"
 
 
+def test_groups_patterns_and_templates(cli: Any, tasks: Path, tmp_path: Path) -> None:
+    template = "{% for m in messages %}<{{m.content}}>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+    chatty = checkpoints.save(tmp_path / "chatty", checkpoints.byte_tokenizer(template=template))
+    group = {
+        "group": "made_group",
+        "task": [made_tasks.CHOICE],
+        "aggregate_metric_list": [{"metric": "acc", "weight_by_size": True}],
+    }
+    (tasks / "group.yaml").write_text(yaml.safe_dump(group))
+    how = ("quality", chatty, "--include", tasks, "--out", tmp_path / "q", "--limit", 4)
+    said = cli.ok(*how, "--tasks", "made_group")
+    assert "made_group (group)" in said.out
+    cli.ok(*how, "--tasks", "made_ch*", "--chat", "--shots", 1)
+    plain, chat = sorted((read_quality(file) for file in (tmp_path / "q").iterdir()), key=lambda each: each.chat)
+    assert [(each.group, each.metrics[0].value) for each in plain.groups] == [
+        ("made_group", plain.tasks[0].metrics[0].value)
+    ]
+    assert plain.tasks[0].documents_hash == chat.tasks[0].documents_hash
+    assert plain.tasks[0].task_hash != chat.tasks[0].task_hash, "the prompts are others"
+    _, (note,) = compare_quality(plain, chat)
+    assert "another number of examples, 1 and 0" in note
+
+
 CARD = {
     "method": "jf", "model": "base", "texts": 3, "answer_tokens": 40, "steps": 2, "options": {"lr": 0.1},
     "before": None, "after": None, "prompts": ["mine"],
@@ -127,6 +151,7 @@ def test_the_figures_go_onto_the_card_of_what_was_trained(
         (("config:tiny", "--tasks", "made_chioce"), "unknown task of lm-eval 'made_chioce'; did you mean made_choice"),
         (("config:tiny", "--tasks", "made_choice", "--card"), "--card goes with a folder that specbench train left"),
         (("nothing.json",), "nothing.json cannot be read"),
+        (("config:tiny", "--tasks", "made_z*"), "unknown task of lm-eval 'made_z*'"),
     ],
 )
 def test_mistakes_are_found_before_a_model_is_loaded(

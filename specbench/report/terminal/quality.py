@@ -33,8 +33,8 @@ def quality_report(found: Sequence[Quality]) -> RenderableType:
     for letter, name, each in zip(ascii_uppercase, names_of(found), found, strict=False):
         title.append(f"{letter}  ", style="bold")
         title.append(f"{name} {each.model.dtype}")
-        asked = f" · the first {each.limit} documents" if each.limit else ""
-        asked += " · through its chat template" if each.chat else ""
+        asked = f" · first {each.limit}" if each.limit else ""
+        asked += " · chat" if each.chat else ""
         title.append(f"  {each.model.fingerprint[:12]} · lm-eval {each.lm_eval}{asked}\n", style="dim")
     parts: list[RenderableType] = [title, _values(found), Text()]
     for letter, each in zip(ascii_uppercase[1:], found[1:], strict=False):

@@ -56,10 +56,12 @@ def find_tasks(names: Sequence[str], include: Path | None) -> Any:
         raise refusal("specbench quality", str(error.name)) from error
     with quiet():
         manager = _manager(TaskManager, names, include)
+        meant: dict[str, None] = {}
         for name in names:
-            if not fnmatch.filter(manager.all_tasks, name):
+            if not (found := fnmatch.filter(manager.all_tasks, name)):
                 raise unknown("task of lm-eval", name, manager.all_tasks)
-        loaded = _loaded(manager, names)
+            meant.update(dict.fromkeys(found))
+        loaded = _loaded(manager, list(meant))
     for name, task in loaded["tasks"].items():
         if getattr(task, "UNSAFE_CODE", False):
             raise UsageError(
