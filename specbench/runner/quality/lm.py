@@ -114,7 +114,8 @@ class EngineLM(TemplateLM):
             behind.setdefault(context, []).append(at)
         found: dict[int, tuple[float, bool]] = {}
         told = _tenths(self._say, f"likelihoods of {len(texts)} texts")
-        with self._session(max(len(context) + len(text) for context, text in texts)) as session:
+        # The last token is foretold and not read, and what is read last is not kept.
+        with self._session(max(1, max(len(context) + len(text) for context, text in texts) - 2)) as session:
             for context, members in behind.items():
                 rates = rate(session.engine, context, [texts[at][1] for at in members])
                 found.update(zip(members, rates, strict=True))
@@ -145,9 +146,9 @@ class EngineLM(TemplateLM):
         asked = [self._request(str(at), *request.args) for at, request in enumerate(requests)]
         told = _tenths(self._say, f"{len(asked)} answers")
         texts: dict[str, str] = {}
-        longest = max(len(request.ids) + request.rule.budget for request in asked)
-        with self._session(longest, min(self._concurrency, len(asked))) as session:
-            session.capture(longest - 1)
+        kept = max(len(request.ids) + request.rule.budget for request in asked) - 1  # nobody reads the last token
+        with self._session(kept, min(self._concurrency, len(asked))) as session:
+            session.capture(max(1, min(kept - 1, max(len(request.ids) for request in asked))))
             for record in session.decode(session.methods[0], asked):
                 texts[record.prompt_id] = record.text
                 told(len(texts), len(asked))

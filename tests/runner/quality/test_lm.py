@@ -11,8 +11,9 @@ from typing import Any
 import checkpoints
 import made_tasks
 import pytest
+import targets
 import torch
-from models_tiny import attached, autoregressive, prompt, tiny_llama
+from models_tiny import attached, autoregressive, build, prompt, tiny_llama
 
 from specbench.common import UsageError
 from specbench.models import load
@@ -136,3 +137,41 @@ def test_texts_without_tokens_and_too_long_ones_are_refused(folder: Path) -> Non
 def test_weights_without_words_can_be_asked(tasks: Any) -> None:
     found = evaluate(EngineLM(load("config:tiny"), lambda line: None), tasks, limit=2)
     assert found["n-samples"][made_tasks.CHOICE] == {"original": 8, "effective": 2}
+
+
+def test_windows_fill_the_positions_that_a_model_has_and_no_more() -> None:
+    sizes = {"vocab_size": 103, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 32}
+    loaded = targets.loaded(build(("GPT2Config", "GPT2LMHeadModel", sizes)))
+    asked = EngineLM(loaded, lambda line: None, max_length=32)
+    text = "0123456789 " * 9
+    (found,) = asked.loglikelihood_rolling([request(text)])
+    ids, expected = [0, *text.encode()], 0.0
+    for start, end in ((0, 32), (32, 64), (64, 96), (96, 99)):  # of the tokens foretold; each window is full
+        first = max(0, end - 32)
+        with torch.inference_mode():
+            scores = loaded.model(torch.tensor([ids[first:end]])).logits[0].log_softmax(-1)
+        rows = torch.arange(start - first, end - first)
+        expected += float(scores[rows, torch.tensor(ids[start + 1 : end + 1])].sum())
+    assert found == pytest.approx(expected, rel=1e-5)
+    answers = asked.generate_until([request(text, {"until": [], "max_gen_toks": 9})])
+    ids = torch.tensor([[*text.encode()][-23:]])
+    assert answers[0].encode() == bytes(loaded.model.generate(ids, max_new_tokens=9, do_sample=False)[0, 23:].tolist())
+
+
+@pytest.mark.slow
+def test_the_embedded_model_says_what_lm_evals_own_backend_has_it_say(tasks: Any) -> None:
+    from lm_eval.models.huggingface import HFLM
+
+    loaded = load("smollm2-135m", dtype="float32", device="cpu")
+    mine = evaluate(EngineLM(loaded, lambda line: None), tasks, limit=4)
+    with quiet():
+        backend = HFLM(pretrained=loaded.model, tokenizer=loaded.tokenizer, device="cpu", batch_size=1)
+    theirs = evaluate(backend, tasks, limit=4)
+    for name in TASKS:
+        for ours, its in zip(mine["samples"][name], theirs["samples"][name], strict=True):
+            if name == made_tasks.ANSWER:
+                assert ours["resps"] == its["resps"]
+                continue
+            for (one,), (other,) in zip(ours["resps"], its["resps"], strict=True):
+                value, expected = (one, other) if name == made_tasks.ROLLING else (one[0], other[0])
+                assert value == pytest.approx(expected, rel=1e-4, abs=1e-4)
