@@ -154,8 +154,8 @@ def test_windows_fill_the_positions_that_a_model_has_and_no_more() -> None:
         expected += float(scores[rows, torch.tensor(ids[start + 1 : end + 1])].sum())
     assert found == pytest.approx(expected, rel=1e-5)
     answers = asked.generate_until([request(text, {"until": [], "max_gen_toks": 9})])
-    ids = torch.tensor([[*text.encode()][-23:]])
-    assert answers[0].encode() == bytes(loaded.model.generate(ids, max_new_tokens=9, do_sample=False)[0, 23:].tolist())
+    last = torch.tensor([[*text.encode()][-23:]])
+    assert answers[0].encode() == bytes(loaded.model.generate(last, max_new_tokens=9, do_sample=False)[0, 23:].tolist())
 
 
 @pytest.mark.slow
