@@ -38,7 +38,9 @@ from specbench.report import claims
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
 from specbench.results.judgments import JUDGMENTS
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
+from specbench.results.quality import Metric, Quality, TaskQuality, compare_quality, read_quality
 from specbench.results.read import read_config as run_config
+from specbench.results.schema import ModelSpec
 from specbench.results.verdicts import VERDICTS, read_scores
 from specbench.runner import perplexity
 from specbench.sweeps import driver
@@ -299,6 +301,31 @@ def branches() -> bytes:
     return as_lines(made.model_dump(mode="json"))
 
 
+def quality() -> bytes:
+    model = ModelSpec(
+        name="m", source="m", revision=None, fingerprint="f" * 64, dtype="float32", device="cpu", parameters=1,
+        weight_bytes=4, dummy=False,
+    )  # fmt: skip
+    metrics = [
+        Metric(metric="acc", filter="none", value=0.5, stderr=0.1, higher_is_better=True, items=[1.0, 0.0]),
+        Metric(
+            metric="word_perplexity", filter="none", value=2.5, stderr=None, higher_is_better=False,
+            items=[-3.0, -2.0], weights=[2.0, 4.0],
+        ),
+    ]  # fmt: skip
+    task = TaskQuality(
+        task="t", version="1", shots=0, documents=2, of=2, data="json", revision="unverified", documents_hash="d",
+        task_hash="h", metrics=metrics,
+    )  # fmt: skip
+    made = Quality(model=model, lm_eval="0.4", limit=None, chat=False, tasks=[task], groups=[])
+    return as_json(made.model_dump(mode="json"))
+
+
+def two_qualities(path: Path) -> None:
+    found = read_quality(path)
+    compare_quality(found, found)
+
+
 def two_requests(schema: int = 2) -> Callable[[], bytes]:
     return lambda: b"".join(of_a_run(run_files.REQUESTS, schema)().splitlines(keepends=True)[1:3])
 
@@ -403,6 +430,7 @@ KINDS: dict[str, Kind] = {
     "verdicts": Kind(VERDICTS, "lines", of_a_run(VERDICTS), lambda path: read_scores(path.parent)),
     "likelihoods": Kind(LIKELIHOODS, "lines", likelihoods, lambda path: read_likelihoods(path.parent)),
     "branches": Kind(BRANCHES, "lines", branches, lambda path: read_branches(path.parent)),
+    "quality": Kind("base.json", "json", quality, two_qualities),
     "judgments": Kind(
         JUDGMENTS, "lines", of_a_run(JUDGMENTS), run_files.beside(run_files.judged, run_files.RUN)
     ),

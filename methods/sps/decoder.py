@@ -56,7 +56,7 @@ class Decoder(decoding.Decoder):
 
         def load() -> tuple[Any, Any]:
             draft = target.load(options.draft)
-            assert_same_words(target, draft)
+            assert_same_words(target.name, target.model, target.tokenizer, draft)
             try:
                 return draft, target.engine(draft.model, Drafter.MAX_ROWS)
             except SpecbenchError as error:

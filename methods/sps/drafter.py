@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError
-from specbench.decoding import Target, TokenTree
+from specbench.decoding import TokenTree
 from specbench.decoding.tree import COMPUTED
 
 if TYPE_CHECKING:
@@ -120,21 +120,25 @@ class Drafter:
         return [token if token < self._vocab_size else 0 for token in ids]
 
 
-def assert_same_words(target: Target, draft: LoadedModel) -> None:
+def assert_same_words(name: str, model: Any, tokenizer: Any, draft: LoadedModel) -> None:
     """Refuses a draft model that means other words by its token ids.
 
     The tokenizers decide, not the rows of the LM heads: sizes of one family are padded to different rows (Qwen2.5 7B
     has 128 more than 0.5B). Words that a checkpoint added, such as those of a chat template, may differ: drafts of them
     are rejected. Dummy weights have no words, so their rows have to be as many.
 
+    Args:
+        name, model, tokenizer: of the target.
+        draft: the draft model.
+
     Raises:
         UsageError: another vocabulary.
     """
-    mine, its = _words(target.tokenizer), _words(draft.tokenizer)
-    sizes = int(target.model.get_output_embeddings().weight.shape[0]), draft.vocab_size
+    mine, its = _words(tokenizer), _words(draft.tokenizer)
+    sizes = int(model.get_output_embeddings().weight.shape[0]), draft.vocab_size
     if mine != its or (mine is None and sizes[0] != sizes[1]):
         raise UsageError(
-            f"draft model {draft.spec.name} has another vocabulary than {target.name} ({sizes[1]} and {sizes[0]} "
+            f"draft model {draft.spec.name} has another vocabulary than {name} ({sizes[1]} and {sizes[0]} "
             "tokens); choose one of the target's family"
         )
 

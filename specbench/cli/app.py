@@ -19,6 +19,7 @@ from specbench.cli import (
     new_method,
     perplexity,
     profile,
+    quality,
     report,
     run,
     score,
@@ -57,6 +58,7 @@ app.command("sweep")(sweep.sweep)
 app.command("tune")(tune.tune)
 app.command("trajectories")(trajectories.trajectories)
 app.command("train")(train.train)
+app.command("quality")(quality.quality)
 app.command("new-method")(new_method.new_method)
 
 

@@ -27,7 +27,7 @@ def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = opti
     """
     if dry:
         if plan.train is not None:
-            raise UsageError("--dry-run says nothing of trainings: they tell their cost before they begin; leave one out")
+            raise UsageError("--dry-run says nothing of trainings, whose cost is told before they begin; leave one out")
         from specbench.cli.run import show_dry_run
         from specbench.sweeps.dry_run import predict
 

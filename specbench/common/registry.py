@@ -42,6 +42,7 @@ class _Method(BaseModel):
     lossless: bool = False
     trained: bool = False
     recipe: bool = False
+    trains: str = ""
     noise: str = "shared"
     measures: dict[str, str] = {}
     presets: dict[str, dict[str, Any]] = {}
@@ -190,6 +191,19 @@ def method(name: str) -> Card:
 def task(name: str) -> Card:
     """A task by name; raises a UsageError with the nearest names."""
     return _find("task", name)
+
+
+def trainable(name: str) -> Card:
+    """A method by name, or by what its ``method.toml`` says that it ``trains``: "draft" is the draft model of one.
+
+    Raises:
+        UsageError: there is none, with the nearest names.
+    """
+    known = _cards("method")
+    other = {str(card.info["trains"]): card for card in known.values() if card.info.get("trains")}
+    if name not in known and name not in other:
+        raise unknown("method", name, {**other, **known})
+    return known[name] if name in known else other[name]
 
 
 def _find(kind: str, name: str) -> Card:

@@ -60,11 +60,17 @@ def log_probabilities(engine: Engine, chains: Sequence[Chain], said: Sequence[Se
         chains: as of :func:`next_tokens`, which also says what is raised.
         said: for each chain a token behind each of its tokens.
     """
+    return [[value for value, _ in chain] for chain in rated(engine, chains, said)]
+
+
+@torch.inference_mode()
+def rated(engine: Engine, chains: Sequence[Chain], said: Sequence[Sequence[int]]) -> list[list[tuple[float, bool]]]:
+    """What :func:`log_probabilities` says of each token, and whether it is the most probable one there."""
     logits, _ = _forward(engine, chains)
     given = torch.tensor([token for tokens in said for token in tokens], device=engine.device)
     found = logits[0].float()
     chosen = found.gather(1, given[:, None])[:, 0] - found.logsumexp(-1)
-    values = iter(chosen.tolist())
+    values = zip(chosen.tolist(), (found.argmax(-1) == given).tolist(), strict=True)
     return [[next(values) for _ in chain.tokens] for chain in chains]
 
 

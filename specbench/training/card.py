@@ -12,6 +12,7 @@ from specbench.common.files import write_json_atomic, write_text_atomic
 from specbench.models import CARD
 from specbench.training.cost import Cost
 from specbench.training.given import said_of
+from specbench.training.quality_card import section
 
 
 def write_card(folder: Path, made: Mapping[str, Any]) -> None:
@@ -61,6 +62,7 @@ def _readme(made: Mapping[str, Any]) -> str:
         *_table(made),
         "",
         *_cost(made),
+        *section(made),
         "Options of the training:",
         "",
         "```yaml",

@@ -53,7 +53,7 @@ class _Answering(Noting, Loading, Drawing):
 class TrainPlan(_Answering):
     """TrainPlan: a method with a recipe, what it learns from, and the recipe's options."""
 
-    method: str = flag(..., "METHOD", help="A method that has a recipe; see list methods.")
+    method: str = flag(..., "METHOD", help="A method that has a recipe; draft: the draft model of sps.")
     trajectories: Path | None = flag(None, "--trajectories", help="Folder of specbench trajectories, for consistency.")
     given: bool = flag(False, "--given", help="Learn the answers in the --prompts files; nothing is made.")
     recipe: str | None = flag(

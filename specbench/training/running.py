@@ -36,7 +36,7 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     Raises:
         SpecbenchError: what went wrong, in one line. Finished answers and checkpoints are kept.
     """
-    card = registry.method(plan.method)
+    card = registry.trainable(plan.method)
     check_sets(plan.sets)
     drawn_by = plan.drawn_by
     # Nothing is timed, so threads need not spin while they wait. Read when torch is loaded, which recipes do.
@@ -74,7 +74,7 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     with guests.hosting(card.who):
         figures = module.train(chosen, job)
     made = {
-        "method": plan.method,
+        "method": card.name,
         "model": loaded.spec.name,
         "fingerprint": loaded.spec.fingerprint,
         **job.about,

@@ -73,6 +73,10 @@ FLAGS = {
         *("--trajectories", "--given", "--recipe", "--quiet"),
     ],
     "perplexity": [*("--text", "--model", "--base", "--context", "--stride", "--tokens", *_MODEL, "--quiet", "--json")],
+    "quality": [
+        *("MODEL", "--tasks", "--include", "--limit", "--shots", "--chat", "--max-length", "--concurrency", "--out"),
+        *(*_MODEL, "--card", "--json", "--quiet"),
+    ],
     "report": ["RUNS", "--out", "--claims", "--json"],
     "trajectories": [
         *("--prompts", "--model", "--out", "--answers", "--block-size", "--states", "--init", "--augment"),
@@ -92,7 +96,7 @@ FLAGS = {
     "new-method": ["NAME", "--into", "--json"],
 }
 #: Their options are the fields of a plan: --help shows the usual ones, --help-all every one.
-PLANNED = {"run", "sweep", "tune", "check-lossless", "profile", "perplexity", "train", "trajectories"}
+PLANNED = {*("run", "sweep", "tune", "check-lossless", "profile", "perplexity", "quality", "train", "trajectories")}
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
 QUICK = 0.5  # seconds
 

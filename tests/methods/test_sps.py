@@ -310,7 +310,7 @@ def assert_same_words(mine: Any, its: Any, rows: int = VOCAB) -> None:
     head = SimpleNamespace(weight=SimpleNamespace(shape=(VOCAB, 8)))
     target = SimpleNamespace(model=SimpleNamespace(get_output_embeddings=lambda: head), tokenizer=mine, name="big")
     draft = SimpleNamespace(tokenizer=its, vocab_size=rows, spec=SimpleNamespace(name="small"))
-    drafter.assert_same_words(target, draft)  # type: ignore[arg-type]
+    drafter.assert_same_words(target.name, target.model, target.tokenizer, draft)  # type: ignore[arg-type]
 
 
 def test_another_vocabulary_is_refused(engine: Engine) -> None:

@@ -5,6 +5,7 @@ be a false label.
 """
 
 from specbench.results.stats.interval import Interval, minimum_clusters
+from specbench.results.stats.means import MeanDifference, paired_mean
 from specbench.results.stats.multiple import Many, Paired, many
 from specbench.results.stats.power import detectable, prompts_needed
 from specbench.results.stats.proportions import (
@@ -32,6 +33,7 @@ __all__ = [
     "Difference",
     "Interval",
     "Many",
+    "MeanDifference",
     "Paired",
     "PerPrompt",
     "Ratio",
@@ -43,6 +45,7 @@ __all__ = [
     "mcnemar",
     "minimum_clusters",
     "paired_difference",
+    "paired_mean",
     "paired_ratio",
     "per_prompt",
     "prompts_needed",

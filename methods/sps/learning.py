@@ -1,0 +1,142 @@
+"""A draft model in training: what it says behind the target's own answers, against what the target says there.
+
+L = a · mean KL(p_target ‖ p_draft) + b · mean −log p_draft(token), both over the answers' tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from specbench.training.losses import cross_entropy, forward_kl
+from specbench.training.recipe import Text
+
+# Rows whose scores are held at once: of a large vocabulary they are what fills the memory.
+_AT_ONCE = 256
+
+
+class _Frozen:
+    """The target's parts. No module, so that none of its weights is trained, saved or moved."""
+
+    def __init__(self, model: Any) -> None:
+        self.decoder = model.get_decoder()
+        self.scorer = model.get_output_embeddings()
+
+
+class Lesson(nn.Module):
+    """The draft model with its loss.
+
+    Args:
+        draft: a transformers causal LM in float32, on the target's device.
+        target: the model that it drafts for.
+        kl, ce: what the divergence and the cross-entropy weigh.
+    """
+
+    def __init__(self, draft: Any, target: Any, *, kl: float, ce: float) -> None:
+        super().__init__()
+        self.draft = draft
+        self._target = _Frozen(target)
+        self._kl, self._ce = kl, ce
+
+    def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
+        """One step's loss.
+
+        Args:
+            ids: int64 [B, S] texts, filled up at their ends.
+            starts, ends: int64 [B] first position of each answer, and tokens of each text.
+
+        Returns:
+            ``loss``, ``kl``, ``ce``; ``agrees``, the share of rows whose best token is the target's.
+        """
+        column = torch.arange(ids.shape[1], device=ids.device)
+        learns = (column >= starts[:, None] - 1) & (column < ends[:, None] - 1)
+        tokens = ids.roll(-1, 1)[learns]
+        with torch.no_grad():
+            taught = self._target.decoder(input_ids=ids, use_cache=False).last_hidden_state[learns]
+        states = self.draft.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[learns]
+        parts = [
+            checkpoint(self._part, states[at], taught[at], tokens[at], use_reentrant=False)
+            for at in torch.arange(len(tokens), device=ids.device).split(_AT_ONCE)
+        ]
+        kl, ce, agrees = (torch.stack(each).sum() / len(tokens) for each in zip(*parts, strict=True))
+        return {"loss": self._kl * kl + self._ce * ce, "kl": kl, "ce": ce, "agrees": agrees}
+
+    def _part(self, states: Tensor, taught: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sums over some rows."""
+        with torch.no_grad():
+            teacher = self._target.scorer(taught.to(self._target.scorer.weight.dtype))
+        said = self.draft.get_output_embeddings()(states)
+        words = min(said.shape[-1], teacher.shape[-1])  # models of one family differ by padding
+        said, teacher = said[:, :words], teacher[:, :words]
+        agrees = (said.argmax(-1) == teacher.argmax(-1)).float()
+        return forward_kl(said, teacher).sum(), cross_entropy(said, tokens).sum(), agrees.sum()
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What ``sps`` takes for texts that were not learnt from.
+
+    Attributes:
+        tokens: behind the first token of each answer.
+        rounds: forwards of the target that emit them.
+        right: share of these tokens that are the draft model's best ones behind the text before them.
+    """
+
+    tokens: int
+    rounds: int
+    right: float
+
+    @property
+    def tpf(self) -> float:
+        """Tokens per forward of the target."""
+        return self.tokens / max(1, self.rounds)
+
+
+@torch.no_grad()
+def held_out(draft: Any, texts: Sequence[Text], draft_tokens: int) -> HeldOut:
+    """What decoding these texts by ``sps`` would take, greedily.
+
+    A draft counts as far as it is the text, so what the draft model says behind the text itself decides every round.
+
+    Args:
+        draft: the draft model; its mode is left as it was.
+        texts: greedy answers of the target.
+        draft_tokens: of a step.
+    """
+    training, tokens, rounds, hits = draft.training, 0, 0, 0
+    draft.eval()
+    try:
+        for text in texts:
+            ids = torch.tensor([[*text.prompt, *text.answer]], device=draft.device)
+            rows = slice(len(text.prompt), ids.shape[1] - 1)
+            states = draft.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0, rows]
+            scorer = draft.get_output_embeddings()
+            best = (
+                [scorer(part.to(scorer.weight.dtype)).argmax(-1) for part in states.split(_AT_ONCE)]
+                if len(states)
+                else []
+            )
+            right = (torch.cat(best) == ids[0, len(text.prompt) + 1 :]).tolist() if best else []
+            tokens += len(right)
+            hits += sum(right)
+            rounds += _rounds(right, draft_tokens)
+    finally:
+        draft.train(training)
+    return HeldOut(tokens, rounds, hits / max(1, tokens))
+
+
+def _rounds(right: Sequence[bool], draft_tokens: int) -> int:
+    """Steps for an answer of whose tokens, the first aside, these are drafted right."""
+    at = rounds = 0
+    while at < len(right):
+        accepted = 0
+        while accepted < draft_tokens and at + accepted < len(right) and right[at + accepted]:
+            accepted += 1
+        at += accepted + 1
+        rounds += 1
+    return rounds

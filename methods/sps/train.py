@@ -1,0 +1,177 @@
+"""Training a draft model: a small model of the target's vocabulary learns what the target says behind its own answers.
+
+Speculative decoding has no recipe of its own. Distilling a draft model on the target's answers is DistillSpec's (Zhou
+et al. 2023, arXiv:2310.08461), here with its forward KL; a start from the target's own layers is ours.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import field_serializer, field_validator
+from safetensors import SafetensorError
+from torch import Tensor
+
+from specbench.common import EnvironmentRefused, UsageError
+from specbench.decoding import option
+from specbench.methods.sps import start
+from specbench.methods.sps.learning import HeldOut, Lesson, held_out
+from specbench.models import resolve
+from specbench.training import Job, fit
+from specbench.training.answers import without_circles
+from specbench.training.checkpoints import claim
+from specbench.training.loop import Course, Look
+from specbench.training.recipe import FREE, LoopOptions, Text, digest
+
+_KEPT = torch.bfloat16  # what a draft says need not be exact, and half the bytes are read
+
+
+class Options(LoopOptions):
+    """Options of the recipe."""
+
+    start: str = option(
+        start.LAYERS,
+        help="first weights: layers (the target's first ones), fresh (noise), or a model as --model takes it",
+    )
+    layers: int = option(4, help="of the draft model; start=MODEL has its own", ge=1)
+    hidden: int | None = option(None, help="size of a fresh model's states; default is the target's", ge=8)
+    words: bool | None = option(None, help="train embedding and LM head too; default is where they begin as noise")
+    kl: float = option(1.0, help="weight of KL(target || draft)", ge=0)
+    ce: float = option(0.1, help="weight of the cross-entropy of the answer's tokens", ge=0)
+    max_tokens: int = option(1024, help="tokens of a text, prompt included; longer answers are cut", ge=8)
+    keep_circles: int = option(3, help="rounds that stay of an answer that repeats itself to its end; 0 is all", ge=0)
+    draft_tokens: int = option(5, "k", help="of sps, for tokens per forward on held-out texts", ge=1, le=511)
+    epochs: float = option(3.0, help="passes over the texts", gt=0)
+    batch: int = option(4, help="texts of a step, on each device", ge=1)
+    lr: float = option(3e-4, help="learning rate, after warm-up and before its cosine", gt=0)
+
+    @field_validator("start")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in (start.LAYERS, start.FRESH):
+            resolve(name)  # says what is wrong with it
+        return name
+
+    @field_serializer("start")
+    def _named(self, name: str) -> str:
+        """As records name a model: a folder's own name says nothing of the machine."""
+        return name if name in (start.LAYERS, start.FRESH) else resolve(name).name
+
+
+def train(options: Options, job: Job) -> Mapping[str, Any]:
+    """Trains a draft model, or goes on from the last checkpoint in ``job.out``; it is left in ``job.out/draft``.
+
+    Raises:
+        UsageError: no text has an answer of two tokens, the start is another vocabulary's or does not go with the other
+            options, or ``job.out`` holds a draft model in training with other options.
+        EnvironmentRefused: memory does not suffice, or the disk is full.
+    """
+    _check(options, job)
+    texts = [text for text in map(_cut(options), without_circles(job.texts, options.keep_circles)) if _teaches(text)]
+    if not texts:
+        raise UsageError("no answer has two tokens to learn from; raise --max-new-tokens or give other prompts")
+    aside = [text for text in map(_cut(options), job.held_out) if _teaches(text)]
+    draft = _first_weights(options, job)
+    about = {"seed": job.seed, "texts": digest(job.texts), "model": job.target.spec.fingerprint}
+    claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, "a draft model")
+    before = held_out(draft, aside, options.draft_tokens) if aside else None
+    if before:
+        job.say(f"held out before training: {_look(before).line}")
+    course = Course(
+        lesson=Lesson(draft, job.target.model, kl=options.kl, ce=options.ce),
+        texts=texts,
+        collate=lambda visit, met: _collate(met),
+        size=lambda text: len(text.prompt) + len(text.answer),
+        look=(lambda: _look(held_out(draft, aside, options.draft_tokens))) if aside else None,
+    )
+    done = fit(course, options, job)
+    for parameter in draft.parameters():  # what is measured is what is kept
+        parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
+    after = held_out(draft, aside, options.draft_tokens) if aside else None
+    if after:
+        job.say(f"held out, draft model as kept: {_look(after).line}")
+    folder = job.out / "draft"
+    _leave(folder, draft, job.target.tokenizer)
+    return {
+        "texts": len(texts),
+        "answer_tokens": done.answer_tokens,
+        "steps": done.steps,
+        "epochs": done.visits,
+        **{name: round(done.last[name], 4) for name in ("loss", "kl", "ce", "agrees") if name in done.last},
+        "parameters": sum(parameter.numel() for parameter in draft.parameters()),
+        "layers": int(draft.config.get_text_config().num_hidden_layers),
+        "held_out_texts": len(aside),
+        **({"before": _look(before).figures} if before else {}),
+        **({"after": _look(after).figures} if after else {}),
+        "weights": str(folder),
+    }
+
+
+def _check(options: Options, job: Job) -> None:
+    if not hasattr(job.target.tokenizer, "save_pretrained"):
+        raise UsageError(
+            f"{job.target.spec.name} has dummy weights and no words, so a draft model of it could not be loaded; "
+            "train one for a model with a tokenizer"
+        )
+    if options.hidden is not None and options.start != start.FRESH:
+        raise UsageError(f"hidden goes with start=fresh, not with start={options.start}; leave one of them out")
+    if not options.kl and not options.ce:
+        raise UsageError("kl and ce are both 0, so there is nothing to learn; raise one")
+
+
+def _first_weights(options: Options, job: Job) -> Any:
+    if options.start == start.LAYERS:
+        draft = start.from_layers(job.target, options.layers)
+    elif options.start == start.FRESH:
+        draft = start.from_noise(job.target, options.layers, options.hidden, job.seed)
+    else:
+        draft = start.from_model(job.target, options.start)
+    draft.requires_grad_(True)
+    if not (options.start == start.FRESH if options.words is None else options.words):
+        for module in (draft.get_input_embeddings(), draft.get_output_embeddings()):
+            module.requires_grad_(False)
+    return draft
+
+
+def _look(found: HeldOut) -> Look:
+    figures = {"tpf": round(found.tpf, 4), "right": round(found.right, 4)}
+    return Look(figures, f"{found.tpf:.3f} tokens per forward of sps, {found.right:.1%} of the tokens drafted right")
+
+
+def _cut(options: Options) -> Callable[[Text], Text]:
+    return lambda text: Text(text.id, text.prompt, text.answer[: max(0, options.max_tokens - len(text.prompt))])
+
+
+def _teaches(text: Text) -> bool:
+    return len(text.answer) >= 2
+
+
+def _collate(texts: Sequence[Text]) -> dict[str, Tensor]:
+    """Texts side by side, filled up at their ends, where nothing looks."""
+    ids = [torch.tensor([*text.prompt, *text.answer]) for text in texts]
+    return {
+        "ids": torch.nn.utils.rnn.pad_sequence(ids, batch_first=True),
+        "starts": torch.tensor([len(text.prompt) for text in texts]),
+        "ends": torch.tensor([len(one) for one in ids]),
+    }
+
+
+def _leave(folder: Path, draft: Any, tokenizer: Any) -> None:
+    """The model with its tokenizer, in a folder that has its name once everything is in it."""
+    making = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(making, ignore_errors=True)
+    try:
+        draft.to(_KEPT).save_pretrained(making)
+        tokenizer.save_pretrained(making)
+        shutil.rmtree(folder, ignore_errors=True)
+        making.rename(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(making, ignore_errors=True)
+        reason = " ".join(str(error).split())[:120]
+        raise EnvironmentRefused(
+            f"{folder} cannot be written ({reason}); make room and repeat the command: the last checkpoint is whole"
+        ) from error

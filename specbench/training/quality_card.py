@@ -1,0 +1,154 @@
+"""Quality on a card: what ``specbench quality`` found of trained weights, in ``card.json`` and README. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from specbench.common import UsageError
+from specbench.common.reading import fitted, read_json_object
+from specbench.results.quality import UNVERIFIED, Compared, Metric, Quality, compare_quality
+
+_CARD = "card.json"
+_TODO = "train anew, or take a whole copy of the folder"
+
+
+class _Card(BaseModel):
+    """What a card of weights that ``--model`` takes has to have to be written again."""
+
+    model_config = ConfigDict(extra="allow")
+
+    method: str
+    model: str
+    texts: int
+    answer_tokens: int
+    steps: int
+    options: dict[str, Any]
+    quality: dict[str, Any] | None = None
+
+
+def check_card(model: str) -> Path:
+    """The folder of trained weights that a MODEL is; before anything is loaded.
+
+    Raises:
+        UsageError: it is none, or its card is damaged.
+    """
+    folder = Path(model).expanduser()
+    if not (folder / _CARD).is_file():
+        raise UsageError(
+            f"--card goes with a folder that specbench train left (adapter or checkpoint) as the last MODEL; {model} "
+            f"has no {_CARD}"
+        )
+    fitted(_Card, read_json_object(folder / _CARD, _TODO), folder / _CARD, _TODO)
+    return folder
+
+
+def put_on_card(model: str, found: Sequence[Quality]) -> None:
+    """Writes the figures of the last of some models onto its card, beside the first's where there are several.
+
+    Args:
+        model: the trained folder.
+        found: what was asked; the last is this folder's.
+
+    Raises:
+        UsageError: as of :func:`check_card`.
+        EnvironmentRefused: the folder cannot be written.
+    """
+    from specbench.training.card import write_card  # brings torch; and it writes what :func:`section` makes of this
+
+    folder = check_card(model)
+    made = read_json_object(folder / _CARD, _TODO)
+    write_card(folder, {**made, "quality": on_card(found)})
+
+
+def on_card(found: Sequence[Quality]) -> dict[str, Any]:
+    """The part of a card, plain values: a row for each metric of each task."""
+    first, mine = found[0], found[-1]
+    rows = []
+    known: dict[tuple[str, str, str], Compared] = {}
+    theirs: dict[tuple[str, str, str], Metric] = {}
+    if len(found) > 1:
+        known = {(row.task, row.metric, row.filter): row for row in compare_quality(first, mine)[0]}
+        theirs = {(task.task, each.metric, each.filter): each for task in first.tasks for each in task.metrics}
+    for task in mine.tasks:
+        for metric in task.metrics:
+            key = (task.task, metric.metric, metric.filter)
+            row = {
+                "task": task.task,
+                "version": task.version,
+                "shots": task.shots,
+                "documents": task.documents,
+                "data": task.data,
+                "revision": task.revision,
+                "metric": metric.metric,
+                "filter": metric.filter,
+                "value": metric.value,
+                "stderr": metric.stderr,
+            }
+            if compared := known.get(key):
+                ends = compared.interval
+                row["before"] = theirs[key].value
+                row["difference"] = compared.value
+                row["interval"] = [ends.low, ends.high] if ends else None
+                row["found"] = compared.verdict
+            rows.append(row)
+    beside = {"beside": first.model.name, "beside_fingerprint": first.model.fingerprint} if len(found) > 1 else {}
+    weights = {"fingerprint": mine.model.fingerprint, "dtype": mine.model.dtype}
+    return {"lm_eval": mine.lm_eval, **weights, "limit": mine.limit, "chat": mine.chat, **beside, "rows": rows}
+
+
+def section(made: Mapping[str, Any]) -> list[str]:
+    """The lines of a card's README on quality; none where nobody has asked."""
+    found = made.get("quality")
+    if not found:
+        return []
+    beside = found.get("beside")
+    asked = " through its chat template" if found.get("chat") else ""
+    lines = [
+        f"What it gets right{asked}, by lm-eval {found['lm_eval']} (`specbench quality`, {found['dtype']}"
+        + (f"; the first {found['limit']} documents of each task" if found.get("limit") else "")
+        + "):",
+        "",
+        *_head(
+            [
+                *("task", "metric", "documents"),
+                *([beside] if beside else []),
+                "here",
+                *(["difference"] if beside else []),
+                "data",
+            ]
+        ),
+    ]
+    for row in found["rows"]:
+        metric = row["metric"] if row["filter"] == "none" else f"{row['metric']} ({row['filter']})"
+        error = "" if row["stderr"] is None else f" ± {row['stderr']:.3f}"
+        cells = [f"{row['task']} v{row['version']}, {row['shots']} shots", metric, str(row["documents"])]
+        if beside:
+            cells.append(_shown(row.get("before")))
+        cells.append(f"{_shown(row['value'])}{error}")
+        if beside:
+            cells.append(_difference(row))
+        pinned = "revision unverified" if row["revision"] == UNVERIFIED else f"revision {row['revision']}"
+        cells.append(f"{row['data']}, {pinned}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _head(columns: Sequence[str]) -> list[str]:
+    return [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    """By how much it is above the other; of perplexities the ratio."""
+    if row.get("difference") is None:
+        return "–"
+    ends = row.get("interval")
+    interval = f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else ""
+    return f"{row['difference']:.3g}{interval}, {row['found']}"

@@ -1,0 +1,197 @@
+"""``specbench quality``: figures of lm-eval's tasks, their files, two models beside each other, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import made_tasks
+import pytest
+import torch
+import yaml
+
+from specbench.results.quality import compare_quality, read_quality
+
+ASK = f"{made_tasks.CHOICE},{made_tasks.ROLLING}"
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with made_tasks.caches_in(tmp_path_factory.mktemp("copies")):
+        yield made_tasks.write(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A model, and one whose head says other words."""
+    base = checkpoints.save(tmp_path_factory.mktemp("models") / "base")
+    from specbench.models import load
+
+    other = load(str(base))
+    with torch.no_grad():
+        other.model.get_output_embeddings().weight.mul_(-1.0)
+    folder = base.parent / "other"
+    other.model.save_pretrained(folder)
+    checkpoints.byte_tokenizer().save_pretrained(folder)
+    return [base, folder]
+
+
+@pytest.fixture(scope="module")
+def asked(cli: Any, tasks: Path, models: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    out = tmp_path_factory.mktemp("quality")
+    return cli.ok("quality", *models, "--tasks", ASK, "--include", tasks, "--out", out), out
+
+
+def test_each_model_has_a_file_and_the_second_is_held_against_the_first(asked: tuple[Any, Path]) -> None:
+    said, out = asked
+    files = sorted(out.iterdir())
+    assert [file.name.split("-")[0] for file in files] == ["base", "other"]
+    base, other = map(read_quality, files)
+    assert [task.task for task in base.tasks] == [made_tasks.CHOICE, made_tasks.ROLLING]
+    choice = base.tasks[0]
+    assert (choice.version, choice.documents, choice.of, choice.data, choice.revision) == (
+        "3.0", 8, 8, "json", "unverified",
+    )  # fmt: skip
+    assert base.model.fingerprint != other.model.fingerprint
+    assert choice.documents_hash == other.tasks[0].documents_hash
+    assert {metric.metric for metric in choice.metrics} == {"acc", "acc_norm"}
+    assert all(len(metric.items or ()) == 8 for metric in choice.metrics)
+    for words in ("B against A", "made_choice v3.0", "No revision of the data is pinned: made_choice, made_rolling."):
+        assert words in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert "Tokenizing" not in said.err
+    assert f"written: {files[1]}" in said.err.replace("\n", "")
+
+
+def test_files_are_compared_again_without_asking(cli: Any, asked: tuple[Any, Path]) -> None:
+    said, out = asked
+    again = cli.ok("quality", *sorted(out.iterdir()))
+    assert again.out == said.out
+    assert "loading" not in again.err
+    told = json.loads(cli.ok("quality", *sorted(out.iterdir()), "--json").out)
+    assert [each["model"]["name"] for each in told["models"]] == ["base", "other"]
+    assert {row["metric"] for row in told["differences"][0]["rows"]} >= {"acc", "acc_norm"}
+
+
+def test_a_file_is_of_what_was_asked(cli: Any, tasks: Path, models: list[Path], tmp_path: Path) -> None:
+    how = ("--tasks", made_tasks.CHOICE, "--include", tasks, "--out", tmp_path)
+    for more in ((), ("--limit", 3), ("--shots", 1), ("--limit", 3)):
+        cli.ok("quality", models[0], *how, *more)
+    found = sorted((read_quality(file) for file in tmp_path.iterdir()), key=lambda each: each.tasks[0].shots)
+    assert [(each.limit, each.tasks[0].documents, each.tasks[0].shots) for each in found if each.limit] == [(3, 3, 0)]
+    assert len(found) == 3, "the same question again is the same file"
+
+
+def test_groups_patterns_and_templates(cli: Any, tasks: Path, tmp_path: Path) -> None:
+    template = "{% for m in messages %}<{{m.content}}>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+    chatty = checkpoints.save(tmp_path / "chatty", checkpoints.byte_tokenizer(template=template))
+    group = {
+        "group": "made_group",
+        "task": [made_tasks.CHOICE],
+        "aggregate_metric_list": [{"metric": "acc", "weight_by_size": True}],
+    }
+    (tasks / "group.yaml").write_text(yaml.safe_dump(group))
+    how = ("quality", chatty, "--include", tasks, "--out", tmp_path / "q", "--limit", 4)
+    said = cli.ok(*how, "--tasks", "made_group")
+    assert "made_group (group)" in said.out
+    cli.ok(*how, "--tasks", "made_ch*", "--chat", "--shots", 1)
+    plain, chat = sorted((read_quality(file) for file in (tmp_path / "q").iterdir()), key=lambda each: each.chat)
+    assert [(each.group, each.metrics[0].value) for each in plain.groups] == [
+        ("made_group", plain.tasks[0].metrics[0].value)
+    ]
+    assert plain.tasks[0].documents_hash == chat.tasks[0].documents_hash
+    assert plain.tasks[0].task_hash != chat.tasks[0].task_hash, "the prompts are others"
+    _, (note,) = compare_quality(plain, chat)
+    assert "another number of examples, 1 and 0" in note
+
+
+CARD = {
+    "method": "jf", "model": "base", "texts": 3, "answer_tokens": 40, "steps": 2, "options": {"lr": 0.1},
+    "before": None, "after": None, "prompts": ["mine"],
+}  # fmt: skip
+
+
+def test_the_figures_go_onto_the_card_of_what_was_trained(
+    cli: Any, tasks: Path, models: list[Path], tmp_path: Path
+) -> None:
+    trained = tmp_path / "checkpoint"
+    trained.mkdir()
+    for file in models[1].iterdir():
+        (trained / file.name).write_bytes(file.read_bytes())
+    (trained / "card.json").write_text(json.dumps(CARD))
+    how = ("--tasks", made_tasks.CHOICE, "--include", tasks, "--out", tmp_path / "q")
+    cli.ok("quality", models[0], trained, *how, "--card")
+    card = json.loads((trained / "card.json").read_text())
+    assert {name: card[name] for name in CARD} == CARD
+    row = card["quality"]["rows"][0]
+    assert (row["task"], row["metric"], row["documents"], row["revision"]) == (
+        made_tasks.CHOICE,
+        "acc",
+        8,
+        "unverified",
+    )
+    assert row["difference"] == pytest.approx(row["value"] - row["before"])
+    page = (trained / "README.md").read_text()
+    assert "| task | metric | documents | base | here | difference | data |" in page
+    assert "json, revision unverified |" in page
+    assert "made by `specbench train jf`" in page
+    cli.ok("quality", trained, *how, "--card")  # alone: what was beside it before is not said any more
+    assert "| task | metric | documents | here | data |" in (trained / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("smollm2-135m",), "--tasks names nothing; give tasks of lm-eval, as in --tasks arc_easy,hellaswag"),
+        (("smollm2-135n", "--tasks", "made_choice"), "did you mean smollm2-135m"),
+        (("config:tiny", "--tasks", "made_chioce"), "unknown task of lm-eval 'made_chioce'; did you mean made_choice"),
+        (("config:tiny", "--tasks", "made_choice", "--card"), "--card goes with a folder that specbench train left"),
+        (("nothing.json",), "nothing.json cannot be read"),
+        (("config:tiny", "--tasks", "made_z*"), "unknown task of lm-eval 'made_z*'"),
+    ],
+)
+def test_mistakes_are_found_before_a_model_is_loaded(
+    cli: Any, tasks: Path, tmp_path: Path, argv: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import lm_eval.tasks
+
+    manager = lm_eval.tasks.TaskManager  # lm-eval's own fourteen thousand take seconds
+    monkeypatch.setattr(
+        lm_eval.tasks, "TaskManager", lambda include_path=None, include_defaults=True: manager(
+            include_path=include_path, include_defaults=False
+        ),
+    )  # fmt: skip
+    said = cli("quality", *argv, "--include", tasks, "--out", tmp_path)
+    assert said.code == 2, said.err
+    assert words in said.error
+    assert "loading config" not in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tasks_that_run_programs_are_left_to_the_sandbox(cli: Any, tmp_path: Path) -> None:
+    with made_tasks.caches_in(tmp_path / "copies"):
+        made = made_tasks.write(tmp_path / "t", [made_tasks.ANSWER], {"unsafe_code": True})
+        error = cli.refused(2, "quality", "config:tiny", "--tasks", made_tasks.ANSWER, "--include", made)
+    assert "runs what a model wrote, unconfined; specbench run has such tasks in a sandbox" in error
+
+
+def test_data_out_of_reach_and_mistakes_in_a_file_are_told_apart(cli: Any, tmp_path: Path) -> None:
+    ask = ("quality", "config:tiny", "--tasks", made_tasks.CHOICE, "--out", tmp_path / "q", "--include")
+    with made_tasks.caches_in(tmp_path / "copies"):
+        gone = made_tasks.write(tmp_path / "gone", [made_tasks.CHOICE])
+        (gone / f"{made_tasks.CHOICE}.jsonl").unlink()
+        assert "the data of made_choice cannot be had (" in cli.refused(3, *ask, gone)
+        wrong = made_tasks.write(tmp_path / "wrong", [made_tasks.CHOICE], {"doc_to_text": "{{nothing + 1}}"})
+        assert "made_choice cannot be loaded: 'nothing' is undefined; mend the task's file" in cli.refused(
+            2, *ask, wrong
+        )
+
+
+def test_without_lm_eval_it_is_said_what_to_install(cli: Any, tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    error = cli.refused(3, "quality", "config:tiny", "--tasks", made_tasks.CHOICE, "--include", tasks)
+    assert "specbench quality needs lm-eval, which is not installed: pip install 'specbench-llm[eval]'" in error

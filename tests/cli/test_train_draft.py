@@ -1,0 +1,61 @@
+"""``specbench train draft``: what comes of it is a model that ``sps`` drafts with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import pytest
+import run_json
+
+from specbench.common import UsageError, registry
+
+SMALL = ("--set", "layers=1", "--set", "steps=2", "--set", "batch=2", "--set", "bf16=false", "--set", "k=3")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.save(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("prompts") / "mine.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"Question {n}: what is {n} times {n}?"}) + "\n" for n in range(6)))
+    return file
+
+
+def test_a_draft_model_by_either_name_drafts(cli: Any, model: Path, prompts: Path, tmp_path: Path) -> None:
+    base = ("--model", model, "--prompts", prompts, "--held-out", 2, "--max-new-tokens", 12, *SMALL)
+    said = cli.ok("train", "draft", *base, "--out", tmp_path / "t")
+    assert "held out, draft model as kept: " in said.err
+    assert f"trained: {tmp_path / 't' / 'draft'}" in said.err.replace("\n", "")
+    card = json.loads((tmp_path / "t" / "card.json").read_text())
+    assert (card["method"], card["steps"], card["layers"], card["options"]["start"]) == ("sps", 2, 1, "layers")
+    again = cli.ok("train", "sps", *base, "--out", tmp_path / "t", "--json")  # the same training
+    assert "loss" not in again.err
+    assert json.loads(again.out)["after"] == card["after"]
+    asked = ("--task", "prompts", "--data-file", prompts, "--max-new-tokens", 8, "--limit", 2)
+    draft = f"sps.draft={tmp_path / 't' / 'draft'}"
+    made = cli.made(tmp_path / "runs", "run", "--model", model, "--method", "sps", "--set", draft, *asked)
+    row = run_json.rows(made)["sps"]
+    assert row["lossless"]["verdict"] == "exact"
+    assert run_json.config(made)["methods"][1]["weights"]["draft"] == "draft"
+
+
+def test_other_names_are_found_and_wrong_ones_are_not(cli: Any, prompts: Path) -> None:
+    assert registry.trainable("draft").name == registry.trainable("sps").name == "sps"
+    assert registry.trainable("jf").name == "jf"
+    with pytest.raises(UsageError, match="unknown method 'drafd'; did you mean draft"):
+        registry.trainable("drafd")
+    with pytest.raises(UsageError, match="unknown method 'draft'"):
+        registry.method("draft")  # it drafts nothing by itself
+    error = cli.refused(2, "train", "draft", "--prompts", prompts, "--set", "start=smollm2-135n")
+    assert "did you mean smollm2-135m" in error
+
+
+def test_dummy_weights_are_refused_in_a_sentence(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    base = ("--model", "config:tiny", "--prompts", prompts, "--held-out", 2, "--max-new-tokens", 4)
+    assert "has dummy weights and no words" in cli.refused(2, "train", "draft", *base, "--out", tmp_path)

@@ -1,0 +1,177 @@
+"""What lm-eval is told of a model is what its own backend of transformers tells it, item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import checkpoints
+import made_tasks
+import pytest
+import targets
+import torch
+from models_tiny import attached, autoregressive, build, prompt, tiny_llama
+
+from specbench.common import UsageError
+from specbench.models import load
+from specbench.runner.quality import lm
+from specbench.runner.quality.asked import find_tasks, quiet
+from specbench.runner.quality.lm import EngineLM
+
+TASKS = (made_tasks.CHOICE, made_tasks.ROLLING, made_tasks.ANSWER)
+LENGTH = 96  # tokens of a text: shorter than the longest one of each kind that is read
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoints.save(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    made = made_tasks.write(tmp_path_factory.mktemp("tasks"))
+    with made_tasks.caches_in(tmp_path_factory.mktemp("copies")):
+        yield find_tasks(TASKS, made)
+
+
+def evaluate(model: Any, tasks: Any, **how: Any) -> dict[str, Any]:
+    import lm_eval
+
+    with quiet():
+        found: dict[str, Any] = lm_eval.simple_evaluate(model=model, tasks=list(TASKS), task_manager=tasks, **how)
+    return found
+
+
+@cache
+def reference(folder: Path) -> Any:
+    from lm_eval.models.huggingface import HFLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with quiet():
+        return HFLM(
+            pretrained=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+            tokenizer=AutoTokenizer.from_pretrained(folder),
+            device="cpu",
+            batch_size=1,
+            max_length=LENGTH,
+        )
+
+
+@pytest.mark.parametrize("shots", [0, 1])
+def test_each_item_is_that_of_lm_evals_own_backend(
+    folder: Path, tasks: Any, shots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm, "_ROWS", 24)  # so that forwards take some choices of three, and windows several forwards
+    said: list[str] = []
+    mine = evaluate(EngineLM(load(str(folder)), said.append, LENGTH), tasks, num_fewshot=shots)
+    theirs = evaluate(reference(folder), tasks, num_fewshot=shots)
+    tokens = 0
+    for name in TASKS:
+        assert len(mine["samples"][name]) == len(theirs["samples"][name]) > 6
+        for ours, its in zip(mine["samples"][name], theirs["samples"][name], strict=True):
+            assert ours["prompt_hash"] == its["prompt_hash"]
+            if name == made_tasks.ANSWER:
+                assert ours["resps"] == its["resps"]
+                tokens += len(ours["resps"][0][0])
+                continue
+            for (one,), (other,) in zip(ours["resps"], its["resps"], strict=True):
+                value, expected = (one, other) if name == made_tasks.ROLLING else (one[0], other[0])
+                assert value == pytest.approx(expected, rel=1e-5, abs=1e-4)
+                if name == made_tasks.CHOICE:
+                    assert one[1] is other[1]
+    assert tokens > 20, "answers that say nothing are equal in all backends"
+    for name, values in theirs["results"].items():
+        for key, value in values.items():
+            if key.startswith(("acc,", "acc_norm,", "exact_match,", "word_perplexity,", "bits_per_byte,")):
+                assert mine["results"][name][key] == pytest.approx(value, rel=1e-4), (name, key)
+    assert "8 answers: 8/8" in said
+
+
+def test_whether_a_text_is_the_greedy_one_is_said() -> None:
+    model = tiny_llama(64)
+    with attached(model, slots=1, capacity=64) as engine:
+        context = prompt(9, 64)
+        greedy = autoregressive(engine, context, 6)
+        other = [*greedy[:-1], (greedy[-1] + 1) % 64]
+        rates = lm.rate(engine, context, [greedy, other, greedy[:1]])
+        assert [best for _, best in rates] == [True, False, True]
+        assert rates[0][0] > rates[1][0]
+        assert engine.alloc() == 0, "its slot is free again"
+
+
+def request(*args: Any) -> Any:
+    return SimpleNamespace(args=args)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"until": ["x"], "temperature": 0.7, "do_sample": True}, "a task wants sampled answers, and these are greedy"),
+        ({"until": "x", "max_gen_toks": LENGTH}, f"a task wants answers of {LENGTH} tokens, and the model takes"),
+    ],
+)
+def test_answers_that_cannot_be_made_are_refused(folder: Path, how: dict[str, Any], words: str) -> None:
+    asked = EngineLM(load(str(folder)), lambda line: None, LENGTH)
+    with pytest.raises(UsageError, match=words):
+        asked.generate_until([request("Q", how)])
+
+
+def test_a_prompt_that_is_too_long_loses_its_start(folder: Path) -> None:
+    asked = [request(f"{'once more ' * times}and then", {"until": ["e"], "max_gen_toks": 9}) for times in (30, 1, 0)]
+    mine = EngineLM(load(str(folder)), lambda line: None, LENGTH).generate_until(asked)
+    assert mine == reference(folder).generate_until(asked, disable_tqdm=True)
+    assert all(mine)
+
+
+def test_texts_without_tokens_and_too_long_ones_are_refused(folder: Path) -> None:
+    asked = EngineLM(load(str(folder)), lambda line: None, LENGTH)
+    with pytest.raises(UsageError, match=r"a text of this task has no token behind 'What'"):
+        asked.loglikelihood([request("What", "")])
+    with pytest.raises(UsageError, match=r"a continuation of 120 tokens is longer than the 96"):
+        asked.loglikelihood([request("What", "x" * 120)])
+
+
+def test_weights_without_words_can_be_asked(tasks: Any) -> None:
+    found = evaluate(EngineLM(load("config:tiny"), lambda line: None), tasks, limit=2)
+    assert found["n-samples"][made_tasks.CHOICE] == {"original": 8, "effective": 2}
+
+
+def test_windows_fill_the_positions_that_a_model_has_and_no_more() -> None:
+    sizes = {"vocab_size": 103, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 32}
+    loaded = targets.loaded(build(("GPT2Config", "GPT2LMHeadModel", sizes)))
+    asked = EngineLM(loaded, lambda line: None, max_length=32)
+    text = "0123456789 " * 9
+    (found,) = asked.loglikelihood_rolling([request(text)])
+    ids, expected = [0, *text.encode()], 0.0
+    for start, end in ((0, 32), (32, 64), (64, 96), (96, 99)):  # of the tokens foretold; each window is full
+        first = max(0, end - 32)
+        with torch.inference_mode():
+            scores = loaded.model(torch.tensor([ids[first:end]])).logits[0].log_softmax(-1)
+        rows = torch.arange(start - first, end - first)
+        expected += float(scores[rows, torch.tensor(ids[start + 1 : end + 1])].sum())
+    assert found == pytest.approx(expected, rel=1e-5)
+    answers = asked.generate_until([request(text, {"until": [], "max_gen_toks": 9})])
+    last = torch.tensor([[*text.encode()][-23:]])
+    assert answers[0].encode() == bytes(loaded.model.generate(last, max_new_tokens=9, do_sample=False)[0, 23:].tolist())
+
+
+@pytest.mark.slow
+def test_the_embedded_model_says_what_lm_evals_own_backend_has_it_say(tasks: Any) -> None:
+    from lm_eval.models.huggingface import HFLM
+
+    loaded = load("smollm2-135m", dtype="float32", device="cpu")
+    mine = evaluate(EngineLM(loaded, lambda line: None), tasks, limit=4)
+    with quiet():
+        backend = HFLM(pretrained=loaded.model, tokenizer=loaded.tokenizer, device="cpu", batch_size=1)
+    theirs = evaluate(backend, tasks, limit=4)
+    for name in TASKS:
+        for ours, its in zip(mine["samples"][name], theirs["samples"][name], strict=True):
+            if name == made_tasks.ANSWER:
+                assert ours["resps"] == its["resps"]
+                continue
+            for (one,), (other,) in zip(ours["resps"], its["resps"], strict=True):
+                value, expected = (one, other) if name == made_tasks.ROLLING else (one[0], other[0])
+                assert value == pytest.approx(expected, rel=1e-4, abs=1e-4)
