@@ -27,6 +27,7 @@ from specbench.training.checkpoints import claim
 from specbench.training.loop import Course, Look
 from specbench.training.recipe import FREE, LoopOptions, Text, digest
 
+OPTION = "draft"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # what a draft says need not be exact, and half the bytes are read
 
 
@@ -107,6 +108,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         "held_out_texts": len(aside),
         **({"before": _look(before).figures} if before else {}),
         **({"after": _look(after).figures} if after else {}),
+        "cost": done.cost.model_dump(mode="json", exclude_none=True),
         "weights": str(folder),
     }
 

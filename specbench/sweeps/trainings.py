@@ -56,6 +56,8 @@ class Trainer(Protocol):
     """What trains; see ``specbench.training.cells``. Its option is the method's that takes what is trained, if any."""
 
     @property
+    def method(self) -> str: ...
+    @property
     def option(self) -> str | None: ...
 
     def cell(self, values: Mapping[str, str]) -> Any: ...
@@ -108,7 +110,7 @@ def sweep_trainings(
     if not axes:
         raise UsageError("nothing to train by; write --train-grid OPTION=V,V,… as in --train-grid texts=100,400")
     cells = [trainer.cell(values) for values in chosen]
-    swept = plan.method or str(plan.train)
+    swept = plan.method or trainer.method
     own = SweepPlan.model_validate({name: getattr(plan, name) for name in SweepPlan.model_fields} | {"method": swept})
     if trainer.option:  # what the method needs is not there yet
         expand([swept], own.settings, read_axes(own.grid, own.grid_file), plan.yes)

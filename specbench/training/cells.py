@@ -96,6 +96,7 @@ class Cells:
         say: takes a line for the user.
 
     Attributes:
+        method: that drafts with what is trained.
         option: of the method, that what is trained is given to; None where it is the model itself.
 
     Raises:
@@ -104,8 +105,9 @@ class Cells:
 
     def __init__(self, base: TrainPlan, say: Callable[[str], None]) -> None:
         self._base, self._say = base, say
-        self._card = registry.method(base.method)
+        self._card = registry.trainable(base.method)
         self._recipe = self._card.recipe()
+        self.method = self._card.name
         self._states = bool(getattr(self._recipe, "TRAJECTORIES", False))
         self.option: str | None = getattr(self._recipe, "OPTION", None)
         if base.trajectories is not None and self._states:
@@ -126,7 +128,7 @@ class Cells:
         for name, value in values.items():
             option = known.get(name.replace("-", "_"))
             if option is None and name.replace("-", "_") not in extra:
-                raise unknown(f"option of the recipe of {self._base.method}", name, [*known, *extra])
+                raise unknown(f"option of the recipe of {self.method}", name, [*known, *extra])
             own[option or (BLOCK_SIZE if name == "n" else name.replace("-", "_"))] = value
         whole = {name: _whole(name, own.pop(name)) for name in (TEXTS, BLOCK_SIZE) if name in own and name in extra}
         settings = [*self._base.settings, *(f"{name}={value}" for name, value in own.items())]
@@ -223,7 +225,7 @@ class Cells:
         weights = str(card.get("weights", cell.plan.into))
         if self.option is None:
             return Made(weights, (), card)
-        return Made(self._base.model, (f"{self._base.method}.{self.option}={weights}",), card)
+        return Made(self._base.model, (f"{self.method}.{self.option}={weights}",), card)
 
 
 #: What the collection of trajectories has from a training's plan.

@@ -40,6 +40,7 @@ class Trainer:
     done: dict[str, Made] = field(default_factory=dict)
     trained: list[str] = field(default_factory=list)
     option: str | None = None
+    method: str = "msn"
 
     def cell(self, values: Mapping[str, str]) -> Cell:
         return Cell(" ".join(f"{name}={value}" for name, value in values.items()), dict(values))
