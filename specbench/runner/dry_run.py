@@ -69,7 +69,7 @@ def dry_run(
                     "step_low_s": step.low if step else None,
                     "step_high_s": step.high if step else None,
                     "measured_rows": steps.covers(rows, count) if steps else None,
-                    "times_ar": step.value / plain.value if step and plain else None,
+                    **_over(step, plain),
                 }
             )
     return {
@@ -92,6 +92,16 @@ def _memory(shape: ModelShape | None, rows: int, capacity: int, slots: int, room
     weights = shape.parameters * shape.weight_bytes
     fits = None if room.memory is None else weights + taken.total <= room.memory
     return {"weight_bytes": weights, "cache_bytes": taken.cache, "step_bytes": taken.step, "fits": fits}
+
+
+def _over(step: _Seconds | None, plain: _Seconds | None) -> dict[str, float | None]:
+    """How many steps of AR a step takes, projected by the same story."""
+    if step is None or plain is None:
+        return dict.fromkeys(("times_ar", "times_ar_low", "times_ar_high"))
+    if step.low is None or step.high is None or plain.low is None or plain.high is None:
+        return {"times_ar": step.value / plain.value, "times_ar_low": None, "times_ar_high": None}
+    low, high = sorted((step.low / plain.low, step.high / plain.high))
+    return {"times_ar": step.value / plain.value, "times_ar_low": low, "times_ar_high": high}
 
 
 # ----------------------------------------------------------------------------------------------------------- step times

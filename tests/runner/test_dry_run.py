@@ -106,6 +106,10 @@ def test_steps_projected_onto_a_gpu_of_which_none_is_stored(store: Any) -> None:
         band = onto.seconds(cell["rows"], 512)
         assert (cell["step_s"], cell["step_low_s"], cell["step_high_s"]) == (band.value, band.low, band.high)
         assert cell["weight_bytes"] == 2 * 134_515_008
+        plain = onto.seconds(1, 512)
+        over = sorted((band.low / plain.low, band.high / plain.high))  # each by its own story
+        assert [cell["times_ar_low"], cell["times_ar_high"]] == over
+        assert cell["times_ar"] == band.value / plain.value
     # In half the bytes the same bound is reached in half the time, and no less than that.
     same = Projection(profile.shape, profile.ceilings, profile.points, there)
     assert onto.seconds(1, 512).low < same.seconds(1, 512).low

@@ -20,7 +20,7 @@ def dry_run_table(content: Mapping[str, Any]) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("cell", min_width=8, overflow="fold")
     together = {cell["concurrency"] for cell in content["cells"]}
-    heads = [*(["at a time"] if together != {1} else []), "rows", "weights", "KV cache", "step", "MiB", "ms", "× ar"]
+    heads = [*(["at a time"] if together != {1} else []), "rows", "weights", "cache", "step", "MiB", "ms", "× ar"]
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for cell in content["cells"]:
@@ -34,7 +34,7 @@ def dry_run_table(content: Mapping[str, Any]) -> RenderableType:
             *(_mib(part) for part in parts),
             total,
             _step(cell),
-            "-" if cell["times_ar"] is None else f"{cell['times_ar']:.3g}",
+            _over(cell),
             style="red" if cell["fits"] is False else None,
         )
     title = Text()
@@ -47,8 +47,9 @@ def dry_run_table(content: Mapping[str, Any]) -> RenderableType:
 def _legend(content: Mapping[str, Any]) -> list[str]:
     cells = content["cells"]
     lines = [
-        f"rows: of the largest tree. MiB: of a run of that cell alone, for {content['capacity']:,} tokens a sequence; "
-        "step: masks, activations and logits, at most, for they are not all there at a time."
+        "rows: of the largest tree. MiB: of weights, KV cache and a step of that cell alone, for "
+        f"{content['capacity']:,} tokens a sequence; step: masks, activations and logits, at most, for not all are "
+        "there at a time."
     ]
     if any(cell["weight_bytes"] is None for cell in cells):
         lines.append("The memory of this model is known once it is loaded.")
@@ -58,10 +59,11 @@ def _legend(content: Mapping[str, Any]) -> list[str]:
     if content["steps"] != "none":
         said = {
             "measured": "by a stored profile of it",
-            "projected": f"projected onto {content['device']} from a profile of another device and its datasheet; in "
-            "brackets from one story to the other, see --project",
+            "projected": f"onto {content['device']}, of which none is stored: from one of another device and the "
+            "datasheet, as --project does. In brackets from one of its stories to the other, and so × ar",
         }[content["steps"]]
-        lines.append(f"ms: a step of so many rows behind {content['context']} tokens, predicted {said}.")
+        made = "projected" if content["steps"] == "projected" else "predicted"
+        lines.append(f"ms: a step of so many rows behind {content['context']} tokens, {made} {said}.")
     if any(cell["measured_rows"] is False for cell in cells):
         lines.append("~: outside of what the profile measured, where the nearest point's share of its bound is kept.")
     if content["hint"]:
@@ -71,6 +73,18 @@ def _legend(content: Mapping[str, Any]) -> list[str]:
 
 def _mib(nbytes: float | None) -> str:
     return "-" if nbytes is None else f"{nbytes / _MIB:,.0f}"
+
+
+def _over(cell: Mapping[str, Any]) -> str:
+    if cell["times_ar"] is None:
+        return "-"
+    if cell["times_ar_low"] is None:
+        return _times(cell["times_ar"])
+    return f"{_times(cell['times_ar_low'])}-{_times(cell['times_ar_high'])}"
+
+
+def _times(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _step(cell: Mapping[str, Any]) -> str:
