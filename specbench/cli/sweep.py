@@ -89,7 +89,7 @@ def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
         from specbench.report.pictures.training_cost import save_training_cost
 
         write_text_atomic(path / "trainings.csv", read.cells.to_csv(index=False, float_format="%.6g"))
-        save_training_cost(read.cells, path)
+        save_training_cost(read.cells, path, _trained_caption(read))
     if as_json:
         import json
 
@@ -138,6 +138,13 @@ def write_cells(read: Any) -> None:
     from specbench.common.files import write_text_atomic
 
     write_text_atomic(read.path / "cells.csv", read.cells.to_csv(index=False, float_format="%.6g"))
+
+
+def _trained_caption(read: Any) -> str:
+    from specbench.results.run_file import device_name
+
+    run = next(iter(next(iter(read.sweeps.values())).runs.values())).run
+    return f"{read.method} for {read.model} {run['model']['dtype']} · {run['task']['name']} · {device_name(run)}"
 
 
 def _caption(run: Mapping[str, Any]) -> str:

@@ -64,6 +64,7 @@ class ReadTrainings:
     Attributes:
         path: its folder.
         method: that was trained.
+        model: that it was trained for.
         entries: the trainings.
         sweeps: of each, by label.
         cells: a row per training and cell: ``training``, its options, its cost, and the columns of
@@ -72,6 +73,7 @@ class ReadTrainings:
 
     path: Path
     method: str
+    model: str
     entries: tuple[Entry, ...]
     sweeps: Mapping[str, ReadSweep]
     cells: pd.DataFrame
@@ -105,7 +107,7 @@ def read_trainings(path: Path) -> ReadTrainings:
     head = _head(path)
     sweeps = {entry.label: read_sweep(path / entry.sweep) for entry in head.cells if entry.sweep}
     parts = [_rows(entry, sweeps[entry.label].cells) for entry in head.cells if entry.sweep]
-    return ReadTrainings(path, head.method, tuple(head.cells), sweeps, pd.concat(parts, ignore_index=True))
+    return ReadTrainings(path, head.method, head.model, tuple(head.cells), sweeps, pd.concat(parts, ignore_index=True))
 
 
 def _rows(entry: Entry, cells: pd.DataFrame) -> pd.DataFrame:

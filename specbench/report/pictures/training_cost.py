@@ -18,7 +18,7 @@ from specbench.results import BASELINE
 _AXES = (("flops", "floating-point operations of the training"), ("tokens_seen", "tokens of the training"))
 
 
-def save_training_cost(cells: pd.DataFrame, folder: Path) -> Path | None:
+def save_training_cost(cells: pd.DataFrame, folder: Path, caption: str = "") -> Path | None:
     """Writes the picture into a folder; None where fewer than two trainings were measured.
 
     Raises:
@@ -27,15 +27,16 @@ def save_training_cost(cells: pd.DataFrame, folder: Path) -> Path | None:
     drawn = _drawn(cells)
     if drawn["training"].nunique() < 2:
         return None
-    return style.save(training_cost(cells), folder / "training-cost.png")
+    return style.save(training_cost(cells, caption=caption), folder / "training-cost.png")
 
 
 @style.styled()
-def training_cost(cells: pd.DataFrame) -> Figure:
+def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     """Speedup over plain decoding of the same weights, against the cost of the training; 0 is the untrained model.
 
     Args:
-        cells: of :class:`specbench.sweeps.trained.ReadTrainings`, at one concurrency.
+        cells: of :class:`specbench.sweeps.trained.ReadTrainings`; the lowest concurrency is drawn.
+        caption: method, model, task and device, for the title.
 
     Raises:
         ValueError: no cell has a speedup and a cost.
@@ -64,7 +65,9 @@ def training_cost(cells: pd.DataFrame) -> Figure:
     panel.set_ylabel("speedup")
     panel.margins(0.08)
     panel.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
-    style.titled(figure, "Speedup and cost of training", "Bars: 95% intervals of the speedup, over prompts.")
+    style.titled(
+        figure, f"Speedup and cost of training\n{caption}", "Bars: 95% intervals of the speedup, over prompts."
+    )
     points_named = [(float(cost[at]), float(speed[at])) for at in ahead]
     names = [str(drawn["training"].iloc[at]) for at in ahead]
     place(panel, points_named, names, avoid=np.stack([cost, speed], axis=1), lines=[steps] if len(steps) else [])
