@@ -25,6 +25,7 @@ from specbench.training.answers import without_circles
 from specbench.training.checkpoints import claim
 from specbench.training.loop import Course, Look, in_bf16
 from specbench.training.recipe import FREE, LoopOptions, Text, digest
+from specbench.training.side_by_side import side_by_side, teaching
 
 OPTION = "head"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # as published heads are
@@ -56,7 +57,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     Raises:
         UsageError: no text has an answer of two tokens, or ``job.out`` holds a head in training with other options.
     """
-    texts = [text for text in map(_cut(options), without_circles(job.texts, options.keep_circles)) if _teaches(text)]
+    texts = teaching(without_circles(job.texts, options.keep_circles), options.max_tokens)
     if not texts:
         raise UsageError("no answer has two tokens to learn from; raise --max-new-tokens or give other prompts")
     about = {"seed": job.seed, "texts": digest(job.texts)}
@@ -73,7 +74,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     course = Course(
         lesson=lesson,
         texts=texts,
-        collate=lambda visit, met: _collate(met),
+        collate=lambda visit, met: side_by_side(met),
         size=lambda text: len(text.prompt) + len(text.answer),
         look=(lambda: _look(measure())) if job.held_out else None,
     )
@@ -138,21 +139,3 @@ def most_frequent(texts: Sequence[Text], size: int, vocabulary: int) -> Tensor:
         asked.update(text.prompt)
     order = sorted(range(vocabulary), key=lambda token: (-used[token], -asked[token], token))
     return torch.tensor(sorted(order[:size]))
-
-
-def _cut(options: Options) -> Any:
-    return lambda text: Text(text.id, text.prompt, text.answer[: max(0, options.max_tokens - len(text.prompt))])
-
-
-def _teaches(text: Text) -> bool:
-    return len(text.answer) >= 2
-
-
-def _collate(texts: Sequence[Text]) -> dict[str, Tensor]:
-    """Texts side by side, filled up at their ends, where nothing looks."""
-    ids = [torch.tensor([*text.prompt, *text.answer]) for text in texts]
-    return {
-        "ids": torch.nn.utils.rnn.pad_sequence(ids, batch_first=True),
-        "starts": torch.tensor([len(text.prompt) for text in texts]),
-        "ends": torch.tensor([len(one) for one in ids]),
-    }

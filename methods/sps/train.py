@@ -7,14 +7,13 @@ et al. 2023, arXiv:2310.08461), here with its forward KL; a start from the targe
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import field_serializer, field_validator
 from safetensors import SafetensorError
-from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import option
@@ -25,7 +24,8 @@ from specbench.training import Job, fit
 from specbench.training.answers import without_circles
 from specbench.training.checkpoints import claim
 from specbench.training.loop import Course, Look
-from specbench.training.recipe import FREE, LoopOptions, Text, digest
+from specbench.training.recipe import FREE, LoopOptions, digest
+from specbench.training.side_by_side import side_by_side, teaching
 
 OPTION = "draft"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # what a draft says need not be exact, and half the bytes are read
@@ -72,10 +72,10 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         EnvironmentRefused: memory does not suffice, or the disk is full.
     """
     _check(options, job)
-    texts = [text for text in map(_cut(options), without_circles(job.texts, options.keep_circles)) if _teaches(text)]
+    texts = teaching(without_circles(job.texts, options.keep_circles), options.max_tokens)
     if not texts:
         raise UsageError("no answer has two tokens to learn from; raise --max-new-tokens or give other prompts")
-    aside = [text for text in map(_cut(options), job.held_out) if _teaches(text)]
+    aside = teaching(job.held_out, options.max_tokens)
     draft = _first_weights(options, job)
     about = {"seed": job.seed, "texts": digest(job.texts), "model": job.target.spec.fingerprint}
     claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, "a draft model")
@@ -85,7 +85,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     course = Course(
         lesson=Lesson(draft, job.target.model, kl=options.kl, ce=options.ce),
         texts=texts,
-        collate=lambda visit, met: _collate(met),
+        collate=lambda visit, met: side_by_side(met),
         size=lambda text: len(text.prompt) + len(text.answer),
         look=(lambda: _look(held_out(draft, aside, options.draft_tokens))) if aside else None,
     )
@@ -142,24 +142,6 @@ def _first_weights(options: Options, job: Job) -> Any:
 def _look(found: HeldOut) -> Look:
     figures = {"tpf": round(found.tpf, 4), "right": round(found.right, 4)}
     return Look(figures, f"{found.tpf:.3f} tokens per forward of sps, {found.right:.1%} of the tokens drafted right")
-
-
-def _cut(options: Options) -> Callable[[Text], Text]:
-    return lambda text: Text(text.id, text.prompt, text.answer[: max(0, options.max_tokens - len(text.prompt))])
-
-
-def _teaches(text: Text) -> bool:
-    return len(text.answer) >= 2
-
-
-def _collate(texts: Sequence[Text]) -> dict[str, Tensor]:
-    """Texts side by side, filled up at their ends, where nothing looks."""
-    ids = [torch.tensor([*text.prompt, *text.answer]) for text in texts]
-    return {
-        "ids": torch.nn.utils.rnn.pad_sequence(ids, batch_first=True),
-        "starts": torch.tensor([len(text.prompt) for text in texts]),
-        "ends": torch.tensor([len(one) for one in ids]),
-    }
 
 
 def _leave(folder: Path, draft: Any, tokenizer: Any) -> None:

@@ -23,6 +23,7 @@ from specbench.runner.methods import plan_methods
 from specbench.runner.stop import StopRule
 from specbench.training.answers import Asking, ask
 from specbench.training.recipe import Job, Text
+from specbench.training.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from specbench.methods.sps.train import Options
@@ -94,7 +95,6 @@ def test_a_draft_model_learns_and_sps_takes_as_many_forwards_as_were_counted(tex
 
 
 def test_the_loss_is_over_the_tokens_of_the_answers(texts: list[Text]) -> None:
-    from specbench.methods.sps import train as recipe
     from specbench.methods.sps.learning import Lesson
 
     whole, draft = target().model, tiny_llama(VOCAB, seed=1, num_hidden_layers=1)
@@ -107,7 +107,7 @@ def test_the_loss_is_over_the_tokens_of_the_answers(texts: list[Text]) -> None:
             theirs, mine = (model(ids).logits[0, rows].log_softmax(-1) for model in (whole, draft))
             kls += (theirs.exp() * (theirs - mine)).sum(-1).tolist()
             surprises += (-mine.gather(1, torch.tensor(text.answer)[:, None])[:, 0]).tolist()
-        found = Lesson(draft, whole, kl=0.5, ce=2.0)(**recipe._collate(some))
+        found = Lesson(draft, whole, kl=0.5, ce=2.0)(**side_by_side(some))
     assert len(kls) == ANSWER + 2
     assert float(found["kl"]) == pytest.approx(sum(kls) / len(kls), rel=1e-4)
     assert float(found["ce"]) == pytest.approx(sum(surprises) / len(kls), rel=1e-4)
