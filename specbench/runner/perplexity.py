@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.errors import one_line
 from specbench.common.reading import read_bytes, read_text
-from specbench.engine import Engine
+from specbench.engine import Engine, ran_out
 from specbench.models import LoadedModel
 from specbench.runner.likelihood import token_log_likelihoods
 
@@ -171,7 +169,9 @@ def rate_text(
                 told(end - 1, len(fed) - 1)
         finally:
             engine.close()
-    except (torch.OutOfMemoryError, MemoryError) as error:
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out(error):
+            raise
         raise EnvironmentRefused(f"no memory for windows of {context} tokens; lower --context") from error
     spec = loaded.spec
     return Rated(spec.name, spec.fingerprint, spec.dtype, ids, nats, passage.bytes, passage.words, context, stride)
