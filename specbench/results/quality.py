@@ -46,7 +46,9 @@ class Metric(Record):
     value: float | None = Field(description="None: it is no number, or not finite")
     stderr: float | None = Field(description="lm-eval's; None where it has none")
     higher_is_better: bool | None
-    items: list[Figure] | None = Field(default=None, description="of each document; None where a document has no number")
+    items: list[Figure] | None = Field(
+        default=None, description="of each document; None where a document has no number"
+    )
     weights: list[Figure] | None = Field(default=None, description="bytes or words of each document, of a perplexity")
 
 

@@ -22,7 +22,6 @@ from specbench.runner.loading import load_model
 from specbench.runner.quality.asked import find_tasks, quiet
 from specbench.runner.quality.plan import QualityPlan, is_file
 
-
 _LARGEST = 1e15  # of a document, as its file takes it
 
 
@@ -74,8 +73,8 @@ def measure_quality(plan: QualityPlan, say: Callable[[str], None]) -> list[Measu
 
 def file_name(quality: Quality) -> str:
     """What the file is called: the model, its weights, and what it was asked."""
-    about: list[Any] = [quality.limit, quality.chat, [[task.task, task.shots, task.documents_hash] for task in quality.tasks]]
-    about += [quality.max_length] if quality.max_length else []
+    tasks = [[task.task, task.shots, task.documents_hash] for task in quality.tasks]
+    about = [quality.limit, quality.chat, tasks, *([quality.max_length] if quality.max_length else [])]
     asked = hashlib.sha256(json.dumps(about).encode()).hexdigest()
     return f"{safe_name(quality.model.name)}-{quality.model.fingerprint[:8]}-{asked[:8]}.json"
 
