@@ -60,9 +60,10 @@ def perplexity(plan: PerplexityPlan, as_json: bool = options.JSON) -> None:
         check_writable(plan.tokens.parent)
     say = noting(notes_of(plan))
     from specbench.runner.loading import load_model
-    from specbench.runner.perplexity import rate_text, read_passage
+    from specbench.runner.perplexity import assert_windows, rate_text, read_passage
     from specbench.training.counting import counting
 
+    assert_windows(plan.context, plan.stride)
     passage = read_passage(plan.text)
 
     def rated(name: str) -> tuple[Rated, list[str]]:  # one model at a time is in memory

@@ -21,9 +21,9 @@ from specbench.sweeps.plan import TrainedSweepPlan
 def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:
     """Measure settings of methods beside each other: which is best, and which are as good.
 
-    Every prompt is decoded by all cells, one right after the other, and by ar. Repeating the command goes on where it
-    stopped; a wider grid decodes only its new cells. With --train the grid is swept once for each of several trainings,
-    whose cost is printed before they begin.
+    Every prompt is decoded by all cells, one right after the other, and by ar.
+    Repeating the command goes on where it stopped; a wider grid decodes only its
+    new cells. With --train the grid is swept once for each of several trainings.
     """
     if dry:
         if plan.train is not None:

@@ -231,15 +231,6 @@ def processor() -> str:
     return f"{_cpu_model()}, {cores} core{'s' if cores > 1 else ''}"
 
 
-def free_ram_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the kernel does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None
-
-
 def _variables() -> dict[str, str]:
     found = {key: value for key, value in sorted(os.environ.items()) if key in _VARIABLES or key.startswith("PYTORCH_")}
     return {key: "<path>" if "/" in value or "~" in value else value for key, value in found.items()}

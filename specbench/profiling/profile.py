@@ -12,6 +12,7 @@ from specbench.engine import Engine
 from specbench.engine.products import kind_for
 from specbench.hardware import ModelShape, Profile, environment, gpus
 from specbench.hardware.profile import FreeRows, Settings, base_context, datasheet
+from specbench.hardware.ram import free_ram_bytes
 from specbench.hardware.roofline import StepPoint, free_rows, knee
 from specbench.models import LoadedModel
 from specbench.profiling.ceilings import measure_ceilings
@@ -96,7 +97,7 @@ def _shape(model: Any, settings: Settings) -> tuple[ModelShape, bool]:
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return environment.free_ram_bytes() or _UNKNOWN_RAM
+    return free_ram_bytes() or _UNKNOWN_RAM
 
 
 def _free_rows(points: Sequence[StepPoint]) -> list[FreeRows]:

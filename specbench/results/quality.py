@@ -15,7 +15,7 @@ from pydantic import Field
 
 from specbench.common import UsageError
 from specbench.common.reading import fitted, in_64_bits, read_json_object, schema_version
-from specbench.results.schema import Count, ModelSpec, Record
+from specbench.results.schema import Count, Figure, ModelSpec, Record
 from specbench.results.stats import Interval, difference_verdict, paired_difference, paired_mean
 
 #: Of the file.
@@ -46,8 +46,10 @@ class Metric(Record):
     value: float | None = Field(description="None: it is no number, or not finite")
     stderr: float | None = Field(description="lm-eval's; None where it has none")
     higher_is_better: bool | None
-    items: list[float] | None = Field(default=None, description="of each document; None where a document has no number")
-    weights: list[float] | None = Field(default=None, description="bytes or words of each document, of a perplexity")
+    items: list[Figure] | None = Field(
+        default=None, description="of each document; None where a document has no number"
+    )
+    weights: list[Figure] | None = Field(default=None, description="bytes or words of each document, of a perplexity")
 
 
 class TaskQuality(Record):
@@ -80,6 +82,7 @@ class Quality(Record):
     lm_eval: str = Field(description="its version")
     limit: Count | None = Field(description="documents of each task, the first ones; None is all")
     chat: bool = Field(description="asked through the model's chat template")
+    max_length: Count | None = Field(default=None, description="tokens of a text at most; None is the model's own")
     tasks: list[TaskQuality]
     groups: list[GroupQuality]
 
@@ -167,7 +170,8 @@ def compare_quality(first: Quality, second: Quality) -> tuple[list[Compared], li
             if twin is not None and (row := _compared(task, twin, metric)):
                 rows.append(row)
         if task.task_hash != other.task_hash:
-            notes.append(f"{task.task}: the same documents were asked in other words, those of each chat template")
+            whose = ", those of each chat template" if first.chat else ""
+            notes.append(f"{task.task}: the same documents were asked in other words{whose}")
     return rows, notes
 
 
@@ -180,6 +184,7 @@ def _apart(first: Quality, second: Quality, other: TaskQuality | None, task: Tas
         ("number of examples", task.shots, other.shots),
         ("lm-eval", second.lm_eval, first.lm_eval),
         ("chat template", second.chat, first.chat),
+        ("--max-length", *(each.max_length or "the model's" for each in (second, first))),
     ):
         if mine != its:
             return f"another {what}, {mine} and {its}"

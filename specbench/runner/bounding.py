@@ -85,17 +85,24 @@ def _fitting(label: str, name: str, raw: Mapping[str, Any], rows: int) -> dict[s
 
 def profile_here(plan: Plan) -> Profile | None:
     """The newest stored profile of the plan's model and precision on this machine."""
-    cards = gpus.seen()
-    cuda = plan.device.startswith("cuda") or (plan.device == "auto" and cards != [])
-    dtype = names.DTYPES.get(plan.dtype, "bfloat16" if cuda else "float32")
-    model = names.resolve(plan.model)
-    gpu = (cards[0] if cards else "") if cuda else None
+    cuda = _on_cuda(plan)
 
     def suits(profile: Profile) -> bool:
-        mine = (profile.model.name, profile.model.dtype) == ((model.base or model).name, dtype)
         alike = (profile.settings.compile, profile.settings.native) == (plan.compile, plan.native)
         # One from before there were layers of our own knows neither of them nor why there are none.
         knows = cuda or profile.engine.get("linears") == "own" or "why_not_own" in profile.engine
-        return mine and alike and knows and here(profile.environment, gpu)
+        return alike and knows and is_here(profile, plan)
 
     return stored([Path.cwd() / PROFILES, Path.cwd() / RESULTS], suits)
+
+
+def is_here(profile: Profile, plan: Plan) -> bool:
+    """Whether a profile is of the plan's model and precision on this machine."""
+    cards, cuda, model = gpus.seen(), _on_cuda(plan), names.resolve(plan.model)
+    dtype = names.DTYPES.get(plan.dtype, "bfloat16" if cuda else "float32")
+    mine = (profile.model.name, profile.model.dtype) == ((model.base or model).name, dtype)
+    return mine and here(profile.environment, (cards[0] if cards else "") if cuda else None)
+
+
+def _on_cuda(plan: Plan) -> bool:
+    return plan.device.startswith("cuda") or (plan.device == "auto" and gpus.seen() != [])

@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
-from specbench.engine import Engine
+from specbench.engine import Engine, ran_out
 from specbench.engine.forced import Chain, log_probabilities
 from specbench.results import RequestRecord
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
@@ -26,7 +24,8 @@ def rate_branches(
     Args:
         engine: of the target, idle, with a free slot and room for prompt and answer.
         prepared: what was asked.
-        records: the answers; those without branches cost nothing, and those that are in ``branches.jsonl`` already.
+        records: the answers; those without branches cost nothing, and those whose branches ``branches.jsonl`` has
+            already.
         folder: the run's.
         note: takes a line where memory does not suffice, which costs a run these figures and nothing else.
 
@@ -35,7 +34,7 @@ def rate_branches(
         EnvironmentRefused: the disk is full.
     """
     known = read_branches(folder)
-    waiting = [record for record in records if record.branches and record.request_id not in known]
+    waiting = [record for record in records if record.branches and not _asked(record, known.get(record.request_id, ()))]
     if not waiting:
         return
     turns = Turns(prepared, {record.request_id: record.text for record in records})
@@ -45,21 +44,27 @@ def rate_branches(
             prompt = turns.request(record.method, record.prompt_id, record.repeat, record.turn).ids
             rated = rate_request(engine, prompt, record)
             log.append(RatedRequest(request=record.request_id, branches=rated).model_dump(mode="json"))
-    except (torch.OutOfMemoryError, MemoryError):
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out(error):
+            raise
         note("no memory to ask the model about drafted branches; how faithful they are is left out")
     finally:
         log.close()
 
 
 def rate_request(engine: Engine, prompt: Sequence[int], record: RequestRecord) -> list[RatedBranch]:
-    """The branches of one request with what the target says of them.
+    """The branches of one request with what the target says of them, but for those that it has no number for.
 
     Args:
         engine: with a free slot.
         prompt: token ids.
         record: its answer, with branches.
     """
-    branches = record.branches or []
+    words = int(engine.model.get_output_embeddings().weight.shape[0])
+    # A drafter may make up tokens that the target has not: of these there is nothing to ask.
+    branches = [branch for branch in record.branches or () if all(0 <= token < words for token in branch.ids)]
+    if not branches:
+        return []
     # The root of a forward's tree is the last token emitted before it.
     roots = [sum(record.accepted_lengths[: branch.step]) for branch in branches]
     slot = engine.alloc()
@@ -81,7 +86,14 @@ def rate_request(engine: Engine, prompt: Sequence[int], record: RequestRecord) -
     return [
         RatedBranch(tokens=len(branch.ids), promised=branch.log_probability, said=value)
         for branch, value in zip(branches, said, strict=True)
+        if math.isfinite(value)
     ]
+
+
+def _asked(record: RequestRecord, rated: Sequence[RatedBranch]) -> bool:
+    """Whether these are a record's own branches, and not those of a request that was decoded anew since."""
+    mine = [(len(branch.ids), branch.log_probability) for branch in record.branches or ()]
+    return mine == [(branch.tokens, branch.promised) for branch in rated]
 
 
 def _parts(sizes: Sequence[int], most: int) -> list[slice]:

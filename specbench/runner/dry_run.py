@@ -20,7 +20,7 @@ from specbench.hardware import ModelShape, Profile, Projection, gpus, read_profi
 from specbench.hardware.profile import datasheet, stored
 from specbench.hardware.roofline import StepTimes, bound_s, step_cost
 from specbench.models import names
-from specbench.runner.bounding import profile_here
+from specbench.runner.bounding import is_here, profile_here
 from specbench.runner.plan import PROFILES, RESULTS, Plan
 from specbench.runner.resolving import Resolved
 from specbench.runner.room import Room, dtype_of
@@ -44,7 +44,8 @@ def dry_run(
         JSON-ready: ``cells``, what they were predicted from, and ``hint``, empty where nothing is missing.
 
     Raises:
-        UsageError: no such GPU is known; the profile cannot be read, or is of another model.
+        UsageError: no such GPU is known; the profile cannot be read, or is of another model; it is of another device or
+            precision, and no GPU is named to project onto.
     """
     plan = resolved.plan
     budget = plan.max_new_tokens or max(int(task.card.info["max_new_tokens"]) for task in resolved.tasks)
@@ -137,7 +138,7 @@ def _steps(plan: Plan, profile: Profile | None, shape: ModelShape | None) -> _St
     def covers(rows: int, slots: int) -> bool:
         return times.covers(rows, PROMPT_TOKENS, slots)
 
-    if plan.gpu == "auto" or profile.gpu == gpus.find(plan.gpu).name:
+    if plan.gpu == "auto" or _of(profile, plan):
         return _Steps("measured", lambda rows, slots: _Seconds(times.seconds(rows, PROMPT_TOKENS, slots)), covers)
     there = datasheet(gpus.find(plan.gpu), dtype_of(plan))
     if there is None or shape is None:
@@ -171,16 +172,26 @@ def _profile(plan: Plan, folder: Path | None) -> Profile | None:
         given = read_profile(folder)
         if given.model.name != name:
             raise UsageError(f"the profile is of {given.model.name}, the run of {name}; give one of that, or none")
+        if plan.gpu == "auto" and not is_here(given, plan):
+            raise UsageError(
+                f"the profile is of {given.gpu or given.model.device} {given.model.dtype}, and the run is of "
+                f"{dtype_of(plan)} on this machine; "
+                "name a GPU to project onto with --gpu, or give another profile, or none"
+            )
         return given
     if plan.gpu == "auto":
         return profile_here(plan)
-    folders, board = [Path.cwd() / PROFILES, Path.cwd() / RESULTS], gpus.find(plan.gpu).name
+    folders = [Path.cwd() / PROFILES, Path.cwd() / RESULTS]
 
     def on_it(profile: Profile) -> bool:
-        mine = (profile.model.name, profile.model.dtype) == (name, dtype_of(plan))
-        return mine and profile.gpu == board
+        return profile.model.name == name and _of(profile, plan)
 
     return stored(folders, on_it) or stored(folders, lambda profile: profile.model.name == name)
+
+
+def _of(profile: Profile, plan: Plan) -> bool:
+    """Whether it was measured on the GPU that is named, in the precision of the run."""
+    return (profile.gpu, profile.model.dtype) == (gpus.find(plan.gpu).name, dtype_of(plan))
 
 
 def _hint(plan: Plan) -> str:

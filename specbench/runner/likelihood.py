@@ -14,9 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
-from specbench.engine import Engine
+from specbench.engine import Engine, ran_out
 from specbench.engine.forced import Chain, log_probabilities
 from specbench.results import RequestRecord
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
@@ -69,7 +67,9 @@ def rate(
                 found = known[text] if text in known else rated[answer]
                 line = Likelihood(text=text, requests=requests, tokens=len(answer), log_likelihood=found)
                 log.append(line.model_dump(mode="json"))
-    except (torch.OutOfMemoryError, MemoryError):
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out(error):
+            raise
         note("no memory to ask the model how likely the texts are; their log-likelihood is left out")
     finally:
         log.close()

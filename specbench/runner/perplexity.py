@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.errors import one_line
 from specbench.common.reading import read_bytes, read_text
-from specbench.engine import Engine
+from specbench.engine import Engine, ran_out
 from specbench.models import LoadedModel
 from specbench.runner.likelihood import token_log_likelihoods
 
@@ -51,7 +49,7 @@ class Passage:
 
     @property
     def words(self) -> int:
-        """What stands between blanks, as WikiText counts."""
+        """What stands between blanks. lm-eval counts an empty word more for blanks at either end."""
         return len(self.text.split())
 
 
@@ -126,6 +124,17 @@ def windows(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, 
         rated = end
 
 
+def assert_windows(context: int | None, stride: int | None) -> None:
+    """Refuses windows between which tokens would be left out, as far as that is known without the model.
+
+    Raises:
+        UsageError: the stride is more than the context.
+    """
+    most = CONTEXT if context is None else context
+    if stride is not None and stride > most:
+        raise UsageError(f"--stride {stride} would leave tokens out between windows of {most}; lower it")
+
+
 def rate_text(
     loaded: LoadedModel,
     passage: Passage,
@@ -151,8 +160,7 @@ def rate_text(
     stride = max(1, context // 2) if stride is None else stride
     if context > most:
         raise UsageError(f"--context {context} is more than the {most} tokens that {loaded.spec.name} takes; lower it")
-    if stride > context:
-        raise UsageError(f"--stride {stride} would leave tokens out between windows of {context}; lower it")
+    assert_windows(context, stride)
     ids = _ids(loaded, passage)
     before = _begin(loaded)
     fed = [*before, *ids]
@@ -171,7 +179,9 @@ def rate_text(
                 told(end - 1, len(fed) - 1)
         finally:
             engine.close()
-    except (torch.OutOfMemoryError, MemoryError) as error:
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out(error):
+            raise
         raise EnvironmentRefused(f"no memory for windows of {context} tokens; lower --context") from error
     spec = loaded.spec
     return Rated(spec.name, spec.fingerprint, spec.dtype, ids, nats, passage.bytes, passage.words, context, stride)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from specbench.common import EnvironmentRefused
 from specbench.decoding import Method
 from specbench.engine.room import TreesTooLarge, Widths, assert_room
 from specbench.hardware import ModelShape, gpus
-from specbench.hardware.environment import free_ram_bytes
+from specbench.hardware.ram import free_ram_bytes, ram_bytes
 from specbench.models import configured_shape, names
 from specbench.runner.plan import Decoding
 
@@ -104,7 +103,7 @@ def on_gpu(plan: Decoding) -> bool:
 def _memory(plan: Decoding) -> tuple[float | None, float | None]:
     """Bytes that the device has, and that are free."""
     if not on_gpu(plan):
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")), free_ram_bytes()
+        return float(ram_bytes()), free_ram_bytes()
     cards = gpus.seen()
     board = gpus.find(plan.gpu) if plan.gpu != "auto" else gpus.identify(cards[0], None) if cards else None
     memory = board.memory_gb * 1e9 if board else None

@@ -71,15 +71,23 @@ def token_trace(output: Output, accepts: Sequence[int], steps: Sequence[Verified
 #: Trees of a request whose best branch is kept, evenly spread over it.
 SPREAD = 8
 
+_NATS = 1e15  # more than that is no logarithm of a probability, and no figure of a record
+
 
 def spread(branches: Sequence[Branch], kept: int) -> list[DraftedBranch]:
     """Up to :data:`SPREAD` of a request's branches, from its beginning to its end.
+
+    Left out are those that promise nothing: without a token, or with a score that is infinite or no number.
 
     Args:
         branches: of its trees, in order.
         kept: target forwards of the request.
     """
-    mine = [branch for branch in branches if branch.tokens and branch.step < kept]
+    mine = [
+        branch
+        for branch in branches
+        if len(branch.tokens) and 0 <= branch.step < kept and -_NATS <= branch.logp <= _NATS
+    ]
     count = min(SPREAD, len(mine))
     chosen = [mine[at * len(mine) // count] for at in range(count)]
     return [DraftedBranch(step=each.step, ids=list(each.tokens), log_probability=each.logp) for each in chosen]

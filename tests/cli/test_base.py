@@ -12,7 +12,7 @@ from checkpoints import save, save_adapter
 
 from specbench.models.loader import load
 from specbench.results.schema import BASE
-from specbench.runner import likelihood
+from specbench.runner import execution, likelihood
 
 SHORT = ("--task", "humaneval", "--limit", 6, "--max-new-tokens", 8, "--no-score")
 
@@ -88,6 +88,26 @@ def test_how_likely_its_texts_are_is_not_asked_again_where_a_run_goes_on(
     assert {label: row["text"] for label, row in found.items()} == {
         label: row["text"] for label, row in expected.items()
     }
+
+
+def test_branches_are_rated_by_the_model_that_drew_them(
+    run: Any, cli: Any, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = run
+    shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("DONE", "summary.json"))
+    asked: list[tuple[float, set[str]]] = []
+
+    def rating(engine: Any, prepared: Any, records: Any, *_: Any) -> None:
+        asked.append((weight(engine.model), {record.method for record in records}))
+
+    def weight(model: Any) -> float:
+        return float(sum(each.double().abs().sum() for each in model.parameters()))
+
+    monkeypatch.setattr(execution, "rate_branches", rating)
+    cli.ok("run", "--model", adapter, "--method", "jacobi", *SHORT, "--out", tmp_path)
+    tuned, base = (weight(load(str(path)).model) for path in (adapter, adapter.parent / "base"))
+    assert tuned != pytest.approx(base, rel=1e-9)
+    assert asked == [(pytest.approx(tuned, rel=1e-9), {"ar", "jacobi"})]
 
 
 def test_what_it_is_worth_over_the_base_is_said(run: tuple[Any, Path], cli: Any) -> None:

@@ -51,6 +51,10 @@ def test_an_adapter_stands_beside_its_base(cli: Any, file: Path, tmp_path: Path)
         (("--text", "text.txt", "--model", "smollm3"), "unknown model 'smollm3'"),
         (("--text", "text.txt", "--base", "smollm3"), "unknown model 'smollm3'"),
         (("--text", "text.txt", "--stride", "0"), "--stride 0: input should be greater than or equal to 1"),
+        (
+            ("--text", "text.txt", "--context", "4", "--stride", "5"),
+            "--stride 5 would leave tokens out between windows",
+        ),
         (("--text", "empty.txt"), "empty.txt is empty; give a text file in UTF-8"),
         (("--text", "latin.txt"), "latin.txt cannot be read (line 1 is not UTF-8); give a text file in UTF-8"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,11 +80,25 @@ def test_files_are_compared_again_without_asking(cli: Any, asked: tuple[Any, Pat
 
 def test_a_file_is_of_what_was_asked(cli: Any, tasks: Path, models: list[Path], tmp_path: Path) -> None:
     how = ("--tasks", made_tasks.CHOICE, "--include", tasks, "--out", tmp_path)
-    for more in ((), ("--limit", 3), ("--shots", 1), ("--limit", 3)):
+    for more in ((), ("--limit", 3), ("--shots", 1), ("--limit", 3), ("--max-length", 40)):
         cli.ok("quality", models[0], *how, *more)
     found = sorted((read_quality(file) for file in tmp_path.iterdir()), key=lambda each: each.tasks[0].shots)
     assert [(each.limit, each.tasks[0].documents, each.tasks[0].shots) for each in found if each.limit] == [(3, 3, 0)]
-    assert len(found) == 3, "the same question again is the same file"
+    assert [each.max_length for each in found if each.max_length] == [40]
+    assert len(found) == 4, "the same question again is the same file"
+
+
+def test_a_model_that_is_named_twice_is_asked_once(cli: Any, tasks: Path, models: list[Path], tmp_path: Path) -> None:
+    how = ("--tasks", made_tasks.CHOICE, "--include", tasks, "--out", tmp_path, "--limit", 2)
+    said = cli.ok("quality", models[0], models[0], *how)
+    assert said.err.count("loading") == 2, "the tasks and the model"
+    assert "B against A" in said.out
+
+
+def test_texts_are_no_longer_than_the_model_takes(cli: Any, tasks: Path, models: list[Path], tmp_path: Path) -> None:
+    how = ("--tasks", made_tasks.CHOICE, "--include", tasks, "--out", tmp_path, "--max-length", 1 << 20)
+    error = cli.refused(2, "quality", models[0], *how)
+    assert re.search(r"--max-length 1048576 is more than the \d+ tokens that base takes; lower it", error)
 
 
 def test_groups_patterns_and_templates(cli: Any, tasks: Path, tmp_path: Path) -> None:

@@ -107,7 +107,16 @@ def test_tasks_that_are_not_the_same_are_not_compared(changes: dict[str, Any], w
 def test_other_prompts_for_the_same_documents_are_compared_and_said() -> None:
     rows, (note,) = compare_quality(quality(task(share(5))), quality(task(share(5), task_hash="u")))
     assert len(rows) == 1
-    assert "in other words, those of each chat template" in note
+    assert note.endswith("in other words"), "no chat template was asked for"
+    first, second = (quality(task(share(5), task_hash=hash_), chat=True) for hash_ in "tu")
+    assert compare_quality(first, second)[1][0].endswith("in other words, those of each chat template")
+
+
+def test_texts_cut_at_another_length_are_not_compared() -> None:
+    rows, (note,) = compare_quality(quality(task(share(5))), quality(task(share(15)), max_length=64))
+    assert rows == []
+    assert note == "made is not compared: another --max-length, 64 and the model's"
+    assert len(compare_quality(*[quality(task(share(5)), max_length=64)] * 2)[0]) == 1
 
 
 def test_few_documents_have_a_difference_and_no_verdict() -> None:
@@ -129,6 +138,10 @@ def test_a_file_reads_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     content["tasks"][0]["metrics"][0]["items"].pop()
     file.write_text(json.dumps(content))
     with pytest.raises(UsageError, match=r"q\.json is damaged \(made: 19 values of 20 documents\)"):
+        read_quality(file)
+    content["tasks"][0]["metrics"][0]["items"].append(1e308)  # a sum of them is infinite
+    file.write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=r"q\.json is damaged \(field 'tasks.0.metrics.0.items.19'"):
         read_quality(file)
     file.write_text(json.dumps({**content, "schema_version": 9}))
     with pytest.raises(UsageError, match="written by a newer specbench"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conversations import prepared, said
@@ -76,6 +78,31 @@ def test_eight_branches_of_a_request_are_spread_over_it() -> None:
     assert spread([], 5) == []
 
 
+def test_a_branch_without_a_finite_score_is_left_out_of_the_record() -> None:
+    scores = [math.nan, -math.inf, math.inf, 1e300, -3.0]
+    drawn = [Branch(step, [7], logp) for step, logp in enumerate(scores)]
+    kept = spread([Branch(-1, [7], -1.0), *drawn, Branch(5, np.array([8, 9]), -2.0)], 6)  # type: ignore[arg-type]
+    assert [(each.step, each.ids, each.log_probability) for each in kept] == [(4, [7], -3.0), (5, [8, 9], -2.0)]
+
+
+def test_of_tokens_that_the_target_has_not_nothing_is_asked() -> None:
+    model = supported("llama")
+    vocab = model.config.vocab_size
+    asked, answer = prompt(5, vocab), prompt(4, vocab, seed=3)
+    with attached(model, slots=1, capacity=20) as engine:
+        mine = record(answer, [1, 1, 1], [(0, [vocab]), (1, [3, 4]), (2, [-1])])
+        assert [each.tokens for each in rate_request(engine, asked, mine)] == [2]
+        assert rate_request(engine, asked, record(answer, [1, 1, 1], [(0, [5, vocab])])) == []
+
+
+def test_a_logarithm_that_is_no_number_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = supported("llama")
+    mine = record(prompt(4, 97, seed=3), [1, 1, 1], [(0, [3]), (1, [3, 4])])
+    monkeypatch.setattr(branches, "log_probabilities", lambda *_: [[-math.inf], [-1.0, -2.0]])
+    with attached(model, slots=1, capacity=20) as engine:
+        assert rate_request(engine, [1, 2], mine) == [RatedBranch(tokens=2, promised=-1.0, said=-3.0)]
+
+
 def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
@@ -90,16 +117,20 @@ def test_what_is_on_disk_is_not_asked_for_again(tmp_path: Path, monkeypatch: pyt
         rate_branches(None, asked, [without, mine], tmp_path, pytest.fail)  # type: ignore[arg-type]
     assert calls == [mine.request_id]
     assert read_branches(tmp_path) == {mine.request_id: [RatedBranch(tokens=2, promised=-1.0, said=-4.0)]}
+    anew = mine.model_copy(update={"branches": [DraftedBranch(step=0, ids=[7], log_probability=-1.0)]})
+    rate_branches(None, asked, [anew], tmp_path, pytest.fail)  # type: ignore[arg-type]
+    assert read_branches(tmp_path)[mine.request_id][0].tokens == 1, "decoded anew, it is asked anew"
     (tmp_path / BRANCHES).write_text('{"request": 3}\n')
     with pytest.raises(UsageError, match=r"branches\.jsonl line 1 is damaged .*delete it to do without"):
         read_branches(tmp_path)
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError(), RuntimeError("DefaultCPUAllocator: not enough memory")])
 def test_memory_that_does_not_suffice_costs_these_figures_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def rating(*_: Any) -> Any:
-        raise torch.OutOfMemoryError
+        raise error
 
     monkeypatch.setattr(branches, "rate_request", rating)
     notes: list[str] = []

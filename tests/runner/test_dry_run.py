@@ -136,6 +136,18 @@ def test_a_profile_may_be_named_and_has_to_be_of_the_model(store: Any) -> None:
         predicted(profile=other)
 
 
+def test_a_profile_of_another_precision_is_projected_and_never_taken_for_the_runs_own(store: Any) -> None:
+    folder = store(here(gpu="h200"))  # in float32; a run there is in bfloat16
+    for more in ({}, {"profile": folder}):
+        assert predicted(gpu="h200", **more)["steps"] == "projected"
+        assert predicted(gpu="h200", dtype="fp32", **more)["steps"] == "measured"
+    with pytest.raises(UsageError, match=r"the profile is of h200 float32, and the run is of bfloat16 on this machine"):
+        predicted(profile=folder, dtype="bf16")
+    elsewhere = {**here().environment, "cpu": {"model": "another", "usable_cores": 3}}
+    with pytest.raises(UsageError, match=r"name a GPU to project onto with --gpu, or give another profile, or none"):
+        predicted(profile=store(here(environment=elsewhere), "elsewhere"))
+
+
 def test_sequences_together_share_weights_and_have_a_cache_each(store: Any) -> None:
     store(here())
     found = predicted(SMALL, grid=("n=8", "concurrency=1,4"))

@@ -63,7 +63,7 @@ class Counting:
     def __call__(self, engine: Any, ids: Sequence[int], answers: Sequence[Sequence[int]]) -> list[float]:
         for answer in answers:
             if len(self.asked) == self.fail_at:
-                raise torch.OutOfMemoryError
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
             self.asked.append(([*ids], [*answer]))
         return [-float(sum(answer)) for answer in answers]
 

@@ -22,6 +22,8 @@ from specbench.runner.loading import load_model
 from specbench.runner.quality.asked import find_tasks, quiet
 from specbench.runner.quality.plan import QualityPlan, is_file
 
+_LARGEST = 1e15  # of a document, as its file takes it
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -55,10 +57,9 @@ def measure_quality(plan: QualityPlan, say: Callable[[str], None]) -> list[Measu
             raise refusal("specbench quality", "lm-eval") from error
         say("loading the tasks …")
         manager = find_tasks(plan.names, plan.include)
-    found = []
+    found = {model: Measured(quality, Path(model)) for model, quality in read.items()}
     for model in plan.models:
-        if model in read:
-            found.append(Measured(read[model], Path(model)))
+        if model in found:  # a file, or named before
             continue
         loaded = load_model(plan.of(model), say)
         quality = ask(loaded, plan, manager, say)
@@ -66,13 +67,14 @@ def measure_quality(plan: QualityPlan, say: Callable[[str], None]) -> list[Measu
         gc.collect()  # the next model needs its memory
         file = plan.out / file_name(quality)
         write_json_atomic(file, quality.model_dump(mode="json"))
-        found.append(Measured(quality, file))
-    return found
+        found[model] = Measured(quality, file)
+    return [found[model] for model in plan.models]
 
 
 def file_name(quality: Quality) -> str:
     """What the file is called: the model, its weights, and what it was asked."""
-    about = [quality.limit, quality.chat, [[task.task, task.shots, task.documents_hash] for task in quality.tasks]]
+    tasks = [[task.task, task.shots, task.documents_hash] for task in quality.tasks]
+    about = [quality.limit, quality.chat, tasks, *([quality.max_length] if quality.max_length else [])]
     asked = hashlib.sha256(json.dumps(about).encode()).hexdigest()
     return f"{safe_name(quality.model.name)}-{quality.model.fingerprint[:8]}-{asked[:8]}.json"
 
@@ -91,6 +93,11 @@ def ask(loaded: LoadedModel, plan: QualityPlan, manager: Any, say: Callable[[str
     """
     if plan.chat and not loaded.has_chat_template:
         raise UsageError(f"--chat needs a model with a chat template; {loaded.spec.name} has none, so leave it out")
+    if plan.max_length and loaded.context and plan.max_length > loaded.context:
+        raise UsageError(
+            f"--max-length {plan.max_length} is more than the {loaded.context} tokens that {loaded.spec.name} takes; "
+            "lower it"
+        )
     import lm_eval
 
     from specbench.runner.quality.lm import EngineLM
@@ -121,6 +128,7 @@ def ask(loaded: LoadedModel, plan: QualityPlan, manager: Any, say: Callable[[str
         lm_eval=importlib.metadata.version("lm-eval"),
         limit=plan.limit,
         chat=plan.chat,
+        max_length=plan.max_length,
         tasks=[_task(name, found) for name in sorted(found["samples"])],
         groups=[
             GroupQuality(group=name, metrics=_metrics(values, {}, found["higher_is_better"].get(name, {})))
@@ -186,11 +194,11 @@ def _items(found: Sequence[Any]) -> tuple[list[float] | None, list[float] | None
     """Values of documents, and their weights where each is a pair of both; None where they are something else."""
     if not found:
         return None, None
-    values = [_number(each) for each in found]
+    values = [_figure(each) for each in found]
     if all(value is not None for value in values):
         return [value for value in values if value is not None], None
     if all(isinstance(each, (tuple, list)) and len(each) == 2 for each in found):
-        pairs = [(_number(value), _number(weight)) for value, weight in found]
+        pairs = [(_figure(value), _figure(weight)) for value, weight in found]
         if all(value is not None and weight is not None for value, weight in pairs):
             return [value or 0.0 for value, _ in pairs], [weight or 0.0 for _, weight in pairs]
     return None, None
@@ -203,6 +211,12 @@ def _number(value: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return found if found is not None and math.isfinite(found) else None
+
+
+def _figure(value: Any) -> float | None:
+    """A number of a document; None also of one that no sum should have in it."""
+    found = _number(value)
+    return found if found is not None and abs(found) <= _LARGEST else None
 
 
 def _sum(hashes: Any) -> str:

@@ -35,6 +35,19 @@ def test_the_interval_is_about_the_value_and_narrower_where_documents_agree() ->
     assert (same.interval.low, same.interval.high) == (0.25, 0.25)
 
 
+def test_what_a_document_weighs_counts_in_the_interval() -> None:
+    draw = np.random.default_rng(3)
+    weights = draw.uniform(1, 50, 300)
+    alike = paired_mean((0.3 * weights).tolist(), [0.0] * 300, weights=weights.tolist(), seed=0, draws=200).interval
+    assert alike is not None
+    assert (alike.low, alike.high) == pytest.approx((0.3, 0.3)), "each differs by as much a byte"
+    differences = weights * draw.normal(0.3, 0.2, 300)
+    found = paired_mean(differences.tolist(), [0.0] * 300, weights=weights.tolist(), seed=0, draws=2000)
+    assert found.interval is not None
+    error = np.sqrt(np.square(differences - found.value * weights).sum()) / weights.sum()
+    assert 1.8 < (found.interval.high - found.value) / error < 2.15, "of so many documents it is the normal one"
+
+
 def test_it_holds_the_truth_about_as_often_as_it_says() -> None:
     draw, held = np.random.default_rng(7), 0
     for _ in range(200):

@@ -1,0 +1,53 @@
+"""What a table and a page say of drafted branches: how many nats too much they promise, and how many keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import reported
+from reported import answers, config
+
+from specbench.report.gathering import read_whole_run
+from specbench.report.page.branches import branch_tables
+from specbench.report.terminal.branches import faithful
+from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest
+from specbench.results.read import read_run
+from specbench.results.request_log import RequestLog
+
+
+def run(out: Path, gaps: Sequence[float]) -> Path:
+    """An unfinished run, whose summary is made of its files, with as many branches of two tokens as gaps."""
+    jetspec = answers("jetspec", 2, decode_s=1.0)
+    path = reported.folder(out, config(["jetspec"], 2), [*answers("ar", 2, decode_s=1.0), *jetspec], finish=False)
+    rated = [RatedBranch(tokens=2, promised=-1.0, said=-1.0 - gap) for gap in gaps]
+    log = RequestLog(path / BRANCHES)
+    log.append(RatedRequest(request=jetspec[0].request_id, branches=rated).model_dump(mode="json"))
+    log.close()
+    return path
+
+
+def test_a_sentence_and_a_table_have_each_figure_in_its_place(tmp_path: Path) -> None:
+    path = run(tmp_path, [1.0, 2.0, 30.0, 100.0, 3.0, 44.0, 4.0, 0.0])
+    assert list(faithful(read_run(path).summary)) == [
+        "jetspec: its best branch, 2.0 tokens long, promises 3.5 nats more than the target says in the median of 8 "
+        "trees; under 5 nats in 62% of them, 80 or more in 12%."
+    ]
+    (table,) = branch_tables(read_whole_run(path))
+    (row,) = table.rows
+    assert [column.key for column in table.columns] == [
+        "method", "branches", "tokens", "gap_median", "gap_mean", "kept_share", "broken_share",
+    ]  # fmt: skip
+    assert [cell.text for cell in row.cells] == ["jetspec", "8", "2.0", "3.5", "23.0", "62%", "12%"]
+
+
+def test_a_promise_that_is_more_than_kept_is_said_so(tmp_path: Path) -> None:
+    (sentence,) = faithful(read_run(run(tmp_path, [-3.0, -1.0])).summary)
+    assert "promises 2.0 nats less than the target says in the median of 2 trees" in sentence
+
+
+def test_without_branches_nothing_is_said(tmp_path: Path) -> None:
+    path = run(tmp_path, [1.0])
+    (path / BRANCHES).unlink()
+    assert list(faithful(read_run(path).summary)) == []
+    assert branch_tables(read_whole_run(path)) == []
