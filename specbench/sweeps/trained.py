@@ -67,7 +67,8 @@ class ReadTrainings:
         entries: the trainings.
         sweeps: of each, by label.
         cells: a row per training and cell: ``training``, its options, its cost, and the columns of
-            :func:`specbench.sweeps.table.cells`. What the untrained model cost is 0.
+            :func:`specbench.sweeps.table.cells`. What the untrained model cost is 0. Empty before the first sweep is
+            finished.
     """
 
     path: Path
@@ -105,7 +106,8 @@ def read_trainings(path: Path) -> ReadTrainings:
     head = _head(path)
     sweeps = {entry.label: read_sweep(path / entry.sweep) for entry in head.cells if entry.sweep}
     parts = [_rows(entry, sweeps[entry.label].cells) for entry in head.cells if entry.sweep]
-    return ReadTrainings(path, head.method, tuple(head.cells), sweeps, pd.concat(parts, ignore_index=True))
+    cells = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    return ReadTrainings(path, head.method, tuple(head.cells), sweeps, cells)
 
 
 def _rows(entry: Entry, cells: pd.DataFrame) -> pd.DataFrame:

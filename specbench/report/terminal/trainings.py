@@ -13,7 +13,6 @@ from rich.text import Text
 
 from specbench.report.terminal.sweep import SHOWN, interval
 from specbench.results import BASELINE
-from specbench.sweeps.trained import UNTRAINED
 
 if TYPE_CHECKING:
     from specbench.sweeps.trained import ReadTrainings
@@ -44,6 +43,8 @@ def trainings_table(read: ReadTrainings) -> RenderableType:
     Args:
         read: the folder's content.
     """
+    if read.cells.empty:
+        return Group(Text("No training was swept yet.", "dim"), *_missing(read))
     cells = read.cells[(read.cells["set"] == "tuning") & (read.cells["method"] != BASELINE)]
     cells = cells.sort_values("speedup", ascending=False, na_position="last", kind="stable")
     made = _table("training", ("cell", "tokens", "hours", "TPF", "speedup", "right"))
@@ -63,10 +64,17 @@ def trainings_table(read: ReadTrainings) -> RenderableType:
     ]
     if len(cells) > SHOWN:
         lines.append(f"{len(cells) - SHOWN} slower rows are in the CSV.")
-    lines += [f"Left out for want of hours: {each.label}." for each in read.entries if each.left_out]
-    if not (read.cells["training"] == UNTRAINED).any():
-        lines.append("The untrained model was not swept yet; repeat the command.")
-    return Group(made, Text(), *(Text(line, style="dim") for line in lines))
+    return Group(made, Text(), *(Text(line, style="dim") for line in lines), *_missing(read))
+
+
+def _missing(read: ReadTrainings) -> list[Text]:
+    """What the table has no rows of, and why."""
+    lines = [f"Left out for want of hours: {each.label}." for each in read.entries if each.left_out]
+    due = [each for each in read.entries if not each.left_out and each.sweep is None]
+    lines += [
+        f"Not {'swept' if each.model else 'trained'} yet: {each.label}; repeat the sweep's command." for each in due
+    ]
+    return [Text(line, style="dim") for line in lines]
 
 
 def _table(first: str, columns: Sequence[str]) -> Table:
