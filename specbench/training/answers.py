@@ -102,6 +102,11 @@ def ask(
     try:
         texts = {text.id: text for text in _texts(folder)}
         waiting = [name for name in asked if name not in texts]
+        changed = [name for name, (_, ids) in asked.items() if name in texts and list(texts[name].prompt) != ids]
+        if changed:
+            raise UsageError(
+                f"{folder} holds an answer to another prompt called {changed[0]}; name another folder, or ask as before"
+            )
         told(len(asked) - len(waiting), len(asked))
         for record in _answered(model, asking, {name: asked[name] for name in waiting}) if waiting else ():
             text = Text(record.prompt_id, asked[record.prompt_id][1], record.output_ids)

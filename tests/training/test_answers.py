@@ -65,6 +65,13 @@ def test_answers_made_in_another_way_are_refused(model: LoadedModel, tmp_path: P
         read(tmp_path / "nowhere")
 
 
+def test_an_answer_is_never_taken_for_another_prompts(model: LoadedModel, tmp_path: Path) -> None:
+    ask(model, PROMPTS, ASKING, tmp_path)
+    changed = [PROMPTS[0], Prompt(PROMPTS[1].id, "another text", False)]
+    with pytest.raises(UsageError, match=r"holds an answer to another prompt called set/c; name another folder"):
+        ask(model, changed, ASKING, tmp_path)
+
+
 def test_sampled_answers_repeat_by_their_seed(model: LoadedModel, tmp_path: Path) -> None:
     def sampled(seed: int, name: str) -> Any:
         return ask(model, PROMPTS, Asking(10, 3, 1.0, seed), tmp_path / name)

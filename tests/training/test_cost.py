@@ -128,5 +128,33 @@ def test_energy_is_that_of_the_steps() -> None:
     assert meter.cost(2, lambda steps: 5 * steps).energy_j == pytest.approx(2.5)
 
 
+def test_energy_of_which_a_step_is_missing_is_none() -> None:
+    for missing in range(4):
+        read = iter([None if at == missing else 1_000 * at for at in range(4)])
+        gpu = type("Gpu", (), {"look": lambda self, read=read: type("Snapshot", (), {"energy_mj": next(read)})()})
+        meter = Meter(_Lesson(), gpu=lambda device, gpu=gpu: gpu())  # type: ignore[misc]
+        for _ in range(2):
+            meter.on_step_begin(None, None, None)
+            meter.on_step_end(None, None, None)
+        assert meter.cost(2, lambda steps: 5 * steps).energy_j is None, missing
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": float("nan")}, {"seconds": -7.0}, {"first_step_flops": -1.0}])
+def test_a_damaged_cost_in_a_checkpoint_is_none_at_all(wrong: dict[str, float], tiny: Any, tmp_path: Path) -> None:
+    def cut(line: str) -> None:
+        if line.startswith("step 4/"):
+            raise Cut
+
+    with pytest.raises(Cut):
+        learn(tmp_path, tiny, cut)
+    state = tmp_path / "checkpoints" / "checkpoint-3" / "trainer_state.json"
+    kept = json.loads(state.read_text())
+    kept["stateful_callbacks"]["Meter"]["attributes"]["spent"].update(wrong)
+    state.write_text(json.dumps(kept))
+    cost = learn(tmp_path, tiny).cost
+    assert cost.flops is None
+    assert 0 < cost.hours < 0.1
+
+
 def test_a_cost_of_a_later_version_is_read() -> None:
     assert Cost.model_validate({"tokens_seen": 1, "hours": 0.5, "trees_felled": 3}).hours == 0.5
