@@ -25,6 +25,11 @@ COST = ("tokens_seen", "flops", "hours", "peak_memory_bytes", "energy_j")
 _TODO = "delete it and repeat the sweep's command"
 
 
+def hours_of(value: float) -> str:
+    """Hours as people read them: 12.34, and 0.003 of what takes seconds."""
+    return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.1g}"
+
+
 class Entry(BaseModel):
     """A training in ``trainings.json``.
 

@@ -19,7 +19,7 @@ from specbench.common.options import flag_of
 from specbench.sweeps.grid import Axis, expand, read_axes
 from specbench.sweeps.plan import SweepPlan, TrainedSweepPlan
 from specbench.sweeps.running import expanded, run_sweep
-from specbench.sweeps.trained import SCHEMA, TRAININGS, UNTRAINED, Entry, is_trainings, read_entries
+from specbench.sweeps.trained import SCHEMA, TRAININGS, UNTRAINED, Entry, hours_of, is_trainings, read_entries
 
 
 class Predicted(Protocol):
@@ -135,7 +135,7 @@ def sweep_trainings(
             if made is None:
                 will = trainer.predict(cell).hours
                 if plan.max_hours is not None and spent + will > plan.max_hours:
-                    say(f"{cell.label} is left out: it would take {will:.2f} h, and {spent:.2f} of "
+                    say(f"{cell.label} is left out: it would take {hours_of(will)} h, and {hours_of(spent)} of "
                         f"{plan.max_hours:g} h are spent; raise --max-hours to train it")  # fmt: skip
                     entries.put(Entry(label=cell.label, values=dict(cell.values), left_out=True))
                     continue

@@ -157,6 +157,8 @@ class Cells:
             if chosen in own:
                 raise UsageError(f"--train-grid sets {chosen} twice, once as {name}; write all its values in one")
             own[chosen] = value
+        if both := own.keys() & {known.get(_name(setting)) for setting in self._base.settings}:
+            raise UsageError(f"--train-set and --train-grid both set {min(both)}; keep one")
         whole = {name: _whole(name, own.pop(name)) for name in (TEXTS, BLOCK_SIZE) if name in own and name in extra}
         settings = [*self._base.settings, *(f"{name}={value}" for name, value in own.items())]
         options = choose(self._card, self._recipe.Options, self._base.recipe, settings)

@@ -16,7 +16,7 @@ from specbench.report.pictures.training_cost import save_training_cost
 from specbench.report.terminal.trainings import trainings_table
 from specbench.sweeps import trainings
 from specbench.sweeps.plan import TrainedSweepPlan
-from specbench.sweeps.trained import UNTRAINED, read_entries, read_trainings
+from specbench.sweeps.trained import UNTRAINED, hours_of, read_entries, read_trainings
 from specbench.sweeps.trainings import Due, sweep_trainings
 
 
@@ -132,6 +132,10 @@ def test_what_would_take_too_long_is_left_out_and_a_shorter_one_is_not(tmp_path:
     _, due, _ = go(asked(tmp_path, "texts=2,9,3", max_hours=14.0), trainer)
     assert [each.predicted is None for each in due] == [True, False, True]
     assert trainer.trained == ["texts=9"]
+
+
+def test_hours_of_a_small_training_are_no_zero() -> None:
+    assert [hours_of(value) for value in (0, 0.00312, 0.1, 12.345)] == ["0.00", "0.003", "0.10", "12.35"]
 
 
 def test_trainings_of_another_grid_stay_in_the_folder(tmp_path: Path, swept: list[Any]) -> None:

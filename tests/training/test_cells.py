@@ -82,6 +82,7 @@ def test_a_damaged_card_is_one_sentence(wrong: dict[str, Any], tmp_path: Path) -
         ("msn", {"r": "8", "lora_rank": "16"}, "--train-grid sets lora_rank twice, once as lora_rank"),
         ("jf", {"n": "2", "block_size": "4"}, "--train-grid sets block_size twice"),
         ("jf", {"n": "1000"}, "--block-size"),
+        ("msn", {"batch": "8"}, "--train-set and --train-grid both set batch; keep one"),
     ],
 )
 def test_an_axis_that_is_none_is_refused(method: str, values: dict[str, str], says: str, tmp_path: Path) -> None:
