@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.report.pictures.training_cost import save_training_cost
+from specbench.report.pictures.training_cost import save_training_cost, training_cost
 from specbench.report.terminal.trainings import trainings_table
 from specbench.sweeps import trainings
 from specbench.sweeps.plan import TrainedSweepPlan
-from specbench.sweeps.trained import UNTRAINED, hours_of, read_entries, read_trainings
+from specbench.sweeps.trained import COST, UNTRAINED, Entry, _rows, hours_of, read_entries, read_trainings
 from specbench.sweeps.trainings import Due, sweep_trainings
 
 
@@ -129,6 +132,8 @@ def test_what_would_take_too_long_is_left_out_and_a_shorter_one_is_not(tmp_path:
     ]  # fmt: skip
     # What is done counts, and is not trained again.
     trainer.trained.clear()
+    go(asked(tmp_path, "texts=2,9,3", max_hours=13.9), trainer)
+    assert trainer.trained == []
     _, due, _ = go(asked(tmp_path, "texts=2,9,3", max_hours=14.0), trainer)
     assert [each.predicted is None for each in due] == [True, False, True]
     assert trainer.trained == ["texts=9"]
@@ -191,6 +196,31 @@ def test_the_folder_says_what_is_done_whenever_a_call_ends(
     with pytest.raises(Kill):
         go(asked(tmp_path, "texts=2,3", grid=("draft_length=2,3",)), Trainer(done=trainer.done))
     assert {each.label: each.sweep for each in read_entries(folder)} == whole
+
+
+def test_what_the_untrained_model_cost_is_nothing_and_what_is_not_known_is_none() -> None:
+    cells = pd.DataFrame({"method": ["ar", "msn"]}, index=[3, 4])
+    rows = _rows(Entry(label=UNTRAINED, values={}), cells)
+    assert [list(rows[name]) for name in COST] == [[0, 0]] * len(COST)
+    rows = _rows(Entry(label="texts=2", values={"texts": 2}, cost={"tokens_seen": 7, "hours": 0.5}), cells)
+    assert (list(rows["train.texts"]), list(rows["tokens_seen"]), list(rows["hours"])) == ([2, 2], [7, 7], [0.5, 0.5])
+    assert rows[["flops", "energy_j"]].isna().all(axis=None)
+    assert list(rows["method"]) == ["ar", "msn"]
+
+
+def test_the_picture_marks_what_is_cheapest_for_its_speedup() -> None:
+    rows = [("untrained", 0, 1.0), ("a", 10, 1.5), ("b", 20, 1.4), ("c", 40, 2.0)]
+    cells = pd.DataFrame([
+        {"training": name, "set": "tuning", "method": "msn", "label": "msn", "concurrency": 1, "tokens_seen": cost,
+         "flops": math.nan if name == "b" else 1.0, "speedup": speed, "speedup_low": speed - 0.1,
+         "speedup_high": speed + 0.1}
+        for name, cost, speed in rows
+    ])  # fmt: skip
+    (panel,) = training_cost(cells).axes
+    (ahead,) = (line for line in panel.lines if line.get_label() == "cheapest for its speedup")
+    steps = np.asarray(ahead.get_xydata()).tolist()
+    assert steps == [[0, 1.0], [10, 1.0], [10, 1.5], [40, 1.5], [40, 2.0]]
+    assert panel.get_xlabel() == "tokens of the training"  # operations of one are not known
 
 
 def test_two_labels_never_share_a_folder(tmp_path: Path, swept: list[Any]) -> None:

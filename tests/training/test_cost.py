@@ -13,6 +13,7 @@ import torch
 from targets import loaded
 from torch import Tensor, nn
 
+from specbench.training import card
 from specbench.training.cost import Cost, Meter, peak_memory_bytes
 from specbench.training.loop import Course, Done, fit
 from specbench.training.recipe import Job, LoopOptions
@@ -112,6 +113,26 @@ def test_attention_that_torch_cannot_count_leaves_operations_out() -> None:
     with meter.counting(0):
         lesson(torch.ones(3, IN))["loss"].backward()
     assert meter.cost(1, lambda steps: 3).flops is None
+
+
+def test_operations_of_several_processes_are_those_of_all() -> None:
+    lesson = _Lesson()
+    meter = Meter(lesson, processes=3)
+    with meter.counting(0):
+        lesson(torch.ones(4, IN))["loss"].backward()
+    with meter.counting(1):  # another step's are not counted
+        lesson(torch.ones(4, IN))["loss"].backward()
+    cost = meter.cost(2, lambda steps: 12 * steps)
+    assert (cost.tokens_seen, cost.processes) == (24, 3)
+    assert cost.flops == pytest.approx(24 * 2 * (2 * IN * OUT))
+
+
+def test_a_card_says_what_a_training_took() -> None:
+    took = {"tokens_seen": 1234567, "flops": 2.5e15, "hours": 1.5, "energy_j": 7.2e6, "device": "H200", "processes": 2}
+    said = card._cost({"cost": took})[0]
+    assert "1,234,567 tokens" in said
+    assert "2.5e+15 floating-point operations, 1.50 hours on 2 times H200, 2.00 kWh." in said
+    assert card._cost({}) == []
 
 
 def test_energy_is_that_of_the_steps() -> None:

@@ -213,6 +213,34 @@ def test_without_it_a_training_is_what_it_was(tmp_path: Path) -> None:
     assert "own_answers" not in card
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_what_teaches_stays_as_it_was_while_the_student_learns(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise: list[int] = []
+
+    def sampled(target: Any, model: Any, asked: Sequence[Text], sampling: Sampling, budget: int) -> Any:
+        noise.append(sampling.seed)
+        return {text.id: [7, 8, 9] for text in asked}
+
+    monkeypatch.setattr(on_policy, "own_answers", sampled)
+    target = tiny_llama(VOCAB)
+    taught: list[Any] = []
+    own = Frozen.states
+
+    def states(self: Any, ids: torch.Tensor) -> Any:
+        found, head = own(self, ids)
+        with torch.no_grad():
+            expected = target.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        taught.append(torch.equal(found, expected) and torch.equal(head(found), target.get_output_embeddings()(found)))
+        return found, head
+
+    monkeypatch.setattr(Frozen, "states", states)
+    train("cllm", {**PARTS, "full": full, "on_policy": 1, "lr": 0.1, "warmup": 0}, job(tmp_path))
+    assert taught == [True] * 8
+    assert len(set(noise)) == len(noise) == 3  # every round draws anew
+
+
 OWN = [Text("a", [1, 2, 3], [4, 5, 6, 7, 8]), Text("b", [9], [10, 11])]
 
 
