@@ -15,7 +15,7 @@ from specbench.sweeps.plan import TrainedSweepPlan
     TrainedSweepPlan,
     shown=(
         "method", "grid", "grid_file", "task", "model", "limit", "held_out", "search", "until_ci", "max_new_tokens",
-        "settings", "no_score", "out", "train", "train_grid", "max_hours",
+        "settings", "out", "train", "train_grid", "max_hours",
     ),
 )  # fmt: skip
 def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -> None:

@@ -50,7 +50,10 @@ def _config_of(source: Source, revision: str | None) -> Path | None:
         return configs().get(source.name)
     from huggingface_hub import try_to_load_from_cache  # slow to import
 
-    found = try_to_load_from_cache(source.location, "config.json", revision=revision)
+    try:
+        found = try_to_load_from_cache(source.location, "config.json", revision=revision)
+    except ValueError:  # no id of the hub: whoever loads it says so
+        return None
     return Path(found) if isinstance(found, str) and os.path.isfile(found) else None
 
 

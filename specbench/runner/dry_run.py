@@ -2,8 +2,8 @@
 
 Rows are what a method announces. Memory follows from the model's configuration (:mod:`specbench.engine.room`). Step
 times come from a stored profile: of this machine, or of the GPU that ``--gpu`` names; where none of that GPU is stored,
-they are projected from one of the same model (:mod:`specbench.hardware.projection`). Where there is none at all, there
-is nothing to predict from, and nothing is.
+they are projected from one of the same model (:mod:`specbench.hardware.projection`). Where there is none at all, a GPU
+with a datasheet still has a bound, below which no step can take; of this machine nothing is told.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specbench.decoding import Method
 from specbench.engine.room import Widths, step_memory
 from specbench.hardware import ModelShape, Profile, Projection, gpus, read_profile
 from specbench.hardware.profile import datasheet, stored
-from specbench.hardware.roofline import StepTimes
+from specbench.hardware.roofline import StepTimes, bound_s, step_cost
 from specbench.models import names
 from specbench.runner.bounding import profile_here
 from specbench.runner.plan import PROFILES, RESULTS, Plan
@@ -81,7 +81,7 @@ def dry_run(
         "context": PROMPT_TOKENS,
         "steps": steps.how if steps else "none",
         "cells": cells,
-        "hint": "" if steps else _hint(plan),
+        "hint": "" if steps and steps.how != "bound" else _hint(plan),
     }
 
 
@@ -119,7 +119,7 @@ class _Steps:
     """Where step times come from.
 
     Attributes:
-        how: "measured" on the device, or "projected" onto it.
+        how: "measured" on the device, "projected" onto it, or the "bound" of its datasheet.
         seconds: (rows, slots) -> of a step.
         covers: (rows, slots) -> whether that lies inside of what was measured, on whichever device.
     """
@@ -131,7 +131,7 @@ class _Steps:
 
 def _steps(plan: Plan, profile: Profile | None, shape: ModelShape | None) -> _Steps | None:
     if profile is None:
-        return None
+        return _bounds(plan, shape)
     times = StepTimes(profile.shape, profile.ceilings, profile.points)
 
     def covers(rows: int, slots: int) -> bool:
@@ -149,6 +149,18 @@ def _steps(plan: Plan, profile: Profile | None, shape: ModelShape | None) -> _St
         return _Seconds(found.value, found.low, found.high)
 
     return _Steps("projected", seconds, covers)
+
+
+def _bounds(plan: Plan, shape: ModelShape | None) -> _Steps | None:
+    """What a GPU's datasheet allows; None of a machine that has none, and of a model whose shape is not known."""
+    there = None if plan.gpu == "auto" else datasheet(gpus.find(plan.gpu), dtype_of(plan))
+    if there is None or shape is None:
+        return None
+
+    def seconds(rows: int, slots: int) -> _Seconds:
+        return _Seconds(bound_s(step_cost(shape, rows, PROMPT_TOKENS, slots), there))
+
+    return _Steps("bound", seconds, lambda rows, slots: True)
 
 
 def _profile(plan: Plan, folder: Path | None) -> Profile | None:

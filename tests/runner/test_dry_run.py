@@ -158,3 +158,17 @@ def test_of_a_model_that_is_not_here_memory_is_not_known(store: Any) -> None:
     cells = predicted(model="nobody/has-this-model")["cells"]
     assert all(cell["weight_bytes"] is None and cell["fits"] is None for cell in cells)
     assert [cell["rows"] for cell in cells] == [1, 16, 37, 128, 317]
+
+
+def test_without_a_profile_a_gpu_has_the_bound_of_its_datasheet(store: Any) -> None:
+    found = predicted({**SMALL, "model": "config:qwen2.5-7b", "gpu": "h200", "dtype": "bfloat16"})
+    assert found["steps"] == "bound"
+    shape = configured_shape(resolve("config:qwen2.5-7b"), "bfloat16")
+    assert shape is not None
+    ar, *others = found["cells"]
+    # One row behind 512 tokens reads all weights but the embedding's table, and their cache, at 4.8 TB/s.
+    moved = 2 * (shape.parameters - shape.embedding) + 512 * shape.token_bytes
+    assert ar["step_s"] == pytest.approx(moved / 4.8e12, rel=0.01)
+    assert [cell["times_ar"] >= 1 for cell in others] == [True] * len(others)
+    assert "specbench profile" in found["hint"]
+    assert predicted({**SMALL, "model": "config:qwen2.5-7b"})["steps"] == "none", "of this machine nothing is stored"

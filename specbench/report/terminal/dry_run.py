@@ -20,7 +20,8 @@ def dry_run_table(content: Mapping[str, Any]) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("cell", min_width=8, overflow="fold")
     together = {cell["concurrency"] for cell in content["cells"]}
-    heads = [*(["at a time"] if together != {1} else []), "rows", "weights", "cache", "step", "MiB", "ms", "× ar"]
+    heads = [*(["at a time"] if together != {1} else []), "rows", "weights", "cache", "step", "MiB"]
+    heads += ["ms ≥", "× ar"] if content["steps"] == "bound" else ["ms", "× ar"]
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for cell in content["cells"]:
@@ -56,7 +57,12 @@ def _legend(content: Mapping[str, Any]) -> list[str]:
     if any(cell["fits"] is False for cell in cells):
         room = content["memory_bytes"] / _MIB
         lines.append(f"!: more than the {room:,.0f} MiB of {content['device']}; such a cell does not run.")
-    if content["steps"] != "none":
+    if content["steps"] == "bound":
+        lines.append(
+            f"ms: at least, a step of so many rows behind {content['context']} tokens, by bandwidth and peak of "
+            f"{content['device']}'s datasheet (roofline); real steps take longer."
+        )
+    elif content["steps"] != "none":
         said = {
             "measured": "by a stored profile of it",
             "projected": f"onto {content['device']}, of which none is stored: from one of another device and the "
