@@ -25,6 +25,8 @@ def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = opti
     Repeating the command goes on where it stopped; a wider grid decodes only its
     new cells. With --train the grid is swept once for each of several trainings.
     """
+    if plan.train is None and plan.only_trained:
+        raise UsageError(f"{plan.only_trained[0]} goes with --train METHOD; add it, or leave it out")
     if dry:
         if plan.train is not None:
             raise UsageError("--dry-run says nothing of trainings, whose cost is told before they begin; leave one out")
@@ -38,8 +40,6 @@ def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = opti
     if plan.train is not None:
         show_trainings(_trained(plan), as_json, write=True)
         return
-    if plan.only_trained:
-        raise UsageError(f"{plan.only_trained[0]} goes with --train METHOD; add it, or leave it out")
     read = read_sweep(run_sweep(plan))
     show_sweep(read, as_json, write=True)
 
@@ -47,16 +47,16 @@ def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = opti
 def _trained(plan: TrainedSweepPlan) -> Path:
     """Trains, and sweeps what was trained."""
     from specbench.report.terminal.trainings import costs_table
+    from specbench.runner.plan import Loading
     from specbench.runner.progress import notes_of, noting
     from specbench.sweeps.trainings import sweep_trainings
     from specbench.training.cells import Cells
     from specbench.training.plan import TrainPlan
 
     say = noting(notes_of(plan))
-    shared = {name: getattr(plan, name) for name in ("model", "dtype", "device", "data_dir", "seed", "quiet")}
     base = TrainPlan.model_validate(
         {
-            **{name: value for name, value in shared.items() if name in TrainPlan.model_fields},
+            **{name: getattr(plan, name) for name in (*Loading.model_fields, "seed", "quiet")},
             "method": plan.train,
             "prompts": plan.train_prompts,
             "answers": plan.train_answers,

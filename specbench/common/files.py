@@ -155,6 +155,29 @@ def rename_to_free_name(draft: Path, wanted: Path) -> Path:
 
 
 @contextlib.contextmanager
+def sole_use(path: Path, todo: str = "wait for it, or choose another --out") -> Iterator[None]:
+    """Keeps other processes out of a folder, or from a file, for as long as this lasts.
+
+    Args:
+        path: is there.
+        todo: what helps where another process is at it, as an order.
+
+    Raises:
+        EnvironmentRefused: another process is at it.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise EnvironmentRefused(f"{path} is in use by another specbench process; {todo}") from None
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
     """Waits until no other process is between reading and writing a file of ``folder``; for moments, not for runs."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

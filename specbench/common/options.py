@@ -17,7 +17,10 @@ from specbench.common.errors import UsageError, unknown
 class Options(BaseModel):
     """Base of a method's or a task's options. A misspelt option is an error, never ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True)
+    # No infinity or NaN: JSON has none, and every option is recorded.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True, allow_inf_nan=False
+    )
 
 
 def option(default: Any, *short: str, help: str, **limits: Any) -> Any:

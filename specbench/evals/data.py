@@ -65,6 +65,7 @@ class DataFile(BaseModel):
         source: where it was published, a URL.
         package, hub: where else it can come from.
         url: where the very file can be fetched, when nothing else has it; what it gives is checked like any other.
+        asks: field of its rows that holds the question, of a file that decoders are measured on.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -77,6 +78,7 @@ class DataFile(BaseModel):
     package: Package | None = None
     hub: Hub | None = None
     url: str | None = None
+    asks: str = ""
 
 
 def manifest(card: Path) -> list[DataFile]:

@@ -25,6 +25,11 @@ COST = ("tokens_seen", "flops", "hours", "peak_memory_bytes", "energy_j")
 _TODO = "delete it and repeat the sweep's command"
 
 
+def hours_of(value: float) -> str:
+    """Hours as people read them: 12.34, and 0.003 of what takes seconds."""
+    return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.1g}"
+
+
 class Entry(BaseModel):
     """A training in ``trainings.json``.
 
@@ -68,7 +73,8 @@ class ReadTrainings:
         entries: the trainings.
         sweeps: of each, by label.
         cells: a row per training and cell: ``training``, its options, its cost, and the columns of
-            :func:`specbench.sweeps.table.cells`. What the untrained model cost is 0.
+            :func:`specbench.sweeps.table.cells`. What the untrained model cost is 0. Empty before the first sweep is
+            finished.
     """
 
     path: Path
@@ -107,7 +113,8 @@ def read_trainings(path: Path) -> ReadTrainings:
     head = _head(path)
     sweeps = {entry.label: read_sweep(path / entry.sweep) for entry in head.cells if entry.sweep}
     parts = [_rows(entry, sweeps[entry.label].cells) for entry in head.cells if entry.sweep]
-    return ReadTrainings(path, head.method, head.model, tuple(head.cells), sweeps, pd.concat(parts, ignore_index=True))
+    rows = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    return ReadTrainings(path, head.method, head.model, tuple(head.cells), sweeps, rows)
 
 
 def _rows(entry: Entry, cells: pd.DataFrame) -> pd.DataFrame:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specbench.common import UsageError
-from specbench.common.files import safe_name, write_json_atomic, write_lock
-from specbench.sweeps.grid import expand, read_axes
+from specbench.common.files import safe_name, sole_use, write_json_atomic
+from specbench.common.options import flag_of
+from specbench.sweeps.grid import Axis, expand, read_axes
 from specbench.sweeps.plan import SweepPlan, TrainedSweepPlan
 from specbench.sweeps.running import expanded, run_sweep
-from specbench.sweeps.trained import SCHEMA, TRAININGS, UNTRAINED, Entry, is_trainings, read_entries
+from specbench.sweeps.trained import SCHEMA, TRAININGS, UNTRAINED, Entry, hours_of, is_trainings, read_entries
 
 
 class Predicted(Protocol):
@@ -102,14 +103,13 @@ def sweep_trainings(
     Raises:
         SpecbenchError: what went wrong, in one line. Finished trainings and requests are kept.
     """
-    axes = read_axes(plan.train_grid) if plan.train_grid else ()
+    axes = _axes(plan)
     chosen = [
         dict(zip([axis.option for axis in axes], values, strict=True))
         for values in itertools.product(*(axis.values for axis in axes))
     ]
-    if not axes:
-        raise UsageError("nothing to train by; write --train-grid OPTION=V,V,… as in --train-grid texts=100,400")
     cells = [trainer.cell(values) for values in chosen]
+    _check_different(cells)
     swept = plan.method or trainer.method
     own = SweepPlan.model_validate({name: getattr(plan, name) for name in SweepPlan.model_fields} | {"method": swept})
     if trainer.option:  # what the method needs is not there yet
@@ -118,48 +118,111 @@ def sweep_trainings(
         expanded(own, insist=plan.yes)  # a mistake in the grid is found before a training is begun
     folder = plan.out / f"trainings-{safe_name(f'{plan.train}-{own.task}')}-{_digest(own, plan)}"
     folder.mkdir(parents=True, exist_ok=True)
-    with write_lock(folder):
+    with sole_use(folder):
         trainer.prepare(cells)
         done = {cell.label: trainer.made(cell) for cell in cells}
         due = [_due(trainer, cell, done[cell.label]) for cell in cells]
         told(due)
-        # A head that nobody trained does not exist.
-        entries = [] if trainer.option else [Entry(label=UNTRAINED, values={}, model=plan.model)]
-        named = {UNTRAINED, *done}
-        before = read_entries(folder) if is_trainings(folder) else ()  # of another --train-grid
+        entries = _Entries(folder, plan)
+        if not trainer.option:  # a head that nobody trained does not exist
+            entries.put(Entry(label=UNTRAINED, values={}, model=plan.model))
+        for cell in cells:
+            entries.put(_entry(cell, done[cell.label]))
+        entries.write()
         spent = sum(each.hours for each in due if each.predicted is None)
         for cell in cells:
             made = done[cell.label]
             if made is None:
                 will = trainer.predict(cell).hours
                 if plan.max_hours is not None and spent + will > plan.max_hours:
-                    say(f"{cell.label} is left out: it would take {will:.2f} h, and {spent:.2f} of "
+                    say(f"{cell.label} is left out: it would take {hours_of(will)} h, and {hours_of(spent)} of "
                         f"{plan.max_hours:g} h are spent; raise --max-hours to train it")  # fmt: skip
-                    entries.append(Entry(label=cell.label, values=dict(cell.values), left_out=True))
+                    entries.put(Entry(label=cell.label, values=dict(cell.values), left_out=True))
                     continue
                 say(f"training {cell.label} …")
                 made = trainer.train(cell)
                 spent += _hours(made)
-            entries.append(
-                Entry(
-                    label=cell.label,
-                    values=dict(cell.values),
-                    model=made.model,
-                    settings=made.settings,
-                    cost=made.card.get("cost"),
-                )
-            )
-        for at, entry in enumerate(entries):
+                entries.put(_entry(cell, made))
+                entries.write()
+        entries.write()
+        for entry in entries.mine:
             if entry.model is not None:
                 say(f"sweeping {entry.label} …")
                 settings = (*own.settings, *entry.settings)
                 # A sweep's own name says nothing of a head's weights.
-                into = folder / safe_name(entry.label.replace(" ", "-"))
+                into = folder / _folder_name(entry.label)
                 changes = {"model": entry.model, "settings": settings, "out": into}
                 place = run_sweep(own.model_copy(update=changes))
-                entries[at] = entry.model_copy(update={"sweep": str(place.relative_to(folder))})
-                _write(folder, plan, [*(each for each in before if each.label not in named), *entries])
+                entries.put(entry.model_copy(update={"sweep": str(place.relative_to(folder))}))
+                entries.write()
     return folder
+
+
+class _Entries:
+    """Trainings of a folder: those of this call, behind those of calls with another ``--train-grid``."""
+
+    def __init__(self, folder: Path, plan: TrainedSweepPlan) -> None:
+        self._folder, self._plan = folder, plan
+        self._before = {each.label: each for each in (read_entries(folder) if is_trainings(folder) else ())}
+        self._mine: dict[str, Entry] = {}
+
+    @property
+    def mine(self) -> tuple[Entry, ...]:
+        """Those of this call."""
+        return tuple(self._mine.values())
+
+    def put(self, entry: Entry) -> None:
+        """Takes what is known of a training now; of the same weights a sweep from before still counts."""
+        before = self._before.get(entry.label)
+        if entry.sweep is None and before and (before.model, before.settings) == (entry.model, entry.settings):
+            entry = entry.model_copy(update={"sweep": before.sweep})
+        self._mine[entry.label] = entry
+
+    def write(self) -> None:
+        others = [each for label, each in self._before.items() if label not in self._mine]
+        written = [entry.model_dump(mode="json") for entry in (*others, *self.mine)]
+        head = {"schema_version": SCHEMA, "method": self._plan.train, "model": self._plan.model}
+        write_json_atomic(self._folder / TRAININGS, {**head, "cells": written})
+
+
+def _entry(cell: Cell, made: Made | None) -> Entry:
+    known = Entry(label=cell.label, values=dict(cell.values))
+    if made is None:
+        return known
+    cost = made.card.get("cost")
+    return known.model_copy(update={"model": made.model, "settings": tuple(made.settings), "cost": cost})
+
+
+def _axes(plan: TrainedSweepPlan) -> tuple[Axis, ...]:
+    if not plan.train_grid:
+        raise UsageError("nothing to train by; write --train-grid OPTION=V,V,… as in --train-grid texts=100,400")
+    try:
+        axes = read_axes(plan.train_grid)
+    except UsageError as error:
+        raise UsageError(str(error).replace("--grid", "--train-grid")) from None
+    for axis in axes:
+        if axis.label:
+            raise UsageError(
+                f"--train-grid {axis.written}: all trainings are of one method; write {axis.option} without its name"
+            )
+    return axes
+
+
+def _check_different(cells: Sequence[Cell]) -> None:
+    seen: dict[str, str] = {}
+    for cell in cells:
+        values = json.dumps(dict(cell.values), sort_keys=True, default=str)
+        if values in seen:
+            raise UsageError(f"--train-grid has one training twice, {seen[values]} and {cell.label}; keep one")
+        seen[values] = cell.label
+
+
+def _folder_name(label: str) -> str:
+    """Of a training's sweeps: two labels never share one."""
+    stem = label.replace(" ", "-")
+    if (name := safe_name(stem)) == stem:
+        return name
+    return f"{name}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
 
 
 def _due(trainer: Trainer, cell: Cell, made: Made | None) -> Due:
@@ -173,25 +236,24 @@ def _hours(made: Made) -> float:
     return float((made.card.get("cost") or {}).get("hours", 0.0))
 
 
-def _write(folder: Path, plan: TrainedSweepPlan, entries: Sequence[Entry]) -> None:
-    written = [entry.model_dump(mode="json") for entry in entries]
-    write_json_atomic(
-        folder / TRAININGS, {"schema_version": SCHEMA, "method": plan.train, "model": plan.model, "cells": written}
-    )
+#: Options of a sweep with which more cells go into the same folder.
+_WIDENED = {"grid", "grid_file", "search", "until_ci"}
+_UNRECORDED = {name for name in SweepPlan.model_fields if not flag_of(SweepPlan, name).recorded}
+_OF_TRAININGS = {
+    "train",
+    "train_set",
+    "train_prompts",
+    "train_answers",
+    "train_limit",
+    "train_held_out",
+    "train_tokens",
+}
 
 
 def _digest(own: SweepPlan, plan: TrainedSweepPlan) -> str:
     """Of what all trainings and sweeps have in common, so that more of them go into the same folder."""
     deciding = {
-        "model": own.model,
-        "method": own.method,
-        "task": own.task,
-        "limit": own.limit,
-        "held_out": own.held_out,
-        "train": plan.train,
-        "set": list(plan.train_set),
-        "prompts": plan.train_prompts,
-        "train_limit": plan.train_limit,
-        "seed": own.seed,
+        **own.model_dump(mode="json", exclude=_WIDENED | _UNRECORDED, exclude_defaults=True),
+        **plan.model_dump(mode="json", include=_OF_TRAININGS, exclude_defaults=True),
     }
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()[:8]

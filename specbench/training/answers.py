@@ -8,6 +8,7 @@ from once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.common import Prompt, UsageError
-from specbench.common.files import check_writable, write_json_atomic
+from specbench.common.files import check_writable, sole_use, write_json_atomic
 from specbench.common.reading import fitted, read_json_lines, read_json_object
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
@@ -102,12 +103,18 @@ def ask(
     try:
         texts = {text.id: text for text in _texts(folder)}
         waiting = [name for name in asked if name not in texts]
+        changed = [name for name, (_, ids) in asked.items() if name in texts and list(texts[name].prompt) != ids]
+        if changed:
+            raise UsageError(
+                f"{folder} holds an answer to another prompt called {changed[0]}; name another folder, or ask as before"
+            )
         told(len(asked) - len(waiting), len(asked))
-        for record in _answered(model, asking, {name: asked[name] for name in waiting}) if waiting else ():
-            text = Text(record.prompt_id, asked[record.prompt_id][1], record.output_ids)
-            log.append({"id": text.id, "prompt": text.prompt, "answer": text.answer, "stop": record.finish_reason})
-            texts[text.id] = text
-            told(sum(name in texts for name in asked), len(asked))
+        with sole_use(log.path, "wait for it, or name another folder") if waiting else nullcontext():
+            for record in _answered(model, asking, {name: asked[name] for name in waiting}) if waiting else ():
+                text = Text(record.prompt_id, asked[record.prompt_id][1], record.output_ids)
+                log.append({"id": text.id, "prompt": text.prompt, "answer": text.answer, "stop": record.finish_reason})
+                texts[text.id] = text
+                told(sum(name in texts for name in asked), len(asked))
     finally:
         log.close()
     return [texts[name] for name in asked]

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from specbench.common import UsageError, registry
 from specbench.common.errors import unknown
 from specbench.common.files import safe_name
-from specbench.common.options import names
-from specbench.common.reading import read_json_object
+from specbench.common.options import given, names
+from specbench.common.reading import fitted, read_json_object
 from specbench.training.choose import choose
 from specbench.training.plan import TrainPlan, TrajectoriesPlan
 from specbench.training.recipe import LoopOptions
@@ -28,6 +30,7 @@ from specbench.training.running import run_collection, run_training
 #: Axes that are no option of a recipe: how many texts are learnt from, and the blocks of their trajectories.
 TEXTS, BLOCK_SIZE = "texts", "block_size"
 _PROBED = 2  # steps
+_TODO = "delete it and repeat the command"
 
 
 class Predicted(NamedTuple):
@@ -77,6 +80,27 @@ class Cell:
     def steps(self, texts: int) -> int:
         """Steps over so many texts."""
         return self.options.steps or math.ceil(self.options.epochs * math.ceil(texts / self.a_step))
+
+
+class _Took(BaseModel):
+    """The cost in a card, as far as it is used."""
+
+    model_config = ConfigDict(strict=True)
+
+    tokens_seen: int = Field(ge=0)
+    flops: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    hours: float = Field(ge=0, allow_inf_nan=False)
+
+
+class Finished(BaseModel):
+    """The card of a training, as far as it is used."""
+
+    model_config = ConfigDict(strict=True)
+
+    weights: str = Field(min_length=1)
+    texts: int = Field(ge=0)
+    steps: int = Field(ge=0)
+    cost: _Took | None = None
 
 
 class _Rate(NamedTuple):
@@ -129,7 +153,12 @@ class Cells:
             option = known.get(name.replace("-", "_"))
             if option is None and name.replace("-", "_") not in extra:
                 raise unknown(f"option of the recipe of {self.method}", name, [*known, *extra])
-            own[option or (BLOCK_SIZE if name == "n" else name.replace("-", "_"))] = value
+            chosen = option or (BLOCK_SIZE if name == "n" else name.replace("-", "_"))
+            if chosen in own:
+                raise UsageError(f"--train-grid sets {chosen} twice, once as {name}; write all its values in one")
+            own[chosen] = value
+        if both := own.keys() & {known.get(_name(setting)) for setting in self._base.settings}:
+            raise UsageError(f"--train-set and --train-grid both set {min(both)}; keep one")
         whole = {name: _whole(name, own.pop(name)) for name in (TEXTS, BLOCK_SIZE) if name in own and name in extra}
         settings = [*self._base.settings, *(f"{name}={value}" for name, value in own.items())]
         options = choose(self._card, self._recipe.Options, self._base.recipe, settings)
@@ -138,7 +167,7 @@ class Cells:
         label = " ".join(f"{name}={value}" for name, value in values.items())
         changes: dict[str, Any] = {"settings": tuple(settings), "texts": whole.get(TEXTS, self._base.texts)}
         if self._states:
-            changes["trajectories"] = self._states_of(whole.get(BLOCK_SIZE))
+            changes["trajectories"] = self._collection(whole.get(BLOCK_SIZE)).into
         else:
             changes["answers"] = self._answers
         plan = self._base.model_copy(update=changes)
@@ -148,12 +177,8 @@ class Cells:
         """Makes the answers that all learn from, and their trajectories, where they are missing."""
         sizes = dict.fromkeys(cell.values.get(BLOCK_SIZE) for cell in cells) if self._states else {}
         for size in sizes:
-            shared = {name: getattr(self._base, name) for name in TrajectoriesPlan.model_fields.keys() & _SHARED}
-            chosen = {} if size is None else {"block_size": size}
             self._say(f"Jacobi states{f' of blocks of {size} tokens' if size else ''} …")
-            run_collection(
-                TrajectoriesPlan(**shared, **chosen, answers=self._answers, out=self._states_of(size)), self._say
-            )
+            run_collection(self._collection(size), self._say)
 
     def predict(self, cell: Cell) -> Predicted:
         """What a training will take, by a rate that is measured once.
@@ -164,18 +189,24 @@ class Cells:
         if self._rate is None:
             self._rate = self._probe(cell)
         rate = self._rate
-        met = cell.steps(min(cell.plan.texts or rate.texts, rate.texts)) * cell.a_step
+        met = cell.steps(cell.plan.texts or rate.texts) * cell.a_step
         flops = None if rate.flops is None else met * rate.flops
         return Predicted(round(met * rate.tokens), flops, met * rate.hours)
 
     def made(self, cell: Cell) -> Made | None:
-        """The weights of a training that is finished; None of one that is not."""
+        """The weights of a training that is finished; None of one that is not, or whose weights are gone.
+
+        Raises:
+            UsageError: its card is damaged.
+        """
         from specbench.models import CARD  # with torch behind it
 
         path = cell.plan.into / CARD
         if not path.exists():
             return None
-        card = read_json_object(path, "delete it and repeat the command")
+        card = read_json_object(path, _TODO)
+        if not Path(fitted(Finished, card, path, _TODO).weights).exists():
+            return None
         self._rate = self._rate_of(cell, card) or self._rate
         return self._weights(card, cell)
 
@@ -193,12 +224,15 @@ class Cells:
     def _answers(self) -> Path:
         return self._base.answers or self._base.into / "answers"
 
-    def _states_of(self, size: int | None) -> Path:
-        return self._base.into / f"states{'' if size is None else f'-n{size}'}"
+    def _collection(self, size: int | None) -> TrajectoriesPlan:
+        shared = {name: getattr(self._base, name) for name in TrajectoriesPlan.model_fields.keys() & _SHARED}
+        chosen = {} if size is None else {"block_size": size}
+        out = self._base.into / f"states{'' if size is None else f'-n{size}'}"
+        return given(TrajectoriesPlan, {**shared, **chosen, "answers": self._answers, "out": out})
 
     def _folder(self, label: str, plan: TrainPlan) -> Path:
         """By its values, and by all else that decides it."""
-        deciding = plan.model_dump(mode="json", exclude={"out", "concurrency"})
+        deciding = plan.model_dump(mode="json", exclude={"out", "concurrency", "quiet"})
         digest = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:6]
         return self._base.into / f"{safe_name(label.replace(' ', '-'))}-{digest}"
 
@@ -211,7 +245,7 @@ class Cells:
         rate = self._rate_of(cell, card)
         if rate is None:
             raise UsageError(f"the recipe of {self._base.method} does not say what it costs; leave --max-hours out")
-        return rate
+        return rate._replace(texts=max(1, rate.texts - self._base.held_out))  # none were held out of these
 
     def _rate_of(self, cell: Cell, card: Mapping[str, Any]) -> _Rate | None:
         cost, met = card.get("cost"), card.get("steps", 0) * cell.a_step

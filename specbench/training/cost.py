@@ -22,17 +22,22 @@ class Cost(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    tokens_seen: int = Field(ge=0, description="through the model: prompts, answers and their noisy copies")
+    tokens_seen: int = Field(
+        ge=0, description="through the model to learn from them: prompts, answers and their noisy copies"
+    )
     flops: float | None = Field(
         default=None,
         description="of all processes: counted by torch in the first step, by tokens for the others; None where "
-        "attention is compiled (flex_attention), which torch does not count",
+        "attention is compiled (flex_attention), which torch does not count, and where a model learns from its own "
+        "answers, whose decoding nobody counts",
     )
-    hours: float = Field(ge=0, description="of the steps, data and saving left out")
+    hours: float = Field(ge=0, description="of the steps and the own answers decoded for them, without data and saving")
     peak_memory_bytes: int | None = Field(
         default=None, description="of the first process: of its tensors on a GPU, of all it holds on a CPU"
     )
-    energy_j: float | None = Field(default=None, description="of the first process's GPU; None on a CPU")
+    energy_j: float | None = Field(
+        default=None, description="of the first process's GPU; None on a CPU, or where a step's was not told"
+    )
     device: str = Field(default="", description="of each process")
     processes: int = 1
 
@@ -42,10 +47,10 @@ class _Spent(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    seconds: float = 0.0
-    first_step_flops: float | None = None
-    peak_memory_bytes: int = 0
-    energy_j: float | None = None
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    first_step_flops: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    peak_memory_bytes: int = Field(default=0, ge=0)
+    energy_j: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class Meter(TrainerCallback, ExportableState):
@@ -89,9 +94,10 @@ class Meter(TrainerCallback, ExportableState):
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now_mj, spent = self._energy_mj(), self._spent
-        energy = spent.energy_j
-        if now_mj is not None and self._began_mj is not None:
-            energy = (energy or 0.0) + (now_mj - self._began_mj) / 1e3
+        known = spent.energy_j if spent.seconds else 0.0  # once a step's is missing, no sum is of all steps
+        energy = None
+        if known is not None and now_mj is not None and self._began_mj is not None:
+            energy = known + (now_mj - self._began_mj) / 1e3
         self._spent = spent.model_copy(
             update={
                 "seconds": spent.seconds + time.perf_counter() - self._began,

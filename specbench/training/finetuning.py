@@ -25,9 +25,10 @@ from specbench.models import fingerprints
 from specbench.training import checkpoints
 from specbench.training.batches import Batches
 from specbench.training.card import write_card
+from specbench.training.cost import Cost
 from specbench.training.distillation import DistillationLesson, Frozen
 from specbench.training.held_out import Figures, Held, held_out, method_of
-from specbench.training.loop import Course, Look, fit, in_bf16
+from specbench.training.loop import Course, Done, Look, fit, in_bf16
 from specbench.training.on_policy import OnPolicy, OnPolicyOptions
 from specbench.training.recipe import FREE, Job, WeightOptions, digest
 
@@ -99,7 +100,7 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         "visits": done.visits,
         **(own.figures(done.steps) if own else {}),
         **{name: round(value, 4) for name, value in done.last.items() if name in ("loss", "agrees", "accuracy")},
-        "cost": done.cost.model_dump(mode="json", exclude_none=True),
+        "cost": _cost(done, own, teaching).model_dump(mode="json", exclude_none=True),
         "decoding": dict(teaching.decoding),
         "before": before,
         "after": after.figures() if after else None,
@@ -114,6 +115,13 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
 
 def _distils(options: WeightOptions) -> OnPolicyOptions | None:
     return options if isinstance(options, OnPolicyOptions) and options.on_policy else None
+
+
+def _cost(done: Done, own: OnPolicy | None, teaching: Teaching) -> Cost:
+    if own is None:
+        return done.cost
+    # Batches of own answers are of other lengths, and go through the target too: no step stands for the others.
+    return done.cost.model_copy(update={"tokens_seen": own.tokens_seen(done.steps, teaching.size), "flops": None})
 
 
 def _course(

@@ -139,6 +139,16 @@ def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
     return found, digest.hexdigest()
 
 
+def has_answers(path: Path) -> bool:
+    """Whether the first row of a file is a question with its answer; what cannot be read has none."""
+    try:
+        line = next((line for line in read_lines(path, _WANTED) if line.strip()), b"")
+        fitted(GivenRow, json_object(parse_json(line, path, _TODO), path, _TODO), path, _TODO)
+    except UsageError:
+        return False
+    return True
+
+
 def given_texts(loaded: LoadedModel, rows: Sequence[Given]) -> list[Text]:
     """Rows as texts to learn, each answer with the tokens that the model ends one with.
 

@@ -149,10 +149,12 @@ class _Trainer(Trainer):
             train_dataset=_Visited(course.texts),
             eval_dataset=_Visited(()),
             data_collator=self._collate,
-            callbacks=[_Says(job, self.answer_tokens, course.before_step)],
+            callbacks=[_Says(job, self.answer_tokens)],
         )
         self._meter = Meter(course.lesson, self.args.world_size)
         self.add_callback(self._meter)
+        if course.before_step is not None:  # behind the meter: it is a part of what the step takes
+            self.add_callback(_Before(course.before_step))
         self.remove_callback(PrinterCallback)
         # A lesson's own loss is a mean already; Trainer would take its **batch for a sign that it is none.
         self.model_accepts_loss_kwargs = False
@@ -312,20 +314,14 @@ class _Visited(torch.utils.data.Dataset[tuple[int, Any]]):
 
 
 class _Says(TrainerCallback):
-    """Lines for the user, and what a course does before a step."""
+    """Lines for the user."""
 
-    def __init__(
-        self, job: Job, answer_tokens: Callable[[int], int], before_step: Callable[[int, int], None] | None
-    ) -> None:
-        self._job, self._answer_tokens, self._before_step = job, answer_tokens, before_step
+    def __init__(self, job: Job, answer_tokens: Callable[[int], int]) -> None:
+        self._job, self._answer_tokens = job, answer_tokens
         self._since = (0, time.perf_counter())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._since = (state.global_step, time.perf_counter())
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._before_step is not None:
-            self._before_step(state.global_step, state.max_steps)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         control.should_log = control.should_log or state.global_step == state.max_steps
@@ -347,6 +343,16 @@ class _Says(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._since = (state.global_step, time.perf_counter())  # a look is no time of learning
+
+
+class _Before(TrainerCallback):
+    """What a course does before a step."""
+
+    def __init__(self, before_step: Callable[[int, int], None]) -> None:
+        self._before_step = before_step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._before_step(state.global_step, state.max_steps)
 
 
 _POOL = 16  # batches that are sorted by length together: shuffled enough, and little of a batch is filling

@@ -136,22 +136,41 @@ class OnPolicy:
             if first != step:  # other weights would write others
                 raise UsageError(f"{path} is gone, which step {step + 1} learns from; {_TODO}")
             self._decode(path, self._asked(first, steps), first)
-        self._first, self._answers = first, dict(_read(path))
+        answers = self._written(first)
+        if missing := [text.id for text in self._asked(first, steps) if text.id not in answers]:
+            raise UsageError(f"{path} has no answer to {missing[0]}; {_TODO}")
+        self._first, self._answers = first, answers
 
     def figures(self, steps: int) -> dict[str, Any]:
         """What a training of so many steps has learnt from: tokens of the texts' answers, and answers of its own."""
-        given = answers = tokens = 0
+        learnt = list(self._learnt(steps))
+        own = [len(answer) for _, answer in learnt if answer is not None]
+        given = sum(len(text.answer) for text, answer in learnt if answer is None)
+        return {"answer_tokens": given, "own_answers": {"answers": len(own), "tokens": sum(own)}}
+
+    def tokens_seen(self, steps: int, size: Callable[[Any], int]) -> int:
+        """Tokens that so many steps have brought through the model to learn from them.
+
+        Args:
+            steps: taken.
+            size: of a text that was learnt as it is.
+        """
+        return sum(
+            size(text) if answer is None else len(text.prompt) + len(answer) for text, answer in self._learnt(steps)
+        )
+
+    def _learnt(self, steps: int) -> Iterator[tuple[Text, Sequence[int] | None]]:
+        """Every text that so many steps met, with the student's own answer where that was learnt from."""
         every = self._options.on_policy_every
         for first in range(0, steps, every):
-            written = dict(_read(self._path(first)))
+            written = self._written(first)
             for step in range(first, min(first + every, steps)):
                 for visit, texts in self._met(step):
-                    if self.own(visit, texts):
-                        answers += len(texts)
-                        tokens += sum(len(written[text.id]) for text in texts)
-                    else:
-                        given += sum(len(text.answer) for text in texts)
-        return {"answer_tokens": given, "own_answers": {"answers": answers, "tokens": tokens}}
+                    own = self.own(visit, texts)
+                    yield from ((text, written[text.id] if own else None) for text in texts)
+
+    def _written(self, first: int) -> dict[str, list[int]]:
+        return dict(_read(self._path(first)))
 
     def _path(self, first: int) -> Path:
         return self._job.out / _FOLDER / f"{first:07}.jsonl"

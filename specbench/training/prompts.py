@@ -10,6 +10,7 @@ from typing import Any
 from specbench.common import Prompt, UsageError, guests, registry
 from specbench.common.errors import unknown
 from specbench.common.options import parse
+from specbench.evals.asked import asks, measured
 
 _SUFFIX = "-train"
 
@@ -58,15 +59,38 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
     """
     check_sets(names)
     found: list[Prompt] = []
+    known = measured(data_dir) if any(name.endswith(".jsonl") for name in names) else {}
     for name in names:
         made, who = _task(name, data_dir)
         with guests.hosting(who):
             prompts = made.prompts(chat) if name.endswith(".jsonl") else made.training_prompts(chat)
         if any(prompt.follow_ups for prompt in prompts):
             raise UsageError(f"{name} has conversations of several turns; give their turns so far as messages")
+        if name.endswith(".jsonl"):
+            for prompt in prompts:
+                check_unmeasured(prompt.text, f"prompt {prompt.id} of {name}", known)
         prefix = Path(name).stem
         found += [replace(prompt, id=f"{prefix}/{prompt.id}") for prompt in prompts]
     return found
+
+
+def check_unmeasured(text: str, where: str, known: dict[str, str]) -> None:
+    """Refuses a prompt that is a question of a task, word for word.
+
+    Args:
+        text: of the prompt.
+        where: it stands, for the error.
+        known: see :func:`specbench.evals.asked.measured`.
+
+    Raises:
+        UsageError: it is one.
+    """
+    task = asks(text, known)
+    if task is not None:
+        raise UsageError(
+            f"{where} is a question of {task}, which decoders are measured on, so nothing is trained on it; "
+            "leave it out"
+        )
 
 
 def scorer(names: Sequence[str], chat: bool, data_dir: Path | None = None) -> Callable[[str, str], bool | None]:

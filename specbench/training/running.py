@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError, guests, registry
-from specbench.common.files import check_writable, write_json_atomic
+from specbench.common.files import check_writable, sole_use, write_json_atomic
 from specbench.common.options import keywords
 from specbench.runner.progress import notes_of, noting
 from specbench.training.choose import choose
+from specbench.training.given import has_answers
 from specbench.training.outcome import Trained
 from specbench.training.plan import BUDGET, TrainPlan, TrajectoriesPlan
 from specbench.training.prompts import check_sets
 from specbench.training.recipe import WeightOptions
 
 if TYPE_CHECKING:
+    from specbench.common.registry import Card
     from specbench.engine import Sampling
     from specbench.models import LoadedModel
     from specbench.training.recipe import Text
@@ -38,7 +41,7 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     """
     card = registry.trainable(plan.method)
     check_sets(plan.sets)
-    drawn_by = plan.drawn_by
+    plan.drawn_by  # noqa: B018  says what is wrong with it before a model is loaded
     # Nothing is timed, so threads need not spin while they wait. Read when torch is loaded, which recipes do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = card.recipe()
@@ -49,6 +52,12 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
         # Layers of our own would go on reading the bytes from before a step of the optimizer.
         raise UsageError("weights of int8 do not learn; train in float32 or bfloat16, and decode in int8")
     check_writable(plan.into)
+    with _alone(plan.into):
+        return _trained(plan, card, module, chosen, say)
+
+
+def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callable[[str], None]) -> dict[str, Any]:
+    """The training itself, of a plan that makes sense."""
     from specbench.models import CARD
     from specbench.runner.loading import load_model
     from specbench.training.answers import Asking
@@ -57,7 +66,7 @@ def run_training(plan: TrainPlan, say: Callable[[str], None]) -> dict[str, Any]:
     from specbench.training.sources import Wanted, find
 
     loaded = load_model(plan, say)
-    wanted = Wanted(plan.sets, plan.answers, plan.trajectories, plan.limit, plan.data_dir, drawn_by, plan.given)
+    wanted = Wanted(plan.sets, plan.answers, plan.trajectories, plan.limit, plan.data_dir, plan.drawn_by, plan.given)
     asking = Asking(plan.max_new_tokens or BUDGET, plan.concurrency, plan.temperature or 0.0, plan.seed)
     found = find(loaded, wanted, asking, plan.into, counting(say, "answers"))
     if plan.held_out >= len(found.texts):
@@ -106,6 +115,8 @@ def _check_source(plan: TrainPlan, module: Any) -> None:
     """One source of texts, and the one that the recipe learns from."""
     if plan.given:
         _check_given(plan, module)
+    else:
+        _check_asked(plan)
     if getattr(module, "TRAJECTORIES", False):
         if plan.trajectories is None:
             raise UsageError(
@@ -116,6 +127,16 @@ def _check_source(plan: TrainPlan, module: Any) -> None:
         raise UsageError("nothing to learn from; give --prompts gsm8k-train, for one, or --answers FOLDER")
     if plan.answers is not None and plan.trajectories is not None:
         raise UsageError("--trajectories have their answers with them; leave --answers out")
+
+
+def _check_asked(plan: TrainPlan) -> None:
+    """Files of prompts that the model is asked have no answers of their own."""
+    for name in plan.sets:
+        if name.endswith(".jsonl") and has_answers(Path(name)):
+            raise UsageError(
+                f"the rows of {name} have answers; specbench train --given learns those, and without them the model is "
+                "asked for its own"
+            )
 
 
 def _check_given(plan: TrainPlan, module: Any) -> None:
@@ -135,6 +156,11 @@ def _check_given(plan: TrainPlan, module: Any) -> None:
     stems = [Path(name).stem for name in plan.sets]
     if twice := [stem for stem in stems if stems.count(stem) > 1]:
         raise UsageError(f"--prompts has two files that are called {twice[0]}; rename one")
+
+
+def _alone(folder: Path) -> AbstractContextManager[None]:
+    """Keeps other calls out of a folder. Processes that train together have one, the first of them."""
+    return sole_use(folder) if os.environ.get("RANK", "0") == "0" else nullcontext()
 
 
 _ROWS = {"cpu": 256, "cuda": 4096}  # where a forward of a small model costs no less per row with more of them
@@ -158,9 +184,15 @@ def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[s
     check_sets(plan.sets)
     if not plan.sets:
         _refuse_of_answers(plan)
-    drawn_by = plan.drawn_by
+    plan.drawn_by  # noqa: B018  says what is wrong with it before a model is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # nothing is timed: threads need not spin while they wait
     check_writable(plan.into)
+    with _alone(plan.into):
+        return _collected(plan, say)
+
+
+def _collected(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[str, Any]:
+    """The collection itself, of a plan that makes sense."""
     from specbench.evals.draw import said
     from specbench.runner.loading import load_model
     from specbench.training.collection import Collecting, collect
@@ -179,7 +211,7 @@ def run_collection(plan: TrajectoriesPlan, say: Callable[[str], None]) -> dict[s
         "fingerprint": loaded.spec.fingerprint,
         "block_size": plan.block_size,
         "states_kind": plan.states,
-        **({"prompts": said(plan.limit, drawn_by)} if plan.limit is not None else {}),
+        **({"prompts": said(plan.limit, plan.drawn_by)} if plan.limit is not None else {}),
         **collect(loaded, texts, sampling, how, plan.into, rows=most, told=told),
     }
 

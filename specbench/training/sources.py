@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from specbench.common import UsageError
+from specbench.evals.asked import measured
 from specbench.evals.draw import draw, said
 from specbench.models import LoadedModel
 from specbench.training import answers, trajectory
 from specbench.training.answers import Asking
 from specbench.training.given import given_texts, read_given
-from specbench.training.prompts import scorer, training_prompts
+from specbench.training.prompts import check_unmeasured, scorer, training_prompts
 from specbench.training.recipe import Text
 
 
@@ -99,9 +100,12 @@ def _given(loaded: LoadedModel, wanted: Wanted) -> tuple[list[Text], dict[str, s
     """The texts of files with answers, and the files' hashes by name."""
     texts: list[Text] = []
     hashes: dict[str, str] = {}
+    known = measured(wanted.data_dir)
     for name in wanted.sets:
         rows, digest = read_given(Path(name), loaded.has_chat_template)
         hashes[Path(name).name] = digest
+        for row in rows:
+            check_unmeasured(row.prompt.text, row.line, known)
         texts += given_texts(loaded, draw(rows, wanted.limit, wanted.prompt_seed))
     return texts, hashes
 

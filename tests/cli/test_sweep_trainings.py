@@ -9,6 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from specbench.common.errors import UsageError
+
 SMALL = ("--train-set", "steps=2", "--train-set", "bf16=false", "--train-held-out", 1, "--train-tokens", 8)
 SWEPT = ("--task", "prompts", "--limit", 3, "--max-new-tokens", 6)
 
@@ -70,10 +72,27 @@ def test_a_head_is_set_where_the_method_takes_it(cli: Any, prompts: Path, tmp_pa
     assert (rows["tokens_seen"] > 0).all()
 
 
+def test_trainings_are_of_the_model_that_is_swept(cli: Any, prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+
+    def cells(base: Any, say: Any) -> Any:
+        found.append(base)
+        raise UsageError("seen")
+
+    monkeypatch.setattr("specbench.training.cells.Cells", cells)
+    told = ("--model", "some/model", "--revision", "abc", "--trust-remote-code", "--dtype", "bfloat16", "--seed", 3)
+    assert cli("sweep", "--train", "msn", "--train-prompts", prompts, *told).error == "error: seen"
+    (base,) = found
+    assert (base.model, base.revision, base.trust_remote_code, base.dtype, base.seed) == (
+        "some/model", "abc", True, "bfloat16", 3,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (("--train-grid", "texts=2"), "--train-grid goes with --train METHOD"),
+        (("--train-grid", "texts=2", "--dry-run"), "--train-grid goes with --train METHOD"),
         (("--train", "msn", "--train-grid", "texts=2"), "nothing to learn from; give --train-prompts"),
         (("--train", "jacobi", "--train-grid", "texts=2"), "method 'jacobi' has no training recipe"),
         (("--train", "msn", "--train-prompts", "gsm8k-train", "--train-grid", "txts=2"), "did you mean texts"),

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import run_json
 
+from specbench.common.files import sole_use
+
 SMALL = ("--set", "layers=1", "--set", "block_size=4", "--set", "steps=2", "--set", "batch=2", "--set", "bf16=false")
 
 
@@ -47,6 +49,28 @@ def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path) -> Non
     for columns in (80, 140):
         lines = cli.ok("show", made, columns=columns).out.splitlines()
         assert max(map(len, lines)) <= columns
+
+
+@pytest.mark.parametrize("row", [{"prompt": "x", "answer": "y"}, {"instruction": "x", "output": "y"}])
+def test_answers_in_a_file_of_prompts_are_not_passed_over(row: dict[str, str], cli: Any, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    said = train(cli, file, tmp_path / "out")
+    assert said.code == 2
+    assert f"the rows of {file} have answers; specbench train --given learns those" in said.error
+    assert "loading" not in said.err
+
+
+def test_two_calls_never_train_in_one_folder(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "trained"
+    out.mkdir()
+    with sole_use(out):
+        said = train(cli, prompts, out)
+        other = cli("trajectories", "--model", "config:tiny", "--prompts", prompts, "--out", out)
+    assert (said.code, other.code) == (3, 3)
+    assert said.error == other.error
+    assert f"{out} is in use by another specbench process; wait for it, or choose another --out" in said.error
+    assert not any(out.iterdir())
 
 
 def test_an_adapter_learnt_from_trajectories_is_a_model(cli: Any, prompts: Path, tmp_path: Path) -> None:

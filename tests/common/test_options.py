@@ -58,6 +58,17 @@ def test_a_wrong_option_is_one_line_that_names_it(raw: dict[str, Any], parts: li
     assert all(part in text for part in parts), text
 
 
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e400"])
+def test_a_number_that_no_record_can_hold_is_none(value: str) -> None:
+    class Rate(opt.Options):
+        lr: float = opt.option(0.1, help="a rate", gt=0)
+        bound: float | None = opt.option(None, help="a bound")
+
+    for name in ("lr", "bound"):
+        with pytest.raises(UsageError, match=rf"option '{name}' of x: Input should be .*, not '{value}'"):
+            opt.parse(Rate, {name: value}, "x")
+
+
 def test_options_are_frozen_and_know_their_fields() -> None:
     parsed = parse()
     with pytest.raises(ValueError, match="frozen"):

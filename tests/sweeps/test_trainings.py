@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 import pytest
+from rich.console import Console
 
-from specbench.common.errors import UsageError
+from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.report.pictures.training_cost import save_training_cost, training_cost
+from specbench.report.terminal.trainings import trainings_table
 from specbench.sweeps import trainings
 from specbench.sweeps.plan import TrainedSweepPlan
-from specbench.sweeps.trained import UNTRAINED, read_entries
+from specbench.sweeps.trained import COST, UNTRAINED, Entry, _rows, hours_of, read_entries, read_trainings
 from specbench.sweeps.trainings import Due, sweep_trainings
 
 
@@ -125,9 +132,15 @@ def test_what_would_take_too_long_is_left_out_and_a_shorter_one_is_not(tmp_path:
     ]  # fmt: skip
     # What is done counts, and is not trained again.
     trainer.trained.clear()
+    go(asked(tmp_path, "texts=2,9,3", max_hours=13.9), trainer)
+    assert trainer.trained == []
     _, due, _ = go(asked(tmp_path, "texts=2,9,3", max_hours=14.0), trainer)
     assert [each.predicted is None for each in due] == [True, False, True]
     assert trainer.trained == ["texts=9"]
+
+
+def test_hours_of_a_small_training_are_no_zero() -> None:
+    assert [hours_of(value) for value in (0, 0.00312, 0.1, 12.345)] == ["0.00", "0.003", "0.10", "12.35"]
 
 
 def test_trainings_of_another_grid_stay_in_the_folder(tmp_path: Path, swept: list[Any]) -> None:
@@ -141,6 +154,125 @@ def test_trainings_of_another_grid_stay_in_the_folder(tmp_path: Path, swept: lis
     assert other != first
 
 
+def test_the_folder_says_what_is_done_whenever_a_call_ends(
+    tmp_path: Path, swept: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill in a training, and in a sweep of a second call: nothing that was swept is lost sight of."""
+
+    class Kill(Exception):
+        """The process ends here."""
+
+    class Killed(Trainer):
+        def train(self, cell: Cell) -> Made:
+            if cell.values["texts"] == "3":
+                raise Kill
+            return super().train(cell)
+
+    def shown(path: Path) -> str:
+        console = Console(width=80, file=io.StringIO())
+        console.print(trainings_table(read_trainings(path)))
+        return console.file.getvalue()  # type: ignore[attr-defined]
+
+    first = Killed()
+    with pytest.raises(Kill):
+        go(asked(tmp_path, "texts=2,3"), first)
+    (folder,) = tmp_path.iterdir()
+    assert shown(folder).splitlines() == [
+        "No training was swept yet.",
+        *(f"Not swept yet: {each}; repeat the sweep's command." for each in (UNTRAINED, "texts=2")),
+        "Not trained yet: texts=3; repeat the sweep's command.",
+    ]
+    assert save_training_cost(read_trainings(folder).cells, tmp_path) is None
+    trainer = Trainer(done=dict(first.done))
+    go(asked(tmp_path, "texts=2,3"), trainer)
+    assert trainer.trained == ["texts=3"]
+    whole = {each.label: each.sweep for each in read_entries(folder)}
+    assert None not in whole.values()
+
+    def kill(plan: Any) -> Path:
+        raise Kill
+
+    monkeypatch.setattr(trainings, "run_sweep", kill)
+    with pytest.raises(Kill):
+        go(asked(tmp_path, "texts=2,3", grid=("draft_length=2,3",)), Trainer(done=trainer.done))
+    assert {each.label: each.sweep for each in read_entries(folder)} == whole
+
+
+def test_what_the_untrained_model_cost_is_nothing_and_what_is_not_known_is_none() -> None:
+    cells = pd.DataFrame({"method": ["ar", "msn"]}, index=[3, 4])
+    rows = _rows(Entry(label=UNTRAINED, values={}), cells)
+    assert [list(rows[name]) for name in COST] == [[0, 0]] * len(COST)
+    rows = _rows(Entry(label="texts=2", values={"texts": 2}, cost={"tokens_seen": 7, "hours": 0.5}), cells)
+    assert (list(rows["train.texts"]), list(rows["tokens_seen"]), list(rows["hours"])) == ([2, 2], [7, 7], [0.5, 0.5])
+    assert rows[["flops", "energy_j"]].isna().all(axis=None)
+    assert list(rows["method"]) == ["ar", "msn"]
+
+
+def test_the_picture_marks_what_is_cheapest_for_its_speedup() -> None:
+    rows = [("untrained", 0, 1.0), ("a", 10, 1.5), ("b", 20, 1.4), ("c", 40, 2.0)]
+    cells = pd.DataFrame([
+        {"training": name, "set": "tuning", "method": "msn", "label": "msn", "concurrency": 1, "tokens_seen": cost,
+         "flops": math.nan if name == "b" else 1.0, "speedup": speed, "speedup_low": speed - 0.1,
+         "speedup_high": speed + 0.1}
+        for name, cost, speed in rows
+    ])  # fmt: skip
+    (panel,) = training_cost(cells).axes
+    (ahead,) = (line for line in panel.lines if line.get_label() == "cheapest for its speedup")
+    steps = np.asarray(ahead.get_xydata()).tolist()
+    assert steps == [[0, 1.0], [10, 1.0], [10, 1.5], [40, 1.5], [40, 2.0]]
+    assert panel.get_xlabel() == "tokens of the training"  # operations of one are not known
+
+
+def test_two_labels_never_share_a_folder(tmp_path: Path, swept: list[Any]) -> None:
+    class Named(Trainer):
+        def predict(self, cell: Cell) -> Will:
+            return Will(1, None, 0.0)
+
+        def train(self, cell: Cell) -> Made:
+            return Made(cell.label, (), {})
+
+    folder, _, _ = go(asked(tmp_path, "start=org/a,org-a,org:a"), Named())
+    places = [str(each.sweep).partition("/")[0] for each in read_entries(folder)]
+    assert places[2] == "start=org-a"
+    assert len(set(places)) == len(places) == 4
+
+
+def test_what_decides_a_sweep_decides_its_folder(tmp_path: Path, swept: list[Any]) -> None:
+    def folder(**more: Any) -> Path:
+        return go(asked(tmp_path, "texts=2", **more), Trainer())[0]
+
+    same: list[dict[str, Any]] = [
+        {},
+        {"grid": ("draft_length=3",)},
+        {"quiet": True},
+        {"max_hours": 3.0},
+        {"search": "halving"},
+    ]
+    other: list[dict[str, Any]] = [
+        {"dtype": "bfloat16"},
+        {"max_new_tokens": 9},
+        {"train_tokens": 9},
+        {"train_held_out": 9},
+        {"seed": 9},
+    ]
+    assert len({folder(**more) for more in same}) == 1
+    assert len({folder(**more) for more in (same[0], *other)}) == 1 + len(other)
+
+
+def test_a_second_call_at_the_same_time_is_refused(tmp_path: Path, swept: list[Any]) -> None:
+    said: list[str] = []
+
+    class Slow(Trainer):
+        def train(self, cell: Cell) -> Made:
+            with pytest.raises(EnvironmentRefused) as raised:
+                go(asked(tmp_path, "texts=2"), Trainer())
+            said.append(str(raised.value))
+            return super().train(cell)
+
+    folder, _, _ = go(asked(tmp_path, "texts=2"), Slow())
+    assert said == [f"{folder} is in use by another specbench process; wait for it, or choose another --out"]
+
+
 def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path, swept: list[Any]) -> None:
     trainer = Trainer()
     with pytest.raises(UsageError, match="nothing to train by; write --train-grid"):
@@ -149,4 +281,15 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path: Path, swept: li
         go(asked(tmp_path, "texts=2", grid=()), trainer)
     with pytest.raises(UsageError, match="unknown option of msn to sweep"):
         go(asked(tmp_path, "texts=2", grid=("draft_lenght=2",)), trainer)
+    with pytest.raises(UsageError, match=r"^--train-grid texts is given twice"):
+        go(asked(tmp_path, "texts=2", "texts=3"), trainer)
+    with pytest.raises(UsageError, match=r"--train-grid jf.texts: all trainings are of one method; write texts with"):
+        go(asked(tmp_path, "jf.texts=2"), trainer)
+
+    class Typed(Trainer):
+        def cell(self, values: Mapping[str, str]) -> Cell:
+            return Cell(values["causal"], {"causal": values["causal"] in ("true", "yes")})
+
+    with pytest.raises(UsageError, match=r"has one training twice, true and yes; keep one"):
+        go(asked(tmp_path, "causal=true,yes"), Typed())
     assert (trainer.trained, swept) == ([], [])

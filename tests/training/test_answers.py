@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from specbench.common.errors import UsageError
 from specbench.common.prompt import Prompt
 from specbench.models.loader import LoadedModel
 from specbench.training.answers import Asking, ask, read
-from specbench.training.recipe import Text, apart
+from specbench.training.recipe import Text, apart, some
 
 PROMPTS = [Prompt(f"set/{text}", text * 3, False) for text in ("ab", "c", "DEF", "!", "xyz")]
 ASKING = Asking(10, 2)
@@ -65,12 +66,29 @@ def test_answers_made_in_another_way_are_refused(model: LoadedModel, tmp_path: P
         read(tmp_path / "nowhere")
 
 
+def test_an_answer_is_never_taken_for_another_prompts(model: LoadedModel, tmp_path: Path) -> None:
+    ask(model, PROMPTS, ASKING, tmp_path)
+    changed = [PROMPTS[0], Prompt(PROMPTS[1].id, "another text", False)]
+    with pytest.raises(UsageError, match=r"holds an answer to another prompt called set/c; name another folder"):
+        ask(model, changed, ASKING, tmp_path)
+
+
 def test_sampled_answers_repeat_by_their_seed(model: LoadedModel, tmp_path: Path) -> None:
     def sampled(seed: int, name: str) -> Any:
         return ask(model, PROMPTS, Asking(10, 3, 1.0, seed), tmp_path / name)
 
     assert sampled(1, "a") == sampled(1, "b")
     assert sampled(1, "a") != sampled(2, "c")
+
+
+def test_of_fewer_texts_all_are_among_those_of_more() -> None:
+    texts = [Text(f"set/{at}", [at], [at]) for at in range(9)]
+    drawn = [[text.id for text in some(texts, count, 3)] for count in range(1, 10)]
+    assert all(set(fewer) < set(more) for fewer, more in itertools.pairwise(drawn))
+    assert drawn[-1] == [text.id for text in texts]
+    assert drawn[3] != [text.id for text in some(texts, 4, 4)]
+    with pytest.raises(UsageError, match=r"there are 9 texts to learn from, not 10; lower --texts"):
+        some(texts, 10, 3)
 
 
 def test_prompts_without_room_are_left_out(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from targets import loaded
 
 from specbench.common.errors import UsageError
 from specbench.training.answers import Asking
-from specbench.training.given import ending, given_texts, read_given
+from specbench.training.given import ending, given_texts, has_answers, read_given
 from specbench.training.sources import Found, Wanted, find
 
 TEMPLATE = (
@@ -122,6 +122,32 @@ def test_an_empty_file_and_a_text_beyond_the_context_are_named(tmp_path: Path) -
     says = r"mine.jsonl line 2: prompt and answer are 43 tokens, and draft takes 42; shorten it or leave it out"
     with pytest.raises(UsageError, match=says):
         given_texts(model(context=42), rows)
+
+
+def test_a_question_that_is_measured_on_is_refused_with_its_line(
+    task_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (question, *_) = (json.loads(line)["question"] for line in (task_data / "gsm8k_test.jsonl").open())
+    file = write(tmp_path / "mine.jsonl", PUBLISHED[0], {"instruction": question, "output": "18"})
+    wanted = Wanted(sets=[str(file)], given=True, data_dir=task_data)
+    with pytest.raises(UsageError, match=r"mine.jsonl line 2 is a question of gsm8k, which decoders are measured on"):
+        find(model(), wanted, Asking(8, 2), tmp_path / "out", lambda done, total: None)
+
+
+def test_what_editors_and_systems_put_into_files_changes_no_row(tmp_path: Path) -> None:
+    rows = [{"prompt": "a\u2028b", "answer": "c\x85d\u2029"}, {"prompt": "Ä", "answer": " 4 "}]
+    file = tmp_path / "mine.jsonl"
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    file.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([lines[0], "", lines[1]]).encode())
+    found, digest = read_given(file, chat=True)
+    assert [(row.prompt.text, row.answer, row.id) for row in found] == [
+        ("a\u2028b", "c\x85d\u2029", "mine/1"), ("Ä", " 4 ", "mine/3"),
+    ]  # fmt: skip
+    assert digest == hashlib.sha256(file.read_bytes()).hexdigest()
+    file.write_bytes('{"prompt": "Ä", "answer": "x"}'.encode("latin-1"))
+    with pytest.raises(UsageError, match=r"mine.jsonl line 1 is damaged"):
+        read_given(file, chat=True)
+    assert not has_answers(file)
 
 
 def test_they_are_a_source_of_texts_which_says_what_file_they_are_of(tmp_path: Path) -> None:

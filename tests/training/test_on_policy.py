@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -148,6 +149,10 @@ def test_what_was_sampled_is_on_disk_before_it_is_learnt_from_and_not_made_again
     path.write_text(rows[:20] + "\n")
     with pytest.raises(UsageError, match=r"0000003.jsonl line 1 is damaged .*; train anew, into another --out"):
         train("cllm", options, job(tmp_path))
+    path.write_text(rows.partition("\n")[2])  # a row short
+    gone = json.loads(rows.partition("\n")[0])["id"]
+    with pytest.raises(UsageError, match=rf"0000003.jsonl has no answer to {gone}; train anew, into another --out"):
+        train("cllm", options, job(tmp_path))
     path.unlink()
     with pytest.raises(UsageError, match=r"0000003.jsonl is gone, which step 5 learns from; train anew"):
         train("cllm", options, job(tmp_path))
@@ -176,6 +181,28 @@ def test_the_share_is_that_of_batches_and_the_rest_is_learnt_as_ever(tmp_path: P
     assert all(one <= other for one, other in zip(some, shared(0.6), strict=True))  # one draw for all shares
 
 
+def test_its_cost_has_the_decoding_of_own_answers_and_their_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(target: Any, model: Any, asked: Sequence[Text], *how: Any) -> Any:
+        time.sleep(0.5)
+        return {text.id: [1, 2] for text in asked}
+
+    monkeypatch.setattr(on_policy, "own_answers", slow)
+    plain = {name: value for name, value in PARTS.items() if not name.startswith("on_policy")}
+    assert train("cllm", plain, job(tmp_path / "plain"))["cost"]["flops"] > 0
+    options = {**PARTS, "on_policy": 1, "on_policy_every": 4}
+    card = train("cllm", options, job(tmp_path / "own"))
+    assert card["cost"]["hours"] * 3600 > 1  # two rounds
+    assert "flops" not in card["cost"]  # no batch of texts was there to count
+    assert card["cost"]["tokens_seen"] == 14 * (5 + 2)  # two visits of 7 texts, of 5 tokens and 2 of its own
+    half = train("cllm", {**PARTS, "steps": 4, "on_policy_every": 4}, job(tmp_path / "half"))
+    own = half["own_answers"]["answers"]
+    assert 0 < own < 7  # the rest is a visit's other texts: a prompt and two streams each
+    given = half["cost"]["tokens_seen"] - 7 * own
+    assert given == 5 * (7 - own) + 2 * half["answer_tokens"]
+
+
 def test_without_it_a_training_is_what_it_was(tmp_path: Path) -> None:
     plain = {name: value for name, value in PARTS.items() if not name.startswith("on_policy")}
     train("jf", plain, job(tmp_path / "plain"))
@@ -184,6 +211,34 @@ def test_without_it_a_training_is_what_it_was(tmp_path: Path) -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert not (tmp_path / "off" / "on_policy").exists()
     assert "own_answers" not in card
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_what_teaches_stays_as_it_was_while_the_student_learns(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise: list[int] = []
+
+    def sampled(target: Any, model: Any, asked: Sequence[Text], sampling: Sampling, budget: int) -> Any:
+        noise.append(sampling.seed)
+        return {text.id: [7, 8, 9] for text in asked}
+
+    monkeypatch.setattr(on_policy, "own_answers", sampled)
+    target = tiny_llama(VOCAB)
+    taught: list[Any] = []
+    own = Frozen.states
+
+    def states(self: Any, ids: torch.Tensor) -> Any:
+        found, head = own(self, ids)
+        with torch.no_grad():
+            expected = target.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        taught.append(torch.equal(found, expected) and torch.equal(head(found), target.get_output_embeddings()(found)))
+        return found, head
+
+    monkeypatch.setattr(Frozen, "states", states)
+    train("cllm", {**PARTS, "full": full, "on_policy": 1, "lr": 0.1, "warmup": 0}, job(tmp_path))
+    assert taught == [True] * 8
+    assert len(set(noise)) == len(noise) == 3  # every round draws anew
 
 
 OWN = [Text("a", [1, 2, 3], [4, 5, 6, 7, 8]), Text("b", [9], [10, 11])]

@@ -48,6 +48,18 @@ def test_a_training_split_has_no_prompt_of_the_test(
         assert not numbers & {prompt.id.removeprefix("mbpp-train/") for prompt in trained}
 
 
+def test_a_file_of_test_questions_is_refused_as_a_test_split_is(
+    task_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(data.DATA_DIR, str(task_data))
+    (question, *_) = (json.loads(line)["question"] for line in (task_data / "gsm8k_test.jsonl").open())
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("Once", f"Question: {question}\nAnswer:")))
+    says = r"prompt 2 of .*mine.jsonl is a question of gsm8k, which decoders are measured on, .*; leave it out"
+    with pytest.raises(UsageError, match=says):
+        training_prompts([str(file)], chat=False)
+
+
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text(json.dumps({"prompt": "Once"}) + "\n" + json.dumps({"id": "b", "prompt": "Twice"}) + "\n")

@@ -24,8 +24,7 @@ def save_training_cost(cells: pd.DataFrame, folder: Path, caption: str = "") -> 
     Raises:
         EnvironmentRefused: the disk is full or the folder cannot be written.
     """
-    drawn = _drawn(cells)
-    if drawn["training"].nunique() < 2:
+    if cells.empty or _drawn(cells)["training"].nunique() < 2:
         return None
     return style.save(training_cost(cells, caption=caption), folder / "training-cost.png")
 
@@ -76,6 +75,8 @@ def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
 
 def _drawn(cells: pd.DataFrame) -> pd.DataFrame:
     """Cells on the prompts to choose by, at the first concurrency, that have a speedup and a cost."""
+    if cells.empty:
+        raise ValueError("no cell has both a speedup and a cost")
     mine = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
     mine = mine[mine["concurrency"] == mine["concurrency"].min()]
     return mine[np.isfinite(floats(mine, "speedup")) & np.isfinite(floats(mine, "tokens_seen"))]

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from specbench.report.terminal.sweep import SHOWN, interval
 from specbench.results import BASELINE
-from specbench.sweeps.trained import UNTRAINED
+from specbench.sweeps.trained import hours_of
 
 if TYPE_CHECKING:
     from specbench.sweeps.trained import ReadTrainings
@@ -31,11 +31,13 @@ def costs_table(due: Sequence[Due], max_hours: float | None = None) -> Renderabl
     for each in due:
         will = each.predicted
         figures = ["", ""] if will is None else [_big(will.tokens), _big(will.flops)]
-        hours = f"{each.hours:.2f}" + (" done" if will is None else "")
+        hours = hours_of(each.hours) + (" done" if will is None else "")
         made.add_row(Text(each.label, overflow="fold"), *figures, hours)
     total = sum(each.hours for each in due)
     bound = "" if max_hours is None else f", of which --max-hours allows {max_hours:g}"
-    return Group(made, Text(f"{total:.2f} hours in all{bound}; by the time that a step was measured to take.", "dim"))
+    return Group(
+        made, Text(f"{hours_of(total)} hours in all{bound}; by the time that a step was measured to take.", "dim")
+    )
 
 
 def trainings_table(read: ReadTrainings) -> RenderableType:
@@ -44,6 +46,8 @@ def trainings_table(read: ReadTrainings) -> RenderableType:
     Args:
         read: the folder's content.
     """
+    if read.cells.empty:
+        return Group(Text("No training was swept yet.", "dim"), *_missing(read))
     cells = read.cells[(read.cells["set"] == "tuning") & (read.cells["method"] != BASELINE)]
     cells = cells.sort_values("speedup", ascending=False, na_position="last", kind="stable")
     made = _table("training", ("cell", "tokens", "hours", "TPF", "speedup", "right"))
@@ -53,7 +57,7 @@ def trainings_table(read: ReadTrainings) -> RenderableType:
             Text(str(row["training"]), overflow="fold"),
             Text(" ".join(str(row["label"]).split(" ")[1:]), overflow="fold"),
             _big(row["tokens_seen"]),
-            "–" if pd.isna(row["hours"]) else f"{row['hours']:.2f}",
+            "–" if pd.isna(row["hours"]) else hours_of(row["hours"]),
             "–" if pd.isna(row["tokens_per_forward"]) else f"{row['tokens_per_forward']:.2f}",
             interval(row, "speedup"),
             "–" if pd.isna(right) else f"{right:.0%}",
@@ -63,10 +67,17 @@ def trainings_table(read: ReadTrainings) -> RenderableType:
     ]
     if len(cells) > SHOWN:
         lines.append(f"{len(cells) - SHOWN} slower rows are in the CSV.")
-    lines += [f"Left out for want of hours: {each.label}." for each in read.entries if each.left_out]
-    if not (read.cells["training"] == UNTRAINED).any():
-        lines.append("The untrained model was not swept yet; repeat the command.")
-    return Group(made, Text(), *(Text(line, style="dim") for line in lines))
+    return Group(made, Text(), *(Text(line, style="dim") for line in lines), *_missing(read))
+
+
+def _missing(read: ReadTrainings) -> list[Text]:
+    """What the table has no rows of, and why."""
+    lines = [f"Left out for want of hours: {each.label}." for each in read.entries if each.left_out]
+    due = [each for each in read.entries if not each.left_out and each.sweep is None]
+    lines += [
+        f"Not {'swept' if each.model else 'trained'} yet: {each.label}; repeat the sweep's command." for each in due
+    ]
+    return [Text(line, style="dim") for line in lines]
 
 
 def _table(first: str, columns: Sequence[str]) -> Table:

@@ -1,0 +1,39 @@
+"""Asked: which questions of the tasks are known, and in which prompts they are found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specbench.evals.asked import asks, measured
+
+HENS = "Ann’s hens lay 16 eggs a day. She keeps 7 and sells the rest for $2 each. What does she earn in a day?"
+
+
+def test_questions_of_every_task_that_are_at_hand(task_data: Path, tmp_path: Path) -> None:
+    known = measured(task_data)
+    assert known[HENS] == "gsm8k"
+    assert {"gsm8k", "humaneval", "math500", "mbpp"} <= set(known.values())
+    assert min(map(len, known)) >= 40  # what is shorter is asked by chance
+    trained = [json.loads(line)["question"] for line in (task_data / "gsm8k_train.jsonl").read_text().splitlines()]
+    assert not any(asks(question, known) for question in trained)
+    assert measured(tmp_path) == {}  # nothing is fetched for it
+    (tmp_path / "gsm8k_test.jsonl").write_text(json.dumps({"question": "x" * 50}) + "\n")
+    assert measured(tmp_path) == {}  # another file than the published one
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (HENS, True),
+        (HENS.replace(" She", "\r\n She") + "  ", True),
+        (f"Solve it step by step.\n\nQuestion: {HENS}\nAnswer:", True),
+        (f"USER: {HENS}\nASSISTANT:", True),
+        (HENS.replace("16", "17"), False),
+        ("", False),
+    ],
+)
+def test_a_question_is_found_by_its_words(text: str, found: bool) -> None:
+    assert asks(text, {HENS: "gsm8k"}) == ("gsm8k" if found else None)

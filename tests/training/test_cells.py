@@ -1,0 +1,90 @@
+"""Cells of trainings: which training a cell is, what is predicted of it, and what of a finished one is believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.common.errors import UsageError
+from specbench.training import cells as module
+from specbench.training.cells import Cells
+from specbench.training.plan import TrainPlan
+
+CARD = {"texts": 96, "steps": 24, "cost": {"tokens_seen": 9600, "flops": 960.0, "hours": 0.96}}
+
+
+def cells(out: Path, method: str = "msn", **more: Any) -> Cells:
+    own = {"model": "config:tiny", "method": method, "prompts": "gsm8k-train", "settings": ("batch=4",), "out": out}
+    return Cells(TrainPlan.model_validate({**own, **more}), lambda line: None)
+
+
+def finish(found: Cells, values: dict[str, str], **more: Any) -> Any:
+    """A cell whose training has left a card and weights."""
+    cell = found.cell(values)
+    weights = cell.plan.into / "adapter"
+    weights.mkdir(parents=True)
+    (cell.plan.into / "card.json").write_text(json.dumps({**CARD, "weights": str(weights), **more}))
+    return cell
+
+
+def test_more_texts_than_a_finished_training_had_take_longer(tmp_path: Path) -> None:
+    found = cells(tmp_path)
+    done = finish(found, {"texts": "96"})
+    assert found.made(done) is not None
+    assert found.predict(found.cell({"texts": "192"})).hours == pytest.approx(1.92)
+    assert found.predict(found.cell({"texts": "48"})) == (4800, pytest.approx(480), pytest.approx(0.48))
+
+
+def test_texts_that_will_be_held_out_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probed: list[TrainPlan] = []
+
+    def run_training(plan: TrainPlan, say: Any) -> dict[str, Any]:
+        probed.append(plan)
+        return {**CARD, "texts": 48, "steps": 2, "cost": {"tokens_seen": 800, "hours": 0.08}}
+
+    monkeypatch.setattr(module, "run_training", run_training)
+    found = cells(tmp_path, held_out=16)
+    assert found.predict(found.cell({"lr": "0.1"})).hours == pytest.approx(0.32)  # 32 texts at 0.01 h
+    assert (probed[0].held_out, probed[0].settings) == (0, ("batch=4", "lr=0.1", "steps=2"))
+
+
+def test_what_does_not_change_a_training_does_not_change_its_folder(tmp_path: Path) -> None:
+    def folder(**more: Any) -> Path:
+        return cells(tmp_path, **more).cell({"texts": "2"}).plan.into
+
+    assert folder() == folder(quiet=True) == folder(concurrency=2)
+    assert len({folder(), folder(held_out=2), folder(seed=2), folder(revision="x")}) == 4
+
+
+def test_a_finished_training_without_its_weights_is_none(tmp_path: Path) -> None:
+    found = cells(tmp_path)
+    cell = finish(found, {"texts": "96"})
+    (cell.plan.into / "adapter").rmdir()
+    assert found.made(cell) is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"cost": "much"}, {"steps": "24"}, {"texts": None}, {"cost": {"tokens_seen": 1, "hours": -1}}]
+)
+def test_a_damaged_card_is_one_sentence(wrong: dict[str, Any], tmp_path: Path) -> None:
+    found = cells(tmp_path)
+    cell = finish(found, {"texts": "96"}, **wrong)
+    with pytest.raises(UsageError, match=r"card.json is damaged .*; delete it and repeat the command"):
+        found.made(cell)
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "says"),
+    [
+        ("msn", {"r": "8", "lora_rank": "16"}, "--train-grid sets lora_rank twice, once as lora_rank"),
+        ("jf", {"n": "2", "block_size": "4"}, "--train-grid sets block_size twice"),
+        ("jf", {"n": "1000"}, "--block-size"),
+        ("msn", {"batch": "8"}, "--train-set and --train-grid both set batch; keep one"),
+    ],
+)
+def test_an_axis_that_is_none_is_refused(method: str, values: dict[str, str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        cells(tmp_path, method).cell(values)
