@@ -143,6 +143,8 @@ def write_cells(read: Any) -> None:
 def _trained_caption(read: Any) -> str:
     from specbench.results.run_file import device_name
 
+    if not read.sweeps:
+        return ""
     run = next(iter(next(iter(read.sweeps.values())).runs.values())).run
     return f"{read.method} for {read.model} {run['model']['dtype']} · {run['task']['name']} · {device_name(run)}"
 
