@@ -2,75 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import confined
 import pytest
+from confined import BARE, TIGHT
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.evals.sandbox import sandbox, seccomp
 from specbench.evals.sandbox.sandbox import Confinement, Limits, Program, Sandbox
 from specbench.evals.task import Verdict
 
-TIGHT = Limits(cpu_s=1, wall_s=1.5, memory=512 << 20)
-BARE = Confinement(seccomp=True, landlock=0, namespaces=False)  # what a strict container leaves
-
-
-@pytest.fixture(params=["strongest", "bare"])
-def box(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sandbox:
-    """A sandbox whose temporary files are watched."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    made = Sandbox(TIGHT)
-    if request.param == "bare":
-        if made.confinement == BARE:
-            pytest.skip("this machine has no stronger confinement, so both cases are the same")
-        made.confinement = BARE
-    return made
-
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 # For what the confinement does not decide: the reading of values and of answers.
 under_the_strongest = pytest.mark.parametrize("box", ["strongest"], indirect=True)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """After each program: no process and no file of it is left, and no signal arrived."""
-    ctypes.CDLL(None).prctl(36, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us
-    before = _children()
-    yield
-    assert _children() <= before
-    scratch = tmp_path / "scratch"
-    assert not scratch.exists() or os.listdir(scratch) == []
-
-
-def _processes() -> dict[int, tuple[int, bool]]:
-    """Every process: its parent, and whether a seccomp filter holds it."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError):  # gone meanwhile
-            fields = dict(line.split(":\t", 1) for line in path.read_text().splitlines() if ":\t" in line)
-            found[int(path.parent.name)] = (int(fields["PPid"]), fields.get("Seccomp") == "2")
-    return found
-
-
-def _children() -> set[int]:
-    return {pid for pid, (parent, _) in _processes().items() if parent == os.getpid()}
-
-
 def _sleeper_of(scorer: int) -> int:
     """The program's pid, told by its depth below the scorer and by its seccomp filter; 0 when there is none yet."""
-    parents = _processes()
+    parents = confined.processes()
     for pid, (parent, filtered) in parents.items():
         while parent in parents and parent != scorer:
             parent = parents[parent][0]
@@ -505,7 +463,7 @@ def test_the_scorer_dying_takes_the_program_along(tmp_path: Path) -> None:
     assert inner, "the program did not start"
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    while _children() and time.monotonic() < deadline:  # orphans come to this process, see nothing_left
+    while confined.children() and time.monotonic() < deadline:  # orphans come to this process, see nothing_left
         try:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
