@@ -283,6 +283,16 @@ def rows_of(kind: Any) -> Callable[[Path], Any]:
     return lambda path: data.read_rows(path, kind)
 
 
+def rows_in_parquet() -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    buffer = pyarrow.BufferOutputStream()
+    table = pyarrow.Table.from_pylist([{"question": f"{at}?", "answer": f"#### {at}"} for at in range(70)])
+    parquet.write_table(table, buffer)
+    return bytes(buffer.getvalue().to_pybytes())
+
+
 def file_of(*parts: str) -> Callable[[], bytes]:
     return lambda: ROOT.joinpath(*parts).read_bytes()
 
@@ -350,6 +360,10 @@ KINDS: dict[str, Kind] = {
         "x.jsonl", "lines", lambda: as_lines(HUMANEVAL), lambda path: humaneval.load(path, humaneval.PlusProblem)
     ),
     "compressed": Kind("x.jsonl.gz", "binary", lambda: gzip.compress(as_lines(HUMANEVAL, HUMANEVAL)), data.read_jsonl),
+    "rows in Parquet": Kind("x.parquet", "binary", rows_in_parquet, lambda path: data.read_rows(path, Gsm8kProblem)),
+    "rows in a list": Kind(
+        "x.json", "json", lambda: as_json([{"question": "?", "answer": "#### 2"}]), rows_of(Gsm8kProblem)
+    ),
     "mbpp plus": Kind("x.jsonl", "lines", lambda: as_lines(PLUS), mbpp.load_plus),
     "mbpp": Kind("x.jsonl", "lines", lambda: as_lines(FULL), mbpp.load_full),
     "sanitized mbpp": Kind("x.json", "json", lambda: as_json([SANITIZED]), mbpp.load_sanitized),

@@ -7,18 +7,20 @@ import os
 import queue
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from specbench.common import EnvironmentRefused, UsageError, guests, options, registry
-from specbench.common.reading import damaged, json_object, read_json_object
+from specbench.common.reading import damaged, fitted, json_object, read_json_object
+from specbench.evals.data import recorded
 from specbench.evals.interrupts import Interrupts
 from specbench.evals.sandbox.sandbox import stop_all
 from specbench.evals.task import Task, Verdict
 from specbench.results import RunFolder
+from specbench.results.schema import TaskData
 from specbench.results.verdicts import VERDICTS
 
 _LOOK_S = 0.1  # between looks for a Ctrl-C
@@ -52,14 +54,16 @@ def score_run(
         EnvironmentRefused: model-written code cannot be run safely here, or the folder cannot be written.
         PluginFault: the task ended the scorer.
     """
-    name, raw = _task_of(folder)
+    name, raw, asked_of = _task_of(folder)
     card = registry.task(name)
     if not card.info["metric"]:
         raise UsageError(f"task '{name}' has no verdict; there is nothing to score in {folder}")
     module = card.load()
     with guests.hosting(card.who):
-        task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
+        with recorded() as files:
+            task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
         versions, isolation = dict(task.versions), list(task.isolation)
+    _check_same(asked_of, files)
     requests = [_fields(row, folder, number) for number, row in enumerate(RunFolder.load(folder).lines(), 1)]
     scorer = {"task": name, "task_version": card.info["version"], "versions": versions, "isolation": isolation}
 
@@ -109,8 +113,20 @@ def _verdicts(
     return verdicts
 
 
-def _task_of(folder: Path) -> tuple[str, dict[str, Any]]:
-    """(name, options) of the run's task."""
+def _check_same(asked_of: Sequence[TaskData], files: Mapping[str, TaskData]) -> None:
+    """Refuses other data than the run was made with, where the task itself takes any."""
+    here = [file for file in files.values() if not file.verified]
+    for asked in asked_of:
+        found = files.get(asked.name) or next(iter(here), None)
+        if not asked.verified and found is not None and asked.sha256 not in {file.sha256 for file in here}:
+            raise UsageError(
+                f"the run's answers are to questions of {asked.said}, and here is {found.said}; name the folder of "
+                "that file with --data-dir"
+            )
+
+
+def _task_of(folder: Path) -> tuple[str, dict[str, Any], list[TaskData]]:
+    """(name, options, data files) of the run's task."""
     path, todo = folder / "run.json", "name a folder that specbench run wrote"
     if not path.exists():
         raise UsageError(f"{folder} is not a run folder (it has no run.json); {todo}")
@@ -118,7 +134,10 @@ def _task_of(folder: Path) -> tuple[str, dict[str, Any]]:
     name, raw = task.get("name"), task.get("options")
     if not isinstance(name, str) or not isinstance(raw, dict):
         raise damaged(path, "it does not say which task it ran", todo)
-    return name, raw
+    data = task.get("data", [])
+    if not isinstance(data, list):
+        raise damaged(path, "its task's data are no list", todo)
+    return name, raw, [fitted(TaskData, file, f"{path} field 'task.data'", todo) for file in data]
 
 
 def _fields(row: dict[str, Any], folder: Path, number: int) -> tuple[str, str, str]:

@@ -49,8 +49,8 @@ def accept(*paths: Path) -> Iterator[None]:
     """These files, and those in these folders, pass for the published ones; any others are checked as ever."""
     checked = data._checked
 
-    def passed(path: Path, file: data.DataFile) -> Path:
-        return path if {path, path.parent} & {*paths} else checked(path, file)
+    def passed(path: Path, file: data.DataFile) -> tuple[int, str]:
+        return data.digest(path) if {path, path.parent} & {*paths} else checked(path, file)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(data, "_checked", passed)
