@@ -8,6 +8,7 @@ Both queries run under the same limits, each in a process of its own.
 from __future__ import annotations
 
 import re
+import sqlite3
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ CPU_S = 10
 
 VERSION = f"{table.VERSION} (as test-suite-sql-eval e97acc5)"
 """Of the comparison, for a task's ``versions``."""
+
+SQLITE = sqlite3.sqlite_version
+"""Of the library that runs the queries: later ones know more of SQL."""
 
 LIMITS = Limits(CPU_S + 4, 3.0 * (CPU_S + 4), 1 << 30, load_s=4.0)
 
