@@ -1,4 +1,4 @@
-"""The prompts are the authors' own (``lcb_runner/prompts/code_generation.py`` at commit 28fef95), as is the rule for code."""
+"""The prompts, and what of an answer is code: both as the authors have them (``lcb_runner`` at commit 28fef95)."""
 
 from __future__ import annotations
 

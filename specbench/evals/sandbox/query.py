@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-SQL, ROWS, COLUMNS, RESULT, VALUE = 20_000, 100_000, 200, 4 << 20, 2 << 20
-"""Characters of a query; rows and columns of a result; bytes of all its values and of any one on the way there."""
+SQL, ROWS, COLUMNS, RESULT = 20_000, 100_000, 200, 4 << 20
+"""Characters of a query; rows and columns of a result; bytes of all its values, and of any value on the way there."""
 
 HEAP = 256 << 20
 """Bytes that SQLite may use."""
@@ -25,7 +25,7 @@ _REFUSED = {"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"}
 
 # https://sqlite.org/c3ref/c_limit_attached.html
 _LIMITS = {
-    0: VALUE, 1: 1_000_000, 2: COLUMNS, 3: 200, 4: 100, 5: 250_000, 6: 32, 7: 0, 8: 1_000, 9: 100, 10: 0, 11: 0
+    0: RESULT, 1: 1_000_000, 2: COLUMNS, 3: 200, 4: 100, 5: 250_000, 6: 32, 7: 0, 8: 1_000, 9: 100, 10: 0, 11: 0
 }  # fmt: skip
 _OPERATIONS = 10_000  # of SQLite's machine, between looks at the clock
 

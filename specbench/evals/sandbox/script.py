@@ -64,10 +64,11 @@ class Script:
             OverflowError: it printed more than PRINTED.
             BaseException: what it raised.
         """
-        gc.collect()  # the names of the run before, whose destructors may print
+        module = sys.modules["__main__"] = types.ModuleType("__main__")
+        gc.collect()  # what the run before has left, whose destructors may print
         self._open(given)
         try:
-            self._execute()
+            self._execute(module.__dict__)
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
@@ -79,12 +80,10 @@ class Script:
             raise OverflowError(f"it printed more than {PRINTED >> 20} MiB")
         return os.pread(self._stdout, size, 0).decode(errors="replace")
 
-    def _execute(self) -> None:
-        module = types.ModuleType("__main__")
-        sys.modules["__main__"] = module
+    def _execute(self, names: dict[str, Any]) -> None:
         try:
             for code in self._codes:
-                exec(code, module.__dict__)
+                exec(code, names)
         except SystemExit:
             pass
         atexit._run_exitfuncs()
