@@ -20,9 +20,7 @@ SETTLED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gsm8k": ({"style": "chat", "shots": 0}, {"style": "completion", "shots": 5}),
     "math500": ({"style": "chat", "shots": 0}, {"style": "completion", "shots": 4}),
     "aime25": ({"style": "chat", "shots": 0}, {"style": "completion", "shots": 4}),
-    "math": tuple(
-        {"style": s, "shots": n, "subject": "all", "level": None} for s, n in (("chat", 0), ("completion", 4))
-    ),
+    "math": ({"style": "chat", "shots": 0, **_ALL}, {"style": "completion", "shots": 4, **_ALL}),
 }
 NEEDS_TEMPLATE = {"humaneval": ["chat", "jf", "jf-python", "evalplus"], "mbpp": ["chat"], "gsm8k": ["chat", "jf"],
                   "math500": ["chat", "jf"], "aime25": ["chat"], "math": ["chat"]}  # fmt: skip
