@@ -22,15 +22,26 @@ def measured(data_dir: Path | None = None) -> dict[str, str]:
     Args:
         data_dir: as of :func:`specbench.evals.data.resolve`.
     """
+    asking = list(_asking(data_dir))
+    asking.sort(key=lambda each: each[1].sha256 is None)  # a file that may be any is not asked before a published one
     found: dict[str, str] = {}
-    for task, card in registry.tasks().items():
+    for task, file in asking:
         try:
-            files = manifest(card.folder / "task.toml")
-            asking = [file for file in files if file.asks and present(file, data_dir)]
-            found = {**{words: task for file in asking for words in _questions(file, data_dir)}, **found}
+            found = {**dict.fromkeys(_questions(file, data_dir), task), **found}
         except (UsageError, EnvironmentRefused):  # no such file as the task reads: whoever measures by it is told
             continue
     return found
+
+
+def _asking(data_dir: Path | None) -> Iterator[tuple[str, DataFile]]:
+    """The files at hand that tasks measure on, with the name of each one's task."""
+    for task, card in registry.tasks().items():
+        try:
+            yield from (
+                (task, file) for file in manifest(card.folder / "task.toml") if file.asks and present(file, data_dir)
+            )
+        except UsageError:
+            continue
 
 
 def asks(text: str, known: dict[str, str]) -> str | None:

@@ -125,13 +125,15 @@ def manifest(card: Path) -> list[DataFile]:
 def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
     """The path of ``file``: from ``data_dir``, ``SPECBENCH_DATA``, an installed package, the hub, or its URL.
 
-    The first of them that has it. What came from a URL is kept in the user's cache.
+    The first of them that has it, under the first of its names. What came from a URL is kept in the user's cache. What
+    is found is recorded, see :func:`recorded`.
 
     Args:
         data_dir: the user's explicit choice, and then the only place looked at.
 
     Raises:
-        UsageError: ``data_dir`` lacks the file, or the file found is another one than the task was written for.
+        UsageError: ``data_dir`` lacks the file, or the file found is another one than the task was written for, where
+            it says which that is.
         EnvironmentRefused: no source has it.
     """
     path, name, revision = _found(file, data_dir)

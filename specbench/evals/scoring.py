@@ -114,11 +114,13 @@ def _verdicts(
 
 
 def _check_same(asked_of: Sequence[TaskData], files: Mapping[str, TaskData]) -> None:
-    """Refuses other data than the run was made with, where the task itself takes any."""
-    here = [file for file in files.values() if not file.verified]
+    """Refuses other data than the run was made with, where the task itself takes any; a file may have another name."""
+    hashes = {file.sha256 for file in files.values()}
+    strange = [file for file in files.values() if file.sha256 not in {asked.sha256 for asked in asked_of}]
     for asked in asked_of:
-        found = files.get(asked.name) or next(iter(here), None)
-        if not asked.verified and found is not None and asked.sha256 not in {file.sha256 for file in here}:
+        if asked.verified or asked.sha256 in hashes:
+            continue
+        if found := files.get(asked.name) or next((file for file in strange if not file.verified), None):
             raise UsageError(
                 f"the run's answers are to questions of {asked.said}, and here is {found.said}; name the folder of "
                 "that file with --data-dir"

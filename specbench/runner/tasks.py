@@ -96,6 +96,7 @@ def file_settings(tasks: Sequence[str], settings: Sequence[str], file: Path | No
     if file is not None and not chosen:
         raise UsageError(f"--data-file goes with --task {' or '.join(takers)}; {','.join(tasks)} has its own data")
     for name in chosen:
-        if file is None and not any(setting.startswith(f"{name}.file=") for setting in settings):
+        needed = not registry.task(name).info.get("data")  # which may be in --data-dir
+        if needed and file is None and not any(setting.startswith(f"{name}.file=") for setting in settings):
             raise UsageError(f"--task {name} needs --data-file FILE, a .jsonl file of prompts")
     return [f"{name}.file={file}" for name in chosen] if file is not None else []

@@ -129,6 +129,7 @@ def test_a_run_is_scored_by_the_data_that_it_was_asked_from() -> None:
     scoring._check_same([KNOWN, UNKNOWN], {KNOWN.name: KNOWN})  # what is read later cannot be told of yet
     scoring._check_same([UNKNOWN], {renamed.name: renamed.model_copy(update={"sha256": UNKNOWN.sha256})})
     scoring._check_same([], {UNKNOWN.name: UNKNOWN})
+    scoring._check_same([UNKNOWN, renamed], {UNKNOWN.name: UNKNOWN})  # of two the second is read later
     for found in (other, renamed):
         with pytest.raises(UsageError, match=f"aime25.jsonl, sha256 {'b' * 64}, and here is {found.name}.*--data-dir"):
             scoring._check_same([KNOWN, UNKNOWN], {KNOWN.name: KNOWN, found.name: found})

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from small_data import gsm8k, humaneval, livecodebench, math500, mbpp, mt_bench, spider
+from small_data import gsm8k, humaneval, livecodebench, math500, mathematics, mbpp, mt_bench, speed, spider
 from specbench.evals import data
 
 Row = dict[str, Any]
@@ -28,6 +28,9 @@ FILES: dict[str, list[Row]] = {
     "mt_bench_question.jsonl": mt_bench.QUESTIONS, "mt_bench_reference_gpt4.jsonl": mt_bench.REFERENCES,
     "mt_bench_judge_prompts.jsonl": mt_bench.JUDGE_PROMPTS, "spec_bench_question.jsonl": mt_bench.SPEC_BENCH,
     **livecodebench.FILES, **spider.FILES,
+    "math_test.jsonl": mathematics.MATH, "aime25.jsonl": mathematics.AIME,
+    "codesearchnet_python_test.jsonl": speed.FUNCTIONS, "speed_bench_qualitative.jsonl": speed.QUALITATIVE,
+    "speed_bench_throughput_1k.jsonl": speed.THROUGHPUT,
 }  # fmt: skip
 
 
