@@ -86,7 +86,7 @@ def _decomposition(run: Run, found: list[cards.Factors]) -> Figure:
     source = Source(
         [run.id],
         "speedup = TPF × step ratio. TPF: tokens per target forward after prefill; step ratio: AR's seconds per "
-        "forward over the method's. Black: the speedup with its 95% interval.",
+        "forward over the method's. Diamond: the speedup with its 95% interval.",
     )
     columns = [
         Column("method", "method", words=True), Column("tokens_per_forward", "TPF"), Column("step_ratio", "step ratio"),
