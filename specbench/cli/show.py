@@ -23,6 +23,14 @@ def show(
         None, "--request", help="How each token of an answer came: prompt id, or METHOD|PROMPT|REPEAT.", metavar="ID"
     ),
     method: str | None = typer.Option(None, "--method", help="With --request: of this method only."),
+    race: str | None = typer.Option(
+        None,
+        "--race",
+        help="Methods side by side as their tokens came, on --request ID or a typical one.",
+        metavar="A,B",
+    ),
+    speed: float = typer.Option(1.0, "--speed", help="With --race: times as fast as it was."),
+    out: Path | None = typer.Option(None, "--out", help="With --race: a file .html, .gif or .mp4 to write instead."),
     as_json: bool = options.JSON,
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""
@@ -34,9 +42,18 @@ def show(
 
     if method is not None and request is None:
         raise UsageError("--method goes with --request ID; add it, or leave --method out")
+    if race is None and speed != 1.0:
+        raise UsageError("--speed goes with --race A,B; add it, or leave --speed out")
+    if race is None and out is not None:
+        raise UsageError("--out goes with --race A,B; add it, or leave --out out")
+    if (race is not None or request is not None) and is_sweep(run):
+        raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
+    if race is not None:
+        from specbench.cli.show_race import show_race
+
+        show_race(read_run(run), race, request, speed, out, as_json)
+        return
     if request is not None:
-        if is_sweep(run):
-            raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
         show_request(read_run(run), request, method, as_json)
         return
     if is_sweep(run):  # first: a sweep may hold the profile that it was predicted with

@@ -18,6 +18,7 @@ from specbench.results.run_file import device_name
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
+    from specbench.results.read import ReadRun
     from specbench.results.schema import MethodSpec
     from specbench.results.summary_schema import MethodSummary
 
@@ -53,7 +54,7 @@ def headline(task: str, runs: Sequence[Run]) -> Table:
     return Table(f"headline {task}", "", columns, made, Source([run.id for run in runs], FORMULA))
 
 
-def conditions(run: Run) -> str:
+def conditions(run: Run | ReadRun) -> str:
     """What the rows of a run have in common, in a line."""
     config, device = run.config, device_name(run.run)
     model, sampling = config.model, config.sampling

@@ -51,25 +51,26 @@ def write_report(document: Document, out: Path) -> Path:
 def to_html(document: Document) -> str:
     """The page. What runs have written is text in it and never markup."""
     style = resources.files("specbench.report.page").joinpath("page.css").read_text(encoding="utf-8")
-    template = _environment(autoescape=True).get_template("page.html.jinja")
+    template = environment(autoescape=True).get_template("page.html.jinja")
     return printable(template.render(document=document, style=Markup(style)))
 
 
 def to_markdown(document: Document, pictures: str) -> str:
     """The report in GitHub's dialect; ``pictures`` is the folder of its pictures, as seen from the file."""
-    template = _environment(trim_blocks=True).get_template("report.md.jinja", globals={"pictures": pictures})
+    template = environment(trim_blocks=True).get_template("report.md.jinja", globals={"pictures": pictures})
     return printable(template.render(document=document).rstrip() + "\n")
 
 
-def _environment(*, autoescape: bool = False, trim_blocks: bool = False) -> Environment:
-    environment = Environment(
+def environment(*, autoescape: bool = False, trim_blocks: bool = False) -> Environment:
+    """Jinja with the pages' templates and filters."""
+    made = Environment(
         loader=PackageLoader("specbench.report", "page"),
         autoescape=autoescape,
         trim_blocks=trim_blocks,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters |= {
+    made.filters |= {
         "base64": lambda content: base64.b64encode(content).decode(),
         "by_kind": _by_kind,
         "coded": _coded,
@@ -80,7 +81,7 @@ def _environment(*, autoescape: bool = False, trim_blocks: bool = False) -> Envi
         "marked": _marked,
         "plain": _plain,
     }
-    return environment
+    return made
 
 
 def _parts(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
