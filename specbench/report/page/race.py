@@ -39,18 +39,18 @@ def write_race(race: Race, run: Run | ReadRun, path: Path) -> Path:
         EnvironmentRefused: the disk is full or the file cannot be written.
     """
     check_writable(path.parent)
-    write_text_atomic(path, race_page(race, conditions(run)))
+    write_text_atomic(path, race_page(race, run))
     return path
 
 
-def race_page(race: Race, under: str) -> str:
-    """The page as text, with a line under its title; equal races give equal bytes."""
+def race_page(race: Race, run: Run | ReadRun) -> str:
+    """The page as text; equal races give equal bytes."""
     script = _file("race.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = environment(autoescape=True).get_template("race.html.jinja")
     return template.render(
         race=race,
-        under=printable(under),
+        under=printable(conditions(run)),
         answers=[
             printable("".join(t.text for arrival in lane.arrivals for t in arrival.tokens)) for lane in race.lanes
         ],

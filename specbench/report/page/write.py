@@ -1,6 +1,7 @@
 """Report files: one HTML page that needs nothing else, Markdown with pictures as files, and CSV in long format.
 
-The page has no script, no network, and every picture inside; the CSV has a line per cell that holds a figure.
+The page has no script, no network, and every picture inside; it links to races, which are pages of their own. The CSV
+has a line per cell that holds a figure.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from markupsafe import Markup, escape
 from specbench.common.files import check_writable, write_atomic, write_text_atomic
 from specbench.report.page.document import DASH, Block, Document, Figure, Piece, Row, Trace, parts, printable
 
-PAGE, TEXT, TABLE, PICTURES = "report.html", "report.md", "report.csv", "report_pictures"
+PAGE, TEXT, TABLE, PICTURES, RACES = "report.html", "report.md", "report.csv", "report_pictures", "report_races"
 
 
 def write_report(document: Document, out: Path) -> Path:
-    """Writes ``report.html``, ``report.md`` with ``report_pictures/``, and ``report.csv`` into a folder.
+    """Writes ``report.html`` with ``report_races/``, ``report.md`` with ``report_pictures/``, and ``report.csv``.
 
-    Equal documents give equal bytes. Pictures of an earlier report in the same folder are removed.
+    Equal documents give equal bytes. Pictures and races of an earlier report in the same folder are removed.
 
     Returns:
         The page.
@@ -42,10 +43,22 @@ def write_report(document: Document, out: Path) -> Path:
     for name, figure in figures.items():
         content = figure.content
         write_atomic(out / PICTURES / name, printable(content).encode() if isinstance(content, str) else content)
+    _write_pages(document, out / RACES)
     write_text_atomic(out / TEXT, to_markdown(document, PICTURES))
     write_text_atomic(out / TABLE, to_csv(document))
     write_text_atomic(out / PAGE, to_html(document))
     return out / PAGE
+
+
+def _write_pages(document: Document, out: Path) -> None:
+    pages = {page.name: page.content for page in document.pages}
+    for file in out.glob("*.html"):
+        if file.name not in pages:
+            file.unlink()
+    if pages:
+        check_writable(out)
+    for name, content in pages.items():
+        write_text_atomic(out / name, content)
 
 
 def to_html(document: Document) -> str:

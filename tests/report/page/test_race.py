@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,13 @@ def test_it_shows_each_token_when_it_came(found: Race, read: ReadRun, tmp_path: 
     assert look["ground"] == ("rgb(22, 22, 22)" if dark else "rgb(255, 255, 255)")
 
 
-def test_a_model_cannot_end_the_data_or_run_a_script(tmp_path: Path) -> None:
+def test_a_model_cannot_end_the_data_or_run_a_script(read: ReadRun, tmp_path: Path) -> None:
     hostile = "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 2'>\u2028"
     lane = Lane(hostile, [Arrival(0.5, [Token(1, hostile, "bonus", False)])])
     page = tmp_path / "race.html"
-    page.write_text(race_page(Race(hostile, [lane, lane], [hostile]), hostile))
+    named = read.config.model.model_copy(update={"name": hostile})
+    read = replace(read, config=read.config.model_copy(update={"model": named}))
+    page.write_text(race_page(Race(hostile, [lane, lane], [hostile]), read))
     look = LOOK.replace("1000 * 3.6 / 7.5", "1")
     seen = look_at(page, 800, look, tmp_path)
     assert seen.console == []
@@ -76,8 +79,8 @@ def test_a_model_cannot_end_the_data_or_run_a_script(tmp_path: Path) -> None:
     assert re.findall(r'(?:href|src)="', text) == []
 
 
-def test_without_scripts_the_answers_are_there(found: Race) -> None:
-    text = race_page(found, "a model")
+def test_without_scripts_the_answers_are_there(found: Race, read: ReadRun) -> None:
+    text = race_page(found, read)
     body = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert body.count("&lt;b&gt;four&lt;/b&gt;") == 2
     assert "8 tokens in 7.50 s" in body
