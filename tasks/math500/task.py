@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from specbench.common import Prompt
 from specbench.common import options as opt
 from specbench.evals import Verdict, lm_eval_tasks
+from specbench.evals.chained import chained
 from specbench.evals.data import manifest, read_rows, resolve
 from specbench.evals.extract import last_box
 from specbench.evals.lm_eval_tasks import Style
@@ -94,7 +95,8 @@ class Task:
         style = STYLES[self.options.style]
         task = lm_eval_tasks.LmTask(style, {"test": self._path})
         prompts = task.prompts(NAME, style, self.options.shots, "problem")
-        return [replace(p, category=row.subject) for p, row in zip(prompts, self._problems, strict=True)]
+        named = [replace(p, category=row.subject) for p, row in zip(prompts, self._problems, strict=True)]
+        return chained(named, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Whether the last box holds the reference answer; without a box, whether the text announces it.

@@ -27,6 +27,7 @@ from specbench.report.page.document import (
 )
 from specbench.report.page.headline import conditions, withheld
 from specbench.report.page.positions import position_figures
+from specbench.report.page.session import session_figures
 from specbench.report.pictures import cards, style
 from specbench.report.terminal.figures import name as named
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
@@ -67,6 +68,7 @@ def _figures(run: Run) -> Iterator[Figure]:
     if found := [factors for row in shown if (factors := _factors(row))]:
         yield _decomposition(run, found)
     yield from position_figures(run)
+    yield from session_figures(run)
     if traced := [row for row in shown if row.phases]:
         yield _phases(run, traced)
     kept = {row.method: run.tallies[row.method].accepted_lengths for row in shown if not row.baseline}
