@@ -81,6 +81,23 @@ class Round:
             found[row.parent].append(row)
         return {parent: sorted(under, key=_first) for parent, under in found.items()}
 
+    def best_rows(self, most: int) -> set[int]:
+        """About ``most`` rows that say most: the accepted path, what was missed on it, then the best-scored paths.
+
+        Of rows without scores those of less depth come first, draft-only ones last. It is a tree: of each row that is
+        among them, those above it are too.
+        """
+        rest = sorted(self.rows[1:], key=lambda row: (not row.missed, *_first(row), row.depth, row.row))
+        found = {row.row for row in self.rows if row.accepted}
+        for row in rest:
+            if len(found) >= most:
+                break
+            at = row.row
+            while at not in found:
+                found.add(at)
+                at = self.rows[at].parent
+        return found
+
     @property
     def accepted(self) -> int:
         """Drafts on the accepted path."""

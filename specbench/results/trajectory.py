@@ -42,7 +42,7 @@ MARKS: Mapping[Mark, str] = {
     "root": "emitted before this forward",
     "accepted": "draft accepted by this forward",
     "stationary": "right ahead of its turn, until it is accepted",
-    "right": "right, but not accepted here and lost again",
+    "right": "right, but not accepted here, and lost again or drawn at random",
     "misplaced": "in a run of 3 or more that stands elsewhere in the answer",
     "wrong": "any other draft",
 }

@@ -48,7 +48,7 @@ FLAGS = {
         *(*_MODEL, "--data-dir", "--json"),
     ],
     "score": ["RUN", "--workers", "--data-dir", "--json"],
-    "show": ["RUN", "--requests", "--request", "--method", "--json"],
+    "show": ["RUN", "--requests", "--request", "--method", "--trajectory", "--round", "--out", "--json"],
     "export": ["RUN...", "--to", "--out", "--summary", "--positions", "--columns"],
     "compare": ["RUN", "--fail-under", "--over-ar", "--prompts", "--json"],
     "list": ["kind", "--json"],

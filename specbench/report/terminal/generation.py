@@ -44,6 +44,11 @@ def escaped(text: str) -> str:
     )
 
 
+def prompt_name(prompt_id: str, repeat: int, turn: int) -> str:
+    """How a title names what was asked."""
+    return prompt_id + (f"#{repeat}" if repeat else "") + (f" turn {turn}" if turn > 1 else "")
+
+
 class Generation:
     """One request, step by step. Prints with colours or with letters, as the console can.
 
@@ -65,8 +70,7 @@ class Generation:
 
     def _title(self) -> Text:
         record = self._record
-        name = record.prompt_id + (f"#{record.repeat}" if record.repeat else "")
-        name += f" turn {record.turn}" if record.turn > 1 else ""
+        name = prompt_name(record.prompt_id, record.repeat, record.turn)
         said = f"{record.method} on {name}: {record.output_tokens} tokens, "
         said += f"{record.target_forwards} forwards after prefill"
         mean = record.tokens_per_forward
@@ -98,7 +102,7 @@ class Generation:
         self, line: Text, origin: str, run: Sequence[Token | DraftToken], plain: bool, style: Style = _PLAIN
     ) -> None:
         """Tokens of one origin: in its colour, or in brackets with its letter where it has one."""
-        texts = [_shown(token.text) for token in run]
+        texts = [shown(token.text) for token in run]
         if not plain:
             line.append("".join(texts), self._styles[origin] + style)
         elif letter := self._letters[origin]:
@@ -146,8 +150,8 @@ class Generation:
         return "; ".join([*signs, f"{REJECTED} rejected drafts"]) + "."
 
 
-def _shown(text: str) -> str:
-    """A token's text; of blanks alone, so that they are seen."""
+def shown(text: str) -> str:
+    """A token's text in printable characters; of blanks alone, so that they are seen."""
     return escaped(text) if text.strip(" ") else BLANK * len(text) or EMPTY
 
 
