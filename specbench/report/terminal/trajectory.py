@@ -28,7 +28,7 @@ _STYLES: Mapping[Mark, Style] = {
     "right": Style(color="blue"), "misplaced": Style(color="magenta"), "wrong": Style(dim=True),
 }  # fmt: skip
 _HEAD = 10  # columns before the first cell: the forward, and what it emitted
-_CELL = 7  # columns of a cell at least: sign, token, a blank
+_CELL, _WIDEST = 7, 14  # columns of a cell: sign, token, a blank
 
 
 class TrajectoryGrid:
@@ -38,8 +38,9 @@ class TrajectoryGrid:
         self._found = found
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        across = max(1, (options.max_width - _HEAD) // _CELL)
-        width = max(2, (options.max_width - _HEAD) // across)
+        room = options.max_width - _HEAD
+        across = max(1, min(room // _CELL, len(self._found.ids)))
+        width = max(2, min(room // across, _WIDEST))
         yield Text(escaped(title(self._found)), style="bold")
         for start in range(0, len(self._found.ids), across):
             yield Text()
