@@ -28,8 +28,18 @@ def show(
     number: int | None = typer.Option(
         None, "--round", help="With --request, of a run with --trace: the tree that this forward verified.", metavar="K"
     ),
+    race: str | None = typer.Option(
+        None,
+        "--race",
+        help="Methods side by side as their tokens came, on --request ID or a typical one.",
+        metavar="A,B",
+    ),
+    speed: float = typer.Option(1.0, "--speed", help="With --race: times as fast as it was."),
     out: Path | None = typer.Option(
-        None, "--out", help="With --trajectory or --round: also a picture, an .svg file.", dir_okay=False
+        None,
+        "--out",
+        help="A file instead: .html, .gif or .mp4 with --race, .svg with --trajectory or --round.",
+        dir_okay=False,
     ),
     as_json: bool = options.JSON,
 ) -> None:
@@ -41,10 +51,17 @@ def show(
     from specbench.results.sweep_folder import is_sweep
     from specbench.sweeps.trained import is_trainings
 
-    seen = view(request, method, trajectory, number, out)
+    seen = view(request, method, race, trajectory, number, out)
+    if race is None and speed != 1.0:
+        raise UsageError("--speed goes with --race A,B; add it, or leave --speed out")
+    if (race is not None or request is not None) and is_sweep(run):
+        raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
+    if race is not None:
+        from specbench.cli.show_race import show_race
+
+        show_race(read_run(run), race, request, speed, out, as_json)
+        return
     if request is not None:
-        if is_sweep(run):
-            raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
         show_request(read_run(run), request, method, seen, as_json)
         return
     if is_sweep(run):  # first: a sweep may hold the profile that it was predicted with

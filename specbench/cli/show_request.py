@@ -22,7 +22,7 @@ class View:
     Attributes:
         trajectory: its states over positions.
         round: the tree of this forward, from 1. With neither: step by step.
-        out: file for a picture of it.
+        out: file for a picture of it, instead of the terminal.
     """
 
     trajectory: bool = False
@@ -30,7 +30,9 @@ class View:
     out: Path | None = None
 
 
-def view(request: str | None, method: str | None, trajectory: bool, number: int | None, out: Path | None) -> View:
+def view(
+    request: str | None, method: str | None, race: str | None, trajectory: bool, number: int | None, out: Path | None
+) -> View:
     """The view that the options of ``show`` ask for.
 
     Raises:
@@ -40,12 +42,13 @@ def view(request: str | None, method: str | None, trajectory: bool, number: int 
     for flag, there in asked.items():
         if there and request is None:
             raise UsageError(f"{flag} goes with --request ID; add it, or leave {flag} out")
-    if trajectory and number is not None:
-        raise UsageError("--trajectory and --round are two views; look at one after the other")
-    if out is not None and not (trajectory or number is not None):
-        raise UsageError("--out draws --trajectory or --round K of a --request; add one of them, or leave --out out")
-    if out is not None and out.suffix.lower() != ".svg":
-        raise UsageError(f"--out draws SVG; give {out.name} the suffix .svg")
+    views = [flag for flag, there in {"--race": race is not None, **asked}.items() if there and flag != "--method"]
+    if len(views) > 1:
+        raise UsageError(f"{' and '.join(views)} are views of their own; look at one after the other")
+    if out is not None and not views:
+        raise UsageError("--out goes with --race A,B, --trajectory or --round K; add one of them, or leave --out out")
+    if out is not None and race is None and out.suffix.lower() != ".svg":
+        raise UsageError(f"--out of {views[0]} draws SVG; give {out.name} the suffix .svg")
     return View(trajectory, number, out)
 
 
@@ -68,6 +71,7 @@ def show_request(read: ReadRun, request: str, method: str | None, seen: View, as
     made = [_made(record, seen) for record in found]
     if seen.out is not None:
         _draw(made[0][0], seen.out)
+        return
     if as_json:
         output.emit_json([asdict(data) for data, _ in made])
         return
@@ -108,7 +112,7 @@ def _draw(data: Any, out: Path) -> None:
     check_writable(out.parent)
     drawn = round_svg(data, "round") if isinstance(data, Round) else trajectory_svg(data, "trajectory")
     write_text_atomic(out, drawn)
-    output.stderr().print(f"picture: {out}", markup=False)
+    output.stdout().print(str(out), soft_wrap=True, markup=False)
 
 
 def _show_steps(read: ReadRun, found: list[RequestRecord], as_json: bool) -> None:

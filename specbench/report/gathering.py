@@ -84,7 +84,7 @@ class Run:
 
     Attributes:
         id: its start and the beginning of its configuration's hash.
-        folder: the folder's name.
+        path: the folder; what may be shown of it is its name.
         run: content of ``run.json``.
         summary: its figures; of an unfinished one, of what there is.
         tallies: by method label.
@@ -95,7 +95,7 @@ class Run:
     """
 
     id: str
-    folder: str
+    path: Path
     run: Mapping[str, Any]
     config: RunConfig
     summary: RunSummary
@@ -105,6 +105,11 @@ class Run:
     pictured: Mapping[str, Sequence[Step]] = field(default_factory=dict)
     pictured_prompt: str = ""
     answers: Mapping[str, RequestRecord] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """The folder's name."""
+        return self.path.name
 
     @property
     def rows(self) -> Sequence[MethodSummary]:
@@ -246,7 +251,7 @@ def read_whole_run(path: Path) -> Run:
     prompt, answers = traced.pictured([label for label in tallies if label != BASELINE])
     return Run(
         id=_id(folder),
-        folder=path.name,
+        path=path,
         run=folder.run,
         config=config,
         summary=summary.model_copy(update={"complete": folder.finished and summary.complete}),

@@ -35,10 +35,10 @@ from typing import Literal
 from specbench.results.schema import Draft, RequestRecord, TokenTrace
 from specbench.results.traces import checked_trace, drafts_of, origin_of, parents_of, roots, token_texts
 
-Mark = Literal["root", "accepted", "stationary", "right", "misplaced", "wrong"]
+CellMark = Literal["root", "accepted", "stationary", "right", "misplaced", "wrong"]
 
 #: What each mark means, in a legend's words and order.
-MARKS: Mapping[Mark, str] = {
+MARKS: Mapping[CellMark, str] = {
     "root": "emitted before this forward",
     "accepted": "draft accepted by this forward",
     "stationary": "right ahead of its turn, until it is accepted",
@@ -71,7 +71,7 @@ class Cell:
     id: int
     text: str
     origin: str
-    mark: Mark
+    mark: CellMark
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Totals:
     fast_forwarded: int
     fast_forwarded_per_forward: float
     stationary: int
-    cells: Mapping[Mark, int]
+    cells: Mapping[CellMark, int]
 
 
 @dataclass(frozen=True)
@@ -189,15 +189,15 @@ def state_rows(draft: Draft) -> list[int]:
     return rows
 
 
-def _marks(fed: Sequence[Sequence[_Fed]], drafts: Sequence[Draft], answer: Sequence[int]) -> list[list[Mark]]:
+def _marks(fed: Sequence[Sequence[_Fed]], drafts: Sequence[Draft], answer: Sequence[int]) -> list[list[CellMark]]:
     """The marks of all cells; backwards, for what is stationary depends on the states behind."""
     runs = {tuple(answer[at : at + RUN]) for at in range(len(answer) - RUN + 1)}
     held: set[int] = set()  # positions that are right from the state behind on until they are accepted
-    found: list[list[Mark]] = []
+    found: list[list[CellMark]] = []
     for cells, draft in zip(reversed(fed), reversed(drafts), strict=True):
         accepted, marks, holds = set(draft.path), [], set()
         for position, row, token, _, origin in cells:
-            mark: Mark = "wrong"
+            mark: CellMark = "wrong"
             if row == 0:
                 mark = "root"
             elif row in accepted:
@@ -215,7 +215,7 @@ def _marks(fed: Sequence[Sequence[_Fed]], drafts: Sequence[Draft], answer: Seque
     return found[::-1]
 
 
-def _misplace(marks: list[Mark], tokens: Sequence[int], runs: set[tuple[int, ...]]) -> None:
+def _misplace(marks: list[CellMark], tokens: Sequence[int], runs: set[tuple[int, ...]]) -> None:
     """Marks the wrong tokens of a state that are in a run of the answer's; as none is right, the run is elsewhere."""
     wrong = [mark == "wrong" for mark in marks]
     for at in range(len(tokens) - RUN + 1):

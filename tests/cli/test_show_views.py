@@ -75,13 +75,10 @@ def test_lines_fit(cli: Any, run: Path, columns: int) -> None:
 
 
 @pytest.mark.parametrize("view", [("--trajectory",), ("--round", 2)], ids=["trajectory", "round"])
-def test_a_picture_is_written_beside_what_is_printed(
-    cli: Any, run: Path, tmp_path: Path, view: tuple[object, ...]
-) -> None:
-    plain = cli.ok("show", run, "--request", KEY, *view)
+def test_a_picture_is_written_instead(cli: Any, run: Path, tmp_path: Path, view: tuple[object, ...]) -> None:
     out = tmp_path / "deep" / "view.SVG"
     said = cli.ok("show", run, "--request", "HumanEval/0", "--method", "jacobi", *view, "--out", out)
-    assert (said.out, "".join(said.err.split())) == (plain.out, f"picture:{out}")
+    assert (said.out, said.err) == (f"{out}\n", "")
     assert ElementTree.parse(out).getroot().tag.endswith("svg")
 
 
@@ -90,11 +87,15 @@ def test_a_picture_is_written_beside_what_is_printed(
     [
         (("--trajectory",), "--trajectory goes with --request ID; add it, or leave --trajectory out"),
         (("--round", 2), "--round goes with --request ID; add it, or leave --round out"),
-        (("--out", "x.svg"), "--out draws --trajectory or --round K of a --request"),
-        (("--request", KEY, "--out", "x.svg"), "--out draws --trajectory or --round K of a --request"),
-        (("--request", KEY, "--trajectory", "--out", "x.png"), "--out draws SVG; give x.png the suffix .svg"),
-        (("--request", KEY, "--round", 1, "--out", "x"), "--out draws SVG; give x the suffix .svg"),
-        (("--request", KEY, "--trajectory", "--round", 1), "--trajectory and --round are two views"),
+        (("--out", "x.svg"), "--out goes with --race A,B, --trajectory or --round K; add one"),
+        (("--request", KEY, "--out", "x.svg"), "--out goes with --race A,B, --trajectory or --round K; add one"),
+        (
+            ("--request", KEY, "--trajectory", "--out", "x.png"),
+            "--out of --trajectory draws SVG; give x.png the suffix .svg",
+        ),
+        (("--request", KEY, "--round", 1, "--out", "x"), "--out of --round draws SVG; give x the suffix .svg"),
+        (("--request", KEY, "--trajectory", "--round", 1), "--trajectory and --round are views of their own; look"),
+        (("--request", KEY, "--trajectory", "--race", "ar,jf"), "--race and --trajectory are views of their own; look"),
         (("--request", KEY, "--round", 99), f"{KEY} has no forward 99; name one of 1 to "),
         (("--request", KEY, "--round", 0), f"{KEY} has no forward 0; name one of 1 to "),
         (("--request", "ar|HumanEval/0|0", "--trajectory"), "ar drafted nothing for ar|HumanEval/0|0; name a method"),

@@ -173,7 +173,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class State:
+class GridLine:
     """A line of a grid.
 
     Attributes:
@@ -205,14 +205,67 @@ class Grid:
     title: str
     said: str
     answer: Sequence[str]
-    states: Sequence[State]
+    states: Sequence[GridLine]
     legend: Mapping[str, tuple[str, str]]
     plain: Sequence[str]
     source: Source
     open: bool = False
 
 
-Block = Words | Terms | Table | Figure | Trace | Grid
+@dataclass(frozen=True)
+class Mark:
+    """A name with its figure, and how it did: one of the rows behind a finding."""
+
+    name: str
+    text: str
+    tone: Tone = ""
+
+    @property
+    def line(self) -> str:
+        """Both as words."""
+        return f"{self.name} {self.text}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one run found, for people who read nothing else.
+
+    Attributes:
+        on: what it was found on.
+        figure: the one number, or a word where there is none.
+        tone: of the figure.
+        claim: what the number says.
+        lines: how sure, how right, under which conditions: a word and a sentence each.
+        marks: the other rows.
+        links: words -> where they lead, within the report.
+    """
+
+    on: str
+    figure: str
+    tone: Tone
+    claim: str
+    lines: Mapping[str, str]
+    marks: Sequence[Mark]
+    links: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings side by side."""
+
+    findings: Sequence[Finding]
+    source: Source
+
+
+@dataclass(frozen=True)
+class Page:
+    """Another page that goes with the report; ``name`` is its file's."""
+
+    name: str
+    content: str
+
+
+Block = Words | Terms | Table | Figure | Trace | Grid | Findings
 
 
 @dataclass(frozen=True)
@@ -246,11 +299,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report."""
+    """A whole report, and the pages that it links to."""
 
     title: str
     under: str
     sections: Sequence[Section]
+    pages: Sequence[Page] = ()
 
 
 def printable(text: str) -> str:

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from specbench.report.page import cells
+from specbench.report.page.best import best
 from specbench.report.page.branches import branch_tables
 from specbench.report.page.degeneration import loop_notes, text_tables
 from specbench.report.page.document import (
@@ -355,7 +356,6 @@ def _gpu(run: Run) -> Table:
 
 #: Forwards of one picture; the first ones show the method as well as all of them do.
 _STEPS = 24
-_SHOWN = 4  # pictures of a run; the others are folded
 _REJECTED = 12  # drafts of a forward's longest rejected branch that are shown
 
 _FORMULA = (
@@ -372,8 +372,11 @@ _LOOKS = {
 
 
 def traces(run: Run) -> Iterator[Trace]:
-    """A picture of each method's answer to one prompt, the same for all of them."""
-    for at, (label, steps) in enumerate(run.pictured.items()):
+    """A picture of each method's answer to one prompt, the same for all of them: first and open the fastest row's."""
+    first = best(run)
+    labels = sorted(run.pictured, key=lambda label: first is None or label != first.method)
+    for at, label in enumerate(labels):
+        steps = run.pictured[label]
         shown, left = steps[: _STEPS + 1], len(steps) - _STEPS - 1
         meanings = legend(shown)
         marks = letters(list(meanings))
@@ -382,9 +385,7 @@ def traces(run: Run) -> Iterator[Trace]:
         said = f"{tokens} tokens in {forwards} forwards after the prompt's"
         said += f", of which {left} are not shown" if left > 0 else ""
         source = Source([run.id], _FORMULA + f"{END} the answer's end, {EMPTY} a token without text of its own.")
-        yield Trace(
-            f"{label} on {run.pictured_prompt}", said, _lines(shown, origins), origins, source, open=at < _SHOWN
-        )
+        yield Trace(f"{label} on {run.pictured_prompt}", said, _lines(shown, origins), origins, source, open=at == 0)
 
 
 def _lines(steps: Sequence[Step], origins: Mapping[str, Origin]) -> list[Line]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from specbench.report.page import cells
-from specbench.report.page.document import Cell, Column, Figure, Grid, Row, Source, State, Table
+from specbench.report.page.document import Cell, Column, Figure, Grid, GridLine, Row, Source, Table
 from specbench.report.pictures.rounds import ROWS, round_svg
 from specbench.report.terminal.generation import escaped, shown
 from specbench.report.terminal.round import SIGNS as ROW_SIGNS
@@ -86,7 +86,7 @@ def _grid(run: Run, found: Trajectory, *, open: bool) -> Grid:
     lines = []
     for state in states:
         fed = [(SIGNS[cell.mark] + _cut(cell.text), cell.mark) for cell in state.cells if cell.position < across]
-        lines.append(State(state.number, state.emitted, state.cells[0].position, fed))
+        lines.append(GridLine(state.number, state.emitted, state.cells[0].position, fed))
     left = [
         f"{count} {what}"
         for count, what in ((len(found.states) - len(states), "states"), (len(found.ids) - across, "positions"))

@@ -16,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.report.terminal.generation import EMPTY, escaped, prompt_name, shown
-from specbench.results.trajectory import MARKS, Cell, Mark, State, Trajectory
+from specbench.results.trajectory import MARKS, Cell, CellMark, State, Trajectory
 
 #: Of each mark, before its token.
-SIGNS: Mapping[Mark, str] = {
+SIGNS: Mapping[CellMark, str] = {
     "root": "»", "accepted": "✓", "stationary": "●", "right": "○", "misplaced": "≈", "wrong": "✗"
 }  # fmt: skip
 
-_STYLES: Mapping[Mark, Style] = {
+_STYLES: Mapping[CellMark, Style] = {
     "root": Style(bold=True), "accepted": Style(color="green"), "stationary": Style(color="cyan"),
     "right": Style(color="blue"), "misplaced": Style(color="magenta"), "wrong": Style(dim=True),
 }  # fmt: skip
