@@ -112,7 +112,8 @@ def test_the_telling_round() -> None:
     def tells(*steps: traced.Taken) -> int | None:
         return telling_round(traced.record(decode, steps[0][0].tokens[0], steps, budget=200))
 
-    assert tells(step(1, 2, 3), step(2, 1, 9), step(3, 4, 5), step(4, 2, 5)) == 3, "most rejected of two accepted"
+    assert tells(step(1, 2, 3), step(2, 1, 9), step(3, 4, 5), step(4, 2, 6)) == 4, "most rejected of two accepted"
+    assert tells(step(1, 2, 3), step(2, 1, 9), step(3, 2, 6), step(4, 4, 6)) == 3, "of equals the first"
     assert tells(step(1, 0, 9), step(2, 1, 2), step(3, 1, 3), step(4, 0, 20)) == 3, "none accepted two"
     assert tells(step(1, 0, 2), step(2, 0, 3)) == 2
     assert tells(step(1, 3, 4, branch=False), step(2, 1, 1)) == 2, "a chain is no tree"
