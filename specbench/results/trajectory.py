@@ -1,10 +1,11 @@
-"""Trajectory: what each target forward was fed at the positions of the answer, as in CLLM's Figure 1 and the draft
-figure of Jacobi Forcing. No torch.
+"""Trajectory: what each target forward was fed at the positions of the answer. No torch.
+
+As in Figure 1 of CLLM (Kou et al. 2024, arXiv:2403.00835) and Figure 5 of Jacobi Forcing's post.
 
 A **state** is what one forward was fed, one token a position: its root, which is the last token emitted before it; the
 path of its tree that it accepted; and below the end of that path the first child each time. Of a method with one chain
-that is the chain. Rows that only generate drafts never belong to it, and positions behind the answer's end, the stop
-token's included in the answer, are no positions.
+that is the chain. Rows that only generate drafts never belong to it, and what is behind the answer's last token, a stop
+token as well, has no position.
 
 The mark of a token is the first of these that holds:
 
@@ -16,7 +17,7 @@ The mark of a token is the first of these that holds:
   the random start, too.
 * *right*: equal to the answer's token of its position, and not accepted by this forward.
 * *misplaced*: of a run of at least three tokens, neighbours in the state and none of them right in its own place, that
-  stand so in the answer at another place. Three is this page's choice: the post shows such runs and gives no rule.
+  stand so in the answer at another place. Jacobi Forcing's figure marks such runs; that three make one is our rule.
 * *wrong*: all others.
 
 A forward **fast-forwards** where it emits more than one token. CLLM's own count (its Table 3, ``fast_forwarded`` of the

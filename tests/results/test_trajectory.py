@@ -133,40 +133,48 @@ def test_any_trajectory_is_the_plain_one(made: RequestRecord) -> None:
 # ------------------------------------------------------------------ CLLM's figures
 
 
-def decoded(target: Target, n: int, budget: int, seed: int) -> RequestRecord:
+def decoded(target: Target, n: int, budget: int, seed: int, stops: frozenset[int]) -> RequestRecord:
     engine = Engine(Clock())
     engine.target = target
     method = Method("cllm", "cllm", Options(block_size=n), True, Decoder)
     context = Context(50, 49, random.Random(seed))
     runner = Runner(engine, lambda label, request: context, 1, engine.clock, trace=True)
-    (record,) = runner.segment(method, [Request("p", 0, [1, 2, 3], StopRule(frozenset(), (), budget, decode))])
+    (record,) = runner.segment(method, [Request("p", 0, [1, 2, 3], StopRule(stops, (), budget, decode))])
     return record
 
 
-def blocks(found: Trajectory, n: int) -> list[tuple[float, int]]:
-    """Of each block that reached its end: its tokens over its states, and its stationary tokens, as CLLM counts."""
+def blocks(found: Trajectory, n: int, stopped: bool) -> list[tuple[float, int]]:
+    """Of each block that reached its end: its tokens over its states, and its stationary tokens, as CLLM counts.
+
+    The last block of an answer that ended by itself ends there.
+    """
     counted = []
     for start in range(0, len(found.ids), n):
-        places = range(start, start + n)
+        places = range(start, min(start + n, len(found.ids)) if stopped else start + n)
         mine = [state for state in found.states if state.cells[0].position in places]
         fed = [cell for state in mine for cell in state.cells if cell.position == places[-1]]
-        if not any(cell.mark in ("root", "accepted") for cell in fed):
+        if not mine or not (stopped or any(cell.mark in ("root", "accepted") for cell in fed)):
             break
         # The last forward adds no state where it was fed what is right: it confirms, and is all there is of one.
-        confirms = all(cell.mark in ("root", "accepted") for cell in mine[-1].cells) and len(mine) > 1
+        confirms = len(mine) > 1 and all(
+            cell.mark in ("root", "accepted") for cell in mine[-1].cells if cell.position in places
+        )
         still = {cell.position for state in mine for cell in state.cells if cell.mark == "stationary"}
-        counted.append((n / (len(mine) - confirms), len(still)))
+        counted.append((len(places) / (len(mine) - confirms), len(still)))
     return counted
 
 
 def test_a_cllm_run_counts_what_its_trajectory_shows() -> None:
     seen = []
-    for seed in range(60):
+    for seed in range(100):
         rng = random.Random(seed)
         n, budget = rng.choice([3, 4, 8]), rng.randint(20, 60)
         target = language(seed, words=rng.choice([3, 8]), memory=rng.choice([0, 1, 2]), period=rng.choice([0, 4]))
-        record = decoded(target, n, budget, seed)
-        counted = blocks(trajectory(record), n)
+        stops = frozenset({rng.randrange(8)}) if seed % 2 else frozenset[int]()
+        record = decoded(target, n, budget, seed, stops)
+        if not record.measures:  # it ended before a block did
+            continue
+        counted = blocks(trajectory(record), n, record.finish_reason == "stop")
         assert record.measures == pytest.approx(
             {"fast_forwarded": mean(fast for fast, _ in counted), "stationary": mean(still for _, still in counted)}
         )

@@ -112,7 +112,10 @@ def _cut(text: str) -> str:
 
 def _round(run: Run, found: Round, name: str) -> Figure:
     source = Source([run.id], _ROUND)
-    heading = f"Round {found.number} of {found.forwards} of {found.method} on {found.prompt_id}"
+    heading = (
+        f"Round {found.number} of {found.forwards} of {found.method} on {found.prompt_id}: {len(found.rows)} rows, "
+        f"{found.accepted} accepted, {found.rejected} rejected"
+    )
     columns = [
         Column("row", "row", words=True), Column("depth", "depth"), Column("token", "token", words=True),
         Column("became", "became", words=True), Column("origin", "origin", words=True), Column("log_p", "log p"),

@@ -78,7 +78,7 @@ def test_methods_that_guess_have_a_trajectory_and_those_with_trees_a_round(run: 
     assert [state.first for state in first.states] == list(range(20))
     assert {mark for state in first.states for _, mark in state.cells} <= first.legend.keys()
     (figure,) = rounds(run)
-    assert figure.title == "Round 2 of 2 of jetspec on p/0"
+    assert figure.title == "Round 2 of 2 of jetspec on p/0: 5 rows, 2 accepted, 2 rejected"
     assert figure.behind is not None
     became = {row.cells[0].text: row.cells[3].text for row in figure.behind.rows}
     assert became == {
