@@ -92,6 +92,7 @@ class Figure:
         says: what is to be seen, for those who do not see it.
         behind: the same as a table, for formats without pictures.
         wide: takes the page's whole width.
+        natural: is as large as it was drawn, and moves sideways where that is more than the page has.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Figure:
     source: Source
     behind: Table | None = None
     wide: bool = False
+    natural: bool = False
 
     @property
     def file(self) -> str:
@@ -171,6 +173,46 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class GridLine:
+    """A line of a grid.
+
+    Attributes:
+        number: of the forward, from 1.
+        emitted: tokens that it emitted.
+        first: column of its first cell, from 0.
+        cells: (text, mark) of neighbouring columns.
+    """
+
+    number: int
+    emitted: int
+    first: int
+    cells: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A trajectory: what each forward was fed, a line each, at the positions of the answer, a column each.
+
+    Attributes:
+        title, said: above it.
+        answer: the answer's token at each position, from 0.
+        states: its lines.
+        legend: mark -> its sign, what it means.
+        plain: the same as lines of text, for formats without tables of many columns.
+        open: whether it is unfolded.
+    """
+
+    title: str
+    said: str
+    answer: Sequence[str]
+    states: Sequence[GridLine]
+    legend: Mapping[str, tuple[str, str]]
+    plain: Sequence[str]
+    source: Source
+    open: bool = False
+
+
+@dataclass(frozen=True)
 class Mark:
     """A name with its figure, and how it did: one of the rows behind a finding."""
 
@@ -223,7 +265,7 @@ class Page:
     content: str
 
 
-Block = Words | Terms | Table | Figure | Trace | Findings
+Block = Words | Terms | Table | Figure | Trace | Grid | Findings
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from specbench.report.page.document import (
 from specbench.report.page.headline import conditions, withheld
 from specbench.report.page.positions import position_figures
 from specbench.report.page.session import session_figures
+from specbench.report.page.trajectories import rounds, trajectories
 from specbench.report.pictures import cards, style
 from specbench.report.terminal.figures import name as named
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
@@ -57,6 +58,7 @@ def run_section(run: Run) -> Section:
         blocks.append(Words([f"{disturbed[0].upper()}{disturbed[1:]}."], "warning"))
     blocks += [*_figures(run), *_tables(run)]
     blocks += traces(run)
+    blocks += [*trajectories(run), *rounds(run)]
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
     if said := [*loop_notes(run), *notes(config, run.summary, alone=False)]:
         blocks.append(Words(said, "notes"))

@@ -89,6 +89,7 @@ def environment(*, autoescape: bool = False, trim_blocks: bool = False) -> Envir
         "coded": _coded,
         "codes": _codes,
         "drawing": Markup,  # made by matplotlib, which escapes its words
+        "fenced": _fenced,
         "groupby_run": _parts,
         "kind": lambda block: type(block).__name__,
         "marked": _marked,
@@ -125,7 +126,12 @@ def _marked(pieces: Sequence[Piece], trace: Trace) -> str:
         text = "│".join(piece.text for piece in some)
         letter = trace.origins[origin].letter if origin else ""
         found.append(f"⟨{letter}:{text}⟩" if letter else text.replace("│", ""))
-    return "".join(found).replace("```", "ˋˋˋ")  # a fence would end the block
+    return _fenced("".join(found))
+
+
+def _fenced(line: str) -> str:
+    """A line inside of a block of code, which a fence would end."""
+    return line.replace("```", "ˋˋˋ")
 
 
 def _coded(text: str) -> str:
