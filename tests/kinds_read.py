@@ -46,13 +46,17 @@ from specbench.runner import perplexity
 from specbench.sweeps import driver
 from specbench.sweeps.executors import Here
 from specbench.sweeps.grid import expand, read_axes
+from specbench.tasks.aime25 import task as aime25
+from specbench.tasks.codesearchnet import task as codesearchnet
 from specbench.tasks.gsm8k.task import Problem as Gsm8kProblem
 from specbench.tasks.humaneval import rows as humaneval
+from specbench.tasks.math import task as math_task
 from specbench.tasks.math500.task import Problem as Math500Problem
 from specbench.tasks.mbpp import rows as mbpp
 from specbench.tasks.mt_bench import task as mt_bench
 from specbench.tasks.prompts import task as prompts
 from specbench.tasks.spec_bench import task as spec_bench
+from specbench.tasks.speed_bench import task as speed_bench
 from specbench.training import answers, given, on_policy, trajectory
 from specbench.training.choose import choose
 from specbench.training.held_out import Figures, Held
@@ -255,6 +259,8 @@ SANITIZED = {"task_id": 2, "prompt": "", "code": "", "test_imports": [], "test_l
 MATH = {
     "problem": "?", "solution": "$\\boxed{2}$", "answer": "2", "subject": "Algebra", "level": 1, "unique_id": "a"
 }  # fmt: skip
+FUNCTION = {"docstring": "Twice.", "code": "def f(x): return 2 * x", "language": "python", "func_name": "f"}
+SPEED = {"question_id": "a", "category": "mixed", "sub_category": "x", "turns": ["a", "b"], "multiturn": True}
 ASKED: dict[str, Any] = {"question_id": 81, "category": "math", "turns": ["a", "b"]}
 ANSWER = {"question_id": 81, "choices": [{"index": 0, "turns": ["c", "d"]}]}
 TEXT = {"id": "set/a", "prompt": [1, 2], "answer": [3, 4, 5], "stop": "length"}
@@ -281,6 +287,16 @@ def same_settings(path: Path) -> None:
 
 def rows_of(kind: Any) -> Callable[[Path], Any]:
     return lambda path: data.read_rows(path, kind)
+
+
+def rows_in_parquet() -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    buffer = pyarrow.BufferOutputStream()
+    table = pyarrow.Table.from_pylist([{"question": f"{at}?", "answer": f"#### {at}"} for at in range(70)])
+    parquet.write_table(table, buffer)
+    return bytes(buffer.getvalue().to_pybytes())
 
 
 def file_of(*parts: str) -> Callable[[], bytes]:
@@ -350,11 +366,19 @@ KINDS: dict[str, Kind] = {
         "x.jsonl", "lines", lambda: as_lines(HUMANEVAL), lambda path: humaneval.load(path, humaneval.PlusProblem)
     ),
     "compressed": Kind("x.jsonl.gz", "binary", lambda: gzip.compress(as_lines(HUMANEVAL, HUMANEVAL)), data.read_jsonl),
+    "rows in Parquet": Kind("x.parquet", "binary", rows_in_parquet, lambda path: data.read_rows(path, Gsm8kProblem)),
+    "rows in a list": Kind(
+        "x.json", "json", lambda: as_json([{"question": "?", "answer": "#### 2"}]), rows_of(Gsm8kProblem)
+    ),
     "mbpp plus": Kind("x.jsonl", "lines", lambda: as_lines(PLUS), mbpp.load_plus),
     "mbpp": Kind("x.jsonl", "lines", lambda: as_lines(FULL), mbpp.load_full),
     "sanitized mbpp": Kind("x.json", "json", lambda: as_json([SANITIZED]), mbpp.load_sanitized),
     "gsm8k": Kind("x.jsonl", "lines", lambda: as_lines({"question": "?", "answer": "#### 2"}), rows_of(Gsm8kProblem)),
     "math500": Kind("x.jsonl", "lines", lambda: as_lines(MATH), rows_of(Math500Problem)),
+    "aime25": Kind("x.jsonl", "lines", lambda: as_lines({"question": "?", "answer": "070", "id": 1}), aime25.load),
+    "math": Kind("x.jsonl", "lines", lambda: as_lines(MATH), math_task.load),
+    "codesearchnet": Kind("x.jsonl", "lines", lambda: as_lines(FUNCTION), codesearchnet.load),
+    "speed-bench": Kind("x.jsonl", "lines", lambda: as_lines(SPEED), speed_bench.load),
     "mt-bench": Kind("x.jsonl", "lines", lambda: as_lines(ASKED), asked_again),
     "references": Kind(
         "x.jsonl", "lines", lambda: as_lines(ANSWER), lambda p: mt_bench.load_references(p, [mt_bench.Row(**ASKED)])

@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from specbench.common import UsageError, registry
-from specbench.common.reading import read_json_lines
+from specbench.common import EnvironmentRefused, UsageError, registry
 from specbench.evals.data import DataFile, manifest, present, resolve
+from specbench.evals.rows import numbered
 
 #: Characters of a question that is told apart: shorter ones are asked by chance.
 SHORTEST = 40
 
-_TODO = "fetch it again"
 _LABEL = re.compile(r"[A-Za-z]+:\s")  # "Question: …", as prompts in plain text have it
 
 
@@ -23,15 +22,26 @@ def measured(data_dir: Path | None = None) -> dict[str, str]:
     Args:
         data_dir: as of :func:`specbench.evals.data.resolve`.
     """
+    asking = list(_asking(data_dir))
+    asking.sort(key=lambda each: each[1].sha256 is None)  # a file that may be any is not asked before a published one
     found: dict[str, str] = {}
-    for task, card in registry.tasks().items():
+    for task, file in asking:
         try:
-            files = manifest(card.folder / "task.toml")
-            asking = [file for file in files if file.asks and present(file, data_dir)]
-            found = {**{words: task for file in asking for words in _questions(file, data_dir)}, **found}
-        except UsageError:  # another file than the published one: whoever measures by it is told
+            found = {**dict.fromkeys(_questions(file, data_dir), task), **found}
+        except (UsageError, EnvironmentRefused):  # no such file as the task reads: whoever measures by it is told
             continue
     return found
+
+
+def _asking(data_dir: Path | None) -> Iterator[tuple[str, DataFile]]:
+    """The files at hand that tasks measure on, with the name of each one's task."""
+    for task, card in registry.tasks().items():
+        try:
+            yield from (
+                (task, file) for file in manifest(card.folder / "task.toml") if file.asks and present(file, data_dir)
+            )
+        except UsageError:
+            continue
 
 
 def asks(text: str, known: dict[str, str]) -> str | None:
@@ -53,8 +63,9 @@ def _readings(part: str) -> Iterator[str]:
 
 
 def _questions(file: DataFile, data_dir: Path | None) -> Iterator[str]:
-    for _, row in read_json_lines(resolve(file, data_dir), _TODO, nan=True):
-        asked = row.get(file.asks)
+    fields = [file.asks] if isinstance(file.asks, str) else file.asks
+    for _, row in numbered(resolve(file, data_dir)):
+        asked = next((row[field] for field in fields if row.get(field)), None)
         first = asked[0] if isinstance(asked, list) and asked else asked
         words = " ".join(first.split()) if isinstance(first, str) else ""
         if len(words) >= SHORTEST:

@@ -1,23 +1,31 @@
-"""Data files of the tasks: where they come from (DESIGN §7), and that they are the files the task was written for."""
+"""Data files of the tasks: where they come from (DESIGN §7), and that they are the files the task was written for.
+
+A file that may not be shipped or is not to be had here has no hash to be checked by: what was read is then recorded,
+and said to be unverified wherever figures are shown.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specbench.common import EnvironmentRefused, UsageError, toml
 from specbench.common.reading import damaged, fitted, open_file, read_json_lines, unreadable
+from specbench.evals.rows import TODO, check_size, numbered, place
+from specbench.results.schema import TaskData
 
 Row = TypeVar("Row", bound=BaseModel)
 
-_TODO = "mend it, or fetch it again"
 _CARD = "mend it or install its package again"
 
 DATA_DIR = "SPECBENCH_DATA"
@@ -43,14 +51,15 @@ class Hub(BaseModel):
 
     Attributes:
         repo: data set id.
-        revision: commit, never a branch: a branch would let the file change under the task.
+        revision: commit, never a branch: a branch would let the file change under the task. Only a file without a hash
+            may do without: then the newest is taken, and the commit that this was is recorded.
         path: the file's path in the repository.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     repo: str
-    revision: str = Field(pattern=r"^[0-9a-f]{40}$")
+    revision: str | None = Field(None, pattern=r"^[0-9a-f]{40}$")
     path: str
 
 
@@ -58,27 +67,47 @@ class DataFile(BaseModel):
     """One ``[[data]]`` table of a ``task.toml``.
 
     Attributes:
-        name: file name, as looked for in ``--data-dir``.
-        size: bytes.
-        sha256: of the file as it is, compressed or not.
+        name: file name, as looked for in ``--data-dir``; it may have folders before it.
+        also: further names, looked for behind it: the same rows in another format.
+        size: bytes; with ``sha256`` or not at all.
+        sha256: of the file as it is, compressed or not. Without it any file is taken whose rows are right.
         licence: of the data.
         source: where it was published, a URL.
         package, hub: where else it can come from.
         url: where the very file can be fetched, when nothing else has it; what it gives is checked like any other.
-        asks: field of its rows that holds the question, of a file that decoders are measured on.
+        asks: field of its rows that holds the question, of a file that decoders are measured on; a list where a row has
+            one or another of several.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    size: int
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    also: list[str] = []
+    size: int | None = None
+    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     licence: str
     source: str
     package: Package | None = None
     hub: Hub | None = None
     url: str | None = None
-    asks: str = ""
+    asks: str | list[str] = ""
+
+    @model_validator(mode="after")
+    def _is_known_or_not(self) -> DataFile:
+        if (self.size is None) != (self.sha256 is None):
+            raise ValueError("size and sha256 go together; give both, or neither where they are not known")
+        if self.sha256 is None and self.url is not None:
+            raise ValueError("a url needs size and sha256: nothing else says what it gives")
+        if self.sha256 is not None and self.also:
+            raise ValueError("one hash cannot be that of several files; leave out also, or size and sha256")
+        if self.sha256 is not None and self.hub is not None and self.hub.revision is None:
+            raise ValueError("hub.revision is missing, the commit at which the file has that sha256")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that it can have in a folder, the first ones first."""
+        return (self.name, *self.also)
 
 
 def manifest(card: Path) -> list[DataFile]:
@@ -96,38 +125,89 @@ def manifest(card: Path) -> list[DataFile]:
 def resolve(file: DataFile, data_dir: Path | None = None) -> Path:
     """The path of ``file``: from ``data_dir``, ``SPECBENCH_DATA``, an installed package, the hub, or its URL.
 
-    The first of them that has it. What came from a URL is kept in the user's cache.
+    The first of them that has it, under the first of its names. What came from a URL is kept in the user's cache. What
+    is found is recorded, see :func:`recorded`.
 
     Args:
         data_dir: the user's explicit choice, and then the only place looked at.
 
     Raises:
-        UsageError: ``data_dir`` lacks the file, or the file found is another one than the task was written for.
+        UsageError: ``data_dir`` lacks the file, or the file found is another one than the task was written for, where
+            it says which that is.
         EnvironmentRefused: no source has it.
     """
-    if data_dir is not None:
-        path = data_dir / file.name
-        if not path.is_file():
-            raise UsageError(
-                f"{data_dir} has no file {file.name}; name the folder that holds it, or leave --data-dir out"
-            )
-        return _checked(path, file)
-    for path in _local(file):
-        if path.is_file():
-            return _checked(path, file)
-    return _checked(_from_url(file) if file.hub is None and file.url else _from_hub(file), file)
+    path, name, revision = _found(file, data_dir)
+    size, sha256 = _checked(path, file)
+    _record(TaskData(name=name, sha256=sha256, bytes=size, revision=revision, verified=file.sha256 is not None))
+    return path
+
+
+def given(path: Path) -> Path:
+    """A data file that the user named, recorded as those of :func:`resolve` are; nothing says what it should hold.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    size, sha256 = digest(path)
+    _record(TaskData(name=path.name, sha256=sha256, bytes=size, revision=None, verified=False))
+    return path
+
+
+_recording: ContextVar[dict[str, TaskData] | None] = ContextVar("_recording", default=None)
+
+
+@contextmanager
+def recorded() -> Iterator[dict[str, TaskData]]:
+    """The data files that are resolved inside, by name, in their order: what a task reads, without its help."""
+    files: dict[str, TaskData] = {}
+    token = _recording.set(files)
+    try:
+        yield files
+    finally:
+        _recording.reset(token)
+
+
+def _record(found: TaskData) -> None:
+    if (files := _recording.get()) is not None:
+        files[found.name] = found
 
 
 def present(file: DataFile, data_dir: Path | None = None) -> bool:
     """Whether ``resolve`` has the file without going online: for data that a task can do without."""
     if data_dir is not None:
-        return (data_dir / file.name).is_file()
-    return any(path.is_file() for path in (*_local(file), _kept(file)))
+        return any((data_dir / name).is_file() for name in file.names)
+    return any(path.is_file() for path in (*_local(file).values(), *_kept(file)))
 
 
-def _kept(file: DataFile) -> Path:
+def _found(file: DataFile, data_dir: Path | None) -> tuple[Path, str, str | None]:
+    """(path, the name that it was found by, the commit that the hub gave it at)."""
+    if data_dir is not None:
+        for name in file.names:
+            if (data_dir / name).is_file():
+                return data_dir / name, name, None
+        raise UsageError(
+            f"{data_dir} has no file {' or '.join(file.names)}; name the folder that holds it, or leave --data-dir out"
+        )
+    for name, path in _local(file).items():
+        if path.is_file():
+            return path, name, None
+    if file.hub is None and file.url:
+        return _from_url(file), file.name, None
+    path = _from_hub(file)
+    at = _SNAPSHOT.search(path.as_posix())
+    return path, file.name, at[1] if at else None
+
+
+# Where the hub's client keeps a file of a commit, whatever it was asked for.
+_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/")
+
+
+def _kept(file: DataFile) -> list[Path]:
+    """Where the user's cache has it, once fetched by its URL."""
+    if file.sha256 is None:
+        return []
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "specbench", "data")
-    return cache / f"{file.sha256[:12]}-{file.name}"
+    return [cache / f"{file.sha256[:12]}-{file.name}"]
 
 
 def _from_url(file: DataFile) -> Path:
@@ -135,7 +215,8 @@ def _from_url(file: DataFile) -> Path:
     import urllib.request  # here: a tenth of a second that nobody pays who has the file
 
     assert file.url is not None
-    path = _kept(file)
+    assert file.size is not None
+    (path,) = _kept(file)
     kept = path.parent
     if path.is_file():
         return path
@@ -157,24 +238,27 @@ def _from_url(file: DataFile) -> Path:
 
 def _checked_content(path: Path, file: DataFile) -> Path:
     try:
-        return _checked(path, file)
+        _checked(path, file)
     except UsageError:
         path.unlink(missing_ok=True)
         raise UsageError(
             f"{file.url} no longer gives the {file.name} of this task; set {DATA_DIR} to a folder that holds the file "
             f"with sha256 {file.sha256}"
         ) from None
+    return path
 
 
-def _local(file: DataFile) -> Iterator[Path]:
-    if folder := os.environ.get(DATA_DIR):
-        yield Path(folder, file.name)
-    if file.package:
-        try:
-            distribution = importlib.metadata.distribution(file.package.distribution)
-        except importlib.metadata.PackageNotFoundError:
-            return
-        yield Path(str(distribution.locate_file(file.package.path)))  # without importing the package
+def _local(file: DataFile) -> dict[str, Path]:
+    """Where it may be on this machine, by the name that it would have there."""
+    folder = os.environ.get(DATA_DIR)
+    places = {name: Path(folder, name) for name in file.names} if folder else {}
+    if not file.package or any(path.is_file() for path in places.values()):
+        return places
+    try:
+        distribution = importlib.metadata.distribution(file.package.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return places
+    return {**places, file.name: Path(str(distribution.locate_file(file.package.path)))}  # without importing it
 
 
 def _from_hub(file: DataFile) -> Path:
@@ -193,22 +277,33 @@ def _from_hub(file: DataFile) -> Path:
         ) from error
 
 
-def _checked(path: Path, file: DataFile) -> Path:
-    size, digest = 0, hashlib.sha256()
-    with open_file(path, _TODO) as stream:
-        try:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-                size += len(block)
-        except OSError as error:
-            raise unreadable(path, str(error.strerror), _TODO) from None
-    found = digest.hexdigest()
-    if (size, found) != (file.size, file.sha256):
+def _checked(path: Path, file: DataFile) -> tuple[int, str]:
+    """:func:`digest`, which has to be the file's where that is known."""
+    size, found = digest(path)
+    if file.sha256 is not None and (size, found) != (file.size, file.sha256):
         raise UsageError(
             f"{path} is not the {file.name} of this task: sha256 {found} ({size} bytes), "
             f"expected {file.sha256} ({file.size} bytes); get it from {file.source}"
         )
-    return path
+    return size, found
+
+
+def digest(path: Path) -> tuple[int, str]:
+    """(bytes, sha256) of a file.
+
+    Raises:
+        UsageError: it cannot be read, or is larger than a data file may be.
+    """
+    size, sha256 = 0, hashlib.sha256()
+    with open_file(path, TODO) as stream:
+        check_size(path, os.fstat(stream.fileno()).st_size)
+        try:
+            while block := stream.read(1 << 20):
+                sha256.update(block)
+                size += len(block)
+        except OSError as error:
+            raise unreadable(path, str(error.strerror), TODO) from None
+    return size, sha256.hexdigest()
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -217,29 +312,40 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     Raises:
         UsageError: unreadable, truncated, or a line that is no JSON object; names the file and the line.
     """
-    return [row for _, row in read_json_lines(path, _TODO, nan=True)]
+    return [row for _, row in read_json_lines(path, TODO, nan=True)]
+
+
+def each_row(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:
+    """The rows of a data file as models, each with the number of its line or row; one after the other.
+
+    Args:
+        path: ``.jsonl``, ``.jsonl.gz``, ``.json`` (a list) or ``.parquet``.
+        kind: the model; its ``extra`` says whether further fields are let through.
+
+    Raises:
+        UsageError: as of :func:`specbench.evals.rows.numbered`, or a field that is missing, unknown or of a wrong type;
+            names row and field.
+        EnvironmentRefused: it is Parquet, and pyarrow is not installed.
+    """
+    for number, row in numbered(path):
+        yield number, fitted(kind, row, place(path, number), TODO)
 
 
 def read_rows(path: Path, kind: type[Row]) -> list[tuple[int, Row]]:
-    """The rows of such a file as models, each with the number of its line.
-
-    Raises:
-        UsageError: as :func:`read_jsonl`, or a field that is missing, unknown or of a wrong type; names line and field.
-    """
-    lines = read_json_lines(path, _TODO, nan=True)  # EvalPlus's data have Infinity
-    return [(number, fitted(kind, row, f"{path} line {number}", _TODO)) for number, row in lines]
+    """All of :func:`each_row` at once."""
+    return list(each_row(path, kind))
 
 
 def by_field(path: Path, rows: Iterable[tuple[int, Row]], field: str) -> dict[Any, Row]:
     """Rows of :func:`read_rows` by the value of a field, in their order.
 
     Raises:
-        UsageError: two rows have the same value; names the line.
+        UsageError: two rows have the same value; names the line or row.
     """
     found: dict[Any, Row] = {}
     for number, row in rows:
         value = getattr(row, field)
         if value in found:
-            raise damaged(f"{path} line {number}", f"field '{field}': {value} is there twice", _TODO)
+            raise damaged(place(path, number), f"field '{field}': {value} is there twice", TODO)
         found[value] = row
     return found

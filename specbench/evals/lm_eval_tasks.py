@@ -12,7 +12,7 @@ import importlib.metadata
 import json
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,14 +53,18 @@ class Options(chained.Options):
     shots: int | None
 
 
+#: A split of a data set: a JSON lines file, or rows.
+Split = Path | Sequence[Mapping[str, Any]]
+
+
 class LmTask:
     """One of lm-eval's tasks, on data of ours. Its verdicts may be asked for in several threads at once."""
 
-    def __init__(self, style: Style, splits: Mapping[str, Path], changes: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, style: Style, splits: Mapping[str, Split], changes: Mapping[str, Any] | None = None) -> None:
         """
         Args:
             style: which of lm-eval's files, and what is changed in it.
-            splits: split name -> JSON lines file, rows in the form that the YAML file expects.
+            splits: split name -> JSON lines file, or its rows, in the form that the YAML file expects.
             changes: further changes.
 
         Raises:
@@ -234,7 +238,7 @@ def read_splits(splits: Mapping[str, str], **_: Any) -> Any:
     return datasets.DatasetDict({split: datasets.Dataset.from_list(read_jsonl(Path(p))) for split, p in splits.items()})
 
 
-def _load(config: str, splits: Mapping[str, Path], changes: Mapping[str, Any]) -> Any:
+def _load(config: str, splits: Mapping[str, Split], changes: Mapping[str, Any]) -> Any:
     name = Path(config).parent.name
     try:
         import datasets
@@ -243,14 +247,17 @@ def _load(config: str, splits: Mapping[str, Path], changes: Mapping[str, Any]) -
 
         datasets.disable_progress_bars()
         logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it has advice for those who run it
-        fields = {
-            "include": str(Path(lm_eval.tasks.__file__).parent / config),
-            "task": f"specbench_{name}",
-            "dataset_kwargs": {"splits": {split: str(path.resolve()) for split, path in splits.items()}},
-            **changes,
-        }
-        lines = [f"{field}: {json.dumps(value)}" for field, value in fields.items()]  # JSON is YAML
         with tempfile.TemporaryDirectory(prefix="specbench-") as folder:
+            files = {
+                split: str(_file(rows, Path(folder, f"{split}.jsonl")).resolve()) for split, rows in splits.items()
+            }
+            fields = {
+                "include": str(Path(lm_eval.tasks.__file__).parent / config),
+                "task": f"specbench_{name}",
+                "dataset_kwargs": {"splits": files},
+                **changes,
+            }
+            lines = [f"{field}: {json.dumps(value)}" for field, value in fields.items()]  # JSON is YAML
             Path(folder, "task.yaml").write_text(
                 "\n".join([*lines, "custom_dataset: !function specbench.evals.lm_eval_tasks.read_splits"]) + "\n",
                 encoding="utf-8",
@@ -262,6 +269,14 @@ def _load(config: str, splits: Mapping[str, Path], changes: Mapping[str, Any]) -
         raise refusal(name, str(error.name)) from error
     except AssertionError as error:  # how its MATH tasks refuse another version of antlr4
         raise refusal(name, "antlr4-python3-runtime 4.11") from error
+
+
+def _file(rows: Split, path: Path) -> Path:
+    """The file of a split; of rows, the one that they are written to."""
+    if isinstance(rows, Path):
+        return rows
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
 
 
 @contextlib.contextmanager

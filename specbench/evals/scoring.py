@@ -7,19 +7,21 @@ import os
 import queue
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from specbench.common import EnvironmentRefused, UsageError, guests, options, registry
-from specbench.common.reading import damaged, json_object, read_json_object
+from specbench.common.reading import damaged, fitted, json_object, read_json_object
 from specbench.evals.chained import problem
+from specbench.evals.data import recorded
 from specbench.evals.interrupts import Interrupts
 from specbench.evals.sandbox.sandbox import stop_all
 from specbench.evals.task import Task, Verdict
 from specbench.results import RunFolder
+from specbench.results.schema import TaskData
 from specbench.results.verdicts import VERDICTS
 
 _LOOK_S = 0.1  # between looks for a Ctrl-C
@@ -53,14 +55,16 @@ def score_run(
         EnvironmentRefused: model-written code cannot be run safely here, or the folder cannot be written.
         PluginFault: the task ended the scorer.
     """
-    name, raw = _task_of(folder)
+    name, raw, asked_of = _task_of(folder)
     card = registry.task(name)
     if not card.info["metric"]:
         raise UsageError(f"task '{name}' has no verdict; there is nothing to score in {folder}")
     module = card.load()
     with guests.hosting(card.who):
-        task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
+        with recorded() as files:
+            task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
         versions, isolation = dict(task.versions), list(task.isolation)
+    _check_same(asked_of, files)
     requests = [_fields(row, folder, number) for number, row in enumerate(RunFolder.load(folder).lines(), 1)]
     if getattr(task.options, "chain", 1) > 1:
         requests = [(key, problem(prompt_id, turn), text, turn) for key, prompt_id, text, turn in requests]
@@ -112,8 +116,22 @@ def _verdicts(
     return verdicts
 
 
-def _task_of(folder: Path) -> tuple[str, dict[str, Any]]:
-    """(name, options) of the run's task."""
+def _check_same(asked_of: Sequence[TaskData], files: Mapping[str, TaskData]) -> None:
+    """Refuses other data than the run was made with, where the task itself takes any; a file may have another name."""
+    hashes = {file.sha256 for file in files.values()}
+    strange = [file for file in files.values() if file.sha256 not in {asked.sha256 for asked in asked_of}]
+    for asked in asked_of:
+        if asked.verified or asked.sha256 in hashes:
+            continue
+        if found := files.get(asked.name) or next((file for file in strange if not file.verified), None):
+            raise UsageError(
+                f"the run's answers are to questions of {asked.said}, and here is {found.said}; name the folder of "
+                "that file with --data-dir"
+            )
+
+
+def _task_of(folder: Path) -> tuple[str, dict[str, Any], list[TaskData]]:
+    """(name, options, data files) of the run's task."""
     path, todo = folder / "run.json", "name a folder that specbench run wrote"
     if not path.exists():
         raise UsageError(f"{folder} is not a run folder (it has no run.json); {todo}")
@@ -121,7 +139,10 @@ def _task_of(folder: Path) -> tuple[str, dict[str, Any]]:
     name, raw = task.get("name"), task.get("options")
     if not isinstance(name, str) or not isinstance(raw, dict):
         raise damaged(path, "it does not say which task it ran", todo)
-    return name, raw
+    data = task.get("data", [])
+    if not isinstance(data, list):
+        raise damaged(path, "its task's data are no list", todo)
+    return name, raw, [fitted(TaskData, file, f"{path} field 'task.data'", todo) for file in data]
 
 
 def _fields(row: dict[str, Any], folder: Path, number: int) -> tuple[str, str, str, int]:

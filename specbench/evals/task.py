@@ -71,7 +71,10 @@ class Task(Protocol):
     options: Any
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
-        """Finds and checks the data; ``data_dir`` is ``--data-dir``, None for the other places of DESIGN §7."""
+        """Finds and checks the data; ``data_dir`` is ``--data-dir``, None for the other places of DESIGN §7.
+
+        What :func:`specbench.evals.data.resolve` finds, here and in ``prompts``, is recorded with the run.
+        """
         ...
 
     def prompts(self, chat: bool) -> Sequence[Prompt]:

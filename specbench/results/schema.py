@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
+from specbench.common.errors import one_line
 from specbench.results.columns import NO_COLUMN, SPARSE, named_columns
 
 #: Raised whenever a field changes its meaning or disappears, and from the first release on whenever one is added:
@@ -101,6 +102,28 @@ class Taken(Record):
     held_out: int = Field(default=0, description="of a sweep's prompts those it did not choose by, from the other end")
 
 
+class TaskData(Record):
+    """A data file that a task read: its prompts, or what its answers are judged by."""
+
+    name: str = Field(description="as it is looked for in --data-dir")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="of the file that was read, as computed")
+    bytes: Count
+    revision: str | None = Field(
+        pattern=r"^[0-9a-f]{40}$", description="commit of the hub's data set that it came from; None: from elsewhere"
+    )
+    verified: bool = Field(description="the task knows the published file's hash, and this is that file")
+
+    @property
+    def shown(self) -> str:
+        """Its name as part of a line, whatever is in it."""
+        return one_line(self.name, 80)
+
+    @property
+    def said(self) -> str:
+        """Which file it was, in words."""
+        return f"{self.shown}, sha256 {self.sha256}"
+
+
 class TaskSpec(Record):
     """Which prompts: ``prompts_sha256`` covers ids, rendered token ids and order."""
 
@@ -118,6 +141,15 @@ class TaskSpec(Record):
         default=None,
         description="how a limit chose them; absent where all were taken, and in runs from before it said so",
     )
+    data: list[TaskData] = Field(
+        default_factory=list, description="files that the task read; absent in runs from before it said so"
+    )
+
+    @property
+    def unverified(self) -> str:
+        """Which data files nobody has said the hash of, in words; empty where there is none."""
+        files = [file.said for file in self.data if not file.verified]
+        return f"data unverified: {'; '.join(files)}" if files else ""
 
     @property
     def said(self) -> str:
@@ -131,10 +163,12 @@ class TaskSpec(Record):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """With all prompts it is written as ever."""
+        """With all prompts, and without data files, it is written as ever."""
         written: dict[str, Any] = write(self)
         if self.taken is None:
             written.pop("taken", None)
+        if not self.data:
+            written.pop("data", None)
         return written
 
 
@@ -176,11 +210,11 @@ class RunConfig(Record):
     def digest(self) -> str:
         """sha256 of the canonical JSON.
 
-        How prompts were chosen is left out, for ``prompts_sha256`` says which, and so is a field that came later and is
-        as it always was: digests from before them stay.
+        How prompts were chosen and which files they came from is left out, for ``prompts_sha256`` says which they are,
+        and so is a field that came later and is as it always was: digests from before them stay.
         """
         later = () if self.deterministic else ("deterministic",)
-        said = self.model_dump(exclude={"task": {"taken"}, **dict.fromkeys(later, True)})
+        said = self.model_dump(exclude={"task": {"taken", "data"}, **dict.fromkeys(later, True)})
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

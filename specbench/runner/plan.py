@@ -137,7 +137,9 @@ class _Asking(Flags):
         None, "--head", help="Draft head: folder or hub id; stands for --set METHOD.head=.", metavar="HEAD"
     )
     task_settings: Sequence[str] = flag((), "--task-set", help="A task's option; repeatable.", metavar="T.OPT=V")
-    data_file: Path | None = flag(None, "--data-file", help="Your prompts, for --task prompts.", exists="file")
+    data_file: Path | None = flag(
+        None, "--data-file", help="Your prompts, for --task prompts, or speed-bench's.", exists="file"
+    )
 
 
 class Decoding(Noting, Loading, Stepping, Drawing, _Asking):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from specbench.common import Prompt, UsageError, guests
+from specbench.evals.data import recorded
 from specbench.evals.draw import draw, draw_apart
 from specbench.models import LoadedModel
 from specbench.results.schema import Taken, TaskSpec
@@ -85,7 +86,7 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
         PluginFault: the task ended the command.
     """
     instance = copy(task.instance)  # it decides open options by the model, and another model may be asked next
-    with guests.hosting(task.card.who):
+    with recorded() as files, guests.hosting(task.card.who):
         every: Sequence[Prompt] = instance.prompts(model.has_chat_template)
     if held_out is None:
         found = draw(every, plan.limit, plan.drawn_by)
@@ -125,6 +126,7 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
         judge=bool(task.card.info.get("judge", False)),
         prompts_sha256=digest.hexdigest(),
         taken=_taken(len(every), len(found), held_out or 0, plan.drawn_by),
+        data=[*{**task.data, **files}.values()],
     )
     return Prepared(task, spec, budget, prompts, longest, model, first)
 

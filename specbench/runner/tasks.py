@@ -11,7 +11,9 @@ from typing import Any
 from specbench.common import UsageError, guests, registry
 from specbench.common.errors import unknown
 from specbench.common.options import parse
+from specbench.evals.data import recorded
 from specbench.models import names as models
+from specbench.results.schema import TaskData
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,20 @@ class TaskPlan:
     module: Any
     data_dir: Path | None
 
-    @cached_property
+    @property
     def instance(self) -> Any:
         """The task itself. Its data are read at the first use: the check before the model loads serves the run too."""
-        with guests.hosting(self.card.who):
-            return self.module.Task(self.options, self.data_dir)
+        return self._made[0]
+
+    @property
+    def data(self) -> dict[str, TaskData]:
+        """The data files that it read when it was made, by name."""
+        return self._made[1]
+
+    @cached_property
+    def _made(self) -> tuple[Any, dict[str, TaskData]]:
+        with recorded() as files, guests.hosting(self.card.who):
+            return self.module.Task(self.options, self.data_dir), files
 
 
 def plan_tasks(names: Sequence[str], settings: Sequence[str], data_dir: Path | None = None) -> tuple[TaskPlan, ...]:
@@ -85,6 +96,7 @@ def file_settings(tasks: Sequence[str], settings: Sequence[str], file: Path | No
     if file is not None and not chosen:
         raise UsageError(f"--data-file goes with --task {' or '.join(takers)}; {','.join(tasks)} has its own data")
     for name in chosen:
-        if file is None and not any(setting.startswith(f"{name}.file=") for setting in settings):
+        needed = not registry.task(name).info.get("data")  # which may be in --data-dir
+        if needed and file is None and not any(setting.startswith(f"{name}.file=") for setting in settings):
             raise UsageError(f"--task {name} needs --data-file FILE, a .jsonl file of prompts")
     return [f"{name}.file={file}" for name in chosen] if file is not None else []

@@ -130,5 +130,6 @@ def _task(name: str, data_dir: Path | None) -> tuple[Any, str]:
 
 
 def _taker() -> str:
-    """The task that reads a user's file."""
-    return next(name for name, card in registry.tasks().items() if card.info.get("data_file"))
+    """The task that reads a user's file, whatever is asked in it."""
+    cards = registry.tasks().items()
+    return next(name for name, card in cards if card.info.get("data_file") and not card.info.get("data"))

@@ -101,7 +101,7 @@ def test_a_mistake_in_the_command(cli: Any, tmp_path: Path, argv: str, expected:
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        (["list", "method"], "unknown listing 'method'; did you mean methods or models?"),
+        (["list", "method"], "unknown listing 'method'; did you mean methods or math or models?"),
         (["list"], "Missing argument 'kind'"),
         (["show"], "Missing argument 'RUN'. See specbench show --help."),
         (["show", "nowhere"], "nowhere is not a run folder"),

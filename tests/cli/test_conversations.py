@@ -55,7 +55,8 @@ def ids(found: list[RequestRecord]) -> dict[str, list[int]]:
 @pytest.mark.parametrize(
     ("task", "groups", "unjudged"),
     [("mt-bench", ["writing"], "judged; specbench judge RUN --judge MODEL rates them."),
-     ("spec-bench", ["mt_bench"], "judged."), ("prompts", ["stories", "talk", "overall"], "judged.")],
+     ("spec-bench", ["mt_bench"], "judged."), ("speed-bench", ["coding", "humanities", "overall"], "judged."),
+     ("prompts", ["stories", "talk", "overall"], "judged.")],
 )  # fmt: skip
 def test_each_task_runs_with_two_methods_and_its_table_is_legible(
     cli: Any, tmp_path: Path, mine: Path, task: str, groups: list[str], unjudged: str
@@ -174,7 +175,10 @@ def test_check_lossless_takes_the_file_too_and_names_the_turn(cli: Any, mine: Pa
     ("argv", "expected"),
     [
         ("--task prompts", "--task prompts needs --data-file FILE, a .jsonl file of prompts"),
-        ("--task mt-bench --data-file {mine}", "--data-file goes with --task prompts; mt-bench has its own data"),
+        (
+            "--task mt-bench --data-file {mine}",
+            "--data-file goes with --task prompts or speed-bench; mt-bench has its own data",
+        ),
         ("--task prompts --data-file nowhere.jsonl", "file 'nowhere.jsonl' does not exist"),
         ("--task prompts --data-file .", "file '.' is a directory"),
         ("--task prompts --data-file {mine} --task-set prompts.file=x", "option 'file' of prompts is set twice"),

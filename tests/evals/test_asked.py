@@ -15,7 +15,12 @@ HENS = "Ann’s hens lay 16 eggs a day. She keeps 7 and sells the rest for $2 ea
 def test_questions_of_every_task_that_are_at_hand(task_data: Path, tmp_path: Path) -> None:
     known = measured(task_data)
     assert known[HENS] == "gsm8k"
-    assert {"gsm8k", "humaneval", "math500", "mbpp"} <= set(known.values())
+    assert {"gsm8k", "humaneval", "math500", "mbpp", "aime25", "codesearchnet", "speed-bench"} <= set(known.values())
+    (tmp_path / "math_test.jsonl").write_text((task_data / "math_test.jsonl").read_text())
+    theirs = measured(tmp_path)
+    assert {*theirs.values()} == {"math"}
+    assert {known[words] for words in theirs} == {"math500"}, "it is a question of the published file first"
+    (tmp_path / "math_test.jsonl").unlink()
     assert min(map(len, known)) >= 40  # what is shorter is asked by chance
     trained = [json.loads(line)["question"] for line in (task_data / "gsm8k_train.jsonl").read_text().splitlines()]
     assert not any(asks(question, known) for question in trained)

@@ -109,7 +109,18 @@ def test_a_branch_is_no_revision() -> None:
     ("text", "message"),
     [
         ("[[data]\n", "not TOML: "),
-        ('[[data]]\nname = "x"\n', "field 'size'"),
+        ('[[data]]\nname = "x"\n', "field 'licence'"),
+        ('[[data]]\nname="x"\nsize=1\nlicence="MIT"\nsource="u"\n', "size and sha256 go together"),
+        (f'[[data]]\nname="x"\nsha256="{"0" * 64}"\nlicence="MIT"\nsource="u"\n', "size and sha256 go together"),
+        ('[[data]]\nname="x"\nlicence="MIT"\nsource="u"\nurl="https://x"\n', "a url needs size and sha256"),
+        (
+            f'[[data]]\nname="x"\nsize=1\nsha256="{"0" * 64}"\nalso=["y"]\nlicence="MIT"\nsource="u"\n',
+            "one hash cannot be that of several files",
+        ),
+        (
+            f'[[data]]\nname="x"\nsize=1\nsha256="{"0" * 64}"\nlicence="MIT"\nsource="u"\nhub={{repo="a",path="b"}}\n',
+            r"hub\.revision is missing",
+        ),
         ('[[data]]\nname="x"\nsize=1\nsha256="00"\nlicence="MIT"\nsource="u"\n', "field 'sha256'"),
         (f'[[data]]\nname="x"\nsize=1\nsha256="{"0" * 64}"\nlicence="MIT"\nsource="u"\nhubb=1\n', "field 'hubb'"),
     ],

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from small_data import gsm8k, humaneval, math500, mbpp, mt_bench
+from small_data import gsm8k, humaneval, math500, mathematics, mbpp, mt_bench, speed
 from specbench.evals import data
 
 Row = dict[str, Any]
@@ -27,6 +27,9 @@ FILES: dict[str, list[Row]] = {
     "gsm8k_test.jsonl": gsm8k.TEST, "gsm8k_train.jsonl": gsm8k.TRAIN, "math500.jsonl": math500.ROWS,
     "mt_bench_question.jsonl": mt_bench.QUESTIONS, "mt_bench_reference_gpt4.jsonl": mt_bench.REFERENCES,
     "mt_bench_judge_prompts.jsonl": mt_bench.JUDGE_PROMPTS, "spec_bench_question.jsonl": mt_bench.SPEC_BENCH,
+    "math_test.jsonl": mathematics.MATH, "aime25.jsonl": mathematics.AIME,
+    "codesearchnet_python_test.jsonl": speed.FUNCTIONS, "speed_bench_qualitative.jsonl": speed.QUALITATIVE,
+    "speed_bench_throughput_1k.jsonl": speed.THROUGHPUT,
 }  # fmt: skip
 
 
@@ -49,8 +52,8 @@ def accept(*paths: Path) -> Iterator[None]:
     """These files, and those in these folders, pass for the published ones; any others are checked as ever."""
     checked = data._checked
 
-    def passed(path: Path, file: data.DataFile) -> Path:
-        return path if {path, path.parent} & {*paths} else checked(path, file)
+    def passed(path: Path, file: data.DataFile) -> tuple[int, str]:
+        return data.digest(path) if {path, path.parent} & {*paths} else checked(path, file)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(data, "_checked", passed)

@@ -17,7 +17,7 @@ from small_data import math500 as own
 
 from specbench.common import options
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.evals import lm_eval_tasks
+from specbench.evals import lm_eval_tasks, mathematics
 from specbench.evals.data import read_jsonl
 from specbench.evals.sandbox.sandbox import live
 from specbench.evals.task import Verdict
@@ -224,8 +224,8 @@ ANSWERS = [
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict without lm-eval's own two metrics, which cost as much again."""
-    ask = task.Task._ask
-    monkeypatch.setattr(task.Task, "_ask", lambda self, job, s: {} if "solution" in job else ask(self, job, s))
+    ask = mathematics.ask
+    monkeypatch.setattr(mathematics, "ask", lambda job, s: {} if "solution" in job else ask(job, s))
 
 
 @pytest.mark.usefixtures("alone")
@@ -289,7 +289,7 @@ def test_without_the_extra_it_says_what_to_install(task_data: Path, monkeypatch:
 
 def test_verdicts_import_no_torch(chat: Task) -> None:
     assert chat.score(named("whole"), "\\boxed{3^2}").passed
-    judges = [process.pid for process in live if "specbench.tasks.math500.judge" in str(process.args)]
+    judges = [process.pid for process in live if "specbench.evals.math_judge" in str(process.args)]
     assert judges
     assert not [pid for pid in judges if "libtorch" in Path(f"/proc/{pid}/maps").read_text()]
 
@@ -297,7 +297,7 @@ def test_verdicts_import_no_torch(chat: Task) -> None:
 @pytest.mark.usefixtures("alone")
 def test_a_hung_judge_is_a_timeout(chat: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """Last, since it costs the judge that all others have asked."""
-    monkeypatch.setattr(task, "WALL_S", 0.3)
+    monkeypatch.setattr(mathematics, "WALL_S", 0.3)
     start = time.monotonic()
     verdict = chat.score(named("whole"), "\\boxed{9^{9^{9^{9^9}}}}")
     assert time.monotonic() - start < 20

@@ -12,24 +12,29 @@ from specbench.common import options, registry
 from specbench.common.errors import UsageError
 
 _BOTH = {"tests": "plus", "extract": "own"}
+_ALL: dict[str, Any] = {"subject": "all", "level": None}
 # What a task is with a chat template and without one; styles that need one; an id of its own and what it is not.
 SETTLED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "humaneval": ({"style": "chat", **_BOTH}, {"style": "completion", **_BOTH}),
     "mbpp": ({"variant": "plus", "style": "chat"}, {"variant": "plus", "style": "completion"}),
     "gsm8k": ({"style": "chat", "shots": 0}, {"style": "completion", "shots": 5}),
     "math500": ({"style": "chat", "shots": 0}, {"style": "completion", "shots": 4}),
+    "aime25": ({"style": "chat", "shots": 0}, {"style": "completion", "shots": 4}),
+    "math": ({"style": "chat", "shots": 0, **_ALL}, {"style": "completion", "shots": 4, **_ALL}),
 }
 NEEDS_TEMPLATE = {"humaneval": ["chat", "jf", "jf-python", "evalplus"], "mbpp": ["chat"], "gsm8k": ["chat", "jf"],
-                  "math500": ["chat", "jf"]}  # fmt: skip
-STOPS = {"gsm8k": ("Question:", "</s>", "<|im_end|>"), "math500": ("Problem:",)}
-FIRST = {"humaneval": "HumanEval/1", "mbpp": "Mbpp/2", "gsm8k": "gsm8k/0", "math500": "math500/0"}
+                  "math500": ["chat", "jf"], "aime25": ["chat"], "math": ["chat"]}  # fmt: skip
+STOPS = {"gsm8k": ("Question:", "</s>", "<|im_end|>"), **dict.fromkeys(("math500", "aime25", "math"), ("Problem:",))}
+FIRST = {"humaneval": "HumanEval/1", "mbpp": "Mbpp/2", "gsm8k": "gsm8k/0", "math500": "math500/0",
+         "aime25": "aime25/0", "math": "math/0"}  # fmt: skip
 UNKNOWN = {"humaneval": ["HumanEval/164"], "gsm8k": ["gsm8k/12", "gsm8k/-1", "gsm8k/x", "HumanEval/0", "0"],
-           "math500": ["math500/22", "gsm8k/0", "math500/"], "mbpp": ["Mbpp/1"]}  # fmt: skip
+           "math500": ["math500/22", "gsm8k/0", "math500/"], "mbpp": ["Mbpp/1"],
+           "aime25": ["aime25/4", "math500/0"], "math": ["math/22", "math500/0", "math/-1"]}  # fmt: skip
 
 
 @cache  # for some take their time to load
 def made(name: str, folder: Path, **chosen: str) -> Any:
-    if name in ("gsm8k", "math500"):
+    if name in ("gsm8k", "math500", "aime25", "math"):
         pytest.importorskip("lm_eval", reason="needs pip install 'specbench-llm[eval]'")
         pytest.importorskip("math_verify", reason="needs pip install 'specbench-llm[eval]'")
     module = registry.task(name).load()
@@ -83,6 +88,12 @@ def test_only_a_known_problem_of_a_known_style_is_scored(task_data: Path, name: 
         ("gsm8k", {"style": "auto", "shots": "33"}, "at most 32"),
         ("math500", {"style": "jf", "shots": "1"}, "leave shots out"),
         ("math500", {"style": "completion", "shots": "5"}, "at most 4"),
+        ("aime25", {"style": "completion", "shots": "5"}, "at most 4"),
+        ("aime25", {"style": "jf"}, "style"),
+        ("math", {"level": "6"}, "level"),
+        ("math", {"subject": "arithmetic"}, "subject"),
+        ("codesearchnet", {"style": "completion"}, "style"),
+        ("speed-bench", {"split": "throughput_4k"}, "split"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(task_data: Path, name: str, wrong: dict[str, str], says: str) -> None:

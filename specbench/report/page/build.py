@@ -38,6 +38,7 @@ from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.disturbance import watched_line
 from specbench.results.engine_line import engine_line
 from specbench.results.run_file import device_name, known
+from specbench.results.schema import TaskSpec
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Gathered, Run
@@ -95,7 +96,7 @@ def _facts(found: Gathered) -> Table:
     facts = {run.id: _run_facts(run) for run in found.runs}
     for sweep in found.sweeps:
         first = next(iter(sweep.runs.values()))
-        facts[sweep.path.name] = _machine(first.run)
+        facts[sweep.path.name] = _machine(first.run) | {"data": _data(first.config.task)}
     for name, profile in found.profiles:
         facts[name] = _machine({"environment": profile.environment}) | {"engine": engine_line(profile.engine) or DASH}
     return _sideways("environment", "Machines and settings", facts)
@@ -115,11 +116,20 @@ def _run_facts(run: Run) -> dict[str, str]:
         "graphs, compile, linears": f"{config.graphs}, {'on' if config.compile else 'off'}, {config.linears}",
         "weights": f"{model.source}{f' @ {model.revision}' if model.revision else ''}, {model.fingerprint[:12]}",
         "task": f"{config.task.name} v{config.task.version}, prompts {config.task.prompts_sha256[:12]}",
+        "data": _data(config.task),
         "sampling": f"T={how.temperature:g}, top-k {how.top_k}, top-p {how.top_p:g}, seed {how.seed}",
         "repeats, order seed": f"{config.repeats}, {config.order_seed}",
         "options": options or DASH,
         "digest": known(run.run, "digest") or DASH,
     }
+
+
+def _data(task: TaskSpec) -> str:
+    """The files that a task read; of those that are the published ones, as much of the hash as tells two apart."""
+    said = [f"{file.shown}, sha256 {file.sha256[:12]}" for file in task.data if file.verified]
+    said += [task.unverified] if task.unverified else []
+    said += [f"{file.shown} of the hub's commit {file.revision}" for file in task.data if file.revision]
+    return "; ".join(said) or DASH
 
 
 def _machine(run: Mapping[str, Any]) -> dict[str, str]:

@@ -37,7 +37,8 @@ def sweep_section(name: str, sweep: ReadSweep) -> Section:
     first = next(iter(sweep.runs.values()))
     caption = f"{first.config.model.name} {first.config.model.dtype} · {first.config.task.name}"
     caption += f" · {device_name(first.run)}"
-    under = f"{caption} · {first.config.task.said}" if first.config.task.taken else caption
+    task = first.config.task
+    under = " · ".join([caption, *([task.said] if task.taken else []), *([task.unverified] if task.unverified else [])])
     blocks: list[Block] = []
     if not sweep.finished:
         blocks.append(Words(["NOT COMPLETE: this sweep was broken off; its figures are of what there is."], "notes"))

@@ -10,6 +10,7 @@ from specbench.report.terminal.branches import faithful
 from specbench.report.terminal.figures import name, number, percent, speedup
 from specbench.results import BASELINE
 from specbench.results.blocks import FILLINGS, prompts_for
+from specbench.results.schema import TaskSpec
 from specbench.results.stats import minimum_clusters
 from specbench.results.summary_schema import AccuracyDifference, Again, MethodSummary, RunSummary, Speedup, ToTell
 
@@ -71,6 +72,8 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
     truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)
     if total and truncated / total > 0.02:
         found.append(f"{truncated} of {total} answers were cut at the token budget (cut); raise --max-new-tokens.")
+    if unverified := TaskSpec.model_validate(run["task"]).unverified:
+        found.insert(0, f"{unverified}.")
     if settings := {k: v for k, v in run["task"]["options"].items() if v not in ("", None)}:
         found.insert(0, f"{run['task']['name']}: {', '.join(f'{k} {_short(v)}' for k, v in settings.items())}.")
     if seldom := seldom_filled(max(row.prompts for row in summary.rows), run["concurrency"]):

@@ -36,6 +36,8 @@ def sweep_table(run: Mapping[str, Any], cells: pd.DataFrame) -> RenderableType:
     title.append(f" · {run['model']['name']} {run['model']['dtype']} · {device_name(run)}")
     if run["task"].get("taken"):
         title.append(f"\n{TaskSpec.model_validate(run['task']).said}", style="dim")
+    if run["task"].get("data") and (unverified := TaskSpec.model_validate(run["task"]).unverified):
+        title.append(f"\n{unverified}", style="dim")
     parts: list[RenderableType] = [title, Text()]
     for concurrency in sorted(cells["concurrency"].unique()):
         at = cells[cells["concurrency"] == concurrency]

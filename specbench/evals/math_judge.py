@@ -1,4 +1,4 @@
-"""``python -m specbench.tasks.math500.judge``: says whether two mathematical answers are the same, as a worker process.
+"""``python -m specbench.evals.math_judge``: says whether two mathematical answers are the same, as a worker process.
 
 math-verify limits itself by SIGALRM, which only the main thread of a process can have and which sympy can miss for
 minutes. So nothing here limits itself: the parent kills what takes too long.

@@ -1,0 +1,161 @@
+"""Mathematics: problems with one answer in a box, asked as lm-eval asks MATH and judged by math-verify.
+
+What the tasks math500, math and aime25 have in common. An answer is what stands in the last box; what decides runs in
+worker processes (:mod:`specbench.evals.math_judge`), because it can hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from specbench.common import Prompt
+from specbench.common import options as opt
+from specbench.evals import lm_eval_tasks
+from specbench.evals.extract import last_box
+from specbench.evals.lm_eval_tasks import Style
+from specbench.evals.task import Verdict
+from specbench.evals.workers import DiedError, Job, TimedOutError, Workers
+
+CONFIG = "minerva_math/minerva_math500.yaml"
+WALL_S, LM_EVAL_WALL_S = 10.0, 30.0  # lm-eval's own code has four alarms of 5 s in it
+
+CHAT = "{{problem}}\n\nReason step by step, and put your final answer within \\boxed{}."
+
+STYLES = {
+    "chat": Style(CONFIG, True, 0, 4, changes={"doc_to_text": CHAT}),
+    "completion": Style(CONFIG, False, 4, 4),
+}
+
+_workers = Workers("specbench.evals.math_judge")  # one pool for all: a process takes seconds to start
+
+
+class Options(lm_eval_tasks.Options):
+    """Options of a task that is asked in these two styles."""
+
+    style: Literal["auto", "chat", "completion"] = opt.option(
+        "auto",
+        help="chat: zero-shot through the chat template; completion: lm-eval's minerva_math500; auto: chat when the "
+        "model has a template, else completion",
+    )
+    shots: int | None = opt.option(
+        None, ge=0, help="few-shot examples, the first of Minerva's four; default: completion 4, else 0"
+    )
+
+
+class Problem(Protocol):
+    """What is asked, and what is right."""
+
+    @property
+    def problem(self) -> str:
+        """As the model reads it."""
+        ...
+
+    @property
+    def solution(self) -> str:
+        """With its answer in a box."""
+        ...
+
+
+def versions(task: str) -> dict[str, str]:
+    """What parses and compares.
+
+    Raises:
+        EnvironmentRefused: one of it is not installed.
+    """
+    return lm_eval_tasks.versions(task, "lm-eval", "math-verify", "latex2sympy2_extended", "sympy")
+
+
+def prompts(task: str, style: Style, shots: int, problems: Path | Sequence[Problem]) -> list[Prompt]:
+    """The prompts of problems in their order, with ids "TASK/17".
+
+    Args:
+        task: its name.
+        style: how to ask.
+        shots: examples before each problem, the first of Minerva's four.
+        problems: or the JSON lines file that holds them.
+
+    Raises:
+        UsageError: one of the examples is among the problems.
+    """
+    docs = (
+        problems
+        if isinstance(problems, Path)
+        else [{"problem": row.problem, "solution": row.solution} for row in problems]
+    )
+    return lm_eval_tasks.LmTask(style, {"test": docs}).prompts(task, style, shots, "problem")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An answer held against the reference.
+
+    Attributes:
+        passed: whether they are the same.
+        reason, detail: as of :class:`Verdict`.
+        equal: whether they are the same as strings, after Hendrycks' normalisation.
+        box: what stands in the answer's last box; None without one.
+    """
+
+    passed: bool
+    reason: str
+    detail: str
+    equal: bool = False
+    box: str | None = None
+
+
+def compare(reference: str, text: str) -> Comparison:
+    """Whether the last box of a text holds the reference; without a box, whether the text announces it.
+
+    Raises:
+        EnvironmentRefused: the worker processes do not start.
+    """
+    if not text.strip():
+        return Comparison(False, "empty", "the model wrote nothing")
+    box = last_box(text)
+    found = ask({"gold": reference, **({"text": text} if box is None else {"box": box})}, WALL_S)
+    if "passed" not in found:
+        why = found.get("detail", "math-verify gave up")
+        return Comparison(False, found["error"], why, bool(found.get("equal")), box)
+    said = "no box" if box is None else f"'{_line(box)}'"
+    detail = f"{found['by']}: {said}, reference '{_line(reference)}'"
+    passed = bool(found["passed"])
+    return Comparison(passed, "pass" if passed else "fail", detail, bool(found.get("equal")), box)
+
+
+def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
+    """The verdict on an answer to a problem of MATH, with lm-eval's own two metrics beside it.
+
+    Args:
+        reference: the right answer.
+        solution: that of the data, with the answer in a box.
+        text: the model's.
+        style: in which it was asked: ``completion`` wants the sentence of Minerva's examples for an exact match.
+
+    Raises:
+        EnvironmentRefused: the worker processes do not start.
+    """
+    own = compare(reference, text)
+    theirs = ask({"solution": solution, "text": text}, LM_EVAL_WALL_S) if own.reason != "empty" else {}
+    also = {
+        "exact_match": bool(theirs.get("exact_match")) if style == "completion" else own.equal,
+        "lm_eval": bool(theirs.get("math_verify")),
+    }
+    return Verdict(own.passed, own.reason, own.detail, also)
+
+
+def ask(job: Job, wall_s: float) -> Job:
+    """What a worker says of a job of :mod:`specbench.evals.math_judge`; ``error`` where it takes too long or dies."""
+    try:
+        return _workers.ask(job, wall_s)
+    except TimedOutError as error:
+        return {"error": "timeout", "detail": str(error)}
+    except DiedError:
+        return {"error": "memory", "detail": "the judge was killed, most likely for want of memory or CPU time"}
+
+
+def _line(text: str) -> str:
+    """At most 80 printable characters."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text[:300].split()))[:80]

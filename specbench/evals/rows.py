@@ -1,0 +1,85 @@
+"""Rows: the objects of a data file in JSON lines, a JSON list or Parquet, each with its number. No torch.
+
+The suffix decides the format: ``.jsonl``, ``.jsonl.gz``, ``.json``, ``.parquet``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from specbench.common import EnvironmentRefused, SpecbenchError
+from specbench.common.reading import damaged, json_object, open_file, read_json, read_json_lines, unreadable
+
+TODO = "mend it, or fetch it again"
+
+#: Bytes of a data file: the largest that are published for a task here have a little over 1 GiB.
+LARGEST = 4 << 30
+
+# Bytes that the rows of a Parquet file may have in memory, all together and in one batch: few rows at a time, because a
+# value that is stored once can stand in a million of them.
+_UNPACKED, _BATCH = 2 << 30, 64
+
+
+def numbered(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a data file in order, each with the number of its line or row, from 1.
+
+    Raises:
+        UsageError: unreadable, truncated, too large, or something in it is no object; names the line or row.
+        EnvironmentRefused: it is Parquet, and pyarrow is not installed.
+    """
+    if path.suffix == ".parquet":
+        return _of_parquet(path)
+    if path.suffix == ".json":
+        return _of_list(path)
+    return read_json_lines(path, TODO, nan=True)  # EvalPlus's data have Infinity
+
+
+def place(path: Path, number: int) -> str:
+    """How an error names a row of :func:`numbered`: "FILE line 3" of JSON lines, else "FILE row 3"."""
+    return f"{path} {'row' if path.suffix in ('.json', '.parquet') else 'line'} {number}"
+
+
+def check_size(path: Path, size: int, limit: int = LARGEST) -> None:
+    """Refuses a file that is too large before any of it is read.
+
+    Raises:
+        UsageError: it has more than ``limit`` bytes.
+    """
+    if size > limit:
+        raise unreadable(path, f"larger than the {limit >> 20} MiB that a data file may have", TODO)
+
+
+def _of_list(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    entries = read_json(path, TODO)
+    if not isinstance(entries, list):
+        raise damaged(path, "not a JSON list", TODO)
+    for number, entry in enumerate(entries, 1):
+        yield number, json_object(entry, place(path, number), TODO)
+
+
+def _of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        import pyarrow.parquet as parquet
+    except ModuleNotFoundError:
+        raise EnvironmentRefused(
+            f"{path.name} is Parquet, and pyarrow, which reads it, is not installed: pip install 'specbench-llm[eval]'"
+        ) from None
+    number = size = 0
+    try:
+        with open_file(path, TODO) as stream:
+            check_size(path, os.fstat(stream.fileno()).st_size)
+            with parquet.ParquetFile(stream) as file:
+                for batch in file.iter_batches(_BATCH, use_threads=False):
+                    size += batch.nbytes
+                    check_size(path, size, _UNPACKED)
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield number, row
+    except (SpecbenchError, GeneratorExit):
+        raise
+    except Exception as error:  # pyarrow's own are of many kinds
+        after = f", after row {number}" if number else ""
+        raise unreadable(path, f"not whole Parquet{after}: {error}", TODO) from None

@@ -1,0 +1,129 @@
+"""AIME 2025: the 30 problems of the American Invitational Mathematics Examination I and II, each with an integer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
+
+from specbench.common import Prompt
+from specbench.common.reading import damaged
+from specbench.evals import Verdict, lm_eval_tasks, mathematics
+from specbench.evals.chained import chained
+from specbench.evals.data import manifest, read_rows, resolve
+from specbench.evals.rows import TODO, place
+
+NAME = "aime25"
+
+# As the data sets of the hub have it: a number or its digits, with leading zeros as AIME prints them, or with the unit.
+_ANSWER = re.compile(r"\$?\s*([0-9]{1,3})\s*(?:\^\s*\{?\\circ\}?|°)?\s*\$?")
+_DIGITS = re.compile(r"\$?\s*([0-9]{1,9})\s*\$?")
+
+Options = mathematics.Options
+
+
+class Problem(BaseModel):
+    """A row of any of the hub's data sets of AIME 2025, which differ in their columns.
+
+    Strict on ``problem`` (or ``question``) and ``answer``, an integer from 0 to 999; further columns are let through.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    problem: str = Field(min_length=1, validation_alias=AliasChoices("problem", "question"))
+    answer: int = Field(ge=0, le=999)
+    id: str | int | None = None
+
+    @field_validator("answer", mode="before")
+    @classmethod
+    def _digits(cls, value: Any) -> Any:
+        found = _ANSWER.fullmatch(value.strip()) if isinstance(value, str) else None
+        return int(found[1]) if found else value
+
+    @property
+    def solution(self) -> str:
+        """The answer in a box: not all of the data sets have more of a solution."""
+        return f"$\\boxed{{{self.answer}}}$"
+
+
+class Task:
+    """The 30 problems. Verdict: math-verify on the last box.
+
+    Attributes:
+        options: as given; ``prompts`` fills in what was left to be decided.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: folder that holds aime25.jsonl or .parquet; None looks in the places of DESIGN §7.
+
+        Raises:
+            UsageError: the file is missing there, or has a bad row; or more examples are asked for than the style has.
+            EnvironmentRefused: the file is nowhere to be had, or lm-eval or math-verify is not installed.
+        """
+        self.options = options
+        self.versions  # noqa: B018  it says what is not installed
+        lm_eval_tasks.check(NAME, mathematics.STYLES, options)
+        (file,) = manifest(Path(__file__).with_name("task.toml"))
+        self._problems = load(resolve(file, data_dir))
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """All problems in data order.
+
+        Raises:
+            UsageError: a style of chat for a model without a chat template.
+        """
+        self.options = lm_eval_tasks.settle(mathematics.STYLES, self.options, chat)
+        assert self.options.shots is not None
+        style = mathematics.STYLES[self.options.style]
+        asked = mathematics.prompts(NAME, style, self.options.shots, self._problems)
+        return chained(asked, self.options.chain)
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Whether the last box holds the reference answer; without a box, whether the text announces it.
+
+        ``also`` says whether the last box is that integer and nothing else.
+
+        Raises:
+            UsageError: there is no such problem, or the style is still ``auto``.
+            EnvironmentRefused: the worker processes do not start.
+        """
+        problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
+        lm_eval_tasks.settled(NAME, self.options)
+        found = mathematics.compare(str(problem.answer), text)
+        digits = _DIGITS.fullmatch(found.box) if found.box is not None else None
+        exact = digits is not None and int(digits[1]) == problem.answer
+        return Verdict(found.passed, found.reason, found.detail, {"exact_match": exact})
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What parses and compares."""
+        return mathematics.versions(NAME)
+
+    @property
+    def isolation(self) -> list[str]:
+        """Nothing: no code of a model's is run."""
+        return []
+
+
+def load(path: Path) -> list[Problem]:
+    """The problems in data order.
+
+    Raises:
+        UsageError: names the line or row and what is wrong with it; two of one id, or one twice; or there is none.
+    """
+    found: list[Problem] = []
+    ids: set[str] = set()
+    for number, row in read_rows(path, Problem):
+        if row.id is not None and str(row.id) in ids:
+            raise damaged(place(path, number), f"field 'id': {row.id} is there twice", TODO)
+        if row.problem in {other.problem for other in found}:
+            raise damaged(place(path, number), "field 'problem': it is there twice", TODO)
+        ids |= {str(row.id)} if row.id is not None else set()
+        found.append(row)
+    if not found:
+        raise damaged(path, "it has no problems", TODO)
+    return found

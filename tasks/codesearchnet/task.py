@@ -1,0 +1,103 @@
+"""CodeSearchNet (Husain et al. 2019, arXiv 1909.09436), Python, as CLLM asks it (Kou et al. 2024, arXiv 2403.00835).
+
+A function's documentation in, the function out; for the speed of decoding alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from specbench.common import Prompt, UsageError
+from specbench.common import options as opt
+from specbench.common.reading import damaged
+from specbench.evals import Unscored
+from specbench.evals.data import each_row, manifest, resolve
+from specbench.evals.rows import TODO
+
+NAME = "codesearchnet"
+
+_ASKED = "Please generate code based on the following doc:\n{}"
+# CLLM's models end with a token of their own. One that does not would write the next instruction behind its answer.
+_NEXT = ("\n### Instruction:",)
+
+
+class Options(opt.Options):
+    """Options of the task."""
+
+    style: Literal["auto", "chat", "cllm"] = opt.option(
+        "auto",
+        help="chat: CLLM's instruction through the chat template; cllm: in the frame of its models' training; "
+        "auto: chat when the model has a template, else cllm",
+    )
+
+
+class Function(BaseModel):
+    """A row of the hub's parquet file or of CodeSearchNet's own .jsonl.gz, which name the same things differently.
+
+    Strict on the documentation, the code and the language; the many further columns are let through.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    documentation: str = Field(pattern=r"\S", validation_alias=AliasChoices("func_documentation_string", "docstring"))
+    code: str = Field(min_length=1, validation_alias=AliasChoices("func_code_string", "code"))
+    language: Literal["python"]
+
+
+class Task(Unscored):
+    """The functions of the test split. No verdict.
+
+    Attributes:
+        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: folder that holds codesearchnet_python_test.parquet or one of its other names; None looks in the
+                places of DESIGN §7.
+
+        Raises:
+            UsageError: the file is missing there, or has a bad row.
+            EnvironmentRefused: the file is nowhere to be had.
+        """
+        self.options = options
+        (file,) = manifest(Path(__file__).with_name("task.toml"))
+        self._asked = load(resolve(file, data_dir))
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """All functions in data order.
+
+        Raises:
+            UsageError: style ``chat`` for a model without a chat template.
+        """
+        style = self.options.style
+        if style == "auto":
+            style = "chat" if chat else "cllm"
+        if style == "chat" and not chat:
+            raise UsageError(
+                f"style=chat needs a model with a chat template; this one has none, so use --task-set {NAME}.style=cllm"
+            )
+        self.options = self.options.model_copy(update={"style": style})
+        asked = [_ASKED.format(documentation).strip() for documentation in self._asked]
+        if style == "chat":
+            return [Prompt(f"{NAME}/{number}", text, True) for number, text in enumerate(asked)]
+        return [
+            Prompt(f"{NAME}/{number}", f"### Instruction:\n{text}\n### Response:\n", False, stops=_NEXT)
+            for number, text in enumerate(asked)
+        ]
+
+
+def load(path: Path) -> list[str]:
+    """The documentation of each function, in order.
+
+    Raises:
+        UsageError: names the line or row and what is wrong with it; or there is none.
+    """
+    found = [row.documentation for _, row in each_row(path, Function)]
+    if not found:
+        raise damaged(path, "it has no functions", TODO)
+    return found

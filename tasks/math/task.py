@@ -1,0 +1,166 @@
+"""MATH (Hendrycks et al. 2021, arXiv 2103.03874): the 5,000 competition problems of its test split."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from specbench.common import Prompt, UsageError
+from specbench.common import options as opt
+from specbench.common.reading import damaged
+from specbench.evals import Verdict, lm_eval_tasks, mathematics
+from specbench.evals.chained import chained
+from specbench.evals.data import manifest, present, read_rows, resolve
+from specbench.evals.extract import last_box
+from specbench.evals.rows import TODO
+
+NAME = "math"
+
+Subject = Literal[
+    "Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra", "Number Theory", "Prealgebra",
+    "Precalculus",
+]  # fmt: skip
+SUBJECTS: dict[str, Subject] = {
+    "algebra": "Algebra", "counting_and_probability": "Counting & Probability", "geometry": "Geometry",
+    "intermediate_algebra": "Intermediate Algebra", "number_theory": "Number Theory", "prealgebra": "Prealgebra",
+    "precalculus": "Precalculus",
+}  # fmt: skip
+
+_LEVEL = re.compile(r"(?:Level )?([1-5?])")
+_OPEN = re.compile(r"\\boxed\s+([^$]+)")  # a box without braces goes on to the end of its formula
+
+
+class Options(mathematics.Options):
+    """Options of the task."""
+
+    subject: Literal[
+        "all", "algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory",
+        "prealgebra", "precalculus",
+    ] = opt.option("all", help="one of the seven subjects, or all")  # fmt: skip
+    level: int | None = opt.option(None, ge=1, le=5, help="problems of this difficulty, 5 is the hardest; default: all")
+
+
+class Problem(BaseModel):
+    """A row of MATH. Strict on what is needed, also as MATH-500 names it; further columns are let through.
+
+    Attributes:
+        level: 1 to 5; 0 where the data have "Level ?".
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    problem: str = Field(min_length=1)
+    solution: str = Field(pattern=r"\\f?boxed")
+    level: int = Field(ge=0, le=5)
+    subject: Subject = Field(validation_alias=AliasChoices("type", "subject"))
+
+    @field_validator("level", mode="before")
+    @classmethod
+    def _number(cls, value: Any) -> Any:
+        found = _LEVEL.fullmatch(value) if isinstance(value, str) else None
+        return (0 if found[1] == "?" else int(found[1])) if found else value
+
+    @model_validator(mode="after")
+    def _has_an_answer(self) -> Problem:
+        if not self.answer:
+            raise ValueError("its solution has no answer in a box; mend it")
+        return self
+
+    @cached_property
+    def answer(self) -> str:
+        """What stands in the last box of the solution, with braces or without."""
+        last = self.solution[max(0, self.solution.rfind("\\boxed")) :]
+        if (box := last_box(last)) is not None:
+            return box
+        bare = _OPEN.match(last)
+        return bare[1].strip() if bare else ""
+
+
+class Task:
+    """The 5,000 problems. Verdict: math-verify on the last box.
+
+    Attributes:
+        options: as given; ``prompts`` fills in what was left to be decided.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: folder that holds math_test.jsonl or the seven files of the subjects; None looks in the places of
+                DESIGN §7.
+
+        Raises:
+            UsageError: a file is missing there, or has a bad row; or more examples are asked for than the style has.
+            EnvironmentRefused: a file is nowhere to be had, or lm-eval or math-verify is not installed.
+        """
+        self.options = options
+        self.versions  # noqa: B018  it says what is not installed
+        lm_eval_tasks.check(NAME, mathematics.STYLES, options)
+        merged, *parts = manifest(Path(__file__).with_name("task.toml"))
+        # Even for one subject all are read: an id is the number among all of them.
+        files = [merged] if present(merged, data_dir) else parts
+        self._problems = [row for file in files for row in load(resolve(file, data_dir))]
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """The problems of the chosen subject and level in data order, each with its subject as category.
+
+        Raises:
+            UsageError: a style of chat for a model without a chat template, or no problem is of that kind.
+        """
+        self.options = lm_eval_tasks.settle(mathematics.STYLES, self.options, chat)
+        assert self.options.shots is not None
+        chosen = {number: row for number, row in enumerate(self._problems) if self._is_asked(row)}
+        if not chosen:
+            raise UsageError(
+                f"the data have no problem with subject={self.options.subject} and level={self.options.level}; "
+                "leave one of them out"
+            )
+        style = mathematics.STYLES[self.options.style]
+        prompts = mathematics.prompts(NAME, style, self.options.shots, [*chosen.values()])
+        named = [
+            replace(prompt, id=f"{NAME}/{number}", category=row.subject)
+            for prompt, (number, row) in zip(prompts, chosen.items(), strict=True)
+        ]
+        return chained(named, self.options.chain)
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Whether the last box holds the answer of the solution; without a box, whether the text announces it.
+
+        Raises:
+            UsageError: there is no such problem, or the style is still ``auto``.
+            EnvironmentRefused: the worker processes do not start.
+        """
+        problem = self._problems[lm_eval_tasks.doc_id(prompt_id, NAME, len(self._problems))]
+        style = lm_eval_tasks.settled(NAME, self.options)
+        return mathematics.verdict(problem.answer, problem.solution, text, style)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What parses and compares."""
+        return mathematics.versions(NAME)
+
+    @property
+    def isolation(self) -> list[str]:
+        """Nothing: no code of a model's is run."""
+        return []
+
+    def _is_asked(self, row: Problem) -> bool:
+        of_subject = self.options.subject == "all" or SUBJECTS[self.options.subject] == row.subject
+        return of_subject and self.options.level in (None, row.level)
+
+
+def load(path: Path) -> list[Problem]:
+    """The problems of a file in order.
+
+    Raises:
+        UsageError: names the line or row and what is wrong with it; or there is none.
+    """
+    found = [row for _, row in read_rows(path, Problem)]
+    if not found:
+        raise damaged(path, "it has no problems", TODO)
+    return found

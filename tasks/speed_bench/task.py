@@ -1,0 +1,127 @@
+"""SPEED-Bench (NVIDIA 2026, arXiv 2604.09557): questions of many kinds and prompts of set lengths, for speed alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specbench.common import Prompt, UsageError
+from specbench.common import options as opt
+from specbench.common.reading import damaged
+from specbench.evals import Unscored
+from specbench.evals.data import each_row, given, manifest, resolve
+from specbench.evals.dialogue import STYLE_HELP, Style, choose_style, dialogue
+from specbench.evals.rows import TODO, place
+
+NAME = "speed-bench"
+PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
+FILL = "python prepare_data.py --dataset speed --config all"
+
+TIERS = ("low_entropy", "mixed", "high_entropy")
+
+
+class Options(opt.Options):
+    """Options of the task."""
+
+    split: Literal[
+        "qualitative", "throughput_1k", "throughput_2k", "throughput_8k", "throughput_16k", "throughput_32k"
+    ] = opt.option(
+        "qualitative", help="eleven categories, or prompts of about so many tokens in three tiers of entropy"
+    )
+    file: str = opt.option("", help="the split's file, set by --data-file; recorded without its folder")
+    style: Style = opt.option("auto", help=STYLE_HELP)
+    history: Literal["own", "ar"] = opt.option(
+        "own", help="answers that later turns follow: the method's own, or AR's, so that all methods are asked the same"
+    )
+
+
+class Row(BaseModel):
+    """A row of SPEED-Bench. Strict on what is needed; its further columns say where a question is from.
+
+    Attributes:
+        category: one of eleven, or of a throughput split the tier of entropy.
+        sub_category: of a throughput split what kind of text it is.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    question_id: str = Field(min_length=1)
+    category: str = Field(pattern=r"^[^/]+$")
+    sub_category: str | None = None
+    turns: list[str] = Field(min_length=1)
+
+    @property
+    def group(self) -> str:
+        """The row of the table that it counts in: CATEGORY, or TIER/KIND of a throughput split."""
+        kind = " ".join((self.sub_category or "").replace("/", " ").split())
+        return f"{self.category}/{kind}" if self.category in TIERS and kind else self.category
+
+
+class Task(Unscored):
+    """The questions of one split. No verdict.
+
+    Attributes:
+        options: as given; ``prompts`` replaces style ``auto`` by the one it chose, and leaves of ``file`` the name.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: folder that holds the files of the splits as ``prepare_data.py`` writes them; None looks in
+                ``SPECBENCH_DATA``. Not looked at where ``options.file`` names the file.
+
+        Raises:
+            UsageError: the file is missing there, or has a bad row, or one that was never filled in.
+            EnvironmentRefused: the file is nowhere on this machine.
+        """
+        self.options = options
+        if options.file:
+            path = given(Path(options.file))
+        else:
+            files = manifest(Path(__file__).with_name("task.toml"))
+            path = resolve(next(file for file in files if file.name.startswith(f"{options.split}/")), data_dir)
+        self._rows = load(path)
+        tiered = options.split != "qualitative"
+        if wrong := next((row for row in self._rows if (row.category in TIERS) != tiered), None):
+            raise UsageError(
+                f"{path} is not of split={options.split}: question {wrong.question_id} is of category "
+                f"{wrong.category}; set --task-set {NAME}.split to that of the file"
+            )
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """The questions in data order.
+
+        Raises:
+            UsageError: style ``chat`` for a model without a chat template.
+        """
+        style = choose_style(self.options.style, chat, NAME)
+        self.options = self.options.model_copy(update={"style": style, "file": Path(self.options.file).name})
+        forced = self.options.history == "ar"
+        return [dialogue(row.question_id, row.turns, style, forced=forced, category=row.group) for row in self._rows]
+
+
+def load(path: Path) -> list[Row]:
+    """The questions in order.
+
+    Raises:
+        UsageError: names the line or row and what is wrong with it: a field, an id that is there twice, or turns whose
+            text has not been fetched; or there is none.
+    """
+    found: dict[str, Row] = {}
+    for number, row in each_row(path, Row):
+        where = place(path, number)
+        if any(PLACEHOLDER in turn for turn in row.turns):
+            raise UsageError(
+                f"{where} (question {row.question_id}) has a placeholder for its text, which is another data set's; "
+                f"fill it in with NVIDIA's Model-Optimizer, in examples/specdec_bench: {FILL}"
+            )
+        if not all(turn.strip() for turn in row.turns):
+            raise damaged(where, "field 'turns': an empty text", TODO)
+        if row.question_id in found:
+            raise damaged(where, f"field 'question_id': {row.question_id} is there twice", TODO)
+        found[row.question_id] = row
+    if not found:
+        raise damaged(path, "it has no questions", TODO)
+    return list(found.values())

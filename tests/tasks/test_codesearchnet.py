@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_data import speed
+
+from specbench.common.errors import UsageError
+from specbench.tasks.codesearchnet.task import Options, Task
+
+
+def test_documentation_is_asked_in_cllms_words(task_data: Path) -> None:
+    made = Task(Options(), task_data)
+    plain = made.prompts(chat=False)
+    assert made.options.style == "cllm"
+    assert plain[1].text == (
+        "### Instruction:\nPlease generate code based on the following doc:\n"
+        "  Sorts geese by size, the largest first.\n### Response:\n"
+    )
+    assert {(prompt.chat, prompt.stops) for prompt in plain} == {(False, ("\n### Instruction:",))}
+    made = Task(Options(), task_data)
+    chat = made.prompts(chat=True)
+    assert made.options.style == "chat"
+    assert {(prompt.chat, prompt.stops) for prompt in chat} == {(True, ())}
+    for at, (asked, framed) in enumerate(zip(chat, plain, strict=True)):
+        assert asked.id == framed.id == f"codesearchnet/{at}"
+        assert framed.text == f"### Instruction:\n{asked.text}\n### Response:\n"
+        assert speed.FUNCTIONS[at]["func_documentation_string"].strip() in asked.text
+        assert speed.FUNCTIONS[at]["func_code_string"] not in asked.text
+
+
+def test_chat_needs_a_template_and_nothing_is_scored(task_data: Path) -> None:
+    made = Task(Options(style="chat"), task_data)
+    with pytest.raises(UsageError, match=r"use --task-set codesearchnet\.style=cllm"):
+        made.prompts(chat=False)
+    with pytest.raises(UsageError, match="no verdict"):
+        made.score("codesearchnet/0", "def double(x): ...")
