@@ -19,6 +19,8 @@ import run_files
 import sweep_workers
 import torch
 import yaml
+from small_data import livecodebench as contests
+from small_data import spider as queries
 from trajectories_made_up import made_up
 
 from specbench.cli import new_method
@@ -50,6 +52,8 @@ from specbench.tasks.aime25 import task as aime25
 from specbench.tasks.codesearchnet import task as codesearchnet
 from specbench.tasks.gsm8k.task import Problem as Gsm8kProblem
 from specbench.tasks.humaneval import rows as humaneval
+from specbench.tasks.livecodebench import packed as packed_tests
+from specbench.tasks.livecodebench import rows as livecodebench
 from specbench.tasks.math import task as math_task
 from specbench.tasks.math500.task import Problem as Math500Problem
 from specbench.tasks.mbpp import rows as mbpp
@@ -57,6 +61,7 @@ from specbench.tasks.mt_bench import task as mt_bench
 from specbench.tasks.prompts import task as prompts
 from specbench.tasks.spec_bench import task as spec_bench
 from specbench.tasks.speed_bench import task as speed_bench
+from specbench.tasks.spider import rows as spider
 from specbench.training import answers, given, on_policy, trajectory
 from specbench.training.choose import choose
 from specbench.training.held_out import Figures, Held
@@ -299,6 +304,31 @@ def rows_in_parquet() -> bytes:
     return bytes(buffer.getvalue().to_pybytes())
 
 
+def tests_of_a_problem(path: Path) -> None:
+    """The problems of a file, and the private tests of one, where it is still there."""
+    for problem in livecodebench.load([path]).values():
+        livecodebench.cases(problem, private=True)
+
+
+def unpacked(path: Path) -> str:
+    try:
+        return packed_tests.unpack(path.read_text("utf-8", "replace"))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def spider_with(**files: Any) -> Callable[[Path], Any]:
+    """Reads Spider's two files, one of them the mutant."""
+
+    def read(path: Path) -> None:
+        with TemporaryDirectory() as folder:
+            other = Path(folder, "other.json")
+            other.write_bytes(as_json(next(iter(files.values()))))
+            spider.load(*((other, path) if "dev" in files else (path, other)))
+
+    return read
+
+
 def file_of(*parts: str) -> Callable[[], bytes]:
     return lambda: ROOT.joinpath(*parts).read_bytes()
 
@@ -373,6 +403,14 @@ KINDS: dict[str, Kind] = {
     "mbpp plus": Kind("x.jsonl", "lines", lambda: as_lines(PLUS), mbpp.load_plus),
     "mbpp": Kind("x.jsonl", "lines", lambda: as_lines(FULL), mbpp.load_full),
     "sanitized mbpp": Kind("x.json", "json", lambda: as_json([SANITIZED]), mbpp.load_sanitized),
+    "livecodebench": Kind(
+        "x.jsonl", "lines", lambda: as_lines(contests.MADE[0].row, contests.MADE[3].row), tests_of_a_problem
+    ),
+    "packed tests": Kind(
+        "x.invalid", "text", lambda: contests.packed([{"input": "1"}]).encode(), unpacked, names_it=False
+    ),
+    "questions of spider": Kind("x.json", "json", lambda: as_json(queries.DEV), spider_with(tables=queries.TABLES)),
+    "tables of spider": Kind("x.json", "json", lambda: as_json(queries.TABLES), spider_with(dev=queries.DEV)),
     "gsm8k": Kind("x.jsonl", "lines", lambda: as_lines({"question": "?", "answer": "#### 2"}), rows_of(Gsm8kProblem)),
     "math500": Kind("x.jsonl", "lines", lambda: as_lines(MATH), rows_of(Math500Problem)),
     "aime25": Kind("x.jsonl", "lines", lambda: as_lines({"question": "?", "answer": "070", "id": 1}), aime25.load),

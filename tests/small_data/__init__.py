@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from small_data import gsm8k, humaneval, math500, mathematics, mbpp, mt_bench, speed
+from small_data import gsm8k, humaneval, livecodebench, math500, mathematics, mbpp, mt_bench, speed, spider
 from specbench.evals import data
 
 Row = dict[str, Any]
@@ -27,6 +27,7 @@ FILES: dict[str, list[Row]] = {
     "gsm8k_test.jsonl": gsm8k.TEST, "gsm8k_train.jsonl": gsm8k.TRAIN, "math500.jsonl": math500.ROWS,
     "mt_bench_question.jsonl": mt_bench.QUESTIONS, "mt_bench_reference_gpt4.jsonl": mt_bench.REFERENCES,
     "mt_bench_judge_prompts.jsonl": mt_bench.JUDGE_PROMPTS, "spec_bench_question.jsonl": mt_bench.SPEC_BENCH,
+    **livecodebench.FILES, **spider.FILES,
     "math_test.jsonl": mathematics.MATH, "aime25.jsonl": mathematics.AIME,
     "codesearchnet_python_test.jsonl": speed.FUNCTIONS, "speed_bench_qualitative.jsonl": speed.QUALITATIVE,
     "speed_bench_throughput_1k.jsonl": speed.THROUGHPUT,
@@ -43,7 +44,10 @@ def write(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in FILES.items():
         content = (json.dumps(rows, indent=2) if name.endswith(".json") else lines(rows)).encode()
-        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    spider.write_databases(folder / "spider")
     return folder
 
 

@@ -7,7 +7,8 @@ The *program* holds the model's code. It is confined before it reads a line of i
 on which it can do no more than return values. The *judge* runs the tests, which are ours, and never runs the model's
 code. So there is nothing to forge: no exit code, printed text, frame, fake object or early exit of the program turns
 into a pass; only values that satisfy every test do. The tests are read after the fork, so they are not even in the
-program's memory.
+program's memory. A program is a function to call, a script that reads and prints (``script.py``) or a query on a
+database (``query.py``); whatever it is, it is confined alike and answers the same calls.
 
 Standard library only (-S): no site-packages, hence no torch. Prints nothing but the verdict.
 """
@@ -21,15 +22,20 @@ import signal
 import sys
 import time
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from specbench.evals.sandbox import codec, confine, differential, fingerprint
-else:
+    from specbench.evals.sandbox import codec, confine, differential, fingerprint, table
+else:  # and what only some programs need where it is needed: it would cost the others milliseconds
     import codec
     import confine
     import differential
     import fingerprint
+    import table
+
+LONG_FRAME = 40 << 20
+"""Largest frame accepted from a script or a query, bytes: what they may print or find, in JSON's escapes."""
 
 SETUP_FAILED = 3
 """Exit code when the confinement asked for could not be had; the reason is on stderr."""
@@ -106,7 +112,7 @@ def judge(job: dict[str, Any], program: int, rx: int, tx: int, found: dict[str, 
     try:
         try:
             watch.start(job["load_s"])
-            run_tests(job["entry_point"], rx, tx, watch, found)
+            run_tests(job, rx, tx, watch, found)
             return "pass", ""
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -121,6 +127,9 @@ def judge(job: dict[str, Any], program: int, rx: int, tx: int, found: dict[str, 
         return cause_of_death(program, job["cpu_s"])
     except differential.Wrong as wrong:
         return "fail", str(wrong)
+    except table.Failed as failed:
+        reason, text = failed.args
+        return reason, text
     except AssertionError as error:
         return "fail", failed_line(error) or str(error)
     except MemoryError:
@@ -129,7 +138,7 @@ def judge(job: dict[str, Any], program: int, rx: int, tx: int, found: dict[str, 
         return type(error).__name__, str(error)
 
 
-def run_tests(entry_point: str, rx: int, tx: int, watch: differential.Watch, found: dict[str, Any]) -> None:
+def run_tests(job: dict[str, Any], rx: int, tx: int, watch: differential.Watch, found: dict[str, Any]) -> None:
     """Returns when every test has passed. The tests are Python to execute, or inputs and outputs to compare.
 
     Raises:
@@ -137,8 +146,9 @@ def run_tests(entry_point: str, rx: int, tx: int, watch: differential.Watch, fou
         Raised: the program raised, when loaded or when called.
         EOFError, BrokenPipeError: the program is gone.
         AssertionError, or whatever a test raises.
-        differential.Wrong, differential.TimeUp: from a comparison.
+        differential.Wrong, differential.TimeUp, table.Failed: from a comparison.
     """
+    entry_point, function = job["entry_point"], job["kind"] == "function"
     try:
         first = codec.receive(rx)  # sent by this file before the model's code is loaded, so it can be believed
     except EOFError:
@@ -149,7 +159,7 @@ def run_tests(entry_point: str, rx: int, tx: int, watch: differential.Watch, fou
     def reply() -> dict[str, Any]:
         """What came back, {"value"} or {"digest"}, known to be readable."""
         try:
-            message = codec.receive(rx)
+            message = codec.receive(rx, codec.MAX_FRAME if function else LONG_FRAME)
             if "digest" in message:
                 return {"digest": str(message["digest"])}
             if "value" in message:
@@ -169,21 +179,32 @@ def run_tests(entry_point: str, rx: int, tx: int, watch: differential.Watch, fou
         return codec.unpack(reply()["value"])
 
     def ask(args: Any) -> dict[str, Any]:
-        codec.send(tx, [args, {"dict": []}, True])
+        codec.send(tx, [args, {"dict": []}, *short])
         return reply()
 
     reply()
     watch.stop()
     tests = codec.receive(0, None)
-    if "inputs" in tests:
-        run_cases = differential.check if "expected" in tests else differential.record
-        run_cases(ask, tests, watch, found)
+    if "preamble" not in tests:
+        compare = comparison(tests)
+        # Only of differential's can a hash take the place of a large value: others are compared with a tolerance.
+        short = [True] if compare in (differential.check, differential.record) else []
+        compare(ask, tests, watch, found)
         return
     names: dict[str, Any] = {"__name__": "tests"}
     exec(compile(tests["preamble"], "<preamble>", "exec"), names)
     names[entry_point] = candidate
     names["__lines__"] = tests["tests"].splitlines()
     exec(compile(tests["tests"], "<tests>", "exec"), names)
+
+
+def comparison(cases: dict[str, Any]) -> Callable[..., None]:
+    """What holds a program against ``cases``, told by what they have."""
+    if "query" in cases:
+        return table.check if "expected" in cases else table.read
+    if "printed" in cases:
+        return cast(Callable[..., None], __import__("printed").check)
+    return differential.check if "expected" in cases else differential.record
 
 
 def failed_line(error: AssertionError) -> str:
@@ -225,6 +246,7 @@ def serve(job: dict[str, Any], rx: int, tx: int, judge_pid: int) -> None:
         low, high = sorted((rx, tx))
         for start, stop in ((3, low), (low + 1, high), (high + 1, 4096)):
             os.closerange(start, stop)
+        prepared = KINDS[job["kind"]](job)
         own = job["box"] if job["writable"] else None
         confine.limit(job["cpu_s"], job["memory"], job["disk"])
         confine.drop_privileges()
@@ -237,21 +259,19 @@ def serve(job: dict[str, Any], rx: int, tx: int, judge_pid: int) -> None:
         return
     codec.send(tx, {"setup_done": True})
 
-    module = types.ModuleType("solution")  # not "__main__": code under that guard is not part of the answer
-    sys.modules["solution"] = module
     sys.path[:] = sys.path[1:]  # this folder
     sys.argv = ["solution"]
     message: dict[str, Any]
     try:
-        load(module.__dict__, job["sources"], job["entry_point"], job["lenient"])
+        call = prepared()
         message = {"value": None}
     except BaseException as error:  # SystemExit and KeyboardInterrupt are results like any other
         message = {"error": describe(error)}
     while True:
         codec.send(tx, message)
-        args, kwargs, *short = codec.unpack(codec.receive(rx))  # short: the hash of a large value will do
+        args, kwargs, *short = codec.unpack(codec.receive(rx, None))  # short: the hash of a large value will do
         try:
-            value = module.__dict__[job["entry_point"]](*args, **kwargs)
+            value = call(*args, **kwargs)
             if short and fingerprint.large(value):
                 message = {"digest": fingerprint.fingerprint(value)}
             else:
@@ -259,6 +279,40 @@ def serve(job: dict[str, Any], rx: int, tx: int, judge_pid: int) -> None:
             del value  # it may be large, and the next one may need the room
         except BaseException as error:
             message = {"error": describe(error)}
+
+
+def function_of(job: dict[str, Any]) -> Callable[[], Callable[..., Any]]:
+    """A function to call. What is done before the process is confined, which is nothing, and then what loads it."""
+
+    def load_it() -> Callable[..., Any]:
+        module = types.ModuleType("solution")  # not "__main__": code under that guard is not part of the answer
+        sys.modules["solution"] = module
+        entry_point = job["entry_point"]
+        load(module.__dict__, job["sources"], entry_point, job["lenient"])
+        return lambda *args, **kwargs: module.__dict__[entry_point](*args, **kwargs)
+
+    return load_it
+
+
+def script_of(job: dict[str, Any]) -> Callable[[], Callable[..., Any]]:
+    """A script to run: as :func:`function_of`."""
+    made = __import__("script").Script()
+
+    def load_it() -> Callable[..., Any]:
+        made.load(job["sources"])
+        return made.run
+
+    return load_it
+
+
+def query_of(job: dict[str, Any]) -> Callable[[], Callable[..., Any]]:
+    """A database to query: as :func:`function_of`."""
+    made = __import__("query").Query(job["database"])
+    return lambda: made.run
+
+
+KINDS = {"function": function_of, "script": script_of, "query": query_of}
+"""What a program may be, and what prepares it."""
 
 
 def load(names: dict[str, Any], sources: list[str], entry_point: str, lenient: bool) -> None:

@@ -27,7 +27,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from specbench.common import EnvironmentRefused
 from specbench.evals.sandbox import codec, confine, seccomp
@@ -70,6 +70,9 @@ class Program:
         preamble: trusted code that the tests need (the helpers of the problem's statement).
         tests: trusted code; calls ``entry_point`` by name with plain data. Passes when it ends without an exception.
         lenient: ignore an exception at the end of ``sources`` once the entry point is defined.
+        kind: "function"; "script": ``sources`` run as a whole for each call, which gives them a text to read and takes
+            what they print; "query": a call is a query on ``database``. The latter two are for :meth:`Sandbox.compare`.
+        database: path of a file of SQLite's.
     """
 
     sources: tuple[str, ...]
@@ -77,6 +80,8 @@ class Program:
     preamble: str
     tests: str
     lenient: bool = False
+    kind: Literal["function", "script", "query"] = "function"
+    database: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,11 +103,15 @@ class Confinement:
         """Whether the working directory may be written: its size must be bounded, and Landlock must know truncation."""
         return self.namespaces and self.landlock >= 3
 
-    def describe(self, limits: Limits) -> list[str]:
-        """What holds, a line each, for the verdict file."""
+    def describe(self, limits: Limits, output: str = "dropped") -> list[str]:
+        """What holds, a line each, for the verdict file.
+
+        Args:
+            output: what becomes of the program's output.
+        """
         lines = [
             "fresh interpreter, tests in another process",
-            f"limits: {limits.cpu_s} s CPU, {limits.wall_s:g} s wall, {limits.memory >> 20} MiB, output dropped",
+            f"limits: {limits.cpu_s} s CPU, {limits.wall_s:g} s wall, {limits.memory >> 20} MiB, output {output}",
         ]
         if self.seccomp:
             lines.append("seccomp: one process, one thread; no network, exec, signals or tracing; no capabilities")
@@ -154,10 +163,11 @@ class Sandbox:
         return _verdict(self._answer(program, {"preamble": program.preamble, "tests": program.tests}, self.limits))
 
     def compare(self, program: Program, cases: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-        """Calls ``program`` on inputs, as :mod:`specbench.evals.sandbox.differential` says; its ``tests`` are not run.
+        """Calls ``program`` on inputs and compares what it gives; its ``tests`` are not run.
 
         Args:
-            cases: those of ``differential.check``, or without "expected" those of ``differential.record``.
+            cases: those of ``differential.check``, or without "expected" those of ``differential.record``; or those of
+                ``printed.check``; or those of ``table.check``, or without "expected" those of ``table.read``.
 
         Returns:
             {"reason", "detail"} as in a verdict, and what those functions found.
@@ -196,6 +206,8 @@ def _run(program: Program, tests: Mapping[str, Any], limits: Limits, confinement
             "sources": program.sources,
             "entry_point": program.entry_point,
             "lenient": program.lenient,
+            "kind": program.kind,
+            "database": program.database,
         }
         # -I would say the same as -s, an environment of our own and the path that child.py mends, but it would also
         # ignore PYTHONHASHSEED, and then a program that iterates over a set could pass today and fail tomorrow.

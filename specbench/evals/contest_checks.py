@@ -1,0 +1,102 @@
+"""Contests: programs that read and print, or functions, held against the tests of programming contests in our sandbox.
+
+The tests and what is right are LiveCodeBench's (Jain et al. 2024, arXiv 2403.07974; ``testing_util.py`` at commit
+28fef95). Its time limit is 6 s of wall time an input. Ours is CPU time, so that a busy machine does not change a
+verdict, with three times as much wall time for a program that sleeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.evals.sandbox import codec, printed
+from specbench.evals.sandbox.sandbox import Limits, Program, Sandbox
+from specbench.evals.task import Verdict
+
+INPUT_S = 6
+"""CPU seconds that one input may take."""
+
+VERSION = f"{printed.VERSION} (as LiveCodeBench 28fef95)"
+"""Of the comparison, for a task's ``versions``."""
+
+_MEMORY, _FILES = 2 << 30, 64 << 20  # bytes of address space, and of each of input and output
+_WALL = 3  # seconds for each of CPU time
+
+# What the authors put before every answer, so that one without imports runs: these modules' names, then themselves.
+_STARRED = (
+    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
+    "builtins typing"
+)
+_IMPORTED = (
+    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
+)
+PREAMBLE = "\n".join(
+    [
+        *(f"from {name} import *" for name in _STARRED.split()),
+        f"import {', '.join(_STARRED.split()[:-2])}",
+        "sys.setrecursionlimit(50000)",
+    ]
+)
+"""Source that runs before an answer."""
+
+# One object of class Solution serves all inputs, as with the authors.
+_CALLER = """
+specbench_target = Solution() if "Solution" in globals() else None
+def specbench_call(name, *args):
+    return (getattr(specbench_target, name) if specbench_target else globals()[name])(*args)
+"""
+
+
+@dataclass(frozen=True)
+class Cases:
+    """The tests of one problem, public ones first.
+
+    Attributes:
+        inputs: what a script reads; or the arguments of a call.
+        outputs: what it prints; or the value of the call.
+        function: name of the function or method to call, None for a script.
+        public: how many of them are in the problem's statement.
+    """
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    function: str | None
+    public: int
+
+
+def check(sandbox: Sandbox, cases: Cases, code: str) -> Verdict:
+    """The verdict on one answer: right on all inputs; ``also`` says "public" (right on those of the statement).
+
+    The first wrong output ends it.
+
+    Raises:
+        EnvironmentRefused: the sandbox does not work here.
+    """
+    script = cases.function is None
+    if script:
+        program = Program((PREAMBLE, code), "", "", "", kind="script")
+    else:
+        program = Program((PREAMBLE, code, _CALLER), "specbench_call", "", "")
+    held = {
+        "printed": script,
+        "inputs": [[one] if script else codec.pack([cases.function, *one]) for one in cases.inputs],
+        "expected": [codec.pack(one) for one in cases.outputs],
+        "limit": INPUT_S,
+    }
+    answer = sandbox.compare(program, held, _limits(len(cases.inputs)))
+    passed = answer["reason"] == "pass"
+    public = passed or answer.get("right", -1) >= cases.public
+    return Verdict(passed, answer["reason"], answer["detail"], {"public": public})
+
+
+def isolation(sandbox: Sandbox) -> list[str]:
+    """What confines an answer, a line each; the seconds are those of one input."""
+    one = Limits(INPUT_S, float(_WALL * INPUT_S), _MEMORY, _FILES)
+    return sandbox.confinement.describe(one, output="compared as text")
+
+
+def _limits(inputs: int) -> Limits:
+    cpu_s = INPUT_S * (inputs + 1)
+    return Limits(cpu_s, float(_WALL * cpu_s), _MEMORY, _FILES, float(INPUT_S))

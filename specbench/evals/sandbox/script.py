@@ -1,0 +1,106 @@
+"""Script: the program's side of a program that reads standard input and prints, run anew for every input.
+
+Descriptors 0 and 1 are memory files made before the process is confined, not stand-ins for ``sys.stdin`` and
+``sys.stdout``: ``input()``, ``open(0)``, ``os.read(0, n)`` and ``os.write(1, …)`` all work as they do in a shell, and
+what is printed is bounded by the limit on a file's size. Everything here runs beside the program and may be patched by
+it, which harms nobody else: what leaves this process is a text, and the judge compares it.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import errno
+import gc
+import os
+import resource
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+PRINTED = 6 << 20
+"""Bytes that a script may print and still be compared; with JSON around them they fit into a frame of the channel."""
+
+_STACK = 96 << 20  # for deep recursion, which takes C's stack as well before Python 3.11; mmap leaves a gap of 128 MiB
+
+_STREAMS = (("stdin", 0, "r", "surrogateescape"), ("stdout", 1, "w", "strict"), ("stderr", 2, "w", "replace"))
+
+
+class Script:
+    """A script, its input and its output."""
+
+    def __init__(self) -> None:
+        """Makes the two memory files: not possible any more once the process is confined.
+
+        Raises:
+            OSError: the kernel has no memory files.
+        """
+        self._stdin, self._stdout = (os.memfd_create(name) for name in ("stdin", "stdout"))
+        _, most = resource.getrlimit(resource.RLIMIT_STACK)
+        wanted = _STACK if most == resource.RLIM_INFINITY else min(_STACK, most)
+        resource.setrlimit(resource.RLIMIT_STACK, (wanted, most))
+        self._codes: list[types.CodeType] = []
+        self._builtins: dict[str, Any] = {}
+
+    def load(self, sources: Sequence[str]) -> None:
+        """Compile ``sources``. Nothing of them runs yet.
+
+        Raises:
+            SyntaxError, ValueError, RecursionError, MemoryError: a source is no Python.
+        """
+        self._codes = [compile(source, "<solution>", "exec", dont_inherit=True) for source in sources]
+        builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # of the module site, which is left out
+        self._builtins = dict(builtins.__dict__)
+
+    def run(self, given: str) -> str:
+        """What the script prints for one input; it starts with fresh names, fresh files and unpatched builtins.
+
+        Ending by SystemExit is an end like any other, whatever its status.
+
+        Raises:
+            OverflowError: it printed more than PRINTED.
+            BaseException: what it raised.
+        """
+        module = sys.modules["__main__"] = types.ModuleType("__main__")
+        gc.collect()  # what the run before has left, whose destructors may print
+        self._open(given)
+        try:
+            self._execute(module.__dict__)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+        finally:
+            builtins.__dict__.clear()
+            builtins.__dict__.update(self._builtins)
+        size = os.fstat(self._stdout).st_size
+        if size > PRINTED:
+            raise OverflowError(f"it printed more than {PRINTED >> 20} MiB")
+        return os.pread(self._stdout, size, 0).decode(errors="replace")
+
+    def _execute(self, names: dict[str, Any]) -> None:
+        try:
+            for code in self._codes:
+                exec(code, names)
+        except SystemExit:
+            pass
+        atexit._run_exitfuncs()
+        for stream in {id(stream): stream for stream in (sys.stdout, sys.__stdout__)}.values():
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+
+    def _open(self, given: str) -> None:
+        for fd, kept in enumerate((self._stdin, self._stdout)):
+            os.ftruncate(kept, 0)
+            os.lseek(kept, 0, os.SEEK_SET)
+            os.dup2(kept, fd)
+        left = memoryview(given.encode(errors="surrogatepass"))
+        while left:
+            left = left[os.write(self._stdin, left) :]
+        os.lseek(self._stdin, 0, os.SEEK_SET)
+        for name, fd, mode, errors in _STREAMS:
+            stream = open(fd, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115  the script's to close
+            for known_as in (name, f"__{name}__"):
+                setattr(sys, known_as, stream)

@@ -1,0 +1,53 @@
+"""Packed: the private tests of a row, which are published as JSON in a pickle, compressed, in base64.
+
+A pickle is a program, and this one comes from a data file, so it is not run: its instructions are read, and one that
+does anything but hold a single text is refused. Nor is what it unpacks to trusted to be small.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import pickletools
+import zlib
+
+LARGEST = 512 << 20
+"""Bytes that the tests of one problem may unpack to."""
+
+# What a pickle of one text consists of, by any protocol; the rest names globals, calls them or builds other things.
+_TEXT = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+_BESIDE = {"PROTO", "FRAME", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "STOP"}
+
+
+def unpack(packed: str, largest: int = LARGEST) -> str:
+    """The text in ``packed``.
+
+    Raises:
+        ValueError: it is something else, or unpacks to more than ``largest`` bytes.
+    """
+    try:
+        compressed = base64.b64decode(packed, validate=True)
+        unpacker = zlib.decompressobj()
+        pickled = unpacker.decompress(compressed, largest)
+    except (binascii.Error, ValueError, zlib.error) as error:
+        raise ValueError(f"neither JSON nor compressed base64: {error}") from None
+    if unpacker.unconsumed_tail:
+        raise ValueError(f"it unpacks to more than {largest >> 20} MiB")
+    if not unpacker.eof:
+        raise ValueError("it is truncated")
+    return _text(pickled)
+
+
+def _text(pickled: bytes) -> str:
+    texts: list[str] = []
+    try:
+        for opcode, argument, _ in pickletools.genops(pickled):
+            if opcode.name in _TEXT:
+                texts.append(str(argument))
+            elif opcode.name not in _BESIDE:
+                raise ValueError(f"its pickle has {opcode.name}, and only a text is taken out of one")
+    except (ValueError, IndexError, OverflowError, MemoryError) as error:
+        raise ValueError(f"{error}") from None
+    if len(texts) != 1:
+        raise ValueError(f"its pickle has {len(texts)} texts, and one is needed")
+    return texts[0]

@@ -1,0 +1,133 @@
+"""LiveCodeBench (Jain et al. 2024, arXiv 2403.07974): its code generation scenario, in the lite version of its tests.
+
+Write a program, or complete a class, for a problem of a programming contest. The date of the contest says which models
+may have been trained on it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from pathlib import Path
+from typing import Literal
+
+from pydantic import field_validator
+
+from specbench.common import Prompt, UsageError
+from specbench.common import options as opt
+from specbench.evals import Sandbox, Verdict, chained, contest_checks
+from specbench.evals.data import manifest, resolve
+from specbench.tasks.livecodebench import asking
+from specbench.tasks.livecodebench.rows import cases, load
+
+RELEASES = ("v1", "v2", "v3", "v4", "v5", "v6")
+
+
+class Options(chained.Options):
+    """Options of the task."""
+
+    release: Literal["v1", "v2", "v3", "v4", "v5", "v6"] = opt.option(
+        "v6", help="the problems published up to then: v1 is test.jsonl, v2 that and test2.jsonl, and so on"
+    )
+    since: str = opt.option("", "from", help="first day of a contest, such as 2024-08-01; empty: from the beginning")
+    until: str = opt.option("", "to", help="last day of a contest, as the authors count: its midnight; empty: no end")
+    platform: Literal["all", "leetcode", "codeforces", "atcoder"] = opt.option("all", help="problems of one platform")
+    difficulty: Literal["all", "easy", "medium", "hard"] = opt.option("all", help="problems of one difficulty")
+    tests: Literal["all", "public"] = opt.option(
+        "all", help="all: public and private tests; public: those that stand in the statement"
+    )
+    style: Literal["auto", "chat", "completion"] = opt.option(
+        "auto", help="the authors' prompt through the chat template, or as one text; auto: chat where there is one"
+    )
+
+    @field_validator("since", "until")
+    @classmethod
+    def _is_a_day(cls, value: str) -> str:
+        try:
+            return value and datetime.date.fromisoformat(value).isoformat()
+        except ValueError:
+            raise ValueError("a day is written as in 2024-08-01") from None
+
+
+class Task:
+    """The problems of a release, a window of dates, a platform and a difficulty. Verdict: pass@1, on all tests.
+
+    Attributes:
+        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: folder that holds the release's files (README); None looks in the places of DESIGN §7.
+
+        Raises:
+            UsageError: a file is missing there or has a bad row, or no problem is left.
+            EnvironmentRefused: a file is nowhere on this machine.
+        """
+        self.options = options
+        files = manifest(Path(__file__).with_name("task.toml"))[: 1 + RELEASES.index(options.release)]
+        every = load([resolve(file, data_dir) for file in files])
+        first, last = (datetime.datetime.fromisoformat(day) if day else None for day in (options.since, options.until))
+        self._problems = {
+            id: problem
+            for id, problem in every.items()
+            if (first is None or problem.date >= first)
+            and (last is None or problem.date <= last)
+            and options.platform in ("all", problem.platform)
+            and options.difficulty in ("all", problem.difficulty)
+        }
+        if not self._problems:
+            raise UsageError(
+                "livecodebench has no problem of these dates, this platform and this difficulty; widen since, until, "
+                "platform or difficulty"
+            )
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """All problems in data order.
+
+        Raises:
+            UsageError: style ``chat`` for a model without a chat template.
+        """
+        if self.options.style == "auto":
+            self.options = self.options.model_copy(update={"style": "chat" if chat else "completion"})
+        if self.options.style == "chat" and not chat:
+            raise UsageError(
+                "style=chat needs a model with a chat template; this one has none, so use style=completion"
+            )
+        prompts = [asking.ask(problem, self.options.style == "chat") for problem in self._problems.values()]
+        return chained.chained(prompts, self.options.chain)
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Run the tests of one problem on one answer, in the sandbox. ``also`` says "public": right on those tests.
+
+        Raises:
+            UsageError: there is no such problem, or its line of the data is damaged.
+            EnvironmentRefused: this machine cannot run hostile code safely.
+        """
+        problem = self._problems.get(prompt_id)
+        if problem is None:
+            raise UsageError(f"livecodebench has no problem '{prompt_id}' by these options; the run was made by others")
+        code = asking.code(text)
+        if code is None or not code.strip():
+            return Verdict(False, "empty", "the answer has no closed block of code", {"public": False})
+        tests = cases(problem, private=self.options.tests == "all")
+        return contest_checks.check(self._sandbox, tests, code)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What decides a verdict beside this task: the comparison of outputs."""
+        return {"comparison": contest_checks.VERSION}
+
+    @property
+    def isolation(self) -> list[str]:
+        """What confines the programs that ``score`` runs, a line each.
+
+        Raises:
+            EnvironmentRefused: this machine cannot run them.
+        """
+        return contest_checks.isolation(self._sandbox)
+
+    @functools.cached_property
+    def _sandbox(self) -> Sandbox:
+        return Sandbox()

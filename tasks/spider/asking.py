@@ -1,0 +1,106 @@
+"""The prompts, and the query in an answer."""
+
+from __future__ import annotations
+
+import re
+
+from specbench.common import Prompt
+from specbench.tasks.spider.rows import Schema
+
+_PLAIN = re.compile(r"[A-Za-z_]\w*")
+
+# A word that begins a query: SELECT, or WITH and what can only be a table's definition.
+_BEGIN = r"(?:SELECT\b|WITH\s+(?:RECURSIVE\s+)?\w+\s*(?:\([^)]*\)\s*)?AS\b)"
+_AT_LINE = re.compile(rf"^[ \t]*({_BEGIN})", re.IGNORECASE | re.MULTILINE)
+_ANYWHERE = re.compile(rf"\b({_BEGIN})", re.IGNORECASE)
+# Up to a semicolon, a blank line, a heading or a fence, none of them inside quotation marks.
+_BODY = re.compile(
+    r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|(?!;|\n[ \t]*(?:\r?\n|\#\#\#|```|\Z)|```).)*""", re.DOTALL | re.VERBOSE
+)
+_FENCE = re.compile(r"^[ \t]*```[ \t]*\w*[ \t]*\n", re.MULTILINE)
+
+
+def as_cllm(id: str, schema: Schema, question: str) -> Prompt:
+    """CLLM's (``eval/spider/speedup.py`` of hao-ai-lab/Consistency_LLM at commit 2277536), without a chat template.
+
+    Its authors ask the database for the names. Here they are those of tables.json, which leaves out what SQLite keeps
+    for itself (``sqlite_sequence``).
+    """
+    tables = "".join(
+        f"table named {name} with columns {columns}, " for name, columns in _tables(schema, quoted=False).items()
+    )
+    asked = (
+        "Could you translate the following question into SQL. Please only generate SQL, don't include explanation in "
+        f"the answer. The SQL database has {tables}Question: {question}"
+    )
+    return Prompt(id, f"### Instruction:\n{asked.strip()}\n### Response:\n", False, "", ("### Instruction",))
+
+
+def as_chat(id: str, schema: Schema, question: str, create: bool) -> Prompt:
+    """A user turn: the schema, the question, and that one query of SQLite's is wanted.
+
+    Args:
+        create: the schema as CREATE TABLE statements; else a line a table.
+    """
+    said = create_tables(schema) if create else _list_tables(schema)
+    asked = (
+        f"Write one SQL query for SQLite that answers the question. Reply with the query alone, in one markdown code "
+        f"block.\n\nThe database {schema.db_id} has these tables:\n\n{said}\n\nQuestion: {question.strip()}"
+    )
+    return Prompt(id, asked, True)
+
+
+def query(answer: str) -> str | None:
+    """The query of an answer; None when there is none.
+
+    It is what the last fenced block holds. Without a fence it begins with the first SELECT or WITH … AS that begins a
+    line, or else with the first one anywhere, and goes up to a semicolon, a blank line or a heading.
+    """
+    fences = list(_FENCE.finditer(answer))
+    if fences:
+        # Fences come in pairs, an opening one with or without a language and a closing one; the last may be open.
+        blocks = re.split(r"^[ \t]*```.*$", answer, flags=re.MULTILINE)[1::2]
+        filled = [block.strip() for block in blocks if block.strip()]
+        return filled[-1] if filled else None
+    found = _AT_LINE.search(answer) or _ANYWHERE.search(answer)
+    if found is None:
+        return None
+    body = _BODY.match(answer, found.start(1))
+    assert body is not None, "it matches nothing at all if need be"
+    return body[0].strip() or None
+
+
+def create_tables(schema: Schema) -> str:
+    """The schema as SQL; types are Spider's own: text, number, time, boolean, others."""
+    statements = []
+    columns = schema.columns
+    for table, name in enumerate(schema.table_names_original):
+        own = {number: column for number, (place, column) in enumerate(columns) if place == table}
+        lines = [f"{_quoted(column)} {schema.column_types[number]}" for number, column in own.items()]
+        keys = [key if isinstance(key, list) else [key] for key in schema.primary_keys]
+        for key in keys:
+            if all(number in own for number in key):
+                lines.append(f"PRIMARY KEY ({', '.join(_quoted(own[number]) for number in key)})")
+        for here, there in schema.foreign_keys:
+            place, column = columns[there]
+            if here in own and place >= 0:
+                target = f"{_quoted(schema.table_names_original[place])}({_quoted(column)})"
+                lines.append(f"FOREIGN KEY ({_quoted(own[here])}) REFERENCES {target}")
+        statements.append(f"CREATE TABLE {_quoted(name)} (\n  " + ",\n  ".join(lines) + "\n);")
+    return "\n\n".join(statements)
+
+
+def _list_tables(schema: Schema) -> str:
+    return "\n".join(f"{table}({', '.join(columns)})" for table, columns in _tables(schema, quoted=True).items())
+
+
+def _tables(schema: Schema, quoted: bool) -> dict[str, list[str]]:
+    write = _quoted if quoted else str
+    return {
+        write(name): [write(column) for place, column in schema.columns if place == table]
+        for table, name in enumerate(schema.table_names_original)
+    }
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,122 @@
+"""The files of Spider: questions, descriptions of the databases, and the databases."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from specbench.common import UsageError
+from specbench.common.reading import damaged, open_file
+from specbench.evals.data import by_field, digest, read_rows
+
+_TODO = "unpack Spider's archive again"
+_HEADER = b"SQLite format 3\x00"
+_KNOWN = ConfigDict(extra="ignore", frozen=True, strict=True)  # what else a row has is parses of its text
+
+
+class Question(BaseModel):
+    """An entry of dev.json.
+
+    Attributes:
+        db_id: name of the database; also of a file, so nothing that leads elsewhere.
+        query: the gold query.
+    """
+
+    model_config = _KNOWN
+
+    db_id: str = Field(pattern=r"^[A-Za-z0-9_]+$")
+    question: str = Field(min_length=1)
+    query: str = Field(min_length=1)
+
+
+class Schema(BaseModel):
+    """An entry of tables.json; columns are numbered through all tables, and the first, "*", is in none.
+
+    Attributes:
+        column_names_original: [number of the table, name].
+        primary_keys: columns; a list of them is a key of several.
+        foreign_keys: [column, column that it refers to].
+    """
+
+    model_config = _KNOWN
+
+    db_id: str
+    table_names_original: list[str]
+    column_names_original: list[list[int | str]]
+    column_types: list[str]
+    primary_keys: list[int | list[int]]
+    foreign_keys: list[list[int]]
+
+    @field_validator("column_names_original")
+    @classmethod
+    def _are_places_and_names(cls, value: list[list[int | str]]) -> list[list[int | str]]:
+        if not all(len(pair) == 2 and isinstance(pair[0], int) and isinstance(pair[1], str) for pair in value):
+            raise ValueError("a column is the number of its table and a name")
+        return value
+
+    @model_validator(mode="after")
+    def _refers_to_what_there_is(self) -> Schema:
+        columns = range(len(self.column_names_original))
+        if len(self.column_types) != len(columns):
+            raise ValueError("there is a type for each column")
+        if not all(place in range(-1, len(self.table_names_original)) for place, _ in self.columns):
+            raise ValueError("a column is in a table that is not there")
+        if not all(len(pair) == 2 for pair in self.foreign_keys):
+            raise ValueError("a foreign key is two columns")
+        keys = [key if isinstance(key, list) else [key] for key in self.primary_keys]
+        if not all(column in columns for group in (*keys, *self.foreign_keys) for column in group):
+            raise ValueError("a key names a column that is not there")
+        return self
+
+    @property
+    def columns(self) -> list[tuple[int, str]]:
+        """(number of the table, name) of each column."""
+        return [(int(place), str(name)) for place, name in self.column_names_original]
+
+
+def load(dev: Path, tables: Path) -> tuple[list[tuple[str, Question]], dict[str, Schema]]:
+    """(questions with the name of their row, descriptions by database).
+
+    Raises:
+        UsageError: names the row and the field that is missing or wrong, or the database that is not described.
+    """
+    questions = [(f"{dev} row {number}", row) for number, row in read_rows(dev, Question)]
+    schemas: dict[str, Schema] = by_field(tables, read_rows(tables, Schema), "db_id")
+    for where, row in questions:
+        if row.db_id not in schemas:
+            raise damaged(where, f"field 'db_id': {tables} does not describe {row.db_id}", _TODO)
+    if not questions:
+        raise damaged(dev, "it has no questions", _TODO)
+    return questions, schemas
+
+
+def databases(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+    """The files of databases.
+
+    Args:
+        folder: that holds ``NAME/NAME.sqlite``.
+
+    Raises:
+        UsageError: one is missing, or is no database of SQLite's.
+    """
+    found = {}
+    for name in sorted(set(names)):
+        path = folder / name / f"{name}.sqlite"
+        if not path.is_file():
+            raise UsageError(f"{folder} has no {name}/{name}.sqlite, which a question is about; {_TODO}")
+        with open_file(path, _TODO) as file:
+            if file.read(len(_HEADER)) != _HEADER:
+                raise damaged(path, "no database of SQLite's", _TODO)
+        found[name] = path
+    return found
+
+
+def fingerprint(files: dict[str, Path]) -> str:
+    """SHA-256 of all of :func:`databases`, by name."""
+    together = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        together.update(f"{name} {digest(path)[1]}\n".encode())
+    return together.hexdigest()

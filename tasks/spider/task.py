@@ -1,0 +1,108 @@
+"""Spider (Yu et al. 2018, arXiv 1809.08887): a question about a database, answered by one SQL query.
+
+The databases of the development split are others than those of the training split.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Literal
+
+from specbench.common import Prompt, UsageError
+from specbench.common import options as opt
+from specbench.evals import Sandbox, Verdict, sql_checks
+from specbench.evals.data import manifest, resolve
+from specbench.tasks.spider import asking
+from specbench.tasks.spider.rows import databases, fingerprint, load
+
+
+class Options(opt.Options):
+    """Options of the task."""
+
+    style: Literal["auto", "chat", "cllm"] = opt.option(
+        "auto", help="chat: through the chat template; cllm: the prompt of that paper; auto: chat where there is one"
+    )
+    tables: Literal["create", "columns"] = opt.option(
+        "create", help="how style=chat shows the schema: create: CREATE TABLE statements; columns: table(columns)"
+    )
+    distinct: Literal["drop", "keep"] = opt.option(
+        "drop", help="drop: DISTINCT is taken out of both queries, as the test suites' evaluation does; keep: it counts"
+    )
+
+
+class Task:
+    """The questions of the development split. Verdict: execution accuracy, on the database of the question.
+
+    Attributes:
+        options: as given; ``prompts`` replaces style ``auto`` by the one it chose.
+    """
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        """
+        Args:
+            data_dir: folder that holds dev.json, tables.json and database/; None looks in the places of DESIGN §7.
+
+        Raises:
+            UsageError: a file or a database is missing there, or a row is bad.
+            EnvironmentRefused: the files are nowhere on this machine.
+        """
+        self.options = options
+        dev, tables = (resolve(file, data_dir) for file in manifest(Path(__file__).with_name("task.toml")))
+        questions, self._schemas = load(dev, tables)
+        self._questions = {f"spider/{number}": found for number, found in enumerate(questions)}
+        self._databases = databases(dev.parent / "database", (row.db_id for _, row in questions))
+
+    def prompts(self, chat: bool) -> list[Prompt]:
+        """All questions in data order.
+
+        Raises:
+            UsageError: style ``chat`` for a model without a chat template.
+        """
+        if self.options.style == "auto":
+            self.options = self.options.model_copy(update={"style": "chat" if chat else "cllm"})
+        if self.options.style == "chat" and not chat:
+            raise UsageError("style=chat needs a model with a chat template; this one has none, so use style=cllm")
+        return [self._ask(id) for id in self._questions]
+
+    def score(self, prompt_id: str, text: str) -> Verdict:
+        """Run one answer's query and the gold query, in the sandbox. ``also`` says "executes": it found something.
+
+        Raises:
+            UsageError: there is no such question, or its gold query does not run.
+            EnvironmentRefused: this machine cannot run hostile code safely.
+        """
+        if prompt_id not in self._questions:
+            raise UsageError(f"spider has no question '{prompt_id}'; the run was made with other data")
+        where, row = self._questions[prompt_id]
+        query = asking.query(text)
+        if query is None:
+            return Verdict(False, "empty", "the answer has no query", {"executes": False})
+        keep = self.options.distinct == "keep"
+        return self._checker.check(self._databases[row.db_id], row.query, where, query, keep)
+
+    @functools.cached_property
+    def versions(self) -> dict[str, str]:
+        """What decides a verdict beside this task: the comparison of results, SQLite, and the databases."""
+        found = {"comparison": sql_checks.VERSION, "sqlite": sql_checks.SQLITE}
+        return {**found, "databases": fingerprint(self._databases)[:16]}
+
+    @property
+    def isolation(self) -> list[str]:
+        """What confines the queries that ``score`` runs, a line each.
+
+        Raises:
+            EnvironmentRefused: this machine cannot run them.
+        """
+        return self._checker.isolation()
+
+    def _ask(self, id: str) -> Prompt:
+        _, row = self._questions[id]
+        schema = self._schemas[row.db_id]
+        if self.options.style == "cllm":
+            return asking.as_cllm(id, schema, row.question)
+        return asking.as_chat(id, schema, row.question, create=self.options.tables == "create")
+
+    @functools.cached_property
+    def _checker(self) -> sql_checks.Checker:
+        return sql_checks.Checker(Sandbox())

@@ -1,0 +1,40 @@
+"""Fixtures of the sandbox's tests."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import confined
+import pytest
+from confined import BARE, TIGHT
+
+from specbench.evals.sandbox.sandbox import Sandbox
+
+
+@pytest.fixture(params=["strongest", "bare"])
+def box(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sandbox:
+    """A sandbox whose temporary files are watched."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    made = Sandbox(TIGHT)
+    if request.param == "bare":
+        if made.confinement == BARE:
+            pytest.skip("this machine has no stronger confinement, so both cases are the same")
+        made.confinement = BARE
+    return made
+
+
+@pytest.fixture
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """After each program: no process and no file of it is left, and no signal arrived."""
+    ctypes.CDLL(None).prctl(36, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us
+    before = confined.children()
+    yield
+    assert confined.children() <= before
+    scratch = tmp_path / "scratch"
+    assert not scratch.exists() or os.listdir(scratch) == []
