@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from specbench.common import Prompt, UsageError
 from specbench.common import options as opt
@@ -23,6 +26,14 @@ class Options(opt.Options):
         le=1000,
         help="problems asked one after the other in one conversation, each after the answers so far; each is scored",
     )
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a chain a run records what it always did."""
+        written: dict[str, Any] = write(self)
+        if self.chain == 1:
+            del written["chain"]
+        return written
 
 
 def chained(prompts: Sequence[Prompt], count: int) -> list[Prompt]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specbench.common import Prompt, UsageError
-from specbench.evals.chained import chained, problem
+from specbench.evals.chained import Options, chained, problem
 
 
 def prompts(count: int, **more: object) -> list[Prompt]:
@@ -68,3 +68,9 @@ def test_what_cannot_be_chained(made: list[Prompt], says: str) -> None:
 def test_a_turn_that_is_not_there(turn: int) -> None:
     with pytest.raises(UsageError, match=f"'gsm8k/3\\+4\\+5' has no turn {turn}"):
         problem("gsm8k/3+4+5", turn)
+
+
+def test_a_run_without_a_chain_records_what_it_always_did() -> None:
+    assert Options().model_dump(mode="json") == {}
+    assert Options(chain=3).model_dump(mode="json") == {"chain": 3}
+    assert Options.model_validate(Options(chain=3).model_dump()) == Options(chain=3)
