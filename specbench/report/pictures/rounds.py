@@ -19,6 +19,7 @@ DEPTH = 9  # of rows that are drawn; an accepted path is drawn to its end
 _BOX, _GAP, _LINE, _HIGH, _LEFT = 74.0, 36.0, 24.0, 18.0, 10.0
 _COLUMNS = int((_BOX - 12) / sheet.COLUMN)
 _STRIPE = 4.0  # of a box, in the colour of the row's origin
+_ORIGINS = len(style.PALETTE)  # that have a colour of their own; the rows of others have no stripe
 
 
 @style.styled(style.CARD)
@@ -33,7 +34,7 @@ def round_svg(found: Round, name: str, *, titled: bool = True) -> str:
     drawn = {row for row in found.best_rows(ROWS) if found.rows[row].accepted or found.rows[row].depth <= DEPTH}
     places, lines = _places(found, drawn)
     kinds = [kind for kind in SIGNS if kind in {_kind(found, row) for row in places}]
-    origins = list(dict.fromkeys(row.origin for row in found.rows[1:] if row.row in drawn))
+    origins = list(dict.fromkeys(row.origin for row in found.rows[1:] if row.row in drawn))[:_ORIGINS]
     top = 44.0 if titled else 14.0
     deepest = max(column for column, _ in places.values())
     width, height = max(760.0, _LEFT + (deepest + 1) * (_BOX + _GAP)), top + _LINE * lines + 62
@@ -50,7 +51,7 @@ def round_svg(found: Round, name: str, *, titled: bool = True) -> str:
     for kind, made in boxes.items():
         sheet.boxes(axes, kind, made)
     for at, origin in enumerate(origins):
-        sheet.filled(axes, style.PALETTE[at % len(style.PALETTE)], stripes[origin])
+        sheet.filled(axes, style.PALETTE[at], stripes[origin])
     for row, (column, line) in places.items():
         kind, text = _kind(found, row), found.bonus if row == _BONUS_ROW else found.rows[row].text
         colour = style.FAINT if kind in sheet.FAINT else style.INK
@@ -121,8 +122,8 @@ def _legend(axes: Axes, kinds: list[str], origins: list[str], middle: float, *, 
         left += 38 + 5.9 * len(said)
     left = _LEFT
     for at, origin in enumerate(origins):
-        said = fitted(escaped(origin), 24)
-        sheet.filled(axes, style.PALETTE[at % len(style.PALETTE)], [(left, middle + 14, _STRIPE, 16)])
+        said = fitted(escaped(origin), 14)
+        sheet.filled(axes, style.PALETTE[at], [(left, middle + 14, _STRIPE, 16)])
         sheet.words(axes, left + 9, middle + 22, said, fontsize=9.5)
         left += 26 + 5.9 * len(said)
     if scores:

@@ -83,6 +83,16 @@ def test_what_is_not_drawn_is_counted() -> None:
     assert said.count("✓x") == POSITIONS // 2
 
 
+def test_of_many_origins_those_with_a_colour_are_named() -> None:
+    tree = TokenTree([0] * 10, [-1, *[0] * 9], origins=["", *(f"a long word {at} of its own" for at in range(9))])
+    made = traced.record(lambda ids: "x" * len(ids), 0, [(tree, [0], 1)], budget=2)
+    svg = round_svg(round_of(made, 1), "r")
+    assert [word for word in texts(svg) if word.startswith("a long")] == [f"a long word {at}…" for at in range(6)]
+    width = float(re.findall(r'<svg[^>]* width="([^"]*)"', svg)[0])
+    places = [float(at) for at in re.findall(r'<text[^>]* x="([^"]*)"', svg)]
+    assert 0 < max(places) < width - 14 * 5.9, "the last of them ends beyond the picture"
+
+
 def test_equal_rounds_give_equal_bytes() -> None:
     assert round_svg(round_of(record(), 1), "r") == round_svg(round_of(record(), 1), "r")
     assert 'width="' in round_svg(round_of(record(), 1), "r")[:200]
