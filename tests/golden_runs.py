@@ -28,12 +28,13 @@ def _code(out: Path) -> Path:
     phases = {name: [1 / 256 * (at + 1)] * 6 for at, name in enumerate(PHASES)}
     pooled = traced(_TEXTS, [5, 5, 5, 4, 3, 3], "a" + "bbbbc" * 3 + "bbbcbbcbbc", ["prefill", "pool", "bonus"])
     guessed = traced(_TEXTS, [2] * 12 + [1], "a" + "bc" * 12 + "c", ["prefill", "guess", "bonus"])
+    alone = traced(_TEXTS, [1] * 25, "a" + "b" * 25, ["prefill", "bonus"])
     gpu = GpuTrace(
         sm_clock_mhz=1410, memory_clock_mhz=1593, temperature_c=51, energy_j=20.0, power_w=300.0, throttled=[]
     )  # fmt: skip
     records = [
-        *answers("ar", 8, output_tokens=26, target_forwards=25, decode_s=1.0, gpu=gpu),
-        *answers("lookahead", 8, decode_s=0.5, phases_s=phases, gpu=gpu, **pooled),
+        *answers("ar", 8, decode_s=1.0, step_s=[1 / 25] * 25, gpu=gpu, **alone),
+        *answers("lookahead", 8, decode_s=0.5, step_s=[1 / 12] * 6, phases_s=phases, gpu=gpu, **pooled),
         *answers("jacobi", 8, decode_s=1.25, measures={"stable": 1.5}, **guessed),
         *answers("jacobi#2", 8, output_tokens=26, target_forwards=20, decode_s=1.5, draft_forwards=40),
     ]

@@ -34,7 +34,7 @@ def list_(
 
 
 def _options_of(name: str) -> list[dict[str, Any]]:
-    """The options of a method or a task, a row each."""
+    """The options of a method or a task, a row each; those that several tasks share come last."""
     methods, tasks = registry.methods(), registry.tasks()
     if name not in methods and name not in tasks:
         raise unknown("listing", name, [*_KINDS, *methods, *tasks])
@@ -47,7 +47,7 @@ def _options_of(name: str) -> list[dict[str, Any]]:
             "default": info.default,
             "what it is": f"{info.description or ''}{_range(info)}",
         }
-        for field, info in owner.model_fields.items()
+        for field, info in sorted(owner.model_fields.items(), key=lambda item: item[0] not in owner.__annotations__)
     ]
 
 

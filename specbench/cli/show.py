@@ -9,7 +9,6 @@ import typer
 
 from specbench.cli import options, output
 from specbench.common import UsageError
-from specbench.common.errors import unknown
 
 if TYPE_CHECKING:
     from specbench.results import RequestRecord
@@ -23,21 +22,47 @@ def show(
         None, "--request", help="How each token of an answer came: prompt id, or METHOD|PROMPT|REPEAT.", metavar="ID"
     ),
     method: str | None = typer.Option(None, "--method", help="With --request: of this method only."),
+    trajectory: bool = typer.Option(
+        False, "--trajectory", help="With --request, of a run with --trace: what each forward was fed at each position."
+    ),
+    number: int | None = typer.Option(
+        None, "--round", help="With --request, of a run with --trace: the tree that this forward verified.", metavar="K"
+    ),
+    race: str | None = typer.Option(
+        None,
+        "--race",
+        help="Methods side by side as their tokens came, on --request ID or a typical one.",
+        metavar="A,B",
+    ),
+    speed: float = typer.Option(1.0, "--speed", help="With --race: times as fast as it was."),
+    out: Path | None = typer.Option(
+        None,
+        "--out",
+        help="A file instead: .html, .gif or .mp4 with --race, .svg with --trajectory or --round.",
+        dir_okay=False,
+    ),
     as_json: bool = options.JSON,
 ) -> None:
     """Show a run, finished or not, a sweep or a profile, without torch."""
+    from specbench.cli.show_request import show_request, view
     from specbench.cli.sweep import show_sweep, show_trainings
     from specbench.hardware import is_profile
     from specbench.results import read_run
     from specbench.results.sweep_folder import is_sweep
     from specbench.sweeps.trained import is_trainings
 
-    if method is not None and request is None:
-        raise UsageError("--method goes with --request ID; add it, or leave --method out")
+    seen = view(request, method, race, trajectory, number, out)
+    if race is None and speed != 1.0:
+        raise UsageError("--speed goes with --race A,B; add it, or leave --speed out")
+    if (race is not None or request is not None) and is_sweep(run):
+        raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
+    if race is not None:
+        from specbench.cli.show_race import show_race
+
+        show_race(read_run(run), race, request, speed, out, as_json)
+        return
     if request is not None:
-        if is_sweep(run):
-            raise UsageError(f"{run} is a sweep; name one of its runs, as in {run / 'c1'}")
-        show_request(read_run(run), request, method, as_json)
+        show_request(read_run(run), request, method, seen, as_json)
         return
     if is_sweep(run):  # first: a sweep may hold the profile that it was predicted with
         from specbench.sweeps import read_sweep
@@ -109,41 +134,3 @@ def _row(
     figures = ((record.tokens_per_forward, 2), (speed, 1), (speedup, 2))
     shown = ["–" if value is None else f"{value:.{digits}f}" for value, digits in figures]
     return [name, record.method, str(record.output_tokens), *shown, record.finish_reason, verdict]
-
-
-def show_request(read: ReadRun, request: str, method: str | None, as_json: bool) -> None:
-    """Prints the generations that ``request`` names.
-
-    Raises:
-        UsageError: none is named, or its record holds no trace.
-    """
-    from specbench.report.terminal.generation import Generation, as_data
-
-    found = find(read, request, method)
-    if as_json:
-        output.emit_json([as_data(record) for record in found])
-        return
-    console = output.stdout()
-    for record in found:
-        console.print(Generation(record))
-        if record.method in read.config.simulated:
-            console.print("Acceptance was simulated: the text means nothing.", style="dim")
-        console.print()
-
-
-def find(read: ReadRun, request: str, method: str | None) -> list[RequestRecord]:
-    """The records of a key, or of a prompt: of one method where it is named, else of all.
-
-    Raises:
-        UsageError: no such method, or no such request; names the nearest ones.
-    """
-    labels = [spec.label for spec in read.config.methods]
-    if method is not None and method not in labels:
-        raise unknown("method in this run", method, labels)
-    mine = [record for record in read.records if method in (None, record.method)]
-    found = [record for record in mine if request in (record.request_id, record.prompt_id)]
-    if not found:
-        known = {record.request_id if "|" in request else record.prompt_id for record in mine}
-        raise unknown("request in this run", request, known)
-    order = {label: at for at, label in enumerate(labels)}
-    return sorted(found, key=lambda record: (order.get(record.method, len(order)), record.repeat, record.turn))

@@ -57,5 +57,5 @@ class Prompt:
         said: list[Turn] = list(self.history)
         for question, answer in zip(asked, answers, strict=False):
             # Without the blanks around it, as FastChat and Spec-Bench write a turn back; most templates drop them too.
-            said += [("user", question), ("assistant", answer.strip())]
+            said += [("user", question), ("assistant", f"{self.prefill}{answer}".strip())]
         return replace(self, text=asked[len(answers)], history=tuple(said), follow_ups=asked[len(answers) + 1 :])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +24,10 @@ ORIGINS: Mapping[str, str] = {
 }
 
 
+#: Of the rows of a tree, or what finds them in it.
+Scores: TypeAlias = "Sequence[float | None] | Callable[[TokenTree], Sequence[float | None]]"
+
+
 @dataclass(frozen=True)
 class TokenTree:
     """A draft to verify in one target forward.
@@ -39,6 +43,10 @@ class TokenTree:
             column, a guess fed along with the prompt) is False: its next token is computed, it is never committed.
         origins: how the drafts were made, in the field's words (:data:`ORIGINS`): one word for all rows, or a word per
             row, shape [rows]; the root's own is never looked at. For people who read a trace; no decision hangs on it.
+        scores: natural log-probability that the drafter gave each row's token under its parent, at temperature 1, shape
+            [rows]; None for a row, or for the tree, of which the drafter has none. Or a function of the tree that finds
+            them: it is called with ``--trace`` alone, once the clock has stopped. No decision hangs on it either, and
+            trees that differ in nothing else are equal.
 
     Raises:
         ValueError: lengths differ, the root is not row 0, or a parent does not come before its child.
@@ -48,6 +56,7 @@ class TokenTree:
     parents: Sequence[int]
     accept: Sequence[bool] | None = field(default=None)
     origins: str | Sequence[str] = "draft"
+    scores: Scores | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         rows = len(self.tokens)
@@ -55,6 +64,8 @@ class TokenTree:
             raise ValueError("a token tree needs at least the root, and as many parents and accept flags as tokens")
         if not isinstance(self.origins, str) and len(self.origins) != rows:
             raise ValueError(f"{rows} rows have {len(self.origins)} origins; give one for all, or one for each")
+        if self.scores is not None and not callable(self.scores) and len(self.scores) != rows:
+            raise ValueError(f"{rows} rows have {len(self.scores)} scores; give one for each, or None for the tree")
         if self.parents[0] != -1:
             raise ValueError(f"row 0 is the root and has parent -1, not {self.parents[0]}")
         for row in range(1, rows):
@@ -64,6 +75,17 @@ class TokenTree:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def row_scores(self) -> Sequence[float | None] | None:
+        """The scores of its rows, found now where they were not yet; None where the drafter has none.
+
+        Raises:
+            ValueError: what finds them has found another number of them.
+        """
+        found = self.scores(self) if callable(self.scores) else self.scores
+        if found is not None and len(found) != len(self):
+            raise ValueError(f"{len(self)} rows have {len(found)} scores; give one for each, or None for the tree")
+        return found
+
     @property
     def is_chain(self) -> bool:
         """Whether each row hangs under the one before it."""
@@ -71,17 +93,22 @@ class TokenTree:
 
     @classmethod
     def chain(
-        cls, tokens: Sequence[int], *, drafts_only: bool = False, origins: str | Sequence[str] = "draft"
+        cls,
+        tokens: Sequence[int],
+        *,
+        drafts_only: bool = False,
+        origins: str | Sequence[str] = "draft",
+        scores: Scores | None = None,
     ) -> TokenTree:
         """A tree without branches: ``tokens[0]`` is the root and each later token hangs under the one before.
 
         Args:
             tokens: root followed by the guesses, shape [rows].
             drafts_only: mark every guess as a row that is never emitted.
-            origins: as of the tree.
+            origins, scores: as of the tree.
         """
         accept = [True] + [False] * (len(tokens) - 1) if drafts_only else None
-        return cls(tokens, range(-1, len(tokens) - 1), accept, origins)
+        return cls(tokens, range(-1, len(tokens) - 1), accept, origins, scores)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specbench.common import EnvironmentRefused, Prompt, UsageError
-from specbench.common import options as opt
+from specbench.evals import chained
 from specbench.evals.data import read_jsonl
 
 FEWSHOT_SEED = 1234
@@ -46,7 +46,7 @@ class Style:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Options(opt.Options):
+class Options(chained.Options):
     """What the options of a task need to have to be settled here."""
 
     style: str

@@ -15,6 +15,7 @@ from typing import Any
 
 from specbench.common import EnvironmentRefused, UsageError, guests, options, registry
 from specbench.common.reading import damaged, fitted, json_object, read_json_object
+from specbench.evals.chained import problem
 from specbench.evals.data import recorded
 from specbench.evals.interrupts import Interrupts
 from specbench.evals.sandbox.sandbox import stop_all
@@ -65,14 +66,16 @@ def score_run(
         versions, isolation = dict(task.versions), list(task.isolation)
     _check_same(asked_of, files)
     requests = [_fields(row, folder, number) for number, row in enumerate(RunFolder.load(folder).lines(), 1)]
+    if getattr(task.options, "chain", 1) > 1:
+        requests = [(key, problem(prompt_id, turn), text, turn) for key, prompt_id, text, turn in requests]
     scorer = {"task": name, "task_version": card.info["version"], "versions": versions, "isolation": isolation}
 
-    answers = list(dict.fromkeys((prompt_id, text) for _, prompt_id, text in requests))
+    answers = list(dict.fromkeys((prompt_id, text) for _, prompt_id, text, _ in requests))
     with guests.hosting(card.who):
         verdicts = _verdicts(task, answers, workers, progress)
     lines = [
         json.dumps({"request": key, **asdict(verdicts[prompt_id, text]), "scorer": scorer})
-        for key, prompt_id, text in requests
+        for key, prompt_id, text, _ in requests
     ]
     return _write(folder / VERDICTS, "".join(f"{line}\n" for line in lines))
 
@@ -142,12 +145,15 @@ def _task_of(folder: Path) -> tuple[str, dict[str, Any], list[TaskData]]:
     return name, raw, [fitted(TaskData, file, f"{path} field 'task.data'", todo) for file in data]
 
 
-def _fields(row: dict[str, Any], folder: Path, number: int) -> tuple[str, str, str]:
-    """(request id, prompt id, text) of a line of requests.jsonl."""
+def _fields(row: dict[str, Any], folder: Path, number: int) -> tuple[str, str, str, int]:
+    """(request id, prompt id, text, turn) of a line of requests.jsonl."""
     for name in ("request_id", "prompt_id", "text"):
         if not isinstance(row.get(name), str):
             raise UsageError(f"{folder / 'requests.jsonl'}: line {number} has no text field '{name}'")
-    return row["request_id"], row["prompt_id"], row["text"]
+    turn = row.get("turn", 1)
+    if not isinstance(turn, int):
+        raise UsageError(f"{folder / 'requests.jsonl'}: line {number} has no number in field 'turn'")
+    return row["request_id"], row["prompt_id"], row["text"], turn
 
 
 def _write(path: Path, content: str) -> Path:

@@ -84,17 +84,18 @@ class Run:
 
     Attributes:
         id: its start and the beginning of its configuration's hash.
-        folder: the folder's name.
+        path: the folder; what may be shown of it is its name.
         run: content of ``run.json``.
         summary: its figures; of an unfinished one, of what there is.
         tallies: by method label.
         judged: scores by judge, see :func:`specbench.results.judgments.scores`.
         projections: content of each ``projection-GPU.json``.
         pictured: by method label but AR's, step by step, the answer to ``pictured_prompt``.
+        answers: by the same labels the records of these answers.
     """
 
     id: str
-    folder: str
+    path: Path
     run: Mapping[str, Any]
     config: RunConfig
     summary: RunSummary
@@ -103,6 +104,12 @@ class Run:
     projections: Sequence[Mapping[str, Any]]
     pictured: Mapping[str, Sequence[Step]] = field(default_factory=dict)
     pictured_prompt: str = ""
+    answers: Mapping[str, RequestRecord] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """The folder's name."""
+        return self.path.name
 
     @property
     def rows(self) -> Sequence[MethodSummary]:
@@ -219,7 +226,7 @@ def read_whole_run(path: Path) -> Run:
     """A run, its records as counts, after checking that its files belong together.
 
     Raises:
-        UsageError: not a run folder, damaged, of a newer version, or files of several runs.
+        UsageError: not a run folder, damaged, also in a trace, of a newer version, or files of several runs.
     """
     folder = RunFolder.load(path)
     config = read_config(folder)
@@ -241,18 +248,19 @@ def read_whole_run(path: Path) -> Run:
     if [row.method for row in summary.rows] != list(tallies):
         raise UsageError("summary.json has its methods in another order than run.json")
     judged = scores(read_judgments(path), list(tallies))
-    prompt, pictured = traced.pictured([label for label in tallies if label != BASELINE])
+    prompt, answers = traced.pictured([label for label in tallies if label != BASELINE])
     return Run(
         id=_id(folder),
-        folder=path.name,
+        path=path,
         run=folder.run,
         config=config,
         summary=summary.model_copy(update={"complete": folder.finished and summary.complete}),
         tallies=tallies,
         judged=judged,
         projections=_whole_projections(folder, list(tallies)),
-        pictured=pictured,
+        pictured={label: steps(record) for label, record in answers.items()},
         pictured_prompt=prompt,
+        answers=answers,
     )
 
 
@@ -269,12 +277,8 @@ class _Traced:
         if record.prompt_id in self._answers or len(self._answers) < _LOOKED_AT:
             self._answers.setdefault(record.prompt_id, {})[record.method] = record
 
-    def pictured(self, labels: Sequence[str]) -> tuple[str, dict[str, list[Step]]]:
-        """The prompt that most methods have answered, at length if there is one, and each answer step by step.
-
-        Raises:
-            UsageError: an answer's trace is damaged.
-        """
+    def pictured(self, labels: Sequence[str]) -> tuple[str, dict[str, RequestRecord]]:
+        """The prompt that most methods have answered, at length if there is one, and each answer."""
 
         def worth(prompt: str) -> tuple[int, bool]:
             answers = self._answers[prompt]
@@ -284,7 +288,7 @@ class _Traced:
             return "", {}
         prompt = max(self._answers, key=worth)
         answers = self._answers[prompt]
-        return prompt, {label: steps(answers[label]) for label in labels if label in answers}
+        return prompt, {label: answers[label] for label in labels if label in answers}
 
 
 def _whole_projections(folder: RunFolder, labels: Sequence[str]) -> list[dict[str, Any]]:

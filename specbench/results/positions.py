@@ -40,7 +40,7 @@ def spent(record: RequestRecord, window: Window, shared: bool) -> tuple[float, i
     records that have none an even share of the answer's: then only tokens per forward vary with the place.
     """
     seconds, tokens = 0.0, 0
-    for taken, (start, end) in zip(_steps(record, shared), _places(record), strict=True):
+    for taken, (start, end) in zip(step_seconds(record, shared), _places(record), strict=True):
         inside = min(end, window.end) - max(start, window.start)
         if inside > 0:
             seconds += taken * inside / (end - start)
@@ -80,8 +80,14 @@ def _places(record: RequestRecord) -> Iterator[tuple[int, int]]:
     return pairwise(accumulate(record.accepted_lengths, initial=0))
 
 
-def _steps(record: RequestRecord, shared: bool) -> Sequence[float]:
-    """Seconds of each forward."""
+def step_seconds(record: RequestRecord, shared: bool) -> Sequence[float]:
+    """Seconds of each target forward after prefill, drafting included.
+
+    Of a record that has none, an even share of its decode seconds each.
+
+    Args:
+        shared: other sequences shared the engine, so the request's share of the steps counts.
+    """
     total, steps = record.decoding_s(shared), record.step_s or []
     if summed := math.fsum(steps):
         # What was rounded on the way makes no difference to the sum that every other figure is of.

@@ -49,6 +49,11 @@ class ReadRun:
     projections: list[dict[str, Any]] = field(default_factory=list)
     finished: bool = True
 
+    @property
+    def complete(self) -> bool:
+        """Whether every request is there."""
+        return self.finished and self.summary.complete
+
 
 def read_run(path: Path, *, traces: bool = True) -> ReadRun:
     """Reads a run folder.

@@ -239,6 +239,19 @@ class Draft(Record):
     origins: str = Field(description="a letter per row, see TokenTrace")
     draft_only: list[int] = Field(description="rows that only generate drafts and could not be accepted")
     path: list[int] = Field(description="rows that were accepted, top down")
+    scores: list[Figure | None] | None = Field(
+        default=None,
+        description="natural log-probability that the drafter gave each row's token under its parent, temperature 1; "
+        "absent where it has none",
+    )
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without scores it is written as ever."""
+        written: dict[str, Any] = write(self)
+        if self.scores is None:
+            written.pop("scores", None)
+        return written
 
 
 class TokenTrace(Record):

@@ -40,6 +40,7 @@ from specbench.results.over_ar import (
 )
 from specbench.results.rated import Rated
 from specbench.results.schema import BASE, BASELINE, MEMORY, MethodSpec, RequestRecord, RunConfig, request_key
+from specbench.results.sessions import session_figures
 from specbench.results.stats import INTERVAL, Many, proportion_interval
 from specbench.results.summary_schema import (
     Accuracy,
@@ -118,6 +119,7 @@ def summarise(
                 groups=groups(baseline, mine, shared),
                 lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
                 positions=curve,
+                session=session_figures(config, baseline, mine),
                 branches=faithfulness(answers, rated.branches) if rated else None,
                 memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,
                 bandwidth_share=share,

@@ -180,6 +180,44 @@ class AtPosition(_Part):
     so_far: Speedup | None = None
 
 
+class AtTurn(_Part):
+    """A method's speed on the problems that came so many-th in their session.
+
+    Attributes:
+        turn: from 1.
+        prompt_tokens: median of the context before it.
+        speedup: over AR, of the same problem of the same session.
+    """
+
+    turn: int
+    prompt_tokens: float
+    tokens_per_forward: float | None = None
+    decode_tok_s: float | None = None
+    speedup: Speedup | None = None
+
+
+class SessionFigures(_Part):
+    """Throughput over conversations of chained problems, see :mod:`specbench.results.sessions`.
+
+    Attributes:
+        sessions: whole ones.
+        problems: of each.
+        average_tok_s: all output tokens over all seconds, prefills included.
+        peak_tok_s: over the fastest window of a session, median of sessions; decoding alone.
+        window_tokens: of a window.
+        windows_tok_s: of every window since the beginning, over all sessions that reach it; decoding alone.
+        turns: by place in the session.
+    """
+
+    sessions: int
+    problems: int
+    average_tok_s: float | None = None
+    peak_tok_s: float | None = None
+    window_tokens: int
+    windows_tok_s: list[float] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+    turns: list[AtTurn] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+
+
 class Memory(_Part):
     """What a method decodes in, in bytes: the target's weights, its KV cache for all slots, and what it drafts with."""
 
@@ -334,6 +372,7 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     groups: dict[str, Group] = Field(default_factory=dict, json_schema_extra=NO_COLUMN)
     lossless: Lossless | None = None
     positions: list[AtPosition] = Field(default_factory=list, json_schema_extra=NO_COLUMN)
+    session: SessionFigures | None = Field(default=None, json_schema_extra=SPARSE)
     text: TextFigures | None = None
     branches: BranchFigures | None = Field(default=None, json_schema_extra=SPARSE)
     memory: Memory | None = Field(default=None, json_schema_extra=SPARSE)

@@ -112,7 +112,20 @@ def _draft(tree: TokenTree, path: Sequence[int], letters: _Letters) -> Draft:
         origins="".join(letters[word] for word in words[1:]),
         draft_only=[row for row, accept in enumerate(tree.accept or ()) if not accept],
         path=list(path[1:]),
+        scores=_scores(tree),
     )
+
+
+_DIGITS = 4  # behind the point, of nats: a ten-thousandth of a probability is seen by nobody
+
+
+def _scores(tree: TokenTree) -> list[float | None] | None:
+    """What the drafter gave the rows below the root; None where it gave nothing."""
+    found = [
+        round(score, _DIGITS) if score is not None and -_NATS <= score <= _NATS else None
+        for score in (tree.row_scores() or ())[1:]
+    ]
+    return found if any(score is not None for score in found) else None
 
 
 def characters(ids: Sequence[int], decode: Decode) -> list[int]:

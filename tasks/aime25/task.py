@@ -11,6 +11,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 from specbench.common import Prompt
 from specbench.common.reading import damaged
 from specbench.evals import Verdict, lm_eval_tasks, mathematics
+from specbench.evals.chained import chained
 from specbench.evals.data import manifest, read_rows, resolve
 from specbench.evals.rows import TODO, place
 
@@ -77,7 +78,9 @@ class Task:
         """
         self.options = lm_eval_tasks.settle(mathematics.STYLES, self.options, chat)
         assert self.options.shots is not None
-        return mathematics.prompts(NAME, mathematics.STYLES[self.options.style], self.options.shots, self._problems)
+        style = mathematics.STYLES[self.options.style]
+        asked = mathematics.prompts(NAME, style, self.options.shots, self._problems)
+        return chained(asked, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Whether the last box holds the reference answer; without a box, whether the text announces it.

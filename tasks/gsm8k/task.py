@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from specbench.common import Prompt
 from specbench.common import options as opt
 from specbench.evals import Verdict, lm_eval_tasks
+from specbench.evals.chained import chained
 from specbench.evals.data import DataFile, manifest, read_rows, resolve
 from specbench.evals.lm_eval_tasks import Style
 from specbench.tasks.gsm8k.numbers import numeric
@@ -111,7 +112,8 @@ class Task:
         self.options = lm_eval_tasks.settle(STYLES, self.options, chat)
         assert self.options.shots is not None
         style, shots = self.options.style, self.options.shots
-        return self._lm_task(style, shots).prompts(NAME, STYLES[style], shots, "question")
+        prompts = self._lm_task(style, shots).prompts(NAME, STYLES[style], shots, "question")
+        return chained(prompts, self.options.chain)
 
     def training_prompts(self, chat: bool) -> list[Prompt]:
         """The 7,473 problems of the training split, asked as those of the test split are.

@@ -11,7 +11,7 @@ from typing import Literal
 
 from specbench.common import Prompt, UsageError
 from specbench.common import options as opt
-from specbench.evals import Program, Sandbox, Verdict, plus_checks
+from specbench.evals import Program, Sandbox, Verdict, chained, plus_checks
 from specbench.evals.data import manifest, present, resolve
 from specbench.evals.plus_checks import Checker, EvalPlus
 from specbench.tasks.humaneval import extract
@@ -19,7 +19,7 @@ from specbench.tasks.humaneval.rows import PlusProblem, Problem, load
 from specbench.tasks.humaneval.styles import STYLES, Style
 
 
-class Options(opt.Options):
+class Options(chained.Options):
     """Options of the task."""
 
     style: Literal["auto", "chat", "completion", "evalplus", "evalplus-completion", "jf", "jf-python"] = opt.option(
@@ -77,7 +77,8 @@ class Task:
                 f"style={name} needs a model with a chat template; this one has none, so use style={other}"
             )
         self.options = self.options.model_copy(update={"extract": self._extract(style)})
-        return [style.ask(id, self._statement(style, id)) for id in self._problems]
+        prompts = [style.ask(id, self._statement(style, id)) for id in self._problems]
+        return chained.chained(prompts, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Run the tests of one problem on one answer, in the sandbox. ``also`` says "base", and "plus" where it ran.

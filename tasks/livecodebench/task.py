@@ -15,7 +15,7 @@ from pydantic import field_validator
 
 from specbench.common import Prompt, UsageError
 from specbench.common import options as opt
-from specbench.evals import Sandbox, Verdict, contest_checks
+from specbench.evals import Sandbox, Verdict, chained, contest_checks
 from specbench.evals.data import manifest, resolve
 from specbench.tasks.livecodebench import asking
 from specbench.tasks.livecodebench.rows import cases, load
@@ -23,7 +23,7 @@ from specbench.tasks.livecodebench.rows import cases, load
 RELEASES = ("v1", "v2", "v3", "v4", "v5", "v6")
 
 
-class Options(opt.Options):
+class Options(chained.Options):
     """Options of the task."""
 
     release: Literal["v1", "v2", "v3", "v4", "v5", "v6"] = opt.option(
@@ -95,7 +95,8 @@ class Task:
             raise UsageError(
                 "style=chat needs a model with a chat template; this one has none, so use style=completion"
             )
-        return [asking.ask(problem, self.options.style == "chat") for problem in self._problems.values()]
+        prompts = [asking.ask(problem, self.options.style == "chat") for problem in self._problems.values()]
+        return chained.chained(prompts, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Run the tests of one problem on one answer, in the sandbox. ``also`` says "public": right on those tests.

@@ -14,6 +14,7 @@ from specbench.common import Prompt, UsageError
 from specbench.common import options as opt
 from specbench.common.reading import damaged
 from specbench.evals import Verdict, lm_eval_tasks, mathematics
+from specbench.evals.chained import chained
 from specbench.evals.data import manifest, present, read_rows, resolve
 from specbench.evals.extract import last_box
 from specbench.evals.rows import TODO
@@ -121,10 +122,11 @@ class Task:
             )
         style = mathematics.STYLES[self.options.style]
         prompts = mathematics.prompts(NAME, style, self.options.shots, [*chosen.values()])
-        return [
+        named = [
             replace(prompt, id=f"{NAME}/{number}", category=row.subject)
             for prompt, (number, row) in zip(prompts, chosen.items(), strict=True)
         ]
+        return chained(named, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Whether the last box holds the answer of the solution; without a box, whether the text announces it.

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from specbench.common import Prompt
 from specbench.common import options as opt
 from specbench.evals import Verdict, lm_eval_tasks, mathematics
+from specbench.evals.chained import chained
 from specbench.evals.data import manifest, read_rows, resolve
 from specbench.evals.lm_eval_tasks import Style
 
@@ -84,7 +85,8 @@ class Task:
         self.options = lm_eval_tasks.settle(STYLES, self.options, chat)
         assert self.options.shots is not None
         prompts = mathematics.prompts(NAME, STYLES[self.options.style], self.options.shots, self._path)
-        return [replace(p, category=row.subject) for p, row in zip(prompts, self._problems, strict=True)]
+        named = [replace(p, category=row.subject) for p, row in zip(prompts, self._problems, strict=True)]
+        return chained(named, self.options.chain)
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         """Whether the last box holds the reference answer; without a box, whether the text announces it.

@@ -11,7 +11,7 @@ from typing import Literal
 
 from specbench.common import EnvironmentRefused, Prompt, UsageError
 from specbench.common import options as opt
-from specbench.evals import Sandbox, Verdict, plus_checks
+from specbench.evals import Sandbox, Verdict, chained, plus_checks
 from specbench.evals.data import manifest, resolve
 from specbench.evals.extract import fenced
 from specbench.evals.plus_checks import Checker, EvalPlus, Reference
@@ -19,7 +19,7 @@ from specbench.tasks.mbpp import asking, asserts
 from specbench.tasks.mbpp.rows import Asserted, PlusProblem, load_full, load_plus, load_sanitized
 
 
-class Options(opt.Options):
+class Options(chained.Options):
     """Options of the task."""
 
     variant: Literal["plus", "test", "sanitized"] = opt.option(
@@ -68,8 +68,10 @@ class Task:
         asked = self._settle(chat)
         if self.options.variant == "plus":
             self._evalplus  # noqa: B018  says that it is not installed now, and not when everything has been decoded
-            return [asking.plus(problem, asked) for problem in self._plus.values()]
-        return [asking.few_shot(problem, self._rows, asked) for problem in self._tested.values()]
+            prompts = [asking.plus(problem, asked) for problem in self._plus.values()]
+        else:
+            prompts = [asking.few_shot(problem, self._rows, asked) for problem in self._tested.values()]
+        return chained.chained(prompts, self.options.chain)
 
     def training_prompts(self, chat: bool) -> list[Prompt]:
         """Problems 601 to 974 of the paper's training split, without those that MBPP+ took for its test.

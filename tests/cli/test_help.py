@@ -48,7 +48,10 @@ FLAGS = {
         *(*_MODEL, "--data-dir", "--json"),
     ],
     "score": ["RUN", "--workers", "--data-dir", "--json"],
-    "show": ["RUN", "--requests", "--request", "--method", "--json"],
+    "show": [
+        *("RUN", "--requests", "--request", "--method", "--trajectory", "--round", "--race", "--speed", "--out"),
+        "--json",
+    ],
     "export": ["RUN...", "--to", "--out", "--summary", "--positions", "--columns"],
     "compare": ["RUN", "--fail-under", "--over-ar", "--prompts", "--json"],
     "list": ["kind", "--json"],

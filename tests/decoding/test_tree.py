@@ -29,3 +29,20 @@ def test_a_chain_hangs_each_row_under_the_one_before() -> None:
     assert (list(chain.parents), chain.accept) == ([-1, 0, 1], None)
     assert TokenTree.chain([5, 6, 7], drafts_only=True).accept == [True, False, False]  # nothing but the root comes out
     assert TokenTree.chain([5], drafts_only=True).accept == [True]
+
+
+def test_scores_are_one_for_each_row_whether_they_are_there_or_found_later() -> None:
+    with pytest.raises(ValueError, match="3 rows have 2 scores"):
+        TokenTree.chain([5, 6, 7], scores=[None, -0.5])
+    with pytest.raises(ValueError, match="2 rows have 3 scores"):
+        TokenTree.chain([5, 6], scores=lambda tree: [None] * 3).row_scores()
+    asked: list[TokenTree] = []
+
+    def scores(tree: TokenTree) -> list[float | None]:
+        asked.append(tree)
+        return [None, *(-float(token) for token in tree.tokens[1:])]
+
+    made = TokenTree.chain([5, 6, 7], scores=scores)
+    assert (len(made), made == TokenTree.chain([5, 6, 7]), asked) == (3, True, []), "asked before anybody looks"
+    assert (made.row_scores(), asked) == ([None, -6.0, -7.0], [made])
+    assert TokenTree.chain([5, 6]).row_scores() is None

@@ -180,3 +180,25 @@ def test_the_spine_costs_little_once_it_fits_easily() -> None:
         fmean(expected_accepted(optimal(each, 64, spine), each) for each in rounds) for spine in (False, True)
     )
     assert 0.97 * free < spined < free
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_builders_tree_says_what_the_head_gave_its_rows(name: str) -> None:
+    rng = random.Random(name)
+    for budget in (1, 2, 9, 30):
+        marginals = scored(rng, 4, 5)
+        tree = BUILDERS[name](marginals, budget, Knobs(step_seconds=GRAPHS))
+        found = tree.row_scores()
+        assert found is not None
+        assert found[0] is None
+        depths = [0]
+        for row in range(1, len(tree)):
+            depths.append(depths[tree.parents[row]] + 1)
+            rank = list(marginals.tokens[depths[row] - 1]).index(tree.tokens[row])
+            assert found[row] == marginals.logp[depths[row] - 1][rank]
+
+
+def test_a_row_that_the_head_did_not_score_has_no_score() -> None:
+    marginals = Marginals(ROOT, [[4, 6], [5]], [[-0.5, -math.inf], [-0.25]])
+    tree = TokenTree([ROOT, 4, 6, 9, 5, 7, 4], [-1, 0, 0, 0, 1, 1, 4])
+    assert marginals.scores(tree) == [None, -0.5, None, None, -0.25, None, None]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import pytest
 import traced
@@ -132,3 +134,22 @@ def test_a_tree_has_one_origin_or_one_for_each_row_and_a_letter_for_each() -> No
         traced.record(lambda ids: "".join(map(str, ids)), 0, [(tree, [0], 1)])
     with pytest.raises(ValueError, match="3 rows have 2 origins"):
         TokenTree.chain([1, 2, 3], origins=["guess", "guess"])
+
+
+def test_scores_are_kept_rounded_with_the_whole_tree_and_leave_no_trace_where_there_are_none() -> None:
+    def steps(scores: Any) -> list[traced.Taken]:
+        return [(TokenTree([1, 2, 3, 4], [-1, 0, 0, 1], scores=scores), [0, 2], 5)]
+
+    def drafts(scores: Any, **more: Any) -> Any:
+        return traced.record(sentencepiece, 1, steps(scores), **more).model_dump(mode="json")["tokens"]["drafts"]
+
+    (found,) = drafts([None, -0.123456, math.nan, -math.inf])
+    assert found["scores"] == [-0.1235, None, None]
+    for nothing in (None, [None] * 4, lambda tree: [None, -math.inf, None, None]):
+        (found,) = drafts(nothing)
+        assert "scores" not in found
+
+    def never(tree: TokenTree) -> list[float | None]:
+        raise AssertionError("found although nobody traces")
+
+    assert drafts(never, whole=False) is None

@@ -100,7 +100,7 @@ def fan_out(marginals: Marginals, budget: int, caps: Sequence[int]) -> TokenTree
             for row, logp in enumerate(marginals.logp[depth][:fan], rows):
                 heappush(heap, (cost - logp, row))
         rows += fan
-    return TokenTree(tokens, parents, origins="head")
+    return TokenTree(tokens, parents, origins="head", scores=marginals.scores)
 
 
 def _at_least_one(width: int) -> int:

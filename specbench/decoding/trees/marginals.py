@@ -110,6 +110,21 @@ class Marginals:
             if len(set(tokens)) != len(tokens):
                 raise ValueError(f"a token occurs twice at depth {depth}")
 
+    def scores(self, tree: TokenTree) -> list[float | None]:
+        """The log-probability of each row's token at its depth, [rows], as :attr:`TokenTree.scores`.
+
+        None are the root's, and that of a token which is not among the candidates of its depth or cannot come.
+        """
+        likely = [dict(zip(tokens, logp, strict=True)) for tokens, logp in zip(self.tokens, self.logp, strict=True)]
+        depths = [0]
+        found: list[float | None] = [None]
+        for token, parent in zip(tree.tokens[1:], tree.parents[1:], strict=True):
+            depth = depths[parent]
+            score = likely[depth].get(token, -math.inf) if depth < len(likely) else -math.inf
+            depths.append(depth + 1)
+            found.append(score if score > -math.inf else None)
+        return found
+
 
 def check_budget(budget: int) -> None:
     """Refuses a budget that has no place for the root."""

@@ -24,7 +24,7 @@ def chain(marginals: Marginals, budget: int) -> TokenTree:
     """
     check_budget(budget)
     spine = [tokens[0] for tokens in marginals.tokens[: budget - 1]]
-    return TokenTree.chain([marginals.root, *spine], origins="head")
+    return TokenTree.chain([marginals.root, *spine], origins="head", scores=marginals.scores)
 
 
 def optimal(marginals: Marginals, budget: int, spine: bool = True) -> TokenTree:
@@ -51,7 +51,7 @@ def optimal(marginals: Marginals, budget: int, spine: bool = True) -> TokenTree:
         ValueError: ``budget`` is less than 1.
     """
     tokens, parents, _ = best_prefixes(marginals, budget, spine)
-    return TokenTree(tokens, parents, origins="head")
+    return TokenTree(tokens, parents, origins="head", scores=marginals.scores)
 
 
 def best_prefixes(marginals: Marginals, budget: int, spine: bool) -> tuple[list[int], list[int], list[float]]:
@@ -149,7 +149,8 @@ def auto(marginals: Marginals, step_seconds: StepSeconds, max_budget: int) -> Si
     expected = list(accumulate((math.exp(-cost) for cost in costs[1:]), initial=0.0))  # of trees of 1, 2, ... rows
     sizes = _sizes(step_seconds, len(tokens))
     rows, seconds = max(sizes, key=lambda size: (1 + expected[size[0] - 1]) / size[1])
-    return Sized(TokenTree(tokens[:rows], parents[:rows], origins="head"), rows, expected[rows - 1], seconds)
+    tree = TokenTree(tokens[:rows], parents[:rows], origins="head", scores=marginals.scores)
+    return Sized(tree, rows, expected[rows - 1], seconds)
 
 
 def _sizes(step_seconds: StepSeconds, most: int) -> Iterator[tuple[int, float]]:

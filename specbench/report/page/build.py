@@ -1,7 +1,7 @@
 """Report document: from what was gathered to sections.
 
-First what is in it and the fastest method of each run, then runs, sweeps and profiles, then what each ran on, and the
-definitions, word for word those of ``words.toml``, which the README has too.
+First what won in short and the fastest method of each run, then runs, sweeps and profiles, then what each ran on, and
+the definitions, word for word those of ``words.toml``, which the README has too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.common import toml
 from specbench.report.page import cells
+from specbench.report.page.best import as_good, best, chosen
 from specbench.report.page.document import (
     DASH,
     Block,
@@ -28,20 +29,20 @@ from specbench.report.page.document import (
     Terms,
     Words,
 )
-from specbench.report.page.headline import headline, settings, withheld
+from specbench.report.page.findings import in_short, races_of
+from specbench.report.page.headline import headline, settings
 from specbench.report.page.pooled import pooled_tables
 from specbench.report.page.run import run_section
 from specbench.report.terminal.degeneration import aside
-from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.disturbance import watched_line
 from specbench.results.engine_line import engine_line
 from specbench.results.run_file import device_name, known
-from specbench.results.schema import BASE, TaskSpec
+from specbench.results.schema import TaskSpec
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Gathered, Run
-    from specbench.results.summary_schema import MethodSummary, Speedup
+    from specbench.results.summary_schema import MethodSummary
 
 
 def build(found: Gathered, *, claims: bool = False) -> Document:
@@ -51,7 +52,9 @@ def build(found: Gathered, *, claims: bool = False) -> Document:
         found: what it is of.
         claims: with the published rows of the methods that were measured.
     """
-    sections = [overview(found), *_tasks(found)]
+    races = races_of(found)
+    short = [in_short(found, races)] if found.runs else []
+    sections = [*short, overview(found), *_tasks(found)]
     if found.sweeps or found.profiles:
         from specbench.report.page.sweeps import profile_section, sweep_section
 
@@ -67,7 +70,7 @@ def build(found: Gathered, *, claims: bool = False) -> Document:
     sections += [environment_section(found), words_section()]
     counts = {"run": len(found.runs), "sweep": len(found.sweeps), "profile": len(found.profiles)}
     under = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count)
-    return Document("specbench report", under, sections)
+    return Document("specbench report", under, sections, list(races.values()))
 
 
 def _tasks(found: Gathered) -> list[Section]:
@@ -199,32 +202,16 @@ def overview(found: Gathered) -> Section:
     blocks: list[Block] = []
     if found.skipped:
         blocks.append(Words([f"Not in this report: {each.folder}: {each.why}" for each in found.skipped], "warning"))
-    best = {run.id: _best(run) for run in found.runs}
+    first = {run.id: best(run) for run in found.runs}
     if found.runs:
-        blocks.append(_table(found, best))
+        blocks.append(_table(found, first))
     blocks += pooled_tables(found.runs)
-    if said := [line for run in found.runs if (line := _as_good(run, best[run.id]))]:
+    if said := [f"{run.id}: {line}" for run in found.runs if (line := as_good(run, first[run.id]))]:
         blocks.append(Words(said, "notes"))
     return Section("overview", "At a glance", blocks)
 
 
-def _as_good(run: Run, best: MethodSummary | None) -> str:
-    """What the prompts of a run do not tell apart from its best row."""
-    others = [row.method for row in candidates(run) if best and row.method != best.method]
-    if best is None or not others:
-        return ""
-    fastest = run.summary.fastest
-    if fastest is None:
-        return f"{run.id}: an older summary; the best of {len(others) + 1} rows looks better than it is."
-    if fastest.method != best.method or not fastest.told_apart:
-        return f"{run.id}: too few prompts to tell {len(others) + 1} rows apart."
-    near = [method for method in fastest.as_good if method in others]
-    if not near:
-        return f"{run.id}: none of the {len(others)} other rows is as good as {best.method}."
-    return f"{run.id}: these prompts do not tell {best.method} apart from {', '.join(near)}."
-
-
-def _table(found: Gathered, best: dict[str, MethodSummary | None]) -> Table:
+def _table(found: Gathered, first: dict[str, MethodSummary | None]) -> Table:
     columns = [
         Column("run", "run", words=True), Column("task", "task", words=True), Column("model", "model", words=True),
         Column("device", "device", words=True), Column("prompts", "prompts"),
@@ -233,7 +220,7 @@ def _table(found: Gathered, best: dict[str, MethodSummary | None]) -> Table:
     ]  # fmt: skip
     body = []
     for run in found.runs:
-        config, row = run.config, best[run.id]
+        config, row = run.config, first[run.id]
         device = device_name(run.run)
         head = [
             Cell(run.id, under="" if run.complete else "not complete"),
@@ -251,7 +238,7 @@ def _table(found: Gathered, best: dict[str, MethodSummary | None]) -> Table:
             figures = [
                 which,
                 cells.figure(row.tokens_per_forward, 2),
-                cells.ratio(_chosen(row.speedup)),
+                cells.ratio(chosen(row.speedup)),
                 _verdict(row),
             ]
         body.append(Row([*head, *figures], run.id, row.method if row else ""))
@@ -262,25 +249,6 @@ def _verdict(row: MethodSummary) -> Cell:
     """The verdict on a row; a speedup that its looping answers have made is no good news."""
     said, made_by_loops = cells.verdict(row.speedup), aside(row).strip(" ()")
     return replace(said, under=made_by_loops, tone="") if made_by_loops else said
-
-
-def _chosen(speedup: Speedup | None) -> Speedup | None:
-    """A speedup with the interval that allows for its having been chosen among others."""
-    if speedup is None or speedup.among is None:
-        return speedup
-    return speedup.model_copy(update={"low": speedup.among.low, "high": speedup.among.high})
-
-
-def candidates(run: Run) -> list[MethodSummary]:
-    """Rows of methods whose speedup may be told; AR of a fine-tuned model's base is none."""
-    told = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
-    return [row for row in told if row.speedup and not withheld(run, row)]
-
-
-def _best(run: Run) -> MethodSummary | None:
-    if run.summary.unsure:
-        return None
-    return max(candidates(run), key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
 
 
 @cache

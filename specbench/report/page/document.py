@@ -92,6 +92,7 @@ class Figure:
         says: what is to be seen, for those who do not see it.
         behind: the same as a table, for formats without pictures.
         wide: takes the page's whole width.
+        natural: is as large as it was drawn, and moves sideways where that is more than the page has.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Figure:
     source: Source
     behind: Table | None = None
     wide: bool = False
+    natural: bool = False
 
     @property
     def file(self) -> str:
@@ -170,7 +172,100 @@ class Trace:
     open: bool = False
 
 
-Block = Words | Terms | Table | Figure | Trace
+@dataclass(frozen=True)
+class GridLine:
+    """A line of a grid.
+
+    Attributes:
+        number: of the forward, from 1.
+        emitted: tokens that it emitted.
+        first: column of its first cell, from 0.
+        cells: (text, mark) of neighbouring columns.
+    """
+
+    number: int
+    emitted: int
+    first: int
+    cells: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A trajectory: what each forward was fed, a line each, at the positions of the answer, a column each.
+
+    Attributes:
+        title, said: above it.
+        answer: the answer's token at each position, from 0.
+        states: its lines.
+        legend: mark -> its sign, what it means.
+        plain: the same as lines of text, for formats without tables of many columns.
+        open: whether it is unfolded.
+    """
+
+    title: str
+    said: str
+    answer: Sequence[str]
+    states: Sequence[GridLine]
+    legend: Mapping[str, tuple[str, str]]
+    plain: Sequence[str]
+    source: Source
+    open: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A name with its figure, and how it did: one of the rows behind a finding."""
+
+    name: str
+    text: str
+    tone: Tone = ""
+
+    @property
+    def line(self) -> str:
+        """Both as words."""
+        return f"{self.name} {self.text}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one run found, for people who read nothing else.
+
+    Attributes:
+        on: what it was found on.
+        figure: the one number, or a word where there is none.
+        tone: of the figure.
+        claim: what the number says.
+        lines: how sure, how right, under which conditions: a word and a sentence each.
+        marks: the other rows.
+        links: words -> where they lead, within the report.
+    """
+
+    on: str
+    figure: str
+    tone: Tone
+    claim: str
+    lines: Mapping[str, str]
+    marks: Sequence[Mark]
+    links: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings side by side."""
+
+    findings: Sequence[Finding]
+    source: Source
+
+
+@dataclass(frozen=True)
+class Page:
+    """Another page that goes with the report; ``name`` is its file's."""
+
+    name: str
+    content: str
+
+
+Block = Words | Terms | Table | Figure | Trace | Grid | Findings
 
 
 @dataclass(frozen=True)
@@ -204,11 +299,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report."""
+    """A whole report, and the pages that it links to."""
 
     title: str
     under: str
     sections: Sequence[Section]
+    pages: Sequence[Page] = ()
 
 
 def printable(text: str) -> str:

@@ -18,6 +18,7 @@ from specbench.results.run_file import device_name
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
+    from specbench.results.read import ReadRun
     from specbench.results.schema import MethodSpec
     from specbench.results.summary_schema import MethodSummary
 
@@ -53,7 +54,7 @@ def headline(task: str, runs: Sequence[Run]) -> Table:
     return Table(f"headline {task}", "", columns, made, Source([run.id for run in runs], FORMULA))
 
 
-def conditions(run: Run) -> str:
+def conditions(run: Run | ReadRun) -> str:
     """What the rows of a run have in common, in a line."""
     config, device = run.config, device_name(run.run)
     model, sampling = config.model, config.sampling
@@ -71,7 +72,7 @@ def conditions(run: Run) -> str:
 
 def withheld(run: Run, row: MethodSummary) -> bool:
     """Whether a row's speed is not to be shown: other text than AR's, and nobody has said how good it is."""
-    return _is_lossy(row) and row.accuracy is None and _rating(run, row.method) is None
+    return _is_lossy(row) and row.accuracy is None and rating(run, row.method) is None
 
 
 def _is_lossy(row: MethodSummary) -> bool:
@@ -105,9 +106,9 @@ def _rows(run: Run) -> Iterator[Row]:
 def _cells(run: Run, row: MethodSummary, apart: str) -> list[Cell]:
     name = Cell(named(row), under=apart)
     quality = cells.accuracy(row.accuracy) if not row.simulated else cells.NOTHING
-    rating = _rating(run, row.method)
-    if row.accuracy is None and rating is not None:
-        quality = rating
+    judged = rating(run, row.method)
+    if row.accuracy is None and judged is not None:
+        quality = judged
     cut = row.truncated / row.requests if row.requests else None
     share = cells.NOTHING if cut is None else Cell(f"{cut:.0%}", cut)
     if withheld(run, row):
@@ -137,7 +138,7 @@ def _verdict(row: MethodSummary) -> Cell:
     return cells.verdict(row.speedup)
 
 
-def _rating(run: Run, method: str) -> Cell | None:
+def rating(run: Run, method: str) -> Cell | None:
     """The mean rating by the first judge who gave one."""
     for judged in run.judged:
         score = judged["methods"].get(method, {}).get("score")

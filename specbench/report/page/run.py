@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from specbench.report.page import cells
+from specbench.report.page.best import best
 from specbench.report.page.branches import branch_tables
 from specbench.report.page.degeneration import loop_notes, text_tables
 from specbench.report.page.document import (
@@ -26,6 +27,8 @@ from specbench.report.page.document import (
 )
 from specbench.report.page.headline import conditions, withheld
 from specbench.report.page.positions import position_figures
+from specbench.report.page.session import session_figures
+from specbench.report.page.trajectories import rounds, trajectories
 from specbench.report.pictures import cards, style
 from specbench.report.terminal.figures import name as named
 from specbench.report.terminal.generation import EMPTY, END, DraftToken, Step, Token, escaped, legend, letters
@@ -55,6 +58,7 @@ def run_section(run: Run) -> Section:
         blocks.append(Words([f"{disturbed[0].upper()}{disturbed[1:]}."], "warning"))
     blocks += [*_figures(run), *_tables(run)]
     blocks += traces(run)
+    blocks += [*trajectories(run), *rounds(run)]
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
     if said := [*loop_notes(run), *notes(config, run.summary, alone=False)]:
         blocks.append(Words(said, "notes"))
@@ -66,6 +70,7 @@ def _figures(run: Run) -> Iterator[Figure]:
     if found := [factors for row in shown if (factors := _factors(row))]:
         yield _decomposition(run, found)
     yield from position_figures(run)
+    yield from session_figures(run)
     if traced := [row for row in shown if row.phases]:
         yield _phases(run, traced)
     kept = {row.method: run.tallies[row.method].accepted_lengths for row in shown if not row.baseline}
@@ -86,7 +91,7 @@ def _decomposition(run: Run, found: list[cards.Factors]) -> Figure:
     source = Source(
         [run.id],
         "speedup = TPF × step ratio. TPF: tokens per target forward after prefill; step ratio: AR's seconds per "
-        "forward over the method's. Black: the speedup with its 95% interval.",
+        "forward over the method's. Diamond: the speedup with its 95% interval.",
     )
     columns = [
         Column("method", "method", words=True), Column("tokens_per_forward", "TPF"), Column("step_ratio", "step ratio"),
@@ -353,7 +358,6 @@ def _gpu(run: Run) -> Table:
 
 #: Forwards of one picture; the first ones show the method as well as all of them do.
 _STEPS = 24
-_SHOWN = 4  # pictures of a run; the others are folded
 _REJECTED = 12  # drafts of a forward's longest rejected branch that are shown
 
 _FORMULA = (
@@ -370,8 +374,11 @@ _LOOKS = {
 
 
 def traces(run: Run) -> Iterator[Trace]:
-    """A picture of each method's answer to one prompt, the same for all of them."""
-    for at, (label, steps) in enumerate(run.pictured.items()):
+    """A picture of each method's answer to one prompt, the same for all of them: first and open the fastest row's."""
+    first = best(run)
+    labels = sorted(run.pictured, key=lambda label: first is None or label != first.method)
+    for at, label in enumerate(labels):
+        steps = run.pictured[label]
         shown, left = steps[: _STEPS + 1], len(steps) - _STEPS - 1
         meanings = legend(shown)
         marks = letters(list(meanings))
@@ -380,9 +387,7 @@ def traces(run: Run) -> Iterator[Trace]:
         said = f"{tokens} tokens in {forwards} forwards after the prompt's"
         said += f", of which {left} are not shown" if left > 0 else ""
         source = Source([run.id], _FORMULA + f"{END} the answer's end, {EMPTY} a token without text of its own.")
-        yield Trace(
-            f"{label} on {run.pictured_prompt}", said, _lines(shown, origins), origins, source, open=at < _SHOWN
-        )
+        yield Trace(f"{label} on {run.pictured_prompt}", said, _lines(shown, origins), origins, source, open=at == 0)
 
 
 def _lines(steps: Sequence[Step], origins: Mapping[str, Origin]) -> list[Line]:

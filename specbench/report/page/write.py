@@ -1,6 +1,7 @@
 """Report files: one HTML page that needs nothing else, Markdown with pictures as files, and CSV in long format.
 
-The page has no script, no network, and every picture inside; the CSV has a line per cell that holds a figure.
+The page has no script, no network, and every picture inside; it links to races, which are pages of their own. The CSV
+has a line per cell that holds a figure.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from markupsafe import Markup, escape
 from specbench.common.files import check_writable, write_atomic, write_text_atomic
 from specbench.report.page.document import DASH, Block, Document, Figure, Piece, Row, Trace, parts, printable
 
-PAGE, TEXT, TABLE, PICTURES = "report.html", "report.md", "report.csv", "report_pictures"
+PAGE, TEXT, TABLE, PICTURES, RACES = "report.html", "report.md", "report.csv", "report_pictures", "report_races"
 
 
 def write_report(document: Document, out: Path) -> Path:
-    """Writes ``report.html``, ``report.md`` with ``report_pictures/``, and ``report.csv`` into a folder.
+    """Writes ``report.html`` with ``report_races/``, ``report.md`` with ``report_pictures/``, and ``report.csv``.
 
-    Equal documents give equal bytes. Pictures of an earlier report in the same folder are removed.
+    Equal documents give equal bytes. Pictures and races of an earlier report in the same folder are removed.
 
     Returns:
         The page.
@@ -42,45 +43,59 @@ def write_report(document: Document, out: Path) -> Path:
     for name, figure in figures.items():
         content = figure.content
         write_atomic(out / PICTURES / name, printable(content).encode() if isinstance(content, str) else content)
+    _write_pages(document, out / RACES)
     write_text_atomic(out / TEXT, to_markdown(document, PICTURES))
     write_text_atomic(out / TABLE, to_csv(document))
     write_text_atomic(out / PAGE, to_html(document))
     return out / PAGE
 
 
+def _write_pages(document: Document, out: Path) -> None:
+    pages = {page.name: page.content for page in document.pages}
+    for file in out.glob("*.html"):
+        if file.name not in pages:
+            file.unlink()
+    if pages:
+        check_writable(out)
+    for name, content in pages.items():
+        write_text_atomic(out / name, content)
+
+
 def to_html(document: Document) -> str:
     """The page. What runs have written is text in it and never markup."""
     style = resources.files("specbench.report.page").joinpath("page.css").read_text(encoding="utf-8")
-    template = _environment(autoescape=True).get_template("page.html.jinja")
+    template = environment(autoescape=True).get_template("page.html.jinja")
     return printable(template.render(document=document, style=Markup(style)))
 
 
 def to_markdown(document: Document, pictures: str) -> str:
     """The report in GitHub's dialect; ``pictures`` is the folder of its pictures, as seen from the file."""
-    template = _environment(trim_blocks=True).get_template("report.md.jinja", globals={"pictures": pictures})
+    template = environment(trim_blocks=True).get_template("report.md.jinja", globals={"pictures": pictures})
     return printable(template.render(document=document).rstrip() + "\n")
 
 
-def _environment(*, autoescape: bool = False, trim_blocks: bool = False) -> Environment:
-    environment = Environment(
+def environment(*, autoescape: bool = False, trim_blocks: bool = False) -> Environment:
+    """Jinja with the pages' templates and filters."""
+    made = Environment(
         loader=PackageLoader("specbench.report", "page"),
         autoescape=autoescape,
         trim_blocks=trim_blocks,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters |= {
+    made.filters |= {
         "base64": lambda content: base64.b64encode(content).decode(),
         "by_kind": _by_kind,
         "coded": _coded,
         "codes": _codes,
         "drawing": Markup,  # made by matplotlib, which escapes its words
+        "fenced": _fenced,
         "groupby_run": _parts,
         "kind": lambda block: type(block).__name__,
         "marked": _marked,
         "plain": _plain,
     }
-    return environment
+    return made
 
 
 def _parts(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
@@ -111,7 +126,12 @@ def _marked(pieces: Sequence[Piece], trace: Trace) -> str:
         text = "│".join(piece.text for piece in some)
         letter = trace.origins[origin].letter if origin else ""
         found.append(f"⟨{letter}:{text}⟩" if letter else text.replace("│", ""))
-    return "".join(found).replace("```", "ˋˋˋ")  # a fence would end the block
+    return _fenced("".join(found))
+
+
+def _fenced(line: str) -> str:
+    """A line inside of a block of code, which a fence would end."""
+    return line.replace("```", "ˋˋˋ")
 
 
 def _coded(text: str) -> str:

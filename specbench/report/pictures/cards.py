@@ -166,6 +166,35 @@ def positions(curves: Mapping[str, Sequence[AtPosition]]) -> Figure:
     return figure
 
 
+@style.styled(style.CARD)
+def session(curves: Mapping[str, Sequence[float]], window: int) -> Figure:
+    """Throughput over a session, a line for each method.
+
+    Args:
+        curves: method -> tokens per second in each window of the session; none of them empty.
+        window: tokens of one.
+    """
+    above = 10 + 18 * math.ceil(len(curves) / 3)
+    figure, panel = _panel(190 + above, left=40, top=above, bottom=36)
+    panel.set_xlabel("tokens of the session, up to")
+    panel.set_title("tok/s", loc="left")
+    lines, top = [], max(max(found) for found in curves.values())
+    for number, (label, found) in enumerate(curves.items()):
+        at = [window * (place + 1) for place in range(len(found))]
+        colour, marker = style.PALETTE[number % len(style.PALETTE)], style.MARKERS[number % len(style.MARKERS)]
+        if label == BASELINE:
+            colour = style.BASELINE_COLOUR
+        (line,) = panel.plot(at, found, marker=marker, markersize=5, color=colour, label=style.cut(label, 90))
+        lines.append(line)
+    longest = max(len(found) for found in curves.values())
+    panel.set_xlim(0, window * (longest + 0.5))
+    style.plain_ticks(panel, _from_zero(window * longest, 4))
+    panel.set_ylim(0, 1.15 * top)
+    style.plain_ticks(panel, _from_zero(1.15 * top, 4), which="y")
+    _key(figure, lines)
+    return figure
+
+
 @dataclass(frozen=True)
 class Dumbbell:
     """A claimed speedup, over a bandwidth-bound baseline, and with both at the bound where that is known."""

@@ -19,10 +19,10 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from specbench.common import UsageError
 from specbench.decoding.tree import ORIGINS
 from specbench.results import RequestRecord
-from specbench.results.schema import BONUS, LETTERS, PREFILL, Draft, TokenTrace
+from specbench.results.schema import BONUS, PREFILL, Draft, TokenTrace
+from specbench.results.traces import checked_trace, origin_of, parents_of, token_texts
 
 END, EMPTY, BLANK, REJECTED = "∎", "◌", "␣", "✗"
 _OPEN, _CLOSE, _BETWEEN = "⟨", "⟩", "│"
@@ -42,6 +42,11 @@ def escaped(text: str) -> str:
     return "".join(
         one if one.isprintable() and one not in _OURS else one.encode("unicode_escape").decode() for one in text
     )
+
+
+def prompt_name(prompt_id: str, repeat: int, turn: int) -> str:
+    """How a title names what was asked."""
+    return prompt_id + (f"#{repeat}" if repeat else "") + (f" turn {turn}" if turn > 1 else "")
 
 
 class Generation:
@@ -65,8 +70,7 @@ class Generation:
 
     def _title(self) -> Text:
         record = self._record
-        name = record.prompt_id + (f"#{record.repeat}" if record.repeat else "")
-        name += f" turn {record.turn}" if record.turn > 1 else ""
+        name = prompt_name(record.prompt_id, record.repeat, record.turn)
         said = f"{record.method} on {name}: {record.output_tokens} tokens, "
         said += f"{record.target_forwards} forwards after prefill"
         mean = record.tokens_per_forward
@@ -98,7 +102,7 @@ class Generation:
         self, line: Text, origin: str, run: Sequence[Token | DraftToken], plain: bool, style: Style = _PLAIN
     ) -> None:
         """Tokens of one origin: in its colour, or in brackets with its letter where it has one."""
-        texts = [_shown(token.text) for token in run]
+        texts = [shown(token.text) for token in run]
         if not plain:
             line.append("".join(texts), self._styles[origin] + style)
         elif letter := self._letters[origin]:
@@ -146,8 +150,8 @@ class Generation:
         return "; ".join([*signs, f"{REJECTED} rejected drafts"]) + "."
 
 
-def _shown(text: str) -> str:
-    """A token's text; of blanks alone, so that they are seen."""
+def shown(text: str) -> str:
+    """A token's text in printable characters; of blanks alone, so that they are seen."""
     return escaped(text) if text.strip(" ") else BLANK * len(text) or EMPTY
 
 
@@ -266,11 +270,7 @@ def steps(record: RequestRecord) -> list[Step]:
     Raises:
         UsageError: an older version recorded it, without what this needs; or its trace contradicts its counts.
     """
-    trace = record.tokens
-    if trace is None:
-        raise UsageError(f"{record.request_id} was recorded before tokens were traced; repeat its run to see its steps")
-    if said := _contradiction(record, trace):
-        raise UsageError(f"the trace of {record.request_id} is damaged: {said}; run it again")
+    trace = checked_trace(record)
     tokens = list(_tokens(record, trace))
     ends = accumulate(record.accepted_lengths, initial=1)
     drafts: Sequence[Draft | None] = trace.drafts or [None] * record.target_forwards
@@ -288,42 +288,14 @@ def legend(found: Sequence[Step]) -> dict[str, str]:
 
 
 def _tokens(record: RequestRecord, trace: TokenTrace) -> Iterator[Token]:
-    text = record.text + trace.tail
-    answer = record.text_tokens
-    places = pairwise(accumulate(trace.chars, initial=0))
-    for at, (token, letter, (start, end)) in enumerate(zip(record.output_ids, trace.origins, places, strict=True)):
-        yield Token(token, text[start:end], _word(trace, letter), at >= answer)
+    answer, texts = record.text_tokens, token_texts(record, trace)
+    for at, (token, letter, text) in enumerate(zip(record.output_ids, trace.origins, texts, strict=True)):
+        yield Token(token, text, origin_of(trace, letter), at >= answer)
 
 
 def _drafted(draft: Draft, trace: TokenTrace) -> Iterator[DraftToken]:
-    parents = range(len(draft.ids)) if draft.parents is None else draft.parents
+    parents = parents_of(draft)
     path, only = set(draft.path), set(draft.draft_only)
     pieces = trace.pieces or {}
     for row, (token, parent, letter) in enumerate(zip(draft.ids, parents, draft.origins, strict=True), 1):
-        yield DraftToken(row, parent, token, pieces.get(token, ""), _word(trace, letter), row in path, row in only)
-
-
-def _word(trace: TokenTrace, letter: str) -> str:
-    return trace.words[LETTERS.index(letter)]
-
-
-def _contradiction(record: RequestRecord, trace: TokenTrace) -> str:
-    """What does not go together in a record; empty where all does."""
-    letters = set(LETTERS[: len(trace.words)])
-    drafts, lengths = trace.drafts, record.accepted_lengths
-    checks = {
-        "its tokens": len(record.output_ids)
-        == len(trace.origins)
-        == len(trace.chars)
-        == 1 + sum(record.accepted_lengths),
-        "its forwards": len(lengths) == len(trace.rows) == record.target_forwards,
-        "its text": sum(trace.chars) == len(record.text + trace.tail) and min(trace.chars, default=0) >= 0,
-        "its origins": letters >= set(trace.origins).union(*(draft.origins for draft in drafts or ())),
-        "its drafts": drafts is None
-        or (
-            [len(draft.ids) + 1 for draft in drafts] == trace.rows
-            and all(len(draft.origins) == len(draft.ids) for draft in drafts)
-            and all(draft.parents is None or len(draft.parents) == len(draft.ids) for draft in drafts)
-        ),
-    }
-    return ", ".join(f"{what} are not as many as counted" for what, right in checks.items() if not right)
+        yield DraftToken(row, parent, token, pieces.get(token, ""), origin_of(trace, letter), row in path, row in only)

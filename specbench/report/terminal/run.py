@@ -15,6 +15,7 @@ from specbench.report.terminal import degeneration
 from specbench.report.terminal.end_to_end import end_to_end
 from specbench.report.terminal.figures import accuracy, lossless, name, number, plain, speedup
 from specbench.report.terminal.notes import notes
+from specbench.report.terminal.session import session_table
 from specbench.results import BASELINE
 from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.disturbance import UNSURE, disturbance_line
@@ -85,6 +86,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
             acceptance(row) if simulated else lossless(row.lossless),
         )
     further: list[RenderableType] = [end_to_end(summary.rows)] if any(row.ttft_speedup for row in summary.rows) else []
+    further += [session_table(summary.rows)] if any(row.session for row in summary.rows) else []
     further += degeneration.texts(run, summary)
     further += [judgments(scores) for scores in judged]
     if any(score and score.passed for row in summary.rows for score in row.metrics.values()):  # no table of zeros

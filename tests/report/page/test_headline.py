@@ -10,7 +10,8 @@ from reported import EXACT, LOSSY, answers, config, folder
 from runs import RESULTS
 
 from specbench.report.gathering import Run, gather, read_whole_run
-from specbench.report.page.build import candidates, overview
+from specbench.report.page.best import candidates
+from specbench.report.page.build import overview
 from specbench.report.page.document import DASH, Row, Table
 from specbench.report.page.headline import conditions, headline, settings
 from specbench.report.page.run import run_section

@@ -1,0 +1,46 @@
+"""``specbench show RUN --race A,B``: in the terminal, or as a page or a film."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specbench.cli import output
+from specbench.common import UsageError
+
+if TYPE_CHECKING:
+    from specbench.report.race import Race
+    from specbench.results.read import ReadRun
+
+
+def show_race(read: ReadRun, methods: str, request: str | None, speed: float, out: Path | None, as_json: bool) -> None:
+    """Shows a race, or writes it into the file ``out``: a page as .html, a film as .gif or .mp4.
+
+    Raises:
+        UsageError: methods or a prompt that cannot be raced, or a file of another kind.
+        EnvironmentRefused: the file cannot be written, or no ffmpeg is installed for a film.
+    """
+    from specbench.report.race import race
+    from specbench.report.terminal.race import as_data, play
+
+    if not 0.01 <= speed <= 1000:
+        raise UsageError(f"--speed is from 0.01 to 1000 times as fast as it was, not {speed:g}")
+    found = race(read.config, read.records, [name.strip() for name in methods.split(",") if name.strip()], request)
+    if out is not None:
+        output.stdout().print(str(_written(read, found, speed, out)), soft_wrap=True, markup=False)
+    elif as_json:
+        output.emit_json(as_data(found))
+    else:
+        play(output.stdout(), found, speed)
+
+
+def _written(read: ReadRun, race: Race, speed: float, out: Path) -> Path:
+    if out.suffix.lower() in (".html", ".htm"):
+        from specbench.report.page.race import write_race
+
+        return write_race(race, read, out)
+    from specbench.report.pictures.film import SUFFIXES, write_film
+
+    if out.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"--out of a race ends in .html, {' or '.join(SUFFIXES)}, not '{out.name}'")
+    return write_film(race, out, speed)

@@ -1,0 +1,49 @@
+"""Best row of a run: the highest speedup that may be told, and the rows that its prompts do not tell apart from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specbench.report.page.headline import withheld
+from specbench.results import BASELINE
+from specbench.results.schema import BASE
+
+if TYPE_CHECKING:
+    from specbench.report.gathering import Run
+    from specbench.results.summary_schema import MethodSummary, Speedup
+
+
+def candidates(run: Run) -> list[MethodSummary]:
+    """Rows of methods whose speedup may be told; AR of a fine-tuned model's base is none."""
+    told = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
+    return [row for row in told if row.speedup and not withheld(run, row)]
+
+
+def best(run: Run) -> MethodSummary | None:
+    """Of them the one with the highest speedup; None where there is none, and of a disturbed run."""
+    if run.summary.unsure:
+        return None
+    return max(candidates(run), key=lambda row: row.speedup.value if row.speedup else 0.0, default=None)
+
+
+def chosen(speedup: Speedup | None) -> Speedup | None:
+    """A speedup with the interval that allows for its having been chosen among others."""
+    if speedup is None or speedup.among is None:
+        return speedup
+    return speedup.model_copy(update={"low": speedup.among.low, "high": speedup.among.high})
+
+
+def as_good(run: Run, first: MethodSummary | None) -> str:
+    """What the prompts of a run do not tell apart from its best row, as a sentence."""
+    others = [row.method for row in candidates(run) if first and row.method != first.method]
+    if first is None or not others:
+        return ""
+    fastest = run.summary.fastest
+    if fastest is None:
+        return f"An older summary; the best of {len(others) + 1} rows looks better than it is."
+    if fastest.method != first.method or not fastest.told_apart:
+        return f"Too few prompts to tell {len(others) + 1} rows apart."
+    near = [method for method in fastest.as_good if method in others]
+    if not near:
+        return f"None of the {len(others)} other rows is as good as {first.method}."
+    return f"These prompts do not tell {first.method} apart from {', '.join(near)}."

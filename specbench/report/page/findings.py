@@ -1,0 +1,174 @@
+"""First page for people: what won, by how much, how sure, how right, and on what; of the largest run of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from specbench.common import UsageError
+from specbench.report.page.best import as_good, best, candidates, chosen
+from specbench.report.page.document import Finding, Findings, Mark, Page, Section, Source, Tone
+from specbench.report.page.headline import rating
+from specbench.report.page.race import race_page
+from specbench.report.page.write import RACES
+from specbench.report.race import Race, race
+from specbench.report.terminal.degeneration import aside
+from specbench.report.terminal.figures import number
+from specbench.results import BASELINE, RunFolder
+from specbench.results.disturbance import disturbance_line
+from specbench.results.read import whole_records
+from specbench.results.run_file import device_name, known
+
+if TYPE_CHECKING:
+    from specbench.report.gathering import Gathered, Run
+    from specbench.results.summary_schema import MethodSummary, Speedup
+
+_MOST = 8  # findings; a page of more is a table, which the next section is
+
+_FORMULA = (
+    "Of each model, task and machine the run with most prompts, of equal ones the latest; disturbed and unfinished "
+    "runs last. Speedup: plain decoding's (AR's) seconds per token over the method's, of the row where it is highest; "
+    "its interval allows for the choice among the rows. Of the others ▲ is faster than AR, ▼ slower, and of ◇ no "
+    "difference is shown. Every run is in the tables below."
+)
+
+_SIGNS: Mapping[str, tuple[str, Tone]] = {"faster": ("▲", "good"), "slower": ("▼", "bad")}
+
+_VERDICTS: Mapping[str, tuple[Tone, str]] = {
+    "faster": ("good", "is faster than plain decoding"),
+    "slower": ("bad", "is the fastest of these methods, and slower than plain decoding"),
+}
+
+
+def in_short(found: Gathered, races: Mapping[str, Page]) -> Section:
+    """The findings of a report.
+
+    Args:
+        found: what it is of.
+        races: by run id, see :func:`races_of`.
+    """
+    shown = pictured(found)
+    findings = [_finding(run, races.get(run.id)) for run in shown]
+    return Section("in-short", "In short", [Findings(findings, Source([run.id for run in shown], _FORMULA))])
+
+
+def pictured(found: Gathered) -> list[Run]:
+    """The runs that findings are made of, those with most prompts first."""
+    kinds: dict[tuple[Any, ...], Run] = {}
+    for run in found.runs:
+        kind = _kind(run)
+        if kind not in kinds or _weight(run) >= _weight(kinds[kind]):
+            kinds[kind] = run
+    return sorted(kinds.values(), key=_weight, reverse=True)[:_MOST]
+
+
+def _kind(run: Run) -> tuple[Any, ...]:
+    config = run.config
+    return config.model.name, config.model.dtype, config.task.name, config.concurrency, _machine(run)
+
+
+def _weight(run: Run) -> tuple[bool, bool, int]:
+    return run.complete and not run.summary.unsure, best(run) is not None, run.config.task.prompts
+
+
+def races_of(found: Gathered) -> dict[str, Page]:
+    """A page for each finding whose best row can be raced against AR, by run id."""
+    pages = {}
+    for run in pictured(found):
+        made = _race(run)
+        if made is not None:
+            pages[run.id] = Page(f"{run.id}.html", race_page(made, run))
+    return pages
+
+
+def _race(run: Run) -> Race | None:
+    row = best(run)
+    if row is None:
+        return None
+    methods = [BASELINE, row.method]
+    records = [r for r in whole_records(RunFolder.load(run.path), run.config) if r.method in methods]
+    if any(record.step_s is None or record.tokens is None for record in records):
+        return None  # of a version from before there was one
+    try:
+        return race(run.config, records, methods, None)
+    except UsageError:  # no prompt that both answered
+        return None
+
+
+def _finding(run: Run, page: Page | None) -> Finding:
+    config, row = run.config, best(run)
+    on = f"{config.task.name} · {config.model.name} · {_machine(run)}"
+    links = {"watch the race": f"{RACES}/{page.name}"} if page else {}
+    links["tables and pictures"] = f"#run-{run.id}"
+    said = {"On": _conditions(run)}
+    if row is None or row.speedup is None:
+        why = disturbance_line(run.summary) or "no row has a speed that may be told"
+        return Finding(on, "unsure" if run.summary.unsure else "–", "faint", f"{why}.", said, _marks(run, None), links)
+    tone, claim = _VERDICTS.get(row.speedup.verdict, ("", "is the fastest row, and no difference from AR is shown"))
+    if loops := aside(row).strip(" ()"):
+        tone, claim = "", f"{claim}; {loops}"
+    lines = {"How sure": f"{_interval(run, row)} {as_good(run, row)}".strip(), "How right": _right(run, row), **said}
+    figure = f"{number(row.speedup.value, 2)}×"
+    return Finding(on, figure, tone, f"`{row.method}` {claim}", lines, _marks(run, row), links)
+
+
+def _interval(run: Run, row: MethodSummary) -> str:
+    task, speedup = run.config.task, chosen(row.speedup)
+    some = f"{task.prompts} of {task.taken.of} prompts" if task.taken else f"{task.prompts} prompts"
+    if speedup is None or speedup.interval is None:
+        return f"No interval: too few for one ({some})."
+    low, high = speedup.interval
+    return f"{number(low, 2)} to {number(high, 2)} with 95% confidence, on {some}."
+
+
+def _right(run: Run, row: MethodSummary) -> str:
+    """What is known of its text, and of its answers beside AR's."""
+    graded, found = row.lossless, []
+    if graded is None:
+        found.append("whether its text is AR's was not checked.")
+    elif graded.verdict == "exact":
+        found.append("its text is AR's, token for token, on every prompt.")
+    else:
+        differing = graded.numeric_tie + graded.lossy
+        grade = "at numeric ties alone" if graded.verdict == "numeric-tie" else "beyond numeric ties"
+        found.append(f"its text leaves AR's on {differing} of {differing + graded.exact} prompts, {grade}.")
+    twin = next((other for other in run.rows if other.method == BASELINE), None)
+    if row.accuracy:
+        also = f", AR's {twin.accuracy.passed}" if twin and twin.accuracy else ""
+        found.append(f"{row.accuracy.passed} of {row.accuracy.scored} answers are right{also}.")
+    elif judged := rating(run, row.method):
+        theirs = rating(run, BASELINE)
+        found.append(f"rated {judged.text} of 10 by a judge{f', AR {theirs.text}' if theirs else ''}.")
+    else:
+        found.append("its answers were not scored.")
+    return " ".join(f"{line[0].upper()}{line[1:]}" for line in found)
+
+
+def _conditions(run: Run) -> str:
+    config = run.config
+    how = "greedy" if config.sampling.temperature == 0 else f"T={config.sampling.temperature:g}"
+    parts = [config.model.dtype, how, f"at most {config.max_new_tokens} new tokens"]
+    parts += [f"{config.concurrency} sequences at once" if config.concurrency > 1 else "one sequence at a time"]
+    parts += ["traced, which slows its steps"] if config.trace else []
+    parts += ["dummy weights"] if config.model.dummy else []
+    parts += [] if run.complete else ["NOT COMPLETE"]
+    return f"{', '.join(parts)}."
+
+
+def _machine(run: Run) -> str:
+    """The GPU, or the CPU by its own name."""
+    name = device_name(run.run)
+    model = known(run.run, "environment", "cpu", "model")
+    return model if name == "cpu" and model else name
+
+
+def _marks(run: Run, first: MethodSummary | None) -> list[Mark]:
+    """The other rows, the fastest first."""
+    rows = [row for row in candidates(run) if first is None or row.method != first.method]
+    rows.sort(key=lambda row: -(row.speedup.value if row.speedup else 0.0))
+    return [_mark(row.method, row.speedup) for row in rows if row.speedup]
+
+
+def _mark(method: str, speedup: Speedup) -> Mark:
+    sign, tone = _SIGNS.get(speedup.verdict, ("◇", ""))
+    return Mark(f"{sign} {method}", f"{number(speedup.value, 2)}×", tone)

@@ -1,0 +1,84 @@
+"""Race as a page: answers side by side as their tokens came, in one file that needs no network.
+
+Its only script is its own: the page names the script's hash, so that nothing a model wrote can run. Where scripts are
+off, the answers stand there whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from specbench.common.files import check_writable, write_text_atomic
+from specbench.report.page.document import printable
+from specbench.report.page.headline import conditions
+from specbench.report.page.write import environment
+from specbench.report.race import Lane, Race
+from specbench.results.schema import BONUS, PREFILL
+
+if TYPE_CHECKING:
+    from specbench.report.gathering import Run
+    from specbench.results.read import ReadRun
+
+
+def write_race(race: Race, run: Run | ReadRun, path: Path) -> Path:
+    """Writes the page.
+
+    Args:
+        race: what it shows.
+        run: whose conditions it says.
+        path: of the file.
+
+    Raises:
+        EnvironmentRefused: the disk is full or the file cannot be written.
+    """
+    check_writable(path.parent)
+    write_text_atomic(path, race_page(race, run))
+    return path
+
+
+def race_page(race: Race, run: Run | ReadRun) -> str:
+    """The page as text; equal races give equal bytes."""
+    script = _file("race.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = environment(autoescape=True).get_template("race.html.jinja")
+    return template.render(
+        race=race,
+        under=printable(conditions(run)),
+        answers=[
+            printable("".join(t.text for arrival in lane.arrivals for t in arrival.tokens)) for lane in race.lanes
+        ],
+        style=Markup(_file("page.css") + _file("race.css")),
+        script=Markup(script),
+        digest=digest,
+        data=_data(race),
+    )
+
+
+def _file(name: str) -> str:
+    return resources.files("specbench.report.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _data(race: Race) -> Markup:
+    """What the script reads, as JSON in which no tag can begin or end."""
+    found = {"end_s": round(race.end_s, 4), "lanes": [_lane(lane) for lane in race.lanes]}
+    text = json.dumps(found, separators=(",", ":"), ensure_ascii=True)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _lane(lane: Lane) -> dict[str, Any]:
+    """Times, and for each arrival its pieces: [text, 0 the target's own · 1 drafted · 2 behind the answer's end]."""
+    arrivals = []
+    for arrival in lane.arrivals:
+        pieces = [
+            [printable(token.text), 2 if token.beyond else int(token.origin not in (BONUS, PREFILL))]
+            for token in arrival.tokens
+        ]
+        arrivals.append([round(arrival.at_s, 4), pieces])
+    return {"arrivals": arrivals, "tokens": lane.tokens}

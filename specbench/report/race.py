@@ -1,0 +1,213 @@
+"""Race: the answers of several methods to one prompt, each token when it came. From stored step times alone; no torch.
+
+A method's clock starts with its own request: the runs were interleaved, the race puts them side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from specbench.common import UsageError
+from specbench.common.errors import unknown
+from specbench.report.terminal.generation import Token, steps
+from specbench.results import RequestRecord, RunConfig
+from specbench.results.degeneration import loops_at_its_end
+
+#: Methods that can be told apart side by side.
+MOST = 4
+
+_LONG = 24  # tokens: a shorter answer shows little of a method
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Tokens that came together.
+
+    Attributes:
+        at_s: seconds from the start of the request.
+        tokens: what one forward kept; of the first arrival what the prefill gave.
+    """
+
+    at_s: float
+    tokens: Sequence[Token]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A lane at one time: arrivals, tokens and forwards so far, and tokens per second since the first one came."""
+
+    arrivals: int
+    tokens: int
+    forwards: int
+    tok_s: float | None
+    done: bool
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One method's answer.
+
+    Attributes:
+        method: its label.
+        arrivals: in order of time; the prefill's first, then each forward's.
+    """
+
+    method: str
+    arrivals: Sequence[Arrival]
+
+    @property
+    def end_s(self) -> float:
+        """When its last token came."""
+        return self.arrivals[-1].at_s
+
+    @property
+    def tokens(self) -> int:
+        """Of the whole answer."""
+        return sum(len(arrival.tokens) for arrival in self.arrivals)
+
+    def at(self, seconds: float) -> Moment:
+        """What it had so many seconds after the start of its request."""
+        arrived = bisect_right([arrival.at_s for arrival in self.arrivals], seconds)
+        tokens = sum(len(arrival.tokens) for arrival in self.arrivals[:arrived])
+        done = arrived == len(self.arrivals)
+        spent = (self.end_s if done else seconds) - self.arrivals[0].at_s
+        speed = (tokens - 1) / spent if tokens > 1 and spent > 0 else None
+        return Moment(arrived, tokens, max(0, arrived - 1), speed, done)
+
+
+@dataclass(frozen=True)
+class Race:
+    """Answers to one prompt side by side.
+
+    Attributes:
+        prompt: its id, with repeat and turn where they are not the first.
+        lanes: in the order asked for.
+        notes: what those who watch have to know, a sentence each.
+    """
+
+    prompt: str
+    lanes: Sequence[Lane]
+    notes: Sequence[str] = ()
+
+    @property
+    def end_s(self) -> float:
+        """When the slowest is done."""
+        return max(lane.end_s for lane in self.lanes)
+
+    @property
+    def result(self) -> str:
+        """Who was how much faster on this prompt, from its tokens' times; the run's own figure is another."""
+        first, *others = self.lanes
+        pace = {lane.method: _pace(lane) for lane in self.lanes}
+        mine = pace[first.method]
+        found = [
+            f"{other.method} at {mine / pace[other.method]:.2f} times {first.method}'s speed"
+            for other in others
+            if mine and pace[other.method]
+        ]
+        return f"On this prompt {', '.join(found)}, by seconds per token after the first." if found else ""
+
+
+def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[str], request: str | None) -> Race:
+    """The race of ``methods``, in that order.
+
+    Args:
+        config: of the run.
+        records: its requests, with traces of their tokens.
+        methods: labels, from 2 to :data:`MOST`.
+        request: a prompt's id; None takes a :func:`typical` one.
+
+    Raises:
+        UsageError: fewer or more methods, one twice or unknown, no prompt that all of them answered, or records from
+            before each step had its time.
+    """
+    labels = [spec.label for spec in config.methods]
+    for method in methods:
+        if method not in labels:
+            raise unknown("method in this run", method, labels)
+    if not 2 <= len(methods) <= MOST or len({*methods}) < len(methods):
+        raise UsageError(f"a race takes 2 to {MOST} different methods of the run, as in --race {','.join(labels[:2])}")
+    answers = _answers(records, methods)
+    if request is not None and request not in answers:
+        raise unknown("prompt that all of them answered", request, answers)
+    if not answers:
+        raise UsageError(f"no prompt was answered by all of {', '.join(methods)}; race methods that answered the same")
+    chosen = answers[request or typical(answers, methods)]
+    notes = []
+    if config.concurrency > 1:
+        notes.append(f"{config.concurrency} sequences ran at once: times are those in which an answer's reader waited")
+    if config.trace:
+        notes.append("the run was traced, which slows its steps")
+    if made_up := [method for method in methods if method in config.simulated]:
+        notes.append(f"acceptance of {', '.join(made_up)} was simulated: its text means nothing")
+    name = chosen[methods[0]].prompt_id
+    return Race(name, [lane(chosen[method]) for method in methods], notes)
+
+
+def lane(record: RequestRecord) -> Lane:
+    """An answer with the time of each of its tokens.
+
+    The seconds of a step count as its reader waits for them: where several sequences share the engine, a request's
+    share of each step is stretched evenly so that the answer takes the seconds that it took.
+
+    Raises:
+        UsageError: recorded before tokens were traced or steps had times.
+    """
+    if record.step_s is None:
+        raise UsageError(f"{record.request_id} was recorded before each step had its time; repeat its run to race it")
+    found = steps(record)
+    shares = sum(record.step_s)
+    stretch = record.decode_s / shares if shares else 1.0
+    ends = accumulate((taken * stretch for taken in record.step_s), initial=record.ttft_s)
+    return Lane(record.method, [Arrival(end, step.tokens) for end, step in zip(ends, found, strict=True)])
+
+
+def typical(answers: Mapping[str, Mapping[str, RequestRecord]], methods: Sequence[str]) -> str:
+    """The prompt on which the methods' speeds stand to each other most as they do over all prompts.
+
+    Not the fastest answer: a race that shows the luckiest prompt shows nothing. The distance is the largest one of the
+    logarithms of the speedups over the first method; the first prompt of the data wins a tie. Answers of some length
+    that do not end in a loop come first where there are any, then those of some length.
+
+    Args:
+        answers: prompt -> method -> record.
+        methods: the first is what the others are compared with.
+    """
+    first, *others = methods
+
+    def speedups(mine: Sequence[Mapping[str, RequestRecord]]) -> list[float]:
+        each = {method: _seconds_per_token([of[method] for of in mine]) for method in methods}
+        return [math.log(each[first] / each[other]) if each[first] and each[other] else math.inf for other in others]
+
+    overall = speedups(list(answers.values()))
+    long = [prompt for prompt, of in answers.items() if all(r.output_tokens >= _LONG for r in of.values())]
+    sound = [prompt for prompt in long if not any(loops_at_its_end(r) for r in answers[prompt].values())]
+
+    def distance(prompt: str) -> float:
+        pairs = zip(speedups([answers[prompt]]), overall, strict=True)
+        return max((abs(mine - all_of) for mine, all_of in pairs if math.isfinite(all_of)), default=0.0)
+
+    return min(sound or long or answers, key=distance)
+
+
+def _answers(records: Sequence[RequestRecord], methods: Sequence[str]) -> dict[str, dict[str, RequestRecord]]:
+    """First answers of the first turn, of prompts that all of the methods answered."""
+    found: dict[str, dict[str, RequestRecord]] = {}
+    for record in records:
+        if record.method in methods and (record.repeat, record.turn) == (0, 1):
+            found.setdefault(record.prompt_id, {})[record.method] = record
+    return {prompt: of for prompt, of in found.items() if len(of) == len(methods)}
+
+
+def _seconds_per_token(records: Sequence[RequestRecord]) -> float:
+    tokens = sum(record.output_tokens - 1 for record in records)
+    return sum(record.decode_s for record in records) / tokens if tokens > 0 else 0.0
+
+
+def _pace(of: Lane) -> float:
+    """Seconds per token after the first."""
+    return (of.end_s - of.arrivals[0].at_s) / (of.tokens - 1) if of.tokens > 1 else 0.0

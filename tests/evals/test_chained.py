@@ -1,0 +1,76 @@
+"""Chained problems: what is asked in which turn, and which problem it is scored as."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specbench.common import Prompt, UsageError
+from specbench.evals.chained import Options, chained, problem
+
+
+def prompts(count: int, **more: object) -> list[Prompt]:
+    made = [Prompt(f"gsm8k/{at}", f"question {at}", True, history=(("system", "be brief"),)) for at in range(count)]
+    return [replace(prompt, **more) for prompt in made]  # type: ignore[arg-type]
+
+
+def test_each_problem_is_asked_in_its_turn_and_the_rest_is_left_out() -> None:
+    found = chained(prompts(11), 3)
+    assert [prompt.id for prompt in found] == ["gsm8k/0+1+2", "gsm8k/3+4+5", "gsm8k/6+7+8"]
+    second = found[1]
+    assert second.turns == 3
+    assert second.after(["one", " two\n"]).text == "question 5"
+    assert second.after(["one", " two\n"]).history == (
+        ("system", "be brief"),
+        ("user", "question 3"), ("assistant", "one"),
+        ("user", "question 4"), ("assistant", "two"),
+    )  # fmt: skip
+    assert [problem(second.id, turn) for turn in (1, 2, 3)] == ["gsm8k/3", "gsm8k/4", "gsm8k/5"]
+
+
+def test_what_the_answer_begins_with_is_part_of_it_later() -> None:
+    (found,) = chained(prompts(2, prefill="```python\n"), 2)
+    assert found.after(["x = 1"]).history[-1] == ("assistant", "```python\nx = 1")
+    assert found.after(["x = 1"]).prefill == "```python\n"
+
+
+def test_ids_without_a_folder_and_categories() -> None:
+    made = [Prompt(name, name, True, category=kind) for name, kind in (("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"))]
+    one, other = (chained(made[at : at + 2], 2)[0] for at in (0, 2))
+    assert (one.id, one.category, other.category) == ("a+b", "x", "")
+    assert problem("a+b", 2) == "b"
+
+
+def test_one_is_no_chain() -> None:
+    made = [Prompt("a+b", "text", False)]
+    assert chained(made, 1) == made
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (prompts(2), "chain=3 needs as many problems, and there are 2; lower it"),
+        (prompts(3, chat=False, history=()), "chain needs a model with a chat template"),
+        ([*prompts(2), Prompt("gsm8k/1+2", "x", True)], "'gsm8k/1+2' cannot be chained"),
+        (prompts(3, follow_ups=("more",)), "'gsm8k/0' cannot be chained"),
+        ([*prompts(2), Prompt("gsm8k/9", "x", True, stops=("\n",))], "'gsm8k/0' and 'gsm8k/9' are not asked alike"),
+        ([*prompts(2), *[replace(p, id="other/2") for p in prompts(1)]], "'gsm8k/0' and 'other/2' are not asked alike"),
+    ],
+)
+def test_what_cannot_be_chained(made: list[Prompt], says: str) -> None:
+    with pytest.raises(UsageError, match=r"leave chain out|lower it") as refused:
+        chained(made, 3)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("turn", [0, 4])
+def test_a_turn_that_is_not_there(turn: int) -> None:
+    with pytest.raises(UsageError, match=f"'gsm8k/3\\+4\\+5' has no turn {turn}"):
+        problem("gsm8k/3+4+5", turn)
+
+
+def test_a_run_without_a_chain_records_what_it_always_did() -> None:
+    assert Options().model_dump(mode="json") == {}
+    assert Options(chain=3).model_dump(mode="json") == {"chain": 3}
+    assert Options.model_validate(Options(chain=3).model_dump()) == Options(chain=3)

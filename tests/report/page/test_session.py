@@ -1,0 +1,35 @@
+"""Throughput over a session on the page: the curve, and the table behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import reported
+from chains import CHAINED, turn
+
+from specbench.report.gathering import read_whole_run
+from specbench.report.page.session import session_figures
+
+
+def test_the_picture_and_its_table(tmp_path: Path) -> None:
+    records = [turn("ar", f"p{at}", n, [1.0] * 64, 1) for at in range(6) for n in (1, 2)]
+    records += [turn("pld", f"p{at}", n, [0.5 * n] * 32, 2) for at in range(6) for n in (1, 2)]
+    task = CHAINED.model_copy(update={"prompts": 6, "requests": 12})
+    run = read_whole_run(reported.folder(tmp_path, reported.config(["pld"], 6, task=task), records))
+    (figure,) = session_figures(run)
+    assert figure.behind is not None
+    rows = {row.key: [cell.text for cell in row.cells] for row in figure.behind.rows}
+    assert rows["ar / 1"] == ["ar", "1", "100", "1.00", "1.0", "1"]
+    assert rows["pld / 1"][3:5] == ["2.00", "4.0"]
+    assert rows["pld / 2"][3:5] == ["2.00", "2.0"]
+    assert rows["pld / 1"][5].startswith("4.00")
+    assert rows["pld / peak"][4] == "4.0"
+    assert rows["pld / average"][4] == f"{2 * 65 / (16 + 32 + 1):.1f}"
+    assert "6 sessions, each of 2 chained problems" in figure.source.formula
+    assert "tok/s" in str(figure.content)
+
+
+def test_a_run_without_chains_has_none(tmp_path: Path) -> None:
+    records = [turn("ar", f"p{at}", 1, [1.0] * 64, 1) for at in range(3)]
+    run = read_whole_run(reported.folder(tmp_path, reported.config([], 3), records))
+    assert list(session_figures(run)) == []

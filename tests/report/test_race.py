@@ -1,0 +1,102 @@
+"""A race: when each token came, which prompt is shown, and what cannot be raced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import races
+from runs import COMMITTED
+
+from specbench.common import UsageError
+from specbench.report.race import lane, race
+from specbench.results.read import read_run
+
+
+def test_each_token_comes_when_its_forward_ended(tmp_path: Path) -> None:
+    read = races.read(tmp_path)
+    found = race(read.config, read.records, ["ar", "pld"], "p/0")
+    ar, pld = found.lanes
+    assert [arrival.at_s for arrival in ar.arrivals] == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5]
+    assert [arrival.at_s for arrival in pld.arrivals] == [0.5, 1.5, 2.5, 3.5, 4.5]
+    assert [len(arrival.tokens) for arrival in pld.arrivals] == [1, 2, 2, 2, 1]
+    assert "".join(token.text for arrival in pld.arrivals for token in arrival.tokens) == "".join(races.TEXTS)
+    assert found.end_s == 7.5
+    assert found.result == "On this prompt pld at 1.75 times ar's speed, by seconds per token after the first."
+
+
+def test_a_moment_counts_what_is_there(tmp_path: Path) -> None:
+    read = races.read(tmp_path)
+    ar, pld = race(read.config, read.records, ["ar", "pld"], "p/0").lanes
+    before, middle, after = pld.at(0.4), pld.at(2.5), pld.at(100)
+    assert (before.tokens, before.forwards, before.tok_s, before.done) == (0, 0, None, False)
+    assert (middle.tokens, middle.forwards, middle.tok_s, middle.done) == (5, 2, 2.0, False)
+    assert (after.tokens, after.forwards, after.tok_s, after.done) == (8, 4, 7 / 4, True)
+    assert ar.at(2.5).tokens == 3
+
+
+def test_the_prompt_shown_is_the_one_most_like_all_of_them(tmp_path: Path) -> None:
+    """Over all prompts pld is 1.5 times as fast: nearest to that is 1.75 of p/0, not the 3.5 of p/2."""
+    read = races.read(tmp_path)
+    assert race(read.config, read.records, ["ar", "pld"], None).prompt == "p/0"
+    assert race(read.config, read.records, ["pld", "ar"], None).prompt == "p/0"
+    assert race(read.config, read.records, ["ar", "pld"], "p/2").lanes[1].end_s == 2.5
+
+
+def test_shared_steps_are_stretched_to_what_the_reader_waited(tmp_path: Path) -> None:
+    read = races.read(tmp_path, concurrency=2)
+    mine = next(record for record in read.records if record.method == "pld")
+    halved = mine.model_copy(update={"step_s": [0.5] * 4})
+    assert [arrival.at_s for arrival in lane(halved).arrivals] == [0.5, 1.5, 2.5, 3.5, 4.5]
+    (note,) = race(read.config, read.records, ["ar", "pld"], None).notes
+    assert note.startswith("2 sequences ran at once")
+
+
+def test_made_up_text_and_traces_are_said(tmp_path: Path) -> None:
+    read = races.read(tmp_path, trace=True, simulated={"pld": {"mean": 4, "spread": 1}})
+    notes = race(read.config, read.records, ["ar", "pld"], None).notes
+    assert "traced" in notes[0]
+    assert "acceptance of pld was simulated" in notes[1]
+
+
+@pytest.mark.parametrize(
+    ("methods", "request_id", "says"),
+    [
+        (["ar", "pdl"], None, "unknown method in this run 'pdl'; did you mean pld?"),
+        (["ar"], None, "a race takes 2 to 4 different methods of the run, as in --race ar,pld"),
+        (["ar", "ar"], None, "2 to 4 different methods"),
+        (["ar", "pld"], "p/7", "prompt that all of them answered 'p/7'"),
+    ],
+)
+def test_what_cannot_be_raced(tmp_path: Path, methods: list[str], request_id: str | None, says: str) -> None:
+    read = races.read(tmp_path)
+    with pytest.raises(UsageError) as refused:
+        race(read.config, read.records, methods, request_id)
+    assert says in str(refused.value)
+
+
+def test_prompts_that_only_one_answered_are_no_race(tmp_path: Path) -> None:
+    read = races.read(tmp_path)
+    records = [r for r in read.records if r.method == "ar" or r.prompt_id == "p/1"]
+    assert race(read.config, records, ["ar", "pld"], None).prompt == "p/1"
+    with pytest.raises(UsageError, match="no prompt was answered by all of ar, pld"):
+        race(read.config, [r for r in records if r.method == "ar"], ["ar", "pld"], None)
+
+
+def test_records_from_before_step_times_say_so() -> None:
+    read = read_run(COMMITTED[0])
+    labels = [spec.label for spec in read.config.methods][:2]
+    with pytest.raises(UsageError, match="repeat its run"):
+        race(read.config, read.records, labels, None)
+
+
+def test_a_committed_run_takes_the_seconds_that_it_took() -> None:
+    """Step times are rounded and leave out the harness between steps; the lane ends within 2% of the latency."""
+    read = read_run(COMMITTED[-1])
+    labels = [spec.label for spec in read.config.methods][:2]
+    found = race(read.config, read.records, labels, None)
+    for each in found.lanes:
+        record = next(r for r in read.records if r.method == each.method and r.prompt_id == found.prompt)
+        assert each.tokens == record.output_tokens
+        assert each.end_s == pytest.approx(record.latency_s, rel=0.02)
+        assert [len(a.tokens) for a in each.arrivals[1:]] == record.accepted_lengths
