@@ -108,6 +108,23 @@ def test_each_test_finds_a_fresh_world(box: Sandbox) -> None:
 
 
 @under_the_strongest
+def test_its_end_is_that_of_an_interpreter(box: Sandbox) -> None:
+    """What is still written then belongs to this test, and what would go on then does not reach the next one."""
+    goodbye = "class Last:\n    def __del__(self): print(word)\nword, last = 'bye', Last()\n"
+    cases = ("1\n", "1\nbye"), ("2\n", "2\nbye")
+    for source in (
+        goodbye + "print(input())",
+        goodbye + "last.me = last\nimport gc\ngc.disable()\nprint(input())",
+        "out = open(1, 'w')\nout.write(input() + '\\nbye')",
+    ):
+        passes(box, source, *cases)
+    later = "import signal, sys, time\ngiven = input()\nprint(given)\nif given == '2': time.sleep(0.3)\n"
+    timer = "signal.setitimer(signal.ITIMER_REAL, 0.2)"
+    for left in (timer, f"signal.signal(signal.SIGALRM, lambda *_: print('late'))\n{timer}", "sys.settrace(exit)"):
+        passes(box, f"{later}else: pass\n{left}", ("1\n", "1"), ("2\n", "2"))
+
+
+@under_the_strongest
 def test_deep_recursion_and_large_texts(box: Sandbox) -> None:
     """50,000 calls, as the authors allow; and more than a pipe holds, both ways."""
     deep = "def f(n): return n and 1 + f(n - 1)\nprint(f(int(input())))"
@@ -310,6 +327,8 @@ def test_a_function_or_a_method_is_called() -> None:
     assert half == Verdict(False, "fail", "test 2: returned [1, 1], expected []", {"public": True})
     none = call(method.format("x"), ([[1], 2], [1, 1]))
     assert (none.passed, none.also) == (False, {"public": False})
+    empty = "class Solution:\n    def __len__(self): return 0\n    def go(self, x): return x"
+    assert call(empty, ([1], 1)).passed
     large = list(range(60_000))
     assert call("def go(x): return x + x", ([large], large * 2)).passed
     for source, reason in (
