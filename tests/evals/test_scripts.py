@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confined import BARE, FILES, NETWORK, PROCESSES, SIGNALS
 
+from specbench.common.errors import EnvironmentRefused
 from specbench.evals import contest_checks
 from specbench.evals.contest_checks import PREAMBLE, Cases, check
 from specbench.evals.sandbox import printed
@@ -346,6 +347,14 @@ def quick(source: str) -> Verdict:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(contest_checks, "INPUT_S", 1)
         return call(source, ([1], 1))
+
+
+@under_the_strongest
+def test_tests_that_find_no_room_are_not_the_programs_fault(box: Sandbox) -> None:
+    small = Limits(cpu_s=6, wall_s=12.0, memory=128 << 20)
+    assert run(box, "print(input())", ("1", "1"), limits=small)["reason"] == "pass"
+    with pytest.raises(EnvironmentRefused, match="its tests need more memory than the judge may use"):
+        run(box, "print(input())", ("1", "1"), ("2", "x" * (60 << 20)), limits=small)
 
 
 def test_time_is_for_each_test_and_not_for_all() -> None:

@@ -241,7 +241,7 @@ def test_a_problem_twice_another_file_and_none_are_named(tmp_path: Path, task_da
         with pytest.raises(UsageError, match=r"test.jsonl line 1"):
             task(tmp_path, release="v1")
     (tmp_path / "test.jsonl").write_text("\n\n")
-    with pytest.raises(UsageError, match="no problem"):
+    with pytest.raises(UsageError, match=r"test.jsonl is damaged .it has no problems.; fetch it again"):
         task(tmp_path, release="v1")
 
 
