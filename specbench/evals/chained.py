@@ -39,7 +39,7 @@ class Options(opt.Options):
 def chained(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     """Prompts of so many turns each, in data order; what is left at the end and fills no conversation is left out.
 
-    A chain's id names its problems: "gsm8k/24+25+26", without the folder that all of them share.
+    A chain's id names its problems: "gsm8k/24+25+26", without the folder where it is the first one's.
 
     Args:
         prompts: of one turn each.
@@ -74,7 +74,10 @@ def problem(prompt_id: str, turn: int) -> str:
     first, *others = prompt_id.split(_BETWEEN)
     if not 1 <= turn <= 1 + len(others):
         raise UsageError(f"'{prompt_id}' has no turn {turn}; the run was made with other data")
-    return first if turn == 1 else f"{_folder(first)}{others[turn - 2]}"
+    if turn == 1:
+        return first
+    name = others[turn - 2]
+    return name if "/" in name else f"{_folder(first)}{name}"
 
 
 def _one(prompts: Sequence[Prompt]) -> Prompt:
@@ -82,9 +85,11 @@ def _one(prompts: Sequence[Prompt]) -> Prompt:
     folder = _folder(first.id)
     for other in others:
         alike = replace(other, id=first.id, text=first.text, category=first.category)
-        if alike != first or not other.id.startswith(folder):
+        if alike != first:
             raise UsageError(f"prompts '{first.id}' and '{other.id}' are not asked alike; leave chain out")
-    names = [other.id[len(folder) :] for other in others]
+        if folder and not _folder(other.id):  # it would be taken for one in the first one's
+            raise UsageError(f"prompt '{other.id}' cannot be chained behind '{first.id}'; leave chain out")
+    names = [other.id.removeprefix(folder) if _folder(other.id) == folder else other.id for other in others]
     category = first.category if all(other.category == first.category for other in others) else ""
     return replace(
         first,

@@ -45,7 +45,7 @@ PREAMBLE = "\n".join(
 _CALLER = """
 specbench_target = Solution() if "Solution" in globals() else None
 def specbench_call(name, *args):
-    return (getattr(specbench_target, name) if specbench_target else globals()[name])(*args)
+    return (getattr(specbench_target, name) if specbench_target is not None else globals()[name])(*args)
 """
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.common import UsageError
-from specbench.evals.sandbox import table
+from specbench.evals.sandbox import query, table
 from specbench.evals.sandbox.sandbox import Limits, Program, Sandbox
 from specbench.evals.task import Verdict
 
@@ -71,6 +71,9 @@ class Checker:
             UsageError: the gold query does not run on this database.
             EnvironmentRefused: the sandbox does not work here.
         """
+        if len(answer) > query.SQL:  # before anything is looked for in it, which may take its length squared
+            why = f"a query of more than {query.SQL:,} characters"
+            return Verdict(False, "too large", why, {"executes": False})
         gold = normal(gold, distinct)
         case = {"query": normal(answer, distinct), "limit": CPU_S, "expected": self._expected(database, gold, where)}
         found = self._run(database, {**case, "ordered": bool(_ORDER_BY.search(gold))})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from specbench.common import Prompt, UsageError, guests
+from specbench.common.errors import one_line
 from specbench.evals.data import recorded
 from specbench.evals.draw import draw, draw_apart
 from specbench.models import LoadedModel
@@ -102,15 +103,17 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
     for prompt in found:
         if prompt.id in prompts:
             raise UsageError(f"task '{task.card.name}' has two prompts '{prompt.id}'; give each an id of its own")
-        ids = model.encode(prompt)
-        asked = [ids, *(model.encode(prompt.after([""] * turn)) for turn in range(1, prompt.turns))]
-        reach = len(asked[-1]) + prompt.turns * budget
+        # The last turn first: a thousand turns that do not fit are not all rendered to say so.
+        last = model.encode(prompt.after([""] * (prompt.turns - 1)))
+        reach = len(last) + prompt.turns * budget
         if model.context and reach > model.context:
             raise UsageError(
-                f"prompt {prompt.id} has {len(asked[-1])} tokens and --max-new-tokens is {budget}"
+                f"prompt {one_line(prompt.id, 80)} has {len(last)} tokens and --max-new-tokens is {budget}"
                 f"{f' in {prompt.turns} turns' if prompt.turns > 1 else ''}, but {model.spec.name} takes "
                 f"{model.context} in all; lower --max-new-tokens or leave the prompt out"
             )
+        asked = [*(model.encode(prompt.after([""] * turn)) for turn in range(prompt.turns - 1)), last]
+        ids = asked[0]
         grown = [len(a) + turn * (int(_GROWTH * budget) + _SLACK) for turn, a in enumerate(asked)]
         longest = max(longest, *grown)
         prompts[prompt.id], first[prompt.id] = prompt, ids

@@ -99,10 +99,11 @@ def load(paths: Sequence[Path]) -> dict[str, Problem]:
     """The problems of files by id, in their order; their private tests are not unpacked yet.
 
     Raises:
-        UsageError: names the line and the field that is missing or of a wrong type.
+        UsageError: names the line and the field that is missing or of a wrong type; or a file has none.
     """
     found: dict[str, Problem] = {}
     for path in paths:
+        before = len(found)
         for number, offset, line in _lines(path):
             where = f"{path} line {number}"
             row = _row(line, where)
@@ -114,6 +115,8 @@ def load(paths: Sequence[Path]) -> dict[str, Problem]:
                 row.id, row.question_content, row.starter_code, row.difficulty, row.platform, row.date, path, number,
                 offset,
             )  # fmt: skip
+        if len(found) == before:
+            raise damaged(path, "it has no problems", _TODO)
     return found
 
 

@@ -10,7 +10,7 @@ from specbench.tasks.spider.rows import Schema
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 
 # A word that begins a query: SELECT, or WITH and what can only be a table's definition.
-_BEGIN = r"(?:SELECT\b|WITH\s+(?:RECURSIVE\s+)?\w+\s*(?:\([^)]*\)\s*)?AS\b)"
+_BEGIN = r"(?:SELECT\b|WITH\s+(?:RECURSIVE\s+)?\w+\s*(?:\([^()]*\)\s*)?AS\b)"
 _AT_LINE = re.compile(rf"^[ \t]*({_BEGIN})", re.IGNORECASE | re.MULTILINE)
 _ANYWHERE = re.compile(rf"\b({_BEGIN})", re.IGNORECASE)
 # Up to a semicolon, a blank line, a heading or a fence, none of them inside quotation marks.

@@ -42,6 +42,13 @@ def test_ids_without_a_folder_and_categories() -> None:
     assert problem("a+b", 2) == "b"
 
 
+def test_problems_of_several_folders() -> None:
+    names = ["at/1", "at/2", "lc/2", "lc/x/2", "at/3"]
+    (found,) = chained([Prompt(name, name, True) for name in names], 5)
+    assert found.id == "at/1+2+lc/2+lc/x/2+3"
+    assert [problem(found.id, turn) for turn in range(1, 6)] == names
+
+
 def test_one_is_no_chain() -> None:
     made = [Prompt("a+b", "text", False)]
     assert chained(made, 1) == made
@@ -55,7 +62,7 @@ def test_one_is_no_chain() -> None:
         ([*prompts(2), Prompt("gsm8k/1+2", "x", True)], "'gsm8k/1+2' cannot be chained"),
         (prompts(3, follow_ups=("more",)), "'gsm8k/0' cannot be chained"),
         ([*prompts(2), Prompt("gsm8k/9", "x", True, stops=("\n",))], "'gsm8k/0' and 'gsm8k/9' are not asked alike"),
-        ([*prompts(2), *[replace(p, id="other/2") for p in prompts(1)]], "'gsm8k/0' and 'other/2' are not asked alike"),
+        ([*prompts(2), Prompt("2", "x", True, history=(("system", "be brief"),))], "'2' cannot be chained"),
     ],
 )
 def test_what_cannot_be_chained(made: list[Prompt], says: str) -> None:

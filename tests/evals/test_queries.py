@@ -68,6 +68,7 @@ def test_it_reads(box: Sandbox, boats: Path) -> None:
 _NUMBERS = "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) "
 HOSTILE = {
     # what is not a SELECT
+    "ATTACH 'file:{outside}?mode=rwc' AS o": "denied", "SELECT raise(abort, 'x')": "error",
     "ATTACH '{outside}' AS o": "denied", "ATTACH ':memory:' AS o": "denied", "DETACH main": "denied",
     "PRAGMA table_info(Boat)": "denied", "PRAGMA query_only = off": "denied", "PRAGMA writable_schema = 1": "denied",
     "SELECT * FROM pragma_table_info('Boat')": "denied", "SELECT * FROM pragma_database_list": "denied",
@@ -95,6 +96,8 @@ HOSTILE = {
     "SELECT group_concat(hex(zeroblob(100000)), 'x') FROM (" + _NUMBERS + "SELECT n FROM x LIMIT 100000)": "ended",
     "SELECT quote(zeroblob(400000000))": "large", "SELECT char(1) || hex(zeroblob(5000000))": "large",
     _NUMBERS + "SELECT n FROM x": "large", _NUMBERS + "SELECT hex(zeroblob(100000)) FROM x": "large",
+    "WITH RECURSIVE x(s) AS (SELECT 'a' UNION ALL SELECT s || s FROM x) SELECT length(s) FROM x": "large",
+    "WITH RECURSIVE x(s) AS (SELECT randomblob(9) UNION SELECT randomblob(1000) FROM x) SELECT 1 FROM x": "ended",
     _NUMBERS + "SELECT count(*) FROM x": "timeout",
     _NUMBERS + "SELECT 1 FROM x WHERE n < 0": "timeout",
     "SELECT count(*) FROM Crew a, Crew b, Crew c, Crew d, Crew e, Crew f, Crew g, Crew h, Crew i, Crew j, Crew k, "
@@ -265,6 +268,14 @@ def test_a_query_is_run_as_the_authors_run_it() -> None:
     assert normal("SELECT DISTINCT a WHERE b > = 1", distinct=True) == "SELECT DISTINCT a WHERE b >= 1"
     began = time.process_time()
     normal("'" * 20_001 + '"' * 20_001 + "/*" * 10_000 + "[" * 10_000 + "year(" + " " * 20_000, distinct=False)
+    assert time.process_time() - began < 2
+
+
+def test_a_query_that_is_too_long_takes_no_time(boats: Path) -> None:
+    began = time.process_time()
+    for said in ("/* ", "[", "SELECT (", "> "):
+        found = check(boats, "SELECT 1", "SELECT 1 " + said * 200_000)
+        assert (found.reason, found.also) == ("too large", {"executes": False})
     assert time.process_time() - began < 2
 
 

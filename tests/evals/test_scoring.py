@@ -7,13 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from specbench.common import options as opt
 from specbench.common import registry
 from specbench.common.errors import EnvironmentRefused, UsageError
-from specbench.evals import launch, scoring
+from specbench.evals import Verdict, launch, scoring
 from specbench.evals.__main__ import main
 from specbench.evals.scoring import score_run
 from specbench.results.schema import SCHEMA_VERSION
@@ -52,6 +54,26 @@ def test_every_finished_request_gets_a_line(tmp_path: Path) -> None:
         assert any("seccomp" in line for line in row["scorer"]["isolation"])
     assert sorted(os.listdir(run)) == ["requests.jsonl", "run.json", "verdicts.jsonl"]
     assert (run / "verdicts.jsonl").stat().st_mode & 0o777 == 0o644
+
+
+def test_an_option_of_another_tasks_own_that_is_called_chain_splits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(opt.Options):
+        chain: str = opt.option("long", help="of another kind")
+
+    class Whole:
+        def __init__(self, options: Own, data_dir: Path | None) -> None:
+            self.options, self.versions, self.isolation = options, dict[str, str](), list[str]()
+
+        def score(self, prompt_id: str, text: str) -> Verdict:
+            return Verdict(prompt_id == ADD, "pass")
+
+    card = registry.task("humaneval")
+    monkeypatch.setattr(type(card), "load", lambda self: SimpleNamespace(Task=Whole, Options=Own))
+    run = folder(tmp_path / "run", [RIGHT], options={"chain": "long"})
+    score_run(run)
+    assert [row["passed"] for row in verdicts(run)] == [True]
 
 
 def test_scoring_again_replaces_the_verdicts(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confined import BARE, FILES, NETWORK, PROCESSES, SIGNALS
 
+from specbench.common.errors import EnvironmentRefused
 from specbench.evals import contest_checks
 from specbench.evals.contest_checks import PREAMBLE, Cases, check
 from specbench.evals.sandbox import printed
@@ -105,6 +106,23 @@ def test_each_test_finds_a_fresh_world(box: Sandbox) -> None:
     passes(box, "import atexit\natexit.register(print, 'bye')\nprint(input())", ("1", "1\nbye"), ("2", "2\nbye"))
     patched = run(box, "import builtins\nprint(int(input()))\nbuiltins.isinstance = None", ("3", "3"), ("4", "4"))
     assert patched["reason"] == "pass", "not even what packs its output is hurt"
+
+
+@under_the_strongest
+def test_its_end_is_that_of_an_interpreter(box: Sandbox) -> None:
+    """What is still written then belongs to this test, and what would go on then does not reach the next one."""
+    goodbye = "class Last:\n    def __del__(self): print(word)\nword, last = 'bye', Last()\n"
+    cases = ("1\n", "1\nbye"), ("2\n", "2\nbye")
+    for source in (
+        goodbye + "print(input())",
+        goodbye + "last.me = last\nimport gc\ngc.disable()\nprint(input())",
+        "out = open(1, 'w')\nout.write(input() + '\\nbye')",
+    ):
+        passes(box, source, *cases)
+    later = "import signal, sys, time\ngiven = input()\nprint(given)\nif given == '2': time.sleep(0.3)\n"
+    timer = "signal.setitimer(signal.ITIMER_REAL, 0.2)"
+    for left in (timer, f"signal.signal(signal.SIGALRM, lambda *_: print('late'))\n{timer}", "sys.settrace(exit)"):
+        passes(box, f"{later}else: pass\n{left}", ("1\n", "1"), ("2\n", "2"))
 
 
 @under_the_strongest
@@ -310,6 +328,8 @@ def test_a_function_or_a_method_is_called() -> None:
     assert half == Verdict(False, "fail", "test 2: returned [1, 1], expected []", {"public": True})
     none = call(method.format("x"), ([[1], 2], [1, 1]))
     assert (none.passed, none.also) == (False, {"public": False})
+    empty = "class Solution:\n    def __len__(self): return 0\n    def go(self, x): return x"
+    assert call(empty, ([1], 1)).passed
     large = list(range(60_000))
     assert call("def go(x): return x + x", ([large], large * 2)).passed
     for source, reason in (
@@ -327,6 +347,14 @@ def quick(source: str) -> Verdict:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(contest_checks, "INPUT_S", 1)
         return call(source, ([1], 1))
+
+
+@under_the_strongest
+def test_tests_that_find_no_room_are_not_the_programs_fault(box: Sandbox) -> None:
+    small = Limits(cpu_s=6, wall_s=12.0, memory=128 << 20)
+    assert run(box, "print(input())", ("1", "1"), limits=small)["reason"] == "pass"
+    with pytest.raises(EnvironmentRefused, match="its tests need more memory than the judge may use"):
+        run(box, "print(input())", ("1", "1"), ("2", "x" * (60 << 20)), limits=small)
 
 
 def test_time_is_for_each_test_and_not_for_all() -> None:

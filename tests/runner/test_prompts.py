@@ -41,6 +41,18 @@ def test_there_is_room_for_all_turns_or_the_conversation_is_refused() -> None:
     assert prepared([TALK], Model(context=asked + 30)).budget == 10
     with pytest.raises(UsageError, match=f"prompt talk has {asked} tokens and --max-new-tokens is 10 in 3 turns"):
         prepared([TALK], Model(context=asked + 29))
+    rendered: list[Prompt] = []
+
+    class Counting(Model):
+        def encode(self, prompt: Prompt) -> list[int]:
+            rendered.append(prompt)
+            return super().encode(prompt)
+
+    long = Prompt("+".join(map(str, range(1000))), "one", True, follow_ups=("more",) * 999)
+    with pytest.raises(UsageError, match=r"prompt 0\+1\+.*… has .* in 1000 turns") as refused:
+        prepared([long], Counting(context=100))
+    assert len(rendered) == 1
+    assert len(str(refused.value)) < 300
     with pytest.raises(UsageError, match="two prompts 'line'"):
         prepared([LINE, TALK, LINE])
     with pytest.raises(UsageError, match="has no prompts"):

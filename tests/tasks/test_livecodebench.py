@@ -17,6 +17,7 @@ from small_data.livecodebench import MADE, Row, packed
 from specbench.common import options as opt
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import Verdict
+from specbench.evals.chained import problem
 from specbench.tasks.livecodebench import packed as unpacking
 from specbench.tasks.livecodebench.asking import SYSTEM, code
 from specbench.tasks.livecodebench.packed import unpack
@@ -240,7 +241,7 @@ def test_a_problem_twice_another_file_and_none_are_named(tmp_path: Path, task_da
         with pytest.raises(UsageError, match=r"test.jsonl line 1"):
             task(tmp_path, release="v1")
     (tmp_path / "test.jsonl").write_text("\n\n")
-    with pytest.raises(UsageError, match="no problem"):
+    with pytest.raises(UsageError, match=r"test.jsonl is damaged .it has no problems.; fetch it again"):
         task(tmp_path, release="v1")
 
 
@@ -254,3 +255,9 @@ def test_what_decides_and_what_confines_is_said(task_data: Path) -> None:
     asked = task(task_data)
     assert asked.versions == {"comparison": "1 (as LiveCodeBench 28fef95)"}
     assert any("6 s CPU" in line for line in asked.isolation)
+
+
+def test_problems_of_all_platforms_make_one_conversation(task_data: Path) -> None:
+    (prompt,) = task(task_data, chain=8).prompts(chat=True)
+    assert [problem(prompt.id, turn) for turn in range(1, 9)] == IDS
+    assert prompt.category == ""

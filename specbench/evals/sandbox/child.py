@@ -184,7 +184,10 @@ def run_tests(job: dict[str, Any], rx: int, tx: int, watch: differential.Watch, 
 
     reply()
     watch.stop()
-    tests = codec.receive(0, None)
+    try:
+        tests = codec.receive(0, None)
+    except MemoryError:  # of ours, and no fault of the program's
+        raise SetupError("its tests need more memory than the judge may use") from None
     if "preamble" not in tests:
         compare = comparison(tests)
         # Only of differential's can a hash take the place of a large value: others are compared with a tolerance.

@@ -16,6 +16,7 @@ import errno
 import gc
 import os
 import resource
+import signal
 import sys
 import types
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ PRINTED = 6 << 20
 _STACK = 96 << 20  # for deep recursion, which takes C's stack as well before Python 3.11; mmap leaves a gap of 128 MiB
 
 _STREAMS = (("stdin", 0, "r", "surrogateescape"), ("stdout", 1, "w", "strict"), ("stderr", 2, "w", "replace"))
+
+_CAUGHT = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGINT, signal.SIGTERM)
 
 
 class Script:
@@ -44,6 +47,7 @@ class Script:
         resource.setrlimit(resource.RLIMIT_STACK, (wanted, most))
         self._codes: list[types.CodeType] = []
         self._builtins: dict[str, Any] = {}
+        self._handlers = {number: signal.getsignal(number) for number in _CAUGHT}
 
     def load(self, sources: Sequence[str]) -> None:
         """Compile ``sources``. Nothing of them runs yet.
@@ -56,7 +60,7 @@ class Script:
         self._builtins = dict(builtins.__dict__)
 
     def run(self, given: str) -> str:
-        """What the script prints for one input; it starts with fresh names, fresh files and unpatched builtins.
+        """What the script prints for one input; it starts with fresh names, files, builtins and timers.
 
         Ending by SystemExit is an end like any other, whatever its status.
 
@@ -64,34 +68,50 @@ class Script:
             OverflowError: it printed more than PRINTED.
             BaseException: what it raised.
         """
-        module = sys.modules["__main__"] = types.ModuleType("__main__")
-        gc.collect()  # what the run before has left, whose destructors may print
         self._open(given)
         try:
-            self._execute(module.__dict__)
+            self._execute()
         except OSError as error:
             if error.errno != errno.EFBIG:
                 raise
         finally:
-            builtins.__dict__.clear()
-            builtins.__dict__.update(self._builtins)
+            self._restore()
         size = os.fstat(self._stdout).st_size
         if size > PRINTED:
             raise OverflowError(f"it printed more than {PRINTED >> 20} MiB")
         return os.pread(self._stdout, size, 0).decode(errors="replace")
 
-    def _execute(self, names: dict[str, Any]) -> None:
+    def _execute(self) -> None:
+        """From the first line to what an interpreter does at its end: its functions for that, destructors, flushing."""
+        module = sys.modules["__main__"] = types.ModuleType("__main__")
         try:
             for code in self._codes:
-                exec(code, names)
+                exec(code, module.__dict__)
         except SystemExit:
             pass
+        finally:
+            sys.settrace(None)
+            sys.setprofile(None)
         atexit._run_exitfuncs()
-        for stream in {id(stream): stream for stream in (sys.stdout, sys.__stdout__)}.values():
-            if stream is not None and not getattr(stream, "closed", False):
-                stream.flush()
+        _flush()
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        del module
+        gc.collect()  # destructors may print, and files that were not closed are written when they go
+        _flush()
+
+    def _restore(self) -> None:
+        builtins.__dict__.clear()  # first: all that follows needs them
+        builtins.__dict__.update(self._builtins)
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        gc.enable()
 
     def _open(self, given: str) -> None:
+        for name, *_ in _STREAMS:
+            for known_as in (name, f"__{name}__"):
+                setattr(sys, known_as, None)  # before the file is emptied, for one may still have something to write
         for fd, kept in enumerate((self._stdin, self._stdout)):
             os.ftruncate(kept, 0)
             os.lseek(kept, 0, os.SEEK_SET)
@@ -104,3 +124,9 @@ class Script:
             stream = open(fd, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115  the script's to close
             for known_as in (name, f"__{name}__"):
                 setattr(sys, known_as, stream)
+
+
+def _flush() -> None:
+    for stream in {id(stream): stream for stream in (sys.stdout, sys.__stdout__)}.values():
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
