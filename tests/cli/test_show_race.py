@@ -41,3 +41,11 @@ def test_as_json_and_as_a_page(cli: Any, run: Path, tmp_path: Path) -> None:
 )
 def test_what_cannot_be(cli: Any, run: Path, argv: tuple[Any, ...], says: str) -> None:
     assert says in cli.refused(2, "show", run, *argv)
+
+
+def test_an_unfinished_run_says_so(cli: Any, run: Path, tmp_path: Path) -> None:
+    (run / "DONE").unlink()
+    assert "The run is not complete." in cli.ok("show", run, "--race", "ar,pld").out
+    page = tmp_path / "race.html"
+    cli.ok("show", run, "--race", "ar,pld", "--out", page)
+    assert "NOT COMPLETE" in page.read_text()
