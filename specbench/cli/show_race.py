@@ -48,7 +48,7 @@ def _written(read: ReadRun, race: Race, speed: float, out: Path) -> Path:
     if out.suffix.lower() in _PAGES:
         from specbench.report.page.race import write_race
 
-        return write_race(race, read, out)
+        return write_race(race, read, out, speed)
     from specbench.report.pictures.film import SUFFIXES, write_film
 
     if out.suffix.lower() not in SUFFIXES:

@@ -18,6 +18,7 @@ from specbench.results import BASELINE, RunFolder
 from specbench.results.disturbance import disturbance_line
 from specbench.results.read import whole_records
 from specbench.results.run_file import device_name, known
+from specbench.results.schema import BASE
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Gathered, Run
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 _MOST = 8  # findings; a page of more is a table, which the next section is
 
 _FORMULA = (
-    "Of each model, task and machine the run with most prompts, of equal ones the latest; disturbed and unfinished "
-    "runs last. Speedup: plain decoding's (AR's) seconds per token over the method's, of the row where it is highest; "
-    "its interval allows for the choice among the rows. Of the others ▲ is faster than AR, ▼ slower, and of ◇ no "
-    "difference is shown. Every run is in the tables below."
+    "Of each model, task, temperature, concurrency and machine the run with most prompts, of equal ones the latest; "
+    "disturbed, unfinished and traced runs last. Speedup: plain decoding's (AR's) seconds per token over the method's, "
+    "of the row where it is highest; its interval allows for the choice among the rows. Of the others ▲ is faster than "
+    "AR, ▼ slower, and of ◇ no difference is shown. Every run is in the tables below."
 )
 
 _SIGNS: Mapping[str, tuple[str, Tone]] = {"faster": ("▲", "good"), "slower": ("▼", "bad")}
@@ -55,20 +56,27 @@ def in_short(found: Gathered, races: Mapping[str, Page]) -> Section:
 def pictured(found: Gathered) -> list[Run]:
     """The runs that findings are made of, those with most prompts first."""
     kinds: dict[tuple[Any, ...], Run] = {}
-    for run in found.runs:
+    for run in filter(_compares, found.runs):
         kind = _kind(run)
         if kind not in kinds or _weight(run) >= _weight(kinds[kind]):
             kinds[kind] = run
     return sorted(kinds.values(), key=_weight, reverse=True)[:_MOST]
 
 
+def _compares(run: Run) -> bool:
+    """Whether it has a row beside AR that is neither the same once more nor made up."""
+    return any(row.method not in (BASELINE, BASE) and not (row.simulated or row.again) for row in run.rows)
+
+
 def _kind(run: Run) -> tuple[Any, ...]:
     config = run.config
-    return config.model.name, config.model.dtype, config.task.name, config.concurrency, _machine(run)
+    model, temperature = config.model, config.sampling.temperature
+    return model.name, model.dtype, model.dummy, config.task.name, temperature, config.concurrency, _machine(run)
 
 
-def _weight(run: Run) -> tuple[bool, bool, int]:
-    return run.complete and not run.summary.unsure, best(run) is not None, run.config.task.prompts
+def _weight(run: Run) -> tuple[bool, bool, bool, int]:
+    sure = run.complete and not run.summary.unsure
+    return sure, not run.config.trace, best(run) is not None, run.config.task.prompts
 
 
 def races_of(found: Gathered) -> dict[str, Page]:
@@ -103,22 +111,34 @@ def _finding(run: Run, page: Page | None) -> Finding:
     said = {"On": _conditions(run)}
     if row is None or row.speedup is None:
         why = disturbance_line(run.summary) or "no row has a speed that may be told"
-        return Finding(on, "unsure" if run.summary.unsure else "–", "faint", f"{why}.", said, _marks(run, None), links)
+        claim, figure = f"{why[0].upper()}{why[1:]}", "unsure" if run.summary.unsure else "–"
+        return Finding(on, figure, "faint", claim, said, _marks(run, None), links)
     tone, claim = _VERDICTS.get(row.speedup.verdict, ("", "is the fastest row, and no difference from AR is shown"))
     if loops := aside(row).strip(" ()"):
         tone, claim = "", f"{claim}; {loops}"
+    if row.accuracy_difference and row.accuracy_difference.verdict == "fewer right":
+        tone, claim = "", f"{claim}, and fewer of its answers are right"
     lines = {"How sure": f"{_interval(run, row)} {as_good(run, row)}".strip(), "How right": _right(run, row), **said}
     figure = f"{number(row.speedup.value, 2)}×"
     return Finding(on, figure, tone, f"`{row.method}` {claim}", lines, _marks(run, row), links)
 
 
 def _interval(run: Run, row: MethodSummary) -> str:
-    task, speedup = run.config.task, chosen(row.speedup)
-    some = f"{task.prompts} of {task.taken.of} prompts" if task.taken else f"{task.prompts} prompts"
+    speedup, some = chosen(row.speedup), _prompts(run, row)
     if speedup is None or speedup.interval is None:
         return f"No interval: too few for one ({some})."
     low, high = speedup.interval
     return f"{number(low, 2)} to {number(high, 2)} with 95% confidence, on {some}."
+
+
+def _prompts(run: Run, row: MethodSummary) -> str:
+    """Those that both answered, of all there are; of sequences stepped together in how many blocks."""
+    task = run.config.task
+    there = min(other.prompts for other in run.rows if other.method in (BASELINE, row.method))
+    every = task.taken.of if task.taken else task.prompts
+    some = f"{there} of {every} prompts" if there < every else f"{there} prompts"
+    blocks = row.speedup.blocks if row.speedup else None
+    return some if blocks is None else f"{some}, stepped together in {blocks} block{'s' * (blocks != 1)}"
 
 
 def _right(run: Run, row: MethodSummary) -> str:
@@ -131,7 +151,7 @@ def _right(run: Run, row: MethodSummary) -> str:
     else:
         differing = graded.numeric_tie + graded.lossy
         grade = "at numeric ties alone" if graded.verdict == "numeric-tie" else "beyond numeric ties"
-        found.append(f"its text leaves AR's on {differing} of {differing + graded.exact} prompts, {grade}.")
+        found.append(f"its text leaves AR's in {differing} of {differing + graded.exact} answers, {grade}.")
     twin = next((other for other in run.rows if other.method == BASELINE), None)
     if row.accuracy:
         also = f", AR's {twin.accuracy.passed}" if twin and twin.accuracy else ""
@@ -151,6 +171,7 @@ def _conditions(run: Run) -> str:
     parts += [f"{config.concurrency} sequences at once" if config.concurrency > 1 else "one sequence at a time"]
     parts += ["traced, which slows its steps"] if config.trace else []
     parts += ["dummy weights"] if config.model.dummy else []
+    parts += ["data unverified"] if config.task.unverified else []
     parts += [] if run.complete else ["NOT COMPLETE"]
     return f"{', '.join(parts)}."
 
