@@ -131,3 +131,12 @@ def test_of_a_wide_tree_the_rest_is_counted() -> None:
     assert said.count("✗ (a,") == ROWS - 2
     assert f"{86 - ROWS} more rows are not drawn, 5 of them draft-only." in said
     assert "log p" not in said, "without scores"
+
+
+def test_the_figures_of_a_tree_are_there_beside_words_of_any_length() -> None:
+    tree = TokenTree([10, 11], [-1, 0], None, "[/x]" * 20, [None, -0.5])
+    made = traced.record(lambda ids: "".join(" word" * 30 for _ in ids), 10, [(tree, [0, 1], 40)], budget=8)
+    said = printed(RoundTree(round_of(made, 1)), 60)
+    assert "-0.50 61%" in said
+    assert "[/x][/x]" in said, "an origin is a method's own word, and no markup"
+    assert max(map(cell_len, said.splitlines())) <= 60
