@@ -41,7 +41,7 @@ def doctor(
     else:
         from rich.text import Text
 
-        rows = [
+        rows: list[list[str | Text]] = [
             [
                 check.name,
                 Text(check.status, _COLOURS[check.status]),
