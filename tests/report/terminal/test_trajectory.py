@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import traced
@@ -140,3 +141,25 @@ def test_the_figures_of_a_tree_are_there_beside_words_of_any_length() -> None:
     assert "-0.50 61%" in said
     assert "[/x][/x]" in said, "an origin is a method's own word, and no markup"
     assert max(map(cell_len, said.splitlines())) <= 60
+
+
+def test_a_long_answer_takes_as_long_as_it_is() -> None:
+    """Each window looks at the states that reach it alone: twice the answer is twice the work and not four times."""
+
+    def looked_at(forwards: int) -> int:
+        steps = [(TokenTree.chain([at, 7, 8], origins="guess"), [0], at + 1) for at in range(forwards)]
+        made = trajectory(traced.record(lambda ids: "x" * len(ids), 0, steps, budget=forwards + 1))
+        counted = [Counted(state) for state in made.states]
+        said = printed(TrajectoryGrid(replace(made, states=counted)), 80)  # type: ignore[arg-type]
+        assert sum(" +1 " in line for line in said.splitlines()) >= forwards
+        return sum(one.asked for one in counted)
+
+    class Counted:
+        def __init__(self, state: object) -> None:
+            self.asked, self._state = 0, state
+
+        def __getattr__(self, name: str) -> object:
+            self.asked += 1
+            return getattr(self._state, name)
+
+    assert looked_at(400) < 2.2 * looked_at(200)
