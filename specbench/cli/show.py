@@ -52,6 +52,10 @@ def show(
     from specbench.sweeps.trained import is_trainings
 
     seen = view(request, method, race, trajectory, number, out)
+    if requests and (race is not None or request is not None):
+        raise UsageError("--requests lists all of them; leave it out, or --race and --request")
+    if as_json and out is not None:
+        raise UsageError("--json prints and --out writes a file; leave one of them out")
     if race is None and speed != 1.0:
         raise UsageError("--speed goes with --race A,B; add it, or leave --speed out")
     if (race is not None or request is not None) and is_sweep(run):

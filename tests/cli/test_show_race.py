@@ -37,10 +37,14 @@ def test_as_json_and_as_a_page(cli: Any, run: Path, tmp_path: Path) -> None:
         (("--race", "ar,pld", "--speed", 0), "--speed is from 0.01 to 1000"),
         (("--race", "ar,pld", "--speed", "nan"), "--speed is from 0.01 to 1000"),
         (("--speed", 2), "--speed goes with --race A,B"),
+        (("--race", "ar,pld", "--request", "p/0", "--method", "ar"), "--race names its methods; leave --method out"),
+        (("--race", "ar,pld", "--requests"), "--requests lists all of them; leave it out"),
+        (("--race", "ar,pld", "--json", "--out", "a.html"), "--json prints and --out writes a file"),
+        (("--race", "ar,pld", "--out", "a" * 300 + ".html"), "File name too long"),
     ],
 )
 def test_what_cannot_be(cli: Any, run: Path, argv: tuple[Any, ...], says: str) -> None:
-    assert says in cli.refused(2, "show", run, *argv)
+    assert says in cli.refused(3 if "too long" in says else 2, "show", run, *argv)
 
 
 def test_an_unfinished_run_says_so(cli: Any, run: Path, tmp_path: Path) -> None:
