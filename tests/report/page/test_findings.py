@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,15 @@ import reported
 from reported import EXACT, LOSSY, answers
 
 from specbench.report.gathering import Gathered, Run, gather, read_whole_run
+from specbench.report.page import findings
 from specbench.report.page.build import build
 from specbench.report.page.document import Finding, Findings
 from specbench.report.page.findings import in_short, pictured, races_of
 from specbench.report.page.run import traces
 from specbench.report.page.write import write_report
-from specbench.results.schema import TaskData
+from specbench.report.race import Race, race
+from specbench.results.read import read_run
+from specbench.results.schema import Draft, RequestRecord, RunConfig, TaskData
 from specbench.results.summary_schema import Disturbed
 
 
@@ -199,3 +202,26 @@ def test_runs_that_compare_nothing_are_no_findings(tmp_path: Path) -> None:
     found = Gathered([read_whole_run(path) for path in paths])
     assert pictured(found) == []
     assert build(found).sections[0].title == "At a glance"
+
+
+def test_a_race_keeps_no_trees_of_all_the_answers_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report takes little memory whatever its runs traced, and the race is the same."""
+    (run,) = gather([races.run(tmp_path, prompts=9)]).runs
+    plain = races_of(Gathered([run]))[run.id].content
+    draft = Draft(ids=[1, 2, 3, 4], parents=None, origins="cccc", draft_only=[], path=[])
+    seen: list[Any] = []
+
+    def traced(*_: object) -> Iterator[RequestRecord]:
+        for one in read_run(run.path).records:
+            assert one.tokens
+            rows = {"drafts": [draft] * one.target_forwards, "pieces": {}}
+            yield one.model_copy(update={"tokens": one.tokens.model_copy(update=rows)})
+
+    def watched(config: RunConfig, records: Sequence[RequestRecord], *more: Any) -> Race:
+        seen.extend(record.tokens.drafts for record in records if record.tokens)
+        return race(config, records, *more)
+
+    monkeypatch.setattr(findings, "whole_records", traced)
+    monkeypatch.setattr(findings, "race", watched)
+    assert races_of(Gathered([run]))[run.id].content == plain
+    assert seen == [None] * 18
