@@ -100,7 +100,7 @@ class Race:
     """Answers to one prompt side by side.
 
     Attributes:
-        prompt: its id, with repeat and turn where they are not the first.
+        prompt: its id.
         lanes: in the order asked for.
         notes: what those who watch have to know, a sentence each.
     """
@@ -163,7 +163,9 @@ def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[
     first = methods[0]
     if others := [method for method in methods if chosen[method].output_ids != chosen[first].output_ids]:
         notes.append(f"{first} did not write the tokens of {', '.join(others)}")
-    name = chosen[methods[0]].prompt_id
+    name = chosen[first].prompt_id
+    if any(r.prompt_id == name and (r.repeat, r.turn) != (0, 1) for r in records):
+        notes.append("of its turns and repeats the first is shown")
     return Race(name, [lane(chosen[method]) for method in methods], notes)
 
 

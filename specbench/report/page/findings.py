@@ -95,7 +95,7 @@ def _race(run: Run) -> Race | None:
         return None
     methods = [BASELINE, row.method]
     every = whole_records(RunFolder.load(run.path), run.config)
-    records = [r.without_drafts() for r in every if r.method in methods and (r.repeat, r.turn) == (0, 1)]
+    records = [r.without_drafts() for r in every if r.method in methods]
     if any(record.step_s is None or record.tokens is None for record in records):
         return None  # of a version from before there was one
     try:
