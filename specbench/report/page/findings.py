@@ -48,19 +48,27 @@ def in_short(found: Gathered, races: Mapping[str, Page]) -> Section:
         found: what it is of.
         races: by run id, see :func:`races_of`.
     """
-    shown = pictured(found)
+    shown, every = pictured(found), _largest(found)
     findings = [_finding(run, races.get(run.id)) for run in shown]
-    return Section("in-short", "In short", [Findings(findings, Source([run.id for run in shown], _FORMULA))])
+    left = (
+        f" Of {len(every)} such runs the {len(shown)} with most prompts are shown." if len(every) > len(shown) else ""
+    )
+    return Section("in-short", "In short", [Findings(findings, Source([run.id for run in shown], _FORMULA + left))])
 
 
 def pictured(found: Gathered) -> list[Run]:
     """The runs that findings are made of, those with most prompts first."""
+    return _largest(found)[:_MOST]
+
+
+def _largest(found: Gathered) -> list[Run]:
+    """The run of each kind that stands for it."""
     kinds: dict[tuple[Any, ...], Run] = {}
     for run in filter(_compares, found.runs):
         kind = _kind(run)
         if kind not in kinds or _weight(run) >= _weight(kinds[kind]):
             kinds[kind] = run
-    return sorted(kinds.values(), key=_weight, reverse=True)[:_MOST]
+    return sorted(kinds.values(), key=_weight, reverse=True)
 
 
 def _compares(run: Run) -> bool:
@@ -119,7 +127,12 @@ def _finding(run: Run, page: Page | None) -> Finding:
         tone, claim = "", f"{claim}; {loops}"
     if row.accuracy_difference and row.accuracy_difference.verdict == "fewer right":
         tone, claim = "", f"{claim}, and fewer of its answers are right"
-    lines = {"How sure": f"{_interval(run, row)} {as_good(run, row)}".strip(), "How right": _right(run, row), **said}
+    lines = {
+        "How sure": f"{_interval(run, row)} {as_good(run, row)}".strip(),
+        "How right": _right(run, row),
+        **_over_base(run, row),
+        **said,
+    }
     figure = f"{number(row.speedup.value, 2)}×"
     return Finding(on, figure, tone, f"`{row.method}` {claim}", lines, _marks(run, row), links)
 
@@ -130,6 +143,15 @@ def _interval(run: Run, row: MethodSummary) -> str:
         return f"No interval: too few for one ({some})."
     low, high = speedup.interval
     return f"{number(low, 2)} to {number(high, 2)} with 95% confidence, on {some}."
+
+
+def _over_base(run: Run, row: MethodSummary) -> dict[str, str]:
+    """Of a fine-tuned model, whose AR is plain decoding of the fine-tuned weights: the same over the base model's."""
+    base, speedup = run.config.base, row.over_base.speedup if row.over_base else None
+    if base is None or speedup is None:
+        return {}
+    interval = f", {number(speedup.low, 2)} to {number(speedup.high, 2)}" if speedup.interval else ""
+    return {"Over base": f"{number(speedup.value, 2)}×{interval}, over plain decoding of {base.name}."}
 
 
 def _prompts(run: Run, row: MethodSummary) -> str:

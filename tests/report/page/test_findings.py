@@ -225,3 +225,31 @@ def test_a_race_keeps_no_trees_of_all_the_answers_in_memory(tmp_path: Path, monk
     monkeypatch.setattr(findings, "race", watched)
     assert races_of(Gathered([run]))[run.id].content == plain
     assert seen == [None] * 18
+
+
+def test_of_more_kinds_than_are_shown_the_number_is_said(tmp_path: Path) -> None:
+    run = made(tmp_path, {"pld": 2.0})
+
+    def of(count: int) -> Findings:
+        tasks = [run.config.task.model_copy(update={"name": f"t{at}"}) for at in range(count)]
+        runs = [
+            replace(run, id=f"{at}", config=run.config.model_copy(update={"task": t})) for at, t in enumerate(tasks)
+        ]
+        (block,) = in_short(Gathered(runs), {}).blocks
+        assert isinstance(block, Findings)
+        return block
+
+    assert "such runs" not in of(8).source.formula
+    assert len(of(9).findings) == 8
+    assert of(9).source.formula.endswith("Of 9 such runs the 8 with most prompts are shown.")
+
+
+def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> None:
+    config = reported.config(["ar@base", "jf"], 9)
+    config = config.model_copy(update={"base": config.model.model_copy(update={"name": "the base"})})
+    seconds = {"ar": 1.0, "ar@base": 0.75, "jf": 0.5}
+    records = [one for label, took in seconds.items() for one in answers(label, 9, decode_s=took)]
+    said = finding(read_whole_run(reported.folder(tmp_path, config, records)))
+    assert (said.figure, said.claim) == ("2.00×", "`jf` is faster than plain decoding")
+    assert said.lines["Over base"] == "1.50×, 1.50 to 1.50, over plain decoding of the base."
+    assert "Over base" not in finding(made(tmp_path / "b", {"jf": 2.0})).lines
