@@ -52,6 +52,7 @@ LOOK = """(page, inner) => {
     ground: inner.getComputedStyle(page.documentElement).backgroundColor,
     headings: [...page.querySelectorAll("h2")].map((one) => one.textContent),
     pictures: page.querySelectorAll("svg, img").length,
+    turned: [...page.querySelectorAll("svg, img")].filter((one) => inner.getComputedStyle(one).filter !== "none").length,
   };
 }"""
 
@@ -92,6 +93,7 @@ def test_it_is_legible_and_nothing_overflows(report: Path, tmp_path: Path, width
         seen.found["headings"]
     )
     assert seen.found["pictures"] > 15
+    assert seen.found["turned"] == (seen.found["pictures"] if dark else 0), "no white sheet on a dark page"
 
 
 def test_the_look_finds_what_it_is_for(tmp_path: Path) -> None:
