@@ -25,7 +25,7 @@ from trajectories_made_up import made_up
 
 from specbench.cli import new_method
 from specbench.common import Options, UsageError, option, registry
-from specbench.common.reading import fitted, read_json_object
+from specbench.common.reading import fitted, read_json_object, read_text
 from specbench.evals import data, scoring
 from specbench.evals.judge import endpoint, judge, mt_bench_files
 from specbench.evals.judge import prompts as judge_prompts
@@ -312,7 +312,7 @@ def tests_of_a_problem(path: Path) -> None:
 
 def unpacked(path: Path) -> str:
     try:
-        return packed_tests.unpack(path.read_text("utf-8", "replace"))
+        return packed_tests.unpack(read_text(path, "x"))
     except ValueError as error:
         raise UsageError(str(error)) from None
 

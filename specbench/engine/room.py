@@ -15,9 +15,8 @@ from specbench.hardware import ModelShape
 
 _GIB = 2**30
 _SCORES = 4  # bytes of a logit while a token is chosen
-_PAIR = (
-    14  # bytes for two rows while ancestors are found, counted and put in a mask, of which torch makes whole numbers
-)
+#: Bytes for two rows while ancestors are found, counted and put in a mask, of which torch makes whole numbers.
+_PAIR = 14
 
 
 class TreesTooLarge(EnvironmentRefused):

@@ -21,7 +21,7 @@ INPUT_S = 6
 VERSION = f"{printed.VERSION} (as LiveCodeBench 28fef95)"
 """Of the comparison, for a task's ``versions``."""
 
-_MEMORY, _FILES = 2 << 30, 64 << 20  # bytes of address space, and of each of input and output
+_MEMORY, _FILES = 2 << 30, 64 << 20  # bytes of address space, and of each of input and output; more for a longer input
 _WALL = 3  # seconds for each of CPU time
 
 # What the authors put before every answer, so that one without imports runs: these modules' names, then themselves.
@@ -85,7 +85,7 @@ def check(sandbox: Sandbox, cases: Cases, code: str) -> Verdict:
         "expected": [codec.pack(one) for one in cases.outputs],
         "limit": INPUT_S,
     }
-    answer = sandbox.compare(program, held, _limits(len(cases.inputs)))
+    answer = sandbox.compare(program, held, _limits(cases))
     passed = answer["reason"] == "pass"
     public = passed or answer.get("right", -1) >= cases.public
     return Verdict(passed, answer["reason"], answer["detail"], {"public": public})
@@ -97,6 +97,7 @@ def isolation(sandbox: Sandbox) -> list[str]:
     return sandbox.confinement.describe(one, output="compared as text")
 
 
-def _limits(inputs: int) -> Limits:
-    cpu_s = INPUT_S * (inputs + 1)
-    return Limits(cpu_s, float(_WALL * cpu_s), _MEMORY, _FILES, float(INPUT_S))
+def _limits(cases: Cases) -> Limits:
+    cpu_s = INPUT_S * (len(cases.inputs) + 1)
+    longest = max(len(one.encode(errors="surrogatepass")) if isinstance(one, str) else 0 for one in cases.inputs)
+    return Limits(cpu_s, float(_WALL * cpu_s), _MEMORY, max(_FILES, longest + (1 << 20)), float(INPUT_S))

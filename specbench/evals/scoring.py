@@ -15,7 +15,7 @@ from typing import Any
 
 from specbench.common import EnvironmentRefused, UsageError, guests, options, registry
 from specbench.common.reading import damaged, fitted, json_object, read_json_object
-from specbench.evals.chained import problem
+from specbench.evals import chained
 from specbench.evals.data import recorded
 from specbench.evals.interrupts import Interrupts
 from specbench.evals.sandbox.sandbox import stop_all
@@ -61,13 +61,14 @@ def score_run(
         raise UsageError(f"task '{name}' has no verdict; there is nothing to score in {folder}")
     module = card.load()
     with guests.hosting(card.who):
+        asked = options.parse(module.Options, raw, name)
         with recorded() as files:
-            task: Task = module.Task(options.parse(module.Options, raw, name), data_dir)
+            task: Task = module.Task(asked, data_dir)
         versions, isolation = dict(task.versions), list(task.isolation)
     _check_same(asked_of, files)
     requests = [_fields(row, folder, number) for number, row in enumerate(RunFolder.load(folder).lines(), 1)]
-    if getattr(task.options, "chain", 1) > 1:
-        requests = [(key, problem(prompt_id, turn), text, turn) for key, prompt_id, text, turn in requests]
+    if isinstance(asked, chained.Options) and asked.chain > 1:
+        requests = [(key, chained.problem(prompt_id, turn), text, turn) for key, prompt_id, text, turn in requests]
     scorer = {"task": name, "task_version": card.info["version"], "versions": versions, "isolation": isolation}
 
     answers = list(dict.fromkeys((prompt_id, text) for _, prompt_id, text, _ in requests))

@@ -39,6 +39,8 @@ class Problem(BaseModel):
     @field_validator("answer", mode="before")
     @classmethod
     def _digits(cls, value: Any) -> Any:
+        if isinstance(value, float) and value.is_integer():
+            return int(value)  # a copy that went through a table of floats has 70.0
         found = _ANSWER.fullmatch(value.strip()) if isinstance(value, str) else None
         return int(found[1]) if found else value
 

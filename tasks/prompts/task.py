@@ -17,7 +17,8 @@ from specbench.evals.data import read_rows
 from specbench.evals.dialogue import STYLE_HELP, Style, choose_style, dialogue
 
 _LARGEST = 1 << 30  # bytes: half a million long prompts
-_FORMS = ("prompt", "messages", "turns")
+_FORMS = ("prompt", "messages", "turns", "conversations")
+_USER = ("human", "user")  # of ShareGPT; who else speaks is a model
 
 
 class Options(opt.Options):
@@ -40,14 +41,24 @@ class Message(BaseModel):
     content: str
 
 
+class Said(BaseModel):
+    """A turn of a conversation as ShareGPT has it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    speaker: str = Field(alias="from")
+    value: str
+
+
 class Row(BaseModel):
-    """A line of the file: one of ``prompt``, ``messages`` and ``turns``, and what goes with it."""
+    """A line of the file: one of the forms, and what goes with it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     prompt: str | None = Field(None, min_length=1)
     messages: list[Message] | None = Field(None, min_length=1)
     turns: list[str] | None = Field(None, min_length=1)
+    conversations: list[Said] | None = Field(None, min_length=1)
     id: str | int | None = None
     category: str = ""
     system: str | None = None
@@ -59,6 +70,13 @@ class Row(BaseModel):
             raise ValueError(f"has {' and '.join(given) or 'none'} of {', '.join(_FORMS)}; write exactly one of them")
         if self.prompt is not None and self.system is not None:
             raise ValueError("'system' goes with messages or turns; write it into the raw prompt")
+        if self.conversations is not None:
+            opens = self.conversations[0].speaker == "system"
+            if opens and self.system is not None:
+                raise ValueError("one system message at most, and it comes first")
+            speakers = [said.speaker in _USER for said in self.conversations[opens:]]
+            if not speakers or speakers != [at % 2 == 0 for at in range(len(speakers))]:
+                raise ValueError("'conversations' is one of turns, the user's first, then a model's, and so on")
         for text in _texts(self):
             if not text.strip():
                 raise ValueError(f"an empty text in '{given[0]}'; leave it out or write it")
@@ -69,10 +87,23 @@ class Row(BaseModel):
                 raise ValueError("one system message at most, and it comes first")
         return self
 
+    @property
+    def asked(self) -> list[str]:
+        """User turns to be answered one by one. What a model said in a published conversation is not shown to ours."""
+        if self.conversations is not None:
+            return [said.value for said in self.conversations if said.speaker in _USER]
+        return self.turns or []
+
+    @property
+    def opening(self) -> str | None:
+        """The system turn, wherever it is written; of ``messages`` only what stands beside them."""
+        first = self.conversations[0] if self.conversations else None
+        return first.value if first and first.speaker == "system" else self.system
+
 
 def _texts(row: Row) -> Iterator[str]:
     yield from (text for text in (row.prompt, row.system) if text is not None)
-    yield from row.turns or ()
+    yield from row.asked
     yield from (message.content for message in row.messages or ())
 
 
@@ -113,9 +144,9 @@ class Task(Unscored):
     def _prompt(self, name: str, row: Row, style: Style) -> Prompt:
         if row.prompt is not None:
             return Prompt(name, row.prompt, False, category=row.category)
-        history: list[Turn] = [("system", row.system)] if row.system is not None else []
+        history: list[Turn] = [("system", row.opening)] if row.opening is not None else []
         history += [(message.role, message.content) for message in (row.messages or ())[:-1]]
-        turns = row.turns or [row.messages[-1].content for _ in (0,) if row.messages]
+        turns = row.asked or [row.messages[-1].content for _ in (0,) if row.messages]
         forced = self.options.history == "ar"
         return dialogue(name, turns, style, history=history, forced=forced, category=row.category)
 

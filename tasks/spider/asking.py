@@ -17,7 +17,7 @@ _ANYWHERE = re.compile(rf"\b({_BEGIN})", re.IGNORECASE)
 _BODY = re.compile(
     r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|(?!;|\n[ \t]*(?:\r?\n|\#\#\#|```|\Z)|```).)*""", re.DOTALL | re.VERBOSE
 )
-_FENCE = re.compile(r"^[ \t]*```[ \t]*\w*[ \t]*\n", re.MULTILINE)
+_LANGUAGE = re.compile(r"\A(?:[ \t]*\w*[ \t]*\r?\n|sqlite\b|sql\b)", re.IGNORECASE)  # behind an opening fence
 
 
 def as_cllm(id: str, schema: Schema, question: str) -> Prompt:
@@ -53,15 +53,13 @@ def as_chat(id: str, schema: Schema, question: str, create: bool) -> Prompt:
 def query(answer: str) -> str | None:
     """The query of an answer; None when there is none.
 
-    It is what the last fenced block holds. Without a fence it begins with the first SELECT or WITH … AS that begins a
-    line, or else with the first one anywhere, and goes up to a semicolon, a blank line or a heading.
+    It is what the last fenced block holds that is not empty. Without one it begins with the first SELECT or WITH … AS
+    that begins a line, or else with the first one anywhere, and goes up to a semicolon, a blank line or a heading.
     """
-    fences = list(_FENCE.finditer(answer))
-    if fences:
-        # Fences come in pairs, an opening one with or without a language and a closing one; the last may be open.
-        blocks = re.split(r"^[ \t]*```.*$", answer, flags=re.MULTILINE)[1::2]
-        filled = [block.strip() for block in blocks if block.strip()]
-        return filled[-1] if filled else None
+    # Fences come in pairs; the last may be open.
+    blocks = [_LANGUAGE.sub("", block).strip() for block in answer.split("```")[1::2]]
+    if filled := [block for block in blocks if block]:
+        return filled[-1]
     found = _AT_LINE.search(answer) or _ANYWHERE.search(answer)
     if found is None:
         return None

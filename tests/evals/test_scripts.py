@@ -280,7 +280,8 @@ def test_lines_are_compared_as_the_authors_do() -> None:
         ("50000000000000000", "50000000000000001", False), ("a 1.0", "a 1", False), ("", "", True),
         ("1  2", "1 2", True), ("nan", "nan", True), ("nan 1.0", "nan 1", False), ("snan 1.0", "snan 1", False),
         ("yes no", "yes  no", False), ("١", "1", True), ("1\r\n2\r\n", "1\n2", True), ("1_0", "10", True),
-        ("Infinity", "inf", True), ("x" * 10, "x" * 9, False),
+        ("Infinity", "inf", True),
+        ("x" * 10, "x" * 9, False), ("1\n2", "1", False), ("1", "1\n2", False), ("", "1", False),
     ]:  # fmt: skip
         assert same_text(printed_, expected) is same, (printed_, expected)
     assert not same_text(1, "1")

@@ -8,8 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import reported
+import sweeps
 from conversations import prepared
 from rich.console import Console
 
@@ -18,10 +20,13 @@ from specbench.common.errors import UsageError
 from specbench.evals import data, scoring
 from specbench.report.gathering import gather
 from specbench.report.page.build import build
+from specbench.report.page.sweeps import sweep_section
 from specbench.report.page.write import to_html, to_markdown
 from specbench.report.terminal.run import headline
+from specbench.results.read import ReadRun
 from specbench.results.schema import RunConfig, TaskData, TaskSpec
 from specbench.results.summary import summarise
+from specbench.sweeps.table import ReadSweep
 
 KNOWN = TaskData(name="known.jsonl", sha256="a" * 64, bytes=10, revision=None, verified=True)
 UNKNOWN = TaskData(name="aime25.jsonl", sha256="b" * 64, bytes=20, revision="c" * 40, verified=False)
@@ -109,6 +114,17 @@ def test_the_report_says_what_is_unverified_in_notes_and_environment(tmp_path: P
             assert "\x1b" not in made
             assert "\u202e" not in made
         assert "<img src=x>" not in page
+
+
+def test_the_page_of_a_sweep_says_what_is_unverified() -> None:
+    cells = pd.concat(
+        [sweeps.grid(speedup=1.5, set="tuning"), sweeps.cells([{"method": "ar", "set": "tuning"}])], ignore_index=True
+    )
+    for files, said in (((KNOWN, UNKNOWN), True), ((KNOWN,), False)):
+        made = config(*files)
+        read = ReadRun({"environment": reported.ENVIRONMENT}, made, [], {}, summarise(made, []), [])
+        section = sweep_section("a-sweep", ReadSweep(Path("a-sweep"), {"concurrency": [1]}, {1: read}, cells))
+        assert section.under.endswith(f"data unverified: aime25.jsonl, sha256 {'b' * 64}") == said
 
 
 # -------------------------------------------------------------------------------------------------------- the scorer

@@ -7,8 +7,9 @@ import pytest
 from replay import needs
 from small_data import mathematics as own
 
+from specbench.common import UsageError
 from specbench.evals import mathematics
-from specbench.tasks.aime25.task import Options, Task
+from specbench.tasks.aime25.task import Options, Task, load
 
 pytestmark = [needs("lm_eval"), needs("math_verify")]
 
@@ -61,3 +62,13 @@ def test_a_judge_that_gives_up_fails_the_answer(chat: Task, monkeypatch: pytest.
     monkeypatch.setattr(mathematics, "ask", gone)
     found = chat.score("aime25/0", "\\boxed{70}")
     assert (found.passed, found.reason, found.detail) == (False, "memory", "the judge was killed")
+
+
+def test_an_answer_may_have_gone_through_a_table_of_floats(tmp_path: Path) -> None:
+    path = tmp_path / "aime25.jsonl"
+    path.write_text('{"id": "0", "question": "Find it.", "answer": 70.0}\n')
+    assert [problem.answer for problem in load(path)] == [70]
+    for wrong in ("70.5", "1000.0", "1e400", "true"):
+        path.write_text(f'{{"question": "Find it.", "answer": {wrong}}}\n')
+        with pytest.raises(UsageError, match="line 1 is damaged"):
+            load(path)

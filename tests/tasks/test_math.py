@@ -84,3 +84,15 @@ def test_completions_are_lm_evals_own_contexts(task_data: Path, tmp_path: Path) 
     model, _ = lm_eval_run("minerva_math/minerva_math500.yaml", file, tmp_path, lambda n: "", limit=3)
     prompts = Task(Options(style="completion"), task_data).prompts(chat=False)[:3]
     assert {n: p.text for n, p in enumerate(prompts)} == {n: text for n, (text, _) in model.requests.items()}
+
+
+def test_a_copy_without_solutions_has_answers(tmp_path: Path) -> None:
+    row = {"problem": "What is $1+1$?", "level": "Level 1", "subject": "Algebra", "answer": "\\frac{4}{2}"}
+    path = tmp_path / "math_test.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    made = Task(Options(style="chat"), tmp_path)
+    assert [prompt.text.splitlines()[0] for prompt in made.prompts(True)] == ["What is $1+1$?"]
+    assert [made.score("math/0", f"It is $\\boxed{{{box}}}$.").passed for box in ("2", "3")] == [True, False]
+    path.write_text(json.dumps({**row, "answer": 2}) + "\n")
+    with pytest.raises(UsageError, match=r"line 1 is damaged \(field 'solution'"):
+        Task(Options(style="chat"), tmp_path)

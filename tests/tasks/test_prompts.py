@@ -39,6 +39,29 @@ def test_the_three_forms_of_a_line(tmp_path: Path) -> None:
     assert turns == Prompt("3", "Name a colour.", chat=True, follow_ups=("And another.",))
 
 
+def test_a_line_of_sharegpt_is_its_user_turns(tmp_path: Path) -> None:
+    said = [("system", "Be long."), ("human", "Hi"), ("gpt", "Hello"), ("user", "How are you?"), ("chatgpt", "Fine")]
+    row = {"id": "x_0", "conversations": [{"from": who, "value": text, "markdown": None} for who, text in said]}
+    (found,) = prompts(write(tmp_path / "x.jsonl", row))
+    assert found == Prompt("x_0", "Hi", True, history=(("system", "Be long."),), follow_ups=("How are you?",))
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ([("gpt", "Hello")], "the user's first"),
+        ([("human", "Hi"), ("human", "there")], "the user's first, then a model's, and so on"),
+        ([("system", "x")], "the user's first"),
+        ([("human", " ")], "an empty text in 'conversations'"),
+    ],
+)
+def test_a_conversation_that_is_none(tmp_path: Path, said: list[tuple[str, str]], says: str) -> None:
+    row = {"conversations": [{"from": who, "value": text} for who, text in said]}
+    with pytest.raises(UsageError, match="line 2") as refused:
+        made(write(tmp_path / "x.jsonl", RAW, row))
+    assert says in str(refused.value)
+
+
 def test_what_may_go_with_a_line(tmp_path: Path) -> None:
     more = {"id": "mine", "category": "a/b", "system": "Be brief."}
     messages = {"messages": [SYSTEM, *MESSAGES["messages"]], "id": 7}

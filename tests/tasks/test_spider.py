@@ -110,7 +110,9 @@ def test_prompts_change_only_with_the_version(task_data: Path, style: str, table
         ("WITH RECURSIVE x(n) AS (SELECT 1) SELECT n FROM x", "WITH RECURSIVE x(n) AS (SELECT 1) SELECT n FROM x"),
         ("```sql\nSELECT 1;\n```", "SELECT 1;"), ("```\nSELECT 1\n\nFROM t\n```\nbye", "SELECT 1\n\nFROM t"),
         ("```sql\nSELECT 1\n```\nor\n```sqlite\nSELECT 2\n```", "SELECT 2"), ("```sql\nSELECT 1", "SELECT 1"),
-        ("Text ```sql\nSELECT 1\n```", "SELECT 1"), ("```sql\nDROP TABLE t\n```", "DROP TABLE t"),
+        ("Text ```sql\nSELECT 1\n```\nbye", "SELECT 1"), ("```SELECT 1```", "SELECT 1"),
+        ("```sql SELECT 1```", "SELECT 1"), ("```SQL\r\nSELECT 1\r\n```", "SELECT 1"),
+        ("```sql\nDROP TABLE t\n```", "DROP TABLE t"),
         ("no query", None), ("", None), ("```sql\n\n```", None), ("selection of with", None), ("DELETE FROM t", None),
     ],
 )  # fmt: skip

@@ -18,6 +18,7 @@ from specbench.engine import Engine
 from specbench.engine.forced import Chain, rated
 from specbench.models import LoadedModel
 from specbench.results import BASELINE
+from specbench.runner.likelihood import rows_at_once
 from specbench.runner.loop import Request
 from specbench.runner.methods import plan_methods
 from specbench.runner.session import Session
@@ -25,9 +26,6 @@ from specbench.runner.stop import StopRule
 
 #: As lm-eval's own backend, where neither model nor tokenizer say how long a text may be, and of an answer.
 _LENGTH, _ANSWER = 2048, 256
-
-#: Rows of a forward at most, and logits of it: of a large vocabulary as many as fit into 128 MiB.
-_ROWS, _LOGITS = 512, 1 << 25
 
 _Pair = tuple[Any, list[int], list[int]]
 
@@ -184,8 +182,7 @@ def rate(engine: Engine, context: Sequence[int], texts: Sequence[Sequence[int]])
         context: token ids, at least one.
         texts: token ids of each, at least one.
     """
-    slot = engine.alloc()
-    most = max(1, min(_ROWS, _LOGITS // int(engine.model.config.get_text_config().vocab_size)))
+    slot, most = engine.alloc(), rows_at_once(engine)
     try:
         if len(context) > 1:
             engine.prefill(slot, context[:-1])

@@ -68,6 +68,19 @@ def test_the_head_says_how_the_prompts_were_chosen() -> None:
     ]
 
 
+@pytest.mark.parametrize("verified", [True, False])
+def test_the_head_says_which_data_are_unverified(verified: bool) -> None:
+    file = {"name": "mine.jsonl", "sha256": "b" * 64, "bytes": 2, "revision": None, "verified": verified}
+    task = {
+        "name": "aime25", "version": 1, "options": {}, "prompts": 30, "prompts_sha256": "0", "data": [file],
+    }  # fmt: skip
+    console = Console(file=io.StringIO(), width=140, color_system=None)
+    console.print(sweep_table({**RUN, "task": task}, pd.DataFrame(FEW)))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert (lines[1].strip() == f"data unverified: mine.jsonl, sha256 {'b' * 64}") != verified
+
+
 @pytest.mark.parametrize("width", [80, 140])
 def test_no_figure_is_broken_and_no_label_lost(width: int) -> None:
     text = shown(FEW, width)

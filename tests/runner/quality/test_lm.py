@@ -17,6 +17,7 @@ from models_tiny import attached, autoregressive, build, prompt, tiny_llama
 
 from specbench.common import UsageError
 from specbench.models import load
+from specbench.runner import likelihood
 from specbench.runner.quality import lm
 from specbench.runner.quality.asked import find_tasks, quiet
 from specbench.runner.quality.lm import EngineLM
@@ -64,7 +65,8 @@ def reference(folder: Path) -> Any:
 def test_each_item_is_that_of_lm_evals_own_backend(
     folder: Path, tasks: Any, shots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lm, "_ROWS", 24)  # so that forwards take some choices of three, and windows several forwards
+    # So that forwards take some choices of three, and windows several forwards.
+    monkeypatch.setattr(likelihood, "ROWS", 24)
     said: list[str] = []
     mine = evaluate(EngineLM(load(str(folder)), said.append, LENGTH), tasks, num_fewshot=shots)
     theirs = evaluate(reference(folder), tasks, num_fewshot=shots)
