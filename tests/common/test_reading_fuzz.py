@@ -125,9 +125,4 @@ def test_what_stands_in_a_files_place_is_refused(place: str, monkeypatch: pytest
             assert not wrong, f"{place} for {name}: {wrong}"
 
 
-_NO_FILES = (
-    "reply of a judge",
-    "claims.toml",
-    "packed tests",
-    *(name for name in KINDS if name.startswith("folder of ")),
-)
+_NO_FILES = ("reply of a judge", "claims.toml", *(name for name in KINDS if name.startswith("folder of ")))
