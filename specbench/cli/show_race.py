@@ -31,9 +31,8 @@ def show_race(read: ReadRun, methods: str, request: str | None, speed: float, ou
     if not 0.01 <= speed <= 1000:
         raise UsageError(f"--speed is from 0.01 to 1000 times as fast as it was, not {speed:g}")
     found = race(read.config, read.records, [name.strip() for name in methods.split(",") if name.strip()], request)
-    about = [
-        line for line in (disturbance_line(read.summary), "" if read.complete else "the run is not complete") if line
-    ]
+    about = [line] if (line := disturbance_line(read.summary)) else []
+    about += [] if read.complete else ["the run is not complete"]
     if out is None or out.suffix.lower() not in _PAGES:  # a page has them among its conditions
         found = replace(found, notes=[*found.notes, *about])
     if out is not None:

@@ -50,9 +50,7 @@ def in_short(found: Gathered, races: Mapping[str, Page]) -> Section:
     """
     shown, every = pictured(found), _largest(found)
     findings = [_finding(run, races.get(run.id)) for run in shown]
-    left = (
-        f" Of {len(every)} such runs the {len(shown)} with most prompts are shown." if len(every) > len(shown) else ""
-    )
+    left = f" Of {len(every)} such runs {len(shown)} are shown." if len(every) > len(shown) else ""
     return Section("in-short", "In short", [Findings(findings, Source([run.id for run in shown], _FORMULA + left))])
 
 
@@ -147,7 +145,7 @@ def _interval(run: Run, row: MethodSummary) -> str:
 
 def _over_base(run: Run, row: MethodSummary) -> dict[str, str]:
     """Of a fine-tuned model, whose AR is plain decoding of the fine-tuned weights: the same over the base model's."""
-    base, speedup = run.config.base, row.over_base.speedup if row.over_base else None
+    base, speedup = run.config.base, chosen(row.over_base.speedup) if row.over_base else None
     if base is None or speedup is None:
         return {}
     interval = f", {number(speedup.low, 2)} to {number(speedup.high, 2)}" if speedup.interval else ""
@@ -167,7 +165,7 @@ def _prompts(run: Run, row: MethodSummary) -> str:
 def _right(run: Run, row: MethodSummary) -> str:
     """What is known of its text, and of its answers beside AR's."""
     graded, found = row.lossless, []
-    if graded is None:
+    if graded is None or not graded.exact + graded.numeric_tie + graded.lossy:
         found.append("whether its text is AR's was not checked.")
     elif graded.verdict == "exact":
         found.append("its text is AR's, token for token, on every prompt.")

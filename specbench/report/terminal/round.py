@@ -19,7 +19,7 @@ from specbench.report.terminal.trajectory import fitted
 from specbench.results.rounds import Round, Row
 from specbench.results.schema import BONUS
 
-_ORIGIN, _FIGURES = 14, 13  # columns
+_ORIGIN, _FIGURES = 14, 13  # columns of the terminal
 
 ROWS = 48  # that are drawn of a tree; the others are counted
 
@@ -57,17 +57,14 @@ class RoundTree:
         room = max(12, options.max_width - _ORIGIN - _FIGURES * bool(scores) - 8)
         for row, turns in laid_out(found, drawn):
             kind = BONUS if row is None else kind_of(row)
-            words = (
-                " " * min(2 * turns, most)
-                + f"{SIGNS[kind][0]} {shown((found.bonus if row is None else row.text) or '')}"
-            )
+            text = (found.bonus if row is None else row.text) or ""
+            words = " " * min(2 * turns, most) + f"{SIGNS[kind][0]} {shown(text)}"
             token = Text(fitted(words, room), _STYLES[kind])
             if row is None:
                 table.add_row(str(found.accepted + 1), token, *("" for _ in scores), BONUS)
             else:
-                table.add_row(
-                    str(row.depth), token, *(scored(row) if scores else ()), Text(fitted(escaped(row.origin), _ORIGIN))
-                )
+                origin = Text(fitted(escaped(row.origin), _ORIGIN))
+                table.add_row(str(row.depth), token, *(scored(row) if scores else ()), origin)
         yield table
         yield Text()
         yield from _explained(found, drawn)

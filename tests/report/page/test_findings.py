@@ -241,7 +241,7 @@ def test_of_more_kinds_than_are_shown_the_number_is_said(tmp_path: Path) -> None
 
     assert "such runs" not in of(8).source.formula
     assert len(of(9).findings) == 8
-    assert of(9).source.formula.endswith("Of 9 such runs the 8 with most prompts are shown.")
+    assert of(9).source.formula.endswith("Of 9 such runs 8 are shown.")
 
 
 def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> None:
@@ -253,3 +253,8 @@ def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> No
     assert (said.figure, said.claim) == ("2.00×", "`jf` is faster than plain decoding")
     assert said.lines["Over base"] == "1.50×, 1.50 to 1.50, over plain decoding of the base."
     assert "Over base" not in finding(made(tmp_path / "b", {"jf": 2.0})).lines
+
+
+def test_of_no_answer_nothing_is_exact(tmp_path: Path) -> None:
+    said = finding(made(tmp_path, {"pld": 2.0}, lossless={**EXACT, "exact": 0}))
+    assert said.lines["How right"].startswith("Whether its text is AR's was not checked.")
