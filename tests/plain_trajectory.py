@@ -84,6 +84,7 @@ def missed(line: dict[str, Any], number: int) -> set[int]:
             for row in range(1, len(parents) + 1)
             if parents[row - 1] == node and row not in draft["draft_only"] and scores[row - 1] is not None
         ]
-        if picks and min(picks)[1] not in draft["path"]:
+        taken = {draft["ids"][row - 1] for row in draft["path"] if parents[row - 1] == node}
+        if picks and draft["ids"][min(picks)[1] - 1] not in taken:
             found.add(min(picks)[1])
     return found

@@ -15,7 +15,7 @@ from specbench.common.errors import NotQuiet
 if TYPE_CHECKING:
     from specbench.profiling.doctor import Check
 
-_MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[red]fail[/]"}
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def doctor(
@@ -39,8 +39,14 @@ def doctor(
     if as_json:
         output.emit_json([asdict(check) for check in checks])
     else:
-        rows = [
-            [check.name, _MARKS[check.status], f"{check.detail}{f' → {check.advice}' if check.advice else ''}"]
+        from rich.text import Text
+
+        rows: list[list[str | Text]] = [
+            [
+                check.name,
+                Text(check.status, _COLOURS[check.status]),
+                f"{check.detail}{f' → {check.advice}' if check.advice else ''}",
+            ]
             for check in checks
         ]
         output.stdout().print(output.table(["check", "", "found"], rows))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 
 def emit_json(data: Any) -> None:
@@ -34,10 +35,10 @@ def _console(stderr: bool = False) -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # the command ends well; rich's own way is an exit with 1
 
-    return Piped(stderr=stderr, highlight=False)
+    return Piped(stderr=stderr, highlight=False, markup=False)  # names and ids may look like markup
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], title: str | None = None) -> Table:
     """A plain table whose last column takes what width is left."""
     from rich import box
     from rich.table import Table

@@ -52,6 +52,10 @@ def show(
     from specbench.sweeps.trained import is_trainings
 
     seen = view(request, method, race, trajectory, number, out)
+    if requests and (race is not None or request is not None):
+        raise UsageError("--requests lists all of them; leave it out, or --race and --request")
+    if as_json and out is not None:
+        raise UsageError("--json prints and --out writes a file; leave one of them out")
     if race is None and speed != 1.0:
         raise UsageError("--speed goes with --race A,B; add it, or leave --speed out")
     if (race is not None or request is not None) and is_sweep(run):
@@ -127,10 +131,12 @@ def _rows(read: ReadRun) -> list[list[str]]:
 def _row(
     record: RequestRecord, speed: float | None, speedup: float | None, verdicts: dict[str, bool], simulated: bool
 ) -> list[str]:
+    from specbench.common.errors import one_line
+
     verdict = "simulated" if simulated else {True: "right", False: "wrong", None: "–"}[verdicts.get(record.request_id)]
     if record.gpu and record.gpu.throttled:
         verdict += f", throttled: {', '.join(record.gpu.throttled)}"
     name = record.prompt_id if record.repeat == 0 else f"{record.prompt_id}#{record.repeat}"
     figures = ((record.tokens_per_forward, 2), (speed, 1), (speedup, 2))
     shown = ["–" if value is None else f"{value:.{digits}f}" for value, digits in figures]
-    return [name, record.method, str(record.output_tokens), *shown, record.finish_reason, verdict]
+    return [one_line(name), record.method, str(record.output_tokens), *shown, record.finish_reason, verdict]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from specbench.results.read import ReadRun
 
 
+_PAGES = (".html", ".htm")
+
+
 def show_race(read: ReadRun, methods: str, request: str | None, speed: float, out: Path | None, as_json: bool) -> None:
     """Shows a race, or writes it into the file ``out``: a page as .html, a film as .gif or .mp4.
 
@@ -22,10 +26,15 @@ def show_race(read: ReadRun, methods: str, request: str | None, speed: float, ou
     """
     from specbench.report.race import race
     from specbench.report.terminal.race import as_data, play
+    from specbench.results.disturbance import disturbance_line
 
     if not 0.01 <= speed <= 1000:
         raise UsageError(f"--speed is from 0.01 to 1000 times as fast as it was, not {speed:g}")
     found = race(read.config, read.records, [name.strip() for name in methods.split(",") if name.strip()], request)
+    about = [line] if (line := disturbance_line(read.summary)) else []
+    about += [] if read.complete else ["the run is not complete"]
+    if out is None or out.suffix.lower() not in _PAGES:  # a page has them among its conditions
+        found = replace(found, notes=[*found.notes, *about])
     if out is not None:
         output.stdout().print(str(_written(read, found, speed, out)), soft_wrap=True, markup=False)
     elif as_json:
@@ -35,10 +44,10 @@ def show_race(read: ReadRun, methods: str, request: str | None, speed: float, ou
 
 
 def _written(read: ReadRun, race: Race, speed: float, out: Path) -> Path:
-    if out.suffix.lower() in (".html", ".htm"):
+    if out.suffix.lower() in _PAGES:
         from specbench.report.page.race import write_race
 
-        return write_race(race, read, out)
+        return write_race(race, read, out, speed)
     from specbench.report.pictures.film import SUFFIXES, write_film
 
     if out.suffix.lower() not in SUFFIXES:

@@ -42,6 +42,8 @@ def view(
     for flag, there in asked.items():
         if there and request is None:
             raise UsageError(f"{flag} goes with --request ID; add it, or leave {flag} out")
+    if race is not None and method is not None:
+        raise UsageError("--race names its methods; leave --method out")
     views = [flag for flag, there in {"--race": race is not None, **asked}.items() if there and flag != "--method"]
     if len(views) > 1:
         raise UsageError(f"{' and '.join(views)} are views of their own; look at one after the other")

@@ -37,7 +37,8 @@ def write_atomic(path: Path, content: bytes) -> None:
         draft.replace(path)
         sync_folder(path.parent)
     except BaseException as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a name that is too long cannot even be looked for
+            draft.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise refused(error, path) from error
         raise

@@ -6,6 +6,8 @@ Records are read one after the other and kept as counts, so that a run of any le
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.common import UsageError
+from specbench.common.files import safe_name
 from specbench.hardware import Profile, is_profile, read_profile
 from specbench.report.terminal.generation import Step, steps
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder
@@ -40,6 +43,8 @@ _OF_A_RUN = ("run.json", "requests.jsonl", "summary.json", "DONE")
 
 #: How names begin that say when.
 _TIME = re.compile(r"\d{8}T\d{6}Z(?=-)")
+
+_LONGEST_ID = 80  # characters; pictures and races are named by it
 
 _LOOKED_AT = 4  # prompts, of which one is pictured
 _LONG = 24  # tokens: a shorter answer shows little of a method
@@ -299,7 +304,9 @@ def _whole_projections(folder: RunFolder, labels: Sequence[str]) -> list[dict[st
 
 
 def _id(folder: RunFolder) -> str:
-    """Short, and different for each run: names of folders may be long, and are changed by people."""
+    """Short, different for each run, and fit for a file's name; names of folders may be long and are people's own."""
     started = "".join(character for character in str(folder.run.get("created_utc", ""))[:19] if character.isalnum())
     digest = str(folder.run.get("digest", ""))[:8]
-    return f"{started}Z-{digest}" if started and digest else folder.path.name
+    named = f"{started}Z-{digest}" if started and digest else folder.path.name
+    safe = safe_name(named)[:_LONGEST_ID]
+    return safe if safe == named else f"{safe}-{hashlib.sha256(os.fsencode(named)).hexdigest()[:8]}"

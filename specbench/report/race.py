@@ -9,6 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from specbench.common import UsageError
@@ -16,11 +17,13 @@ from specbench.common.errors import unknown
 from specbench.report.terminal.generation import Token, steps
 from specbench.results import RequestRecord, RunConfig
 from specbench.results.degeneration import loops_at_its_end
+from specbench.results.positions import step_seconds
 
 #: Methods that can be told apart side by side.
 MOST = 4
 
 _LONG = 24  # tokens: a shorter answer shows little of a method
+_CUT = 64  # arrivals: where the end of a long answer begins moves by so many, or its lines would break anew each time
 
 
 @dataclass(frozen=True)
@@ -67,16 +70,29 @@ class Lane:
     @property
     def tokens(self) -> int:
         """Of the whole answer."""
-        return sum(len(arrival.tokens) for arrival in self.arrivals)
+        return self._so_far[-1]
+
+    @cached_property
+    def _so_far(self) -> list[int]:
+        return list(accumulate((len(arrival.tokens) for arrival in self.arrivals), initial=0))
 
     def at(self, seconds: float) -> Moment:
         """What it had so many seconds after the start of its request."""
-        arrived = bisect_right([arrival.at_s for arrival in self.arrivals], seconds)
-        tokens = sum(len(arrival.tokens) for arrival in self.arrivals[:arrived])
+        arrived = bisect_right(self.arrivals, seconds, key=lambda arrival: arrival.at_s)
+        tokens = self._so_far[arrived]
         done = arrived == len(self.arrivals)
         spent = (self.end_s if done else seconds) - self.arrivals[0].at_s
         speed = (tokens - 1) / spent if tokens > 1 and spent > 0 else None
         return Moment(arrived, tokens, max(0, arrived - 1), speed, done)
+
+    def end_of(self, arrivals: int, characters: int) -> list[Token]:
+        """The tokens of so many arrivals; of a long answer only the last ones, of so many characters and some more."""
+        first = arrivals
+        while first and characters > 0:
+            first -= 1
+            characters -= sum(len(token.text) for token in self.arrivals[first].tokens)
+        first -= first % _CUT
+        return [token for arrival in self.arrivals[first:arrivals] for token in arrival.tokens]
 
 
 @dataclass(frozen=True)
@@ -84,7 +100,7 @@ class Race:
     """Answers to one prompt side by side.
 
     Attributes:
-        prompt: its id, with repeat and turn where they are not the first.
+        prompt: its id.
         lanes: in the order asked for.
         notes: what those who watch have to know, a sentence each.
     """
@@ -144,7 +160,12 @@ def race(config: RunConfig, records: Sequence[RequestRecord], methods: Sequence[
         notes.append("the run was traced, which slows its steps")
     if made_up := [method for method in methods if method in config.simulated]:
         notes.append(f"acceptance of {', '.join(made_up)} was simulated: its text means nothing")
-    name = chosen[methods[0]].prompt_id
+    first = methods[0]
+    if others := [method for method in methods if chosen[method].output_ids != chosen[first].output_ids]:
+        notes.append(f"{first} did not write the tokens of {', '.join(others)}")
+    name = chosen[first].prompt_id
+    if any(r.prompt_id == name and (r.repeat, r.turn) != (0, 1) for r in records):
+        notes.append("of its turns and repeats the first is shown")
     return Race(name, [lane(chosen[method]) for method in methods], notes)
 
 
@@ -159,11 +180,8 @@ def lane(record: RequestRecord) -> Lane:
     """
     if record.step_s is None:
         raise UsageError(f"{record.request_id} was recorded before each step had its time; repeat its run to race it")
-    found = steps(record)
-    shares = sum(record.step_s)
-    stretch = record.decode_s / shares if shares else 1.0
-    ends = accumulate((taken * stretch for taken in record.step_s), initial=record.ttft_s)
-    return Lane(record.method, [Arrival(end, step.tokens) for end, step in zip(ends, found, strict=True)])
+    ends = accumulate(step_seconds(record, shared=False), initial=record.ttft_s)
+    return Lane(record.method, [Arrival(end, step.tokens) for end, step in zip(ends, steps(record), strict=True)])
 
 
 def typical(answers: Mapping[str, Mapping[str, RequestRecord]], methods: Sequence[str]) -> str:

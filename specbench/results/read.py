@@ -92,6 +92,8 @@ def read_config(folder: RunFolder) -> RunConfig:
     labels = [spec.label for spec in config.methods]
     if twice := next((label for at, label in enumerate(labels) if label in labels[:at]), None):
         raise damaged(where, f"method '{twice}' is there twice", todo)
+    if not all(label.isprintable() for label in labels):
+        raise damaged(where, "the label of a method has characters that cannot be shown", todo)
     return config
 
 

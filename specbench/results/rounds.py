@@ -1,7 +1,7 @@
 """Rounds: the tree that one target forward verified, and what became of each of its rows. No torch.
 
 The *top pick not taken* at a node of the accepted path is the child that the drafter scored highest, where the forward
-accepted another child or none. Rows that only generate drafts are no picks, and neither is a row without a score.
+accepted another token or none. Rows that only generate drafts are no picks, and neither is a row without a score.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from specbench.common import UsageError
 from specbench.results.schema import Draft, RequestRecord
@@ -154,6 +155,7 @@ def _missed(draft: Draft) -> set[int]:
     if draft.scores is None:
         return set()
     only, taken = set(draft.draft_only), {0, *draft.path}
+    tokens = {(parent, draft.ids[row - 1]) for parent, row in pairwise((0, *draft.path))}
     best: dict[int, tuple[float, int]] = {}
     for row, (parent, score) in enumerate(zip(parents_of(draft), draft.scores, strict=True), 1):
         if (
@@ -163,7 +165,7 @@ def _missed(draft: Draft) -> set[int]:
             and score > best.get(parent, (-float("inf"), 0))[0]
         ):
             best[parent] = (score, row)
-    return {row for _, row in best.values()} - taken
+    return {row for parent, (_, row) in best.items() if (parent, draft.ids[row - 1]) not in tokens}
 
 
 #: What :func:`telling_round` chooses by, in a sentence.

@@ -393,6 +393,13 @@ class RequestRecord(Record):
         """The record without how its tokens came, which is most of what it takes of memory and no figure needs."""
         return self if self.tokens is None else self.model_copy(update={"tokens": None})
 
+    def without_drafts(self) -> RequestRecord:
+        """The record without the trees that were verified, which take far more than the tokens that came of them."""
+        if self.tokens is None or self.tokens.drafts is None:
+            return self
+        tokens = self.tokens.model_copy(update={"drafts": None, "pieces": None})
+        return self.model_copy(update={"tokens": tokens})
+
 
 def request_key(method: str, prompt_id: str, repeat: int, turn: int = 1) -> str:
     """``request_id`` of a request."""

@@ -39,6 +39,7 @@ def session_figures(
     if problems == 1 or not sessions:
         return None
     every = [record for session in sessions for record in session]
+    whole = {(record.prompt_id, record.repeat, record.turn): record for record in every}
     curves = [list(window_seconds(session, shared)) for session in sessions]
     peaks = [WINDOW / min(curve) for curve in curves if curve and min(curve) > 0]
     pooled = [[taken for taken in at if taken is not None] for at in zip_longest(*curves)]
@@ -49,7 +50,7 @@ def session_figures(
         peak_tok_s=median(peaks) if peaks else None,
         window_tokens=WINDOW,
         windows_tok_s=[WINDOW * len(at) / sum(at) if sum(at) else 0.0 for at in pooled],
-        turns=[_turn(baseline, mine, turn, shared) for turn in range(1, problems + 1)],
+        turns=[_turn(baseline, whole, turn, shared) for turn in range(1, problems + 1)],
     )
 
 

@@ -203,10 +203,11 @@ class SessionFigures(_Part):
         sessions: whole ones.
         problems: of each.
         average_tok_s: all output tokens over all seconds, prefills included.
-        peak_tok_s: over the fastest window of a session, median of sessions; decoding alone.
+        peak_tok_s: over the fastest of a session's windows, which follow each other; median of sessions; decoding
+            alone.
         window_tokens: of a window.
         windows_tok_s: of every window since the beginning, over all sessions that reach it; decoding alone.
-        turns: by place in the session.
+        turns: by place in the session, of whole sessions.
     """
 
     sessions: int

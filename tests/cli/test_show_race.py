@@ -37,7 +37,38 @@ def test_as_json_and_as_a_page(cli: Any, run: Path, tmp_path: Path) -> None:
         (("--race", "ar,pld", "--speed", 0), "--speed is from 0.01 to 1000"),
         (("--race", "ar,pld", "--speed", "nan"), "--speed is from 0.01 to 1000"),
         (("--speed", 2), "--speed goes with --race A,B"),
+        (("--race", "ar,pld", "--request", "p/0", "--method", "ar"), "--race names its methods; leave --method out"),
+        (("--race", "ar,pld", "--requests"), "--requests lists all of them; leave it out"),
+        (("--race", "ar,pld", "--json", "--out", "a.html"), "--json prints and --out writes a file"),
+        (("--race", "ar,pld", "--out", "a" * 300 + ".html"), "File name too long"),
     ],
 )
 def test_what_cannot_be(cli: Any, run: Path, argv: tuple[Any, ...], says: str) -> None:
-    assert says in cli.refused(2, "show", run, *argv)
+    assert says in cli.refused(3 if "too long" in says else 2, "show", run, *argv)
+
+
+def test_an_unfinished_run_says_so(cli: Any, run: Path, tmp_path: Path) -> None:
+    (run / "DONE").unlink()
+    assert "The run is not complete." in cli.ok("show", run, "--race", "ar,pld").out
+    page = tmp_path / "race.html"
+    cli.ok("show", run, "--race", "ar,pld", "--out", page)
+    assert "NOT COMPLETE" in page.read_text()
+
+
+@pytest.mark.parametrize("argv", [(), ("--requests",), ("--race", "ar,[/x][red]m"), ("--request", "[/p]")])
+def test_what_looks_like_markup_is_text(cli: Any, tmp_path: Path, argv: tuple[str, ...]) -> None:
+    path = races.run(tmp_path, 9)
+    for name in ("run.json", "requests.jsonl", "summary.json"):
+        text = (path / name).read_text().replace('"pld"', '"[/x][red]m"').replace("pld|", "[/x][red]m|")
+        (path / name).write_text(text.replace("p/0", "[/p]"))
+    assert "[/x][red]m" in cli.ok("show", path, *argv).out
+
+
+def test_an_id_or_a_label_moves_no_colours(cli: Any, run: Path) -> None:
+    requests = run / "requests.jsonl"
+    requests.write_text(requests.read_text().replace("p/0", "p\\u001b[31m\\u202e"))
+    shown = cli.ok("show", run, "--requests").out
+    assert not {"\x1b", "\u202e"} & {*shown}
+    content = run / "run.json"
+    content.write_text(content.read_text().replace('"pld"', '"p\\u001b[31m"'))
+    assert "the label of a method has characters that cannot be shown" in cli.refused(2, "show", run)

@@ -100,3 +100,25 @@ def test_a_committed_run_takes_the_seconds_that_it_took() -> None:
         assert each.tokens == record.output_tokens
         assert each.end_s == pytest.approx(record.latency_s, rel=0.02)
         assert [len(a.tokens) for a in each.arrivals[1:]] == record.accepted_lengths
+
+
+def test_another_text_is_said(tmp_path: Path) -> None:
+    read = races.read(tmp_path)
+    other = [r.model_copy(update={"output_ids": r.output_ids[::-1]}) if r.method == "pld" else r for r in read.records]
+    assert race(read.config, read.records, ["ar", "pld"], None).notes == []
+    assert race(read.config, other, ["ar", "pld"], None).notes == ["ar did not write the tokens of pld"]
+
+
+def test_steps_that_took_no_time_share_what_the_answer_took(tmp_path: Path) -> None:
+    read = races.read(tmp_path)
+    mine = next(record for record in read.records if record.method == "pld")
+    timeless = mine.model_copy(update={"step_s": [0.0] * 4})
+    assert [arrival.at_s for arrival in lane(timeless).arrivals] == [0.5, 1.5, 2.5, 3.5, 4.5]
+
+
+def test_of_several_answers_to_a_prompt_the_first_is_shown_and_that_is_said(tmp_path: Path) -> None:
+    read = races.read(tmp_path)
+    later = [r.model_copy(update={"turn": 2, "step_s": [9.0] * r.target_forwards}) for r in read.records]
+    found = race(read.config, [*later, *read.records, *later], ["ar", "pld"], "p/0")
+    assert found.end_s == 7.5
+    assert found.notes == ["of its turns and repeats the first is shown"]

@@ -57,6 +57,7 @@ def test_a_session_that_broke_off_is_left_out_and_without_chains_there_is_none()
     found = session_figures(config, whole, {**whole, **torn})
     assert found is not None
     assert found.sessions == 1
+    assert [at.decode_tok_s for at in found.turns] == [1.0, 1.0], "its first turn is of no session that is counted"
     assert session_figures(reported.config([], 3), whole, whole) is None
     assert session_figures(config, {}, torn) is None
 

@@ -29,7 +29,7 @@ from specbench.report.page.document import (
     Terms,
     Words,
 )
-from specbench.report.page.findings import in_short, races_of
+from specbench.report.page.findings import in_short, pictured, races_of
 from specbench.report.page.headline import headline, settings
 from specbench.report.page.pooled import pooled_tables
 from specbench.report.page.run import run_section
@@ -53,7 +53,7 @@ def build(found: Gathered, *, claims: bool = False) -> Document:
         claims: with the published rows of the methods that were measured.
     """
     races = races_of(found)
-    short = [in_short(found, races)] if found.runs else []
+    short = [in_short(found, races)] if pictured(found) else []
     sections = [*short, overview(found), *_tasks(found)]
     if found.sweeps or found.profiles:
         from specbench.report.page.sweeps import profile_section, sweep_section

@@ -14,7 +14,7 @@ Tone = Literal["", "good", "bad", "faint"]
 
 DASH = "–"
 
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,10 @@ class Document:
 
 
 def printable(text: str) -> str:
-    """Text that every file can hold: halves of characters and control characters, which models do write, replaced."""
+    """Text that every file can hold: what models write of control characters and halves of characters is replaced.
+
+    So is what turns the direction of the text behind it, which may be our own.
+    """
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

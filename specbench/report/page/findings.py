@@ -18,6 +18,7 @@ from specbench.results import BASELINE, RunFolder
 from specbench.results.disturbance import disturbance_line
 from specbench.results.read import whole_records
 from specbench.results.run_file import device_name, known
+from specbench.results.schema import BASE
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Gathered, Run
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 _MOST = 8  # findings; a page of more is a table, which the next section is
 
 _FORMULA = (
-    "Of each model, task and machine the run with most prompts, of equal ones the latest; disturbed and unfinished "
-    "runs last. Speedup: plain decoding's (AR's) seconds per token over the method's, of the row where it is highest; "
-    "its interval allows for the choice among the rows. Of the others ▲ is faster than AR, ▼ slower, and of ◇ no "
-    "difference is shown. Every run is in the tables below."
+    "Of each model, task, temperature, concurrency and machine the run with most prompts, of equal ones the latest; "
+    "disturbed, unfinished and traced runs last. Speedup: plain decoding's (AR's) seconds per token over the method's, "
+    "of the row where it is highest; its interval allows for the choice among the rows. Of the others ▲ is faster than "
+    "AR, ▼ slower, and of ◇ no difference is shown. Every run is in the tables below."
 )
 
 _SIGNS: Mapping[str, tuple[str, Tone]] = {"faster": ("▲", "good"), "slower": ("▼", "bad")}
@@ -47,28 +48,41 @@ def in_short(found: Gathered, races: Mapping[str, Page]) -> Section:
         found: what it is of.
         races: by run id, see :func:`races_of`.
     """
-    shown = pictured(found)
+    shown, every = pictured(found), _largest(found)
     findings = [_finding(run, races.get(run.id)) for run in shown]
-    return Section("in-short", "In short", [Findings(findings, Source([run.id for run in shown], _FORMULA))])
+    left = f" Of {len(every)} such runs {len(shown)} are shown." if len(every) > len(shown) else ""
+    return Section("in-short", "In short", [Findings(findings, Source([run.id for run in shown], _FORMULA + left))])
 
 
 def pictured(found: Gathered) -> list[Run]:
     """The runs that findings are made of, those with most prompts first."""
+    return _largest(found)[:_MOST]
+
+
+def _largest(found: Gathered) -> list[Run]:
+    """The run of each kind that stands for it."""
     kinds: dict[tuple[Any, ...], Run] = {}
-    for run in found.runs:
+    for run in filter(_compares, found.runs):
         kind = _kind(run)
         if kind not in kinds or _weight(run) >= _weight(kinds[kind]):
             kinds[kind] = run
-    return sorted(kinds.values(), key=_weight, reverse=True)[:_MOST]
+    return sorted(kinds.values(), key=_weight, reverse=True)
+
+
+def _compares(run: Run) -> bool:
+    """Whether it has a row beside AR that is neither the same once more nor made up."""
+    return any(row.method not in (BASELINE, BASE) and not (row.simulated or row.again) for row in run.rows)
 
 
 def _kind(run: Run) -> tuple[Any, ...]:
     config = run.config
-    return config.model.name, config.model.dtype, config.task.name, config.concurrency, _machine(run)
+    model, temperature = config.model, config.sampling.temperature
+    return model.name, model.dtype, model.dummy, config.task.name, temperature, config.concurrency, _machine(run)
 
 
-def _weight(run: Run) -> tuple[bool, bool, int]:
-    return run.complete and not run.summary.unsure, best(run) is not None, run.config.task.prompts
+def _weight(run: Run) -> tuple[bool, bool, bool, int]:
+    sure = run.complete and not run.summary.unsure
+    return sure, not run.config.trace, best(run) is not None, run.config.task.prompts
 
 
 def races_of(found: Gathered) -> dict[str, Page]:
@@ -86,7 +100,8 @@ def _race(run: Run) -> Race | None:
     if row is None:
         return None
     methods = [BASELINE, row.method]
-    records = [r for r in whole_records(RunFolder.load(run.path), run.config) if r.method in methods]
+    every = whole_records(RunFolder.load(run.path), run.config)
+    records = [r.without_drafts() for r in every if r.method in methods]
     if any(record.step_s is None or record.tokens is None for record in records):
         return None  # of a version from before there was one
     try:
@@ -103,35 +118,61 @@ def _finding(run: Run, page: Page | None) -> Finding:
     said = {"On": _conditions(run)}
     if row is None or row.speedup is None:
         why = disturbance_line(run.summary) or "no row has a speed that may be told"
-        return Finding(on, "unsure" if run.summary.unsure else "–", "faint", f"{why}.", said, _marks(run, None), links)
+        claim, figure = f"{why[0].upper()}{why[1:]}", "unsure" if run.summary.unsure else "–"
+        return Finding(on, figure, "faint", claim, said, _marks(run, None), links)
     tone, claim = _VERDICTS.get(row.speedup.verdict, ("", "is the fastest row, and no difference from AR is shown"))
     if loops := aside(row).strip(" ()"):
         tone, claim = "", f"{claim}; {loops}"
-    lines = {"How sure": f"{_interval(run, row)} {as_good(run, row)}".strip(), "How right": _right(run, row), **said}
+    if row.accuracy_difference and row.accuracy_difference.verdict == "fewer right":
+        tone, claim = "", f"{claim}, and fewer of its answers are right"
+    lines = {
+        "How sure": f"{_interval(run, row)} {as_good(run, row)}".strip(),
+        "How right": _right(run, row),
+        **_over_base(run, row),
+        **said,
+    }
     figure = f"{number(row.speedup.value, 2)}×"
     return Finding(on, figure, tone, f"`{row.method}` {claim}", lines, _marks(run, row), links)
 
 
 def _interval(run: Run, row: MethodSummary) -> str:
-    task, speedup = run.config.task, chosen(row.speedup)
-    some = f"{task.prompts} of {task.taken.of} prompts" if task.taken else f"{task.prompts} prompts"
+    speedup, some = chosen(row.speedup), _prompts(run, row)
     if speedup is None or speedup.interval is None:
         return f"No interval: too few for one ({some})."
     low, high = speedup.interval
     return f"{number(low, 2)} to {number(high, 2)} with 95% confidence, on {some}."
 
 
+def _over_base(run: Run, row: MethodSummary) -> dict[str, str]:
+    """Of a fine-tuned model, whose AR is plain decoding of the fine-tuned weights: the same over the base model's."""
+    base, speedup = run.config.base, chosen(row.over_base.speedup) if row.over_base else None
+    if base is None or speedup is None:
+        return {}
+    interval = f", {number(speedup.low, 2)} to {number(speedup.high, 2)}" if speedup.interval else ""
+    return {"Over base": f"{number(speedup.value, 2)}×{interval}, over plain decoding of {base.name}."}
+
+
+def _prompts(run: Run, row: MethodSummary) -> str:
+    """Those that both answered, of all there are; of sequences stepped together in how many blocks."""
+    task = run.config.task
+    there = min(other.prompts for other in run.rows if other.method in (BASELINE, row.method))
+    every = task.taken.of if task.taken else task.prompts
+    some = f"{there} of {every} prompts" if there < every else f"{there} prompts"
+    blocks = row.speedup.blocks if row.speedup else None
+    return some if blocks is None else f"{some}, stepped together in {blocks} block{'s' * (blocks != 1)}"
+
+
 def _right(run: Run, row: MethodSummary) -> str:
     """What is known of its text, and of its answers beside AR's."""
     graded, found = row.lossless, []
-    if graded is None:
+    if graded is None or not graded.exact + graded.numeric_tie + graded.lossy:
         found.append("whether its text is AR's was not checked.")
     elif graded.verdict == "exact":
         found.append("its text is AR's, token for token, on every prompt.")
     else:
         differing = graded.numeric_tie + graded.lossy
         grade = "at numeric ties alone" if graded.verdict == "numeric-tie" else "beyond numeric ties"
-        found.append(f"its text leaves AR's on {differing} of {differing + graded.exact} prompts, {grade}.")
+        found.append(f"its text leaves AR's in {differing} of {differing + graded.exact} answers, {grade}.")
     twin = next((other for other in run.rows if other.method == BASELINE), None)
     if row.accuracy:
         also = f", AR's {twin.accuracy.passed}" if twin and twin.accuracy else ""
@@ -151,6 +192,7 @@ def _conditions(run: Run) -> str:
     parts += [f"{config.concurrency} sequences at once" if config.concurrency > 1 else "one sequence at a time"]
     parts += ["traced, which slows its steps"] if config.trace else []
     parts += ["dummy weights"] if config.model.dummy else []
+    parts += ["data unverified"] if config.task.unverified else []
     parts += [] if run.complete else ["NOT COMPLETE"]
     return f"{', '.join(parts)}."
 

@@ -20,7 +20,7 @@ let passed = 0, last = null;
 
 function draw() {
   clock.textContent = passed.toFixed(2) + " s";
-  slider.value = String(1000 * passed / race.end_s);
+  slider.value = String(race.end_s ? 1000 * passed / race.end_s : 1000);
   for (const lane of lanes) {
     let arrived = 0, tokens = 0;
     while (arrived < lane.arrivals.length && lane.arrivals[arrived][0] <= passed + 1e-9) {

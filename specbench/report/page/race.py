@@ -27,38 +27,43 @@ if TYPE_CHECKING:
     from specbench.results.read import ReadRun
 
 
-def write_race(race: Race, run: Run | ReadRun, path: Path) -> Path:
+_SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # that a reader may choose
+
+
+def write_race(race: Race, run: Run | ReadRun, path: Path, speed: float = 1.0) -> Path:
     """Writes the page.
 
     Args:
         race: what it shows.
         run: whose conditions it says.
         path: of the file.
+        speed: times as fast as the race was, until its reader chooses another.
 
     Raises:
         EnvironmentRefused: the disk is full or the file cannot be written.
     """
     check_writable(path.parent)
-    write_text_atomic(path, race_page(race, run))
+    write_text_atomic(path, race_page(race, run, speed))
     return path
 
 
-def race_page(race: Race, run: Run | ReadRun) -> str:
-    """The page as text; equal races give equal bytes."""
+def race_page(race: Race, run: Run | ReadRun, speed: float = 1.0) -> str:
+    """The page as text, of the same as :func:`write_race`; equal races give equal bytes."""
     script = _file("race.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = environment(autoescape=True).get_template("race.html.jinja")
-    return template.render(
+    page = template.render(
         race=race,
-        under=printable(conditions(run)),
-        answers=[
-            printable("".join(t.text for arrival in lane.arrivals for t in arrival.tokens)) for lane in race.lanes
-        ],
+        under=conditions(run),
+        speed=speed,
+        speeds=sorted({*_SPEEDS, speed}),
+        answers=["".join(t.text for arrival in lane.arrivals for t in arrival.tokens) for lane in race.lanes],
         style=Markup(_file("page.css") + _file("race.css")),
         script=Markup(script),
         digest=digest,
         data=_data(race),
     )
+    return printable(page)
 
 
 def _file(name: str) -> str:

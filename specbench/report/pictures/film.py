@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -106,10 +107,14 @@ def frames(race: Race, times: Sequence[float], speed: float) -> Iterator[Image.I
     head = ImageFont.truetype(folder / "DejaVuSansMono-Bold.ttf", _HEAD)
     lanes = [_Drawn(lane, at, len(race.lanes), plain, head) for at, lane in enumerate(race.lanes)]
     paced = "" if speed == 1 else f"   × {speed:g}"
+    across = int((_WIDTH - 2 * _EDGE) / plain.getlength("m"))
+    below = textwrap.wrap(escaped("; ".join(race.notes)), across, max_lines=2, placeholder=" …")
     for at_s in times:
         picture = Image.new("RGB", (_WIDTH, _HEIGHT), _GROUND)
         draw = ImageDraw.Draw(picture)
         draw.text((_EDGE, 14), f"{escaped(race.prompt)[:60]}   {at_s:6.2f} s{paced}", _FAINT, plain)
+        for row, line in enumerate(below):
+            draw.text((_EDGE, _HEIGHT - 46 + row * _LINE), line, _FAINT, plain)
         for lane in lanes:
             lane.draw(draw, at_s)
         yield picture
@@ -126,7 +131,7 @@ class _Drawn:
         self._left = _EDGE + at * (self._width + _EDGE)
         self._letter = plain.getlength("m")
         self._columns = max(8, int(self._width / self._letter))
-        self._lines = (_HEIGHT - 138) // _LINE
+        self._lines = (_HEIGHT - 174) // _LINE
 
     def draw(self, draw: ImageDraw.ImageDraw, at_s: float) -> None:
         now, left, right = self._lane.at(at_s), self._left, self._left + self._width
@@ -135,7 +140,7 @@ class _Drawn:
         draw.text((left, 76), counter(now)[: self._columns], _FAINT, self._plain)
         draw.rectangle((left, 102, right, 108), _RULE)
         draw.rectangle((left, 102, left + self._width * now.tokens / self._lane.tokens, 108), _BAR)
-        tokens = [token for arrival in self._lane.arrivals[: now.arrivals] for token in arrival.tokens]
+        tokens = self._lane.end_of(now.arrivals, self._columns * self._lines)
         for row, line in enumerate(_lines(tokens, self._columns)[-self._lines :]):
             for column, (letter, drafted, faint) in enumerate(line):
                 x, y = left + column * self._letter, 120 + row * _LINE

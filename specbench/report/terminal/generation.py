@@ -136,7 +136,7 @@ class Generation:
             mark = self._letters[word] if plain else "██"
             said = [meaning] if meaning else []
             said += [f"rows drafted: {drafted[word]}"] if drafted[word] else []
-            table.add_row(Text(mark, self._styles[word]), escaped(word), str(emitted[word]), "; ".join(said))
+            table.add_row(Text(mark, self._styles[word]), Text(escaped(word)), str(emitted[word]), "; ".join(said))
         return [table, Text(self._signs(), style="dim")]
 
     def _signs(self) -> str:

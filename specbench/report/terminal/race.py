@@ -36,7 +36,7 @@ class Standing:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         count = len(self._race.lanes)
-        width = (options.max_width - 2 * (count - 1)) // count
+        width = max(1, (options.max_width - 2 * (count - 1)) // count)
         height = min(_MOST, max(_LEAST, options.size.height - _AROUND))
         grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
         for _ in self._race.lanes:
@@ -51,8 +51,7 @@ class Standing:
         """Name, counter, bar and answer, each of one height in all lanes."""
         now = lane.at(self._at_s)
         bar = ProgressBar(total=lane.tokens, completed=now.tokens, width=width)
-        tokens = [token for arrival in lane.arrivals[: now.arrivals] for token in arrival.tokens]
-        said = _prose(tokens).wrap(console, width)[-height:]
+        said = _prose(lane.end_of(now.arrivals, width * height)).wrap(console, width)[-height:]
         lines = [*said, *[Text()] * (height - len(said))]
         name = Text(escaped(lane.method), "bold", overflow="ellipsis", no_wrap=True)
         if now.done:

@@ -15,8 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.report.terminal.generation import EMPTY, escaped, shown
+from specbench.report.terminal.trajectory import fitted
 from specbench.results.rounds import Round, Row
 from specbench.results.schema import BONUS
+
+_ORIGIN, _FIGURES = 14, 13  # columns of the terminal
 
 ROWS = 48  # that are drawn of a tree; the others are counted
 
@@ -51,14 +54,17 @@ class RoundTree:
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("origin", no_wrap=True, overflow="ellipsis")
         most = max(2, options.max_width // 3)  # columns of indentation
+        room = max(12, options.max_width - _ORIGIN - _FIGURES * bool(scores) - 8)
         for row, turns in laid_out(found, drawn):
             kind = BONUS if row is None else kind_of(row)
-            words = found.bonus if row is None else row.text
-            token = Text(" " * min(2 * turns, most) + f"{SIGNS[kind][0]} {shown(words or '')}", _STYLES[kind])
+            text = (found.bonus if row is None else row.text) or ""
+            words = " " * min(2 * turns, most) + f"{SIGNS[kind][0]} {shown(text)}"
+            token = Text(fitted(words, room), _STYLES[kind])
             if row is None:
                 table.add_row(str(found.accepted + 1), token, *("" for _ in scores), BONUS)
             else:
-                table.add_row(str(row.depth), token, *(scored(row) if scores else ()), escaped(row.origin))
+                origin = Text(fitted(escaped(row.origin), _ORIGIN))
+                table.add_row(str(row.depth), token, *(scored(row) if scores else ()), origin)
         yield table
         yield Text()
         yield from _explained(found, drawn)

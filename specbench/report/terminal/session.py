@@ -35,6 +35,6 @@ def session_said(rows: Sequence[MethodSummary]) -> str:
     several = f"{found.sessions} session{'s' * (found.sessions > 1)}, each of {found.problems} chained problems"
     return (
         f"{several}, contexts of {contexts} tokens. tok/s: average of all tokens over all seconds, "
-        f"prefills included; peak of the fastest {found.window_tokens} tokens "
-        "of a session, median of sessions; first and last problem, decoding alone, × over AR on the same problem."
+        f"prefills included; peak of the fastest window, of a session's windows of {found.window_tokens} tokens one "
+        "after the other, median of sessions; first and last problem, decoding alone, × over AR on the same problem."
     )

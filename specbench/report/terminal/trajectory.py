@@ -6,8 +6,9 @@ is escaped as in :mod:`specbench.report.terminal.generation`, and cut to its cel
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -36,6 +37,8 @@ class TrajectoryGrid:
 
     def __init__(self, found: Trajectory) -> None:
         self._found = found
+        self._begins = [state.cells[0].position for state in found.states]
+        self._reach = list(accumulate((state.cells[-1].position for state in found.states), max))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = options.max_width - _HEAD
@@ -56,9 +59,10 @@ class TrajectoryGrid:
     def _window(self, positions: range, width: int) -> Iterator[Text]:
         yield _line("position", [(f"{at}", Style(dim=True)) for at in positions], width)
         yield _line("answer", [(shown(self._found.texts[at]), Style(bold=True)) for at in positions], width)
-        for state in self._found.states:
-            cells = {cell.position: cell for cell in state.cells if cell.position in positions}
-            if cells:
+        first, end = bisect_left(self._reach, positions.start), bisect_left(self._begins, positions.stop)
+        for begins, state in zip(self._begins[first:end], self._found.states[first:end], strict=True):
+            there = state.cells[max(0, positions.start - begins) : positions.stop - begins]
+            if cells := {cell.position: cell for cell in there}:
                 head = f"{state.number:>4} {f'+{state.emitted}':>4}"
                 yield _line(head, [_cell(cells.get(at)) for at in positions], width)
 

@@ -24,6 +24,7 @@ from specbench.sweeps.table import ReadSweep
 # that are shown so small that their words cannot be read; what was fetched.
 LOOK = """(page, inner) => {
   for (const folded of page.querySelectorAll("details")) folded.open = true;
+  const pictures = [...page.querySelectorAll("svg, img")];
   const wide = page.documentElement.clientWidth, beyond = [], faint = [], small = [];
   const channel = (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
   const light = (rgb) => 0.2126 * channel(rgb[0]) + 0.7152 * channel(rgb[1]) + 0.0722 * channel(rgb[2]);
@@ -51,7 +52,7 @@ LOOK = """(page, inner) => {
     fetched: inner.performance.getEntriesByType("resource").map((one) => one.name.slice(0, 30)),
     ground: inner.getComputedStyle(page.documentElement).backgroundColor,
     headings: [...page.querySelectorAll("h2")].map((one) => one.textContent),
-    pictures: page.querySelectorAll("svg, img").length,
+    pictures: pictures.length, turned: pictures.filter((one) => inner.getComputedStyle(one).filter !== "none").length,
   };
 }"""
 
@@ -92,6 +93,7 @@ def test_it_is_legible_and_nothing_overflows(report: Path, tmp_path: Path, width
         seen.found["headings"]
     )
     assert seen.found["pictures"] > 15
+    assert seen.found["turned"] == (seen.found["pictures"] if dark else 0), "no white sheet on a dark page"
 
 
 def test_the_look_finds_what_it_is_for(tmp_path: Path) -> None:

@@ -68,3 +68,9 @@ def test_what_hinders_a_film_is_one_sentence(found: Race, tmp_path: Path, monkey
         film.write_film(found, tmp_path / "race.mp4", 1)
     assert not (tmp_path / "race.mp4").exists()
     assert not list(tmp_path.glob(".film-*"))
+
+
+def test_what_its_watchers_have_to_know_is_in_every_frame(found: Race) -> None:
+    (plain,), (noted,) = (film.frames(Race("p", found.lanes, notes), [0], 1) for notes in ([], ["simulated " * 40]))
+    box = (0, 490, 960, 540)
+    assert len(set(plain.crop(box).tobytes())) < len(set(noted.crop(box).tobytes()))

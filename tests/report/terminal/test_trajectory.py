@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import traced
@@ -131,3 +132,34 @@ def test_of_a_wide_tree_the_rest_is_counted() -> None:
     assert said.count("✗ (a,") == ROWS - 2
     assert f"{86 - ROWS} more rows are not drawn, 5 of them draft-only." in said
     assert "log p" not in said, "without scores"
+
+
+def test_the_figures_of_a_tree_are_there_beside_words_of_any_length() -> None:
+    tree = TokenTree([10, 11], [-1, 0], None, "[/x]" * 20, [None, -0.5])
+    made = traced.record(lambda ids: "".join(" word" * 30 for _ in ids), 10, [(tree, [0, 1], 40)], budget=8)
+    said = printed(RoundTree(round_of(made, 1)), 60)
+    assert "-0.50 61%" in said
+    assert "[/x][/x]" in said, "an origin is a method's own word, and no markup"
+    assert max(map(cell_len, said.splitlines())) <= 60
+
+
+def test_a_long_answer_takes_as_long_as_it_is() -> None:
+    """Each window looks at the states that reach it alone: twice the answer is twice the work and not four times."""
+
+    def looked_at(forwards: int) -> int:
+        steps = [(TokenTree.chain([at, 7, 8], origins="guess"), [0], at + 1) for at in range(forwards)]
+        made = trajectory(traced.record(lambda ids: "x" * len(ids), 0, steps, budget=forwards + 1))
+        counted = [Counted(state) for state in made.states]
+        said = printed(TrajectoryGrid(replace(made, states=counted)), 80)  # type: ignore[arg-type]
+        assert sum(" +1 " in line for line in said.splitlines()) >= forwards
+        return sum(one.asked for one in counted)
+
+    class Counted:
+        def __init__(self, state: object) -> None:
+            self.asked, self._state = 0, state
+
+        def __getattr__(self, name: str) -> object:
+            self.asked += 1
+            return getattr(self._state, name)
+
+    assert looked_at(400) < 2.2 * looked_at(200)
