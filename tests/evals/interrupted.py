@@ -30,7 +30,7 @@ class Task:
     stopped = threading.Event()
 
     def __init__(self, options: Options, data_dir: Path | None) -> None:
-        pass
+        self.options = options
 
     def score(self, prompt_id: str, text: str) -> Verdict:
         if text != "quick":
@@ -69,7 +69,7 @@ def interrupt_at(step: int, folder: Path) -> bool:
     sys.setprofile(None)
     waiting.cancel()
     took = time.monotonic() - begun
-    if where and (said or took > SOON_S):
+    if (where and (said or took > SOON_S)) or said not in ("", "finished"):
         print(f"step {step}, {where}: {said} after {took:.1f} s", flush=True)  # noqa: T201
     return bool(where)
 
