@@ -43,7 +43,8 @@ function draw() {
 
 function step(now) {
   if (last === null) return;
-  passed = Math.min(race.end_s, passed + (now - last) / 1000 * Number(pace.value));
+  // The first frame may have begun before the button was pressed.
+  passed = Math.min(race.end_s, passed + Math.max(0, now - last) / 1000 * Number(pace.value));
   last = passed < race.end_s ? now : null;
   draw();
   if (last !== null) requestAnimationFrame(step);
