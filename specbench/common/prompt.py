@@ -9,6 +9,9 @@ from typing import Literal
 Turn = tuple[Literal["system", "user", "assistant"], str]
 
 
+_FENCE = "```"
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One item of a task before tokenisation.
@@ -57,5 +60,10 @@ class Prompt:
         said: list[Turn] = list(self.history)
         for question, answer in zip(asked, answers, strict=False):
             # Without the blanks around it, as FastChat and Spec-Bench write a turn back; most templates drop them too.
-            said += [("user", question), ("assistant", f"{self.prefill}{answer}".strip())]
+            said += [("user", question), ("assistant", self._whole(answer).strip())]
         return replace(self, text=asked[len(answers)], history=tuple(said), follow_ups=asked[len(answers) + 1 :])
+
+    def _whole(self, answer: str) -> str:
+        """An answer with what it began with; a block of code that a stop has left open is closed."""
+        whole = f"{self.prefill}{answer}"
+        return f"{whole.rstrip()}\n{_FENCE}" if _FENCE in self.prefill and whole.count(_FENCE) % 2 else whole

@@ -31,7 +31,8 @@ def test_each_problem_is_asked_in_its_turn_and_the_rest_is_left_out() -> None:
 
 def test_what_the_answer_begins_with_is_part_of_it_later() -> None:
     (found,) = chained(prompts(2, prefill="```python\n"), 2)
-    assert found.after(["x = 1"]).history[-1] == ("assistant", "```python\nx = 1")
+    assert found.after(["x = 1"]).history[-1] == ("assistant", "```python\nx = 1\n```"), "its stop closed the block"
+    assert found.after(["x = 1\n```\nDone."]).history[-1] == ("assistant", "```python\nx = 1\n```\nDone.")
     assert found.after(["x = 1"]).prefill == "```python\n"
 
 
