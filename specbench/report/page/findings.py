@@ -19,6 +19,7 @@ from specbench.results.disturbance import disturbance_line
 from specbench.results.read import whole_records
 from specbench.results.run_file import device_name, known
 from specbench.results.schema import BASE
+from specbench.results.sessions import chain_of
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Gathered, Run
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 _MOST = 8  # findings; a page of more is a table, which the next section is
 
 _FORMULA = (
-    "Of each model, task, temperature, concurrency and machine the run with most prompts, of equal ones the latest; "
-    "disturbed, unfinished and traced runs last. Speedup: plain decoding's (AR's) seconds per token over the method's, "
-    "of the row where it is highest; its interval allows for the choice among the rows. Of the others ▲ is faster than "
-    "AR, ▼ slower, and of ◇ no difference is shown. Every run is in the tables below."
+    "Of each model, task, length of session, temperature, concurrency and machine the run with most prompts, of equal "
+    "ones the latest; disturbed, unfinished and traced runs last. Speedup: plain decoding's (AR's) seconds per token "
+    "over the method's, of the row where it is highest; its interval allows for the choice among the rows. Of the "
+    "others ▲ is faster than AR, ▼ slower, and of ◇ no difference is shown. Every run is in the tables below."
 )
 
 _SIGNS: Mapping[str, tuple[str, Tone]] = {"faster": ("▲", "good"), "slower": ("▼", "bad")}
@@ -77,7 +78,8 @@ def _compares(run: Run) -> bool:
 def _kind(run: Run) -> tuple[Any, ...]:
     config = run.config
     model, temperature = config.model, config.sampling.temperature
-    return model.name, model.dtype, model.dummy, config.task.name, temperature, config.concurrency, _machine(run)
+    asked = config.task.name, chain_of(config), temperature, config.concurrency
+    return model.name, model.dtype, model.dummy, *asked, _machine(run)
 
 
 def _weight(run: Run) -> tuple[bool, bool, bool, int]:
@@ -157,7 +159,8 @@ def _prompts(run: Run, row: MethodSummary) -> str:
     task = run.config.task
     there = min(other.prompts for other in run.rows if other.method in (BASELINE, row.method))
     every = task.taken.of if task.taken else task.prompts
-    some = f"{there} of {every} prompts" if there < every else f"{there} prompts"
+    word = "sessions" if chain_of(run.config) > 1 else "prompts"
+    some = f"{there} of {every} {word}" if there < every else f"{there} {word}"
     blocks = row.speedup.blocks if row.speedup else None
     return some if blocks is None else f"{some}, stepped together in {blocks} block{'s' * (blocks != 1)}"
 
@@ -190,6 +193,7 @@ def _conditions(run: Run) -> str:
     how = "greedy" if config.sampling.temperature == 0 else f"T={config.sampling.temperature:g}"
     parts = [config.model.dtype, how, f"at most {config.max_new_tokens} new tokens"]
     parts += [f"{config.concurrency} sequences at once" if config.concurrency > 1 else "one sequence at a time"]
+    parts += [f"sessions of {chain} chained problems"] if (chain := chain_of(config)) > 1 else []
     parts += ["traced, which slows its steps"] if config.trace else []
     parts += ["dummy weights"] if config.model.dummy else []
     parts += ["data unverified"] if config.task.unverified else []

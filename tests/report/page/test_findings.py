@@ -258,3 +258,13 @@ def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> No
 def test_of_no_answer_nothing_is_exact(tmp_path: Path) -> None:
     said = finding(made(tmp_path, {"pld": 2.0}, lossless={**EXACT, "exact": 0}))
     assert said.lines["How right"].startswith("Whether its text is AR's was not checked.")
+
+
+def test_sessions_stand_for_no_single_problems(tmp_path: Path) -> None:
+    single = made(tmp_path, {"pld": 1.5})
+    chained = single.config.task.model_copy(update={"options": {"chain": 4}})
+    sessions = replace(single, id="sessions", config=single.config.model_copy(update={"task": chained}))
+    assert {run.id for run in pictured(Gathered([single, sessions]))} == {single.id, "sessions"}
+    assert "sessions of 4 chained problems" in finding(sessions).lines["On"]
+    assert finding(sessions).lines["How sure"].startswith("1.50 to 1.50 with 95% confidence, on 12 sessions.")
+    assert "sessions" not in " ".join(finding(single).lines.values())
