@@ -152,6 +152,12 @@ class TaskSpec(Record):
         return f"data unverified: {'; '.join(files)}" if files else ""
 
     @property
+    def chain(self) -> int:
+        """Problems of a conversation; 1 where none are chained."""
+        found = self.options.get("chain", 1)
+        return found if isinstance(found, int) else 1
+
+    @property
     def said(self) -> str:
         """How many prompts there are and how they were chosen, in words."""
         if self.taken is None:

@@ -18,12 +18,6 @@ from specbench.results.summary_schema import AtTurn, SessionFigures
 WINDOW = 64
 
 
-def chain_of(config: RunConfig) -> int:
-    """Problems of a conversation; 1 where a task has none chained."""
-    found = config.task.options.get("chain", 1)
-    return found if isinstance(found, int) else 1
-
-
 def session_figures(
     config: RunConfig, baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestRecord]
 ) -> SessionFigures | None:
@@ -34,7 +28,7 @@ def session_figures(
         baseline: AR's requests.
         mine: the method's.
     """
-    problems, shared = chain_of(config), config.concurrency > 1
+    problems, shared = config.task.chain, config.concurrency > 1
     sessions = _sessions(mine, problems)
     if problems == 1 or not sessions:
         return None

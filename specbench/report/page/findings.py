@@ -19,7 +19,6 @@ from specbench.results.disturbance import disturbance_line
 from specbench.results.read import whole_records
 from specbench.results.run_file import device_name, known
 from specbench.results.schema import BASE
-from specbench.results.sessions import chain_of
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Gathered, Run
@@ -78,7 +77,7 @@ def _compares(run: Run) -> bool:
 def _kind(run: Run) -> tuple[Any, ...]:
     config = run.config
     model, temperature = config.model, config.sampling.temperature
-    asked = config.task.name, chain_of(config), temperature, config.concurrency
+    asked = config.task.name, config.task.chain, temperature, config.concurrency
     return model.name, model.dtype, model.dummy, *asked, _machine(run)
 
 
@@ -159,7 +158,7 @@ def _prompts(run: Run, row: MethodSummary) -> str:
     task = run.config.task
     there = min(other.prompts for other in run.rows if other.method in (BASELINE, row.method))
     every = task.taken.of if task.taken else task.prompts
-    word = "sessions" if chain_of(run.config) > 1 else "prompts"
+    word = "sessions" if run.config.task.chain > 1 else "prompts"
     some = f"{there} of {every} {word}" if there < every else f"{there} {word}"
     blocks = row.speedup.blocks if row.speedup else None
     return some if blocks is None else f"{some}, stepped together in {blocks} block{'s' * (blocks != 1)}"
@@ -193,7 +192,7 @@ def _conditions(run: Run) -> str:
     how = "greedy" if config.sampling.temperature == 0 else f"T={config.sampling.temperature:g}"
     parts = [config.model.dtype, how, f"at most {config.max_new_tokens} new tokens"]
     parts += [f"{config.concurrency} sequences at once" if config.concurrency > 1 else "one sequence at a time"]
-    parts += [f"sessions of {chain} chained problems"] if (chain := chain_of(config)) > 1 else []
+    parts += [f"sessions of {chain} chained problems"] if (chain := config.task.chain) > 1 else []
     parts += ["traced, which slows its steps"] if config.trace else []
     parts += ["dummy weights"] if config.model.dummy else []
     parts += ["data unverified"] if config.task.unverified else []
