@@ -64,6 +64,12 @@ class PluginFault(SpecbenchError):
     exit_code = 6
 
 
+class EngineFault(SpecbenchError):
+    """Another engine is not there, died, stalled, or did not do what it was asked; names its row."""
+
+    exit_code = 7
+
+
 class _Faulty(Protocol):
     def errors(self) -> Sequence[Mapping[str, Any]]: ...
 

@@ -72,7 +72,8 @@ class Tally:
         self.requests += 1
         self.tokens += record.output_tokens
         self.forwards += record.target_forwards
-        self.accepted_lengths.update(record.accepted_lengths)
+        if record.forwards_told_apart:
+            self.accepted_lengths.update(record.accepted_lengths)
         self.costs[record.prompt_id] = self.costs.get(record.prompt_id, Cost()).with_(record)
 
     def tokens_per_forward(self) -> Ratio:

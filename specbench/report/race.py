@@ -222,7 +222,7 @@ def _answers(records: Sequence[RequestRecord], methods: Sequence[str]) -> dict[s
 
 
 def _seconds_per_token(records: Sequence[RequestRecord]) -> float:
-    tokens = sum(record.output_tokens - 1 for record in records)
+    tokens = sum(record.decoded_tokens for record in records)
     return sum(record.decode_s for record in records) / tokens if tokens > 0 else 0.0
 
 

@@ -268,7 +268,7 @@ def _differs(one: RequestRecord, other: RequestRecord, same_tokens: bool) -> boo
 
 def _arm(records: Sequence[RequestRecord], shared: bool) -> _Arm:
     """Decode seconds and tokens after the first, as summaries count them."""
-    return [r.decoding_s(shared) for r in records], [float(r.output_tokens - 1) for r in records]
+    return [r.decoding_s(shared) for r in records], [float(r.decoded_tokens) for r in records]
 
 
 def _has_two_ars(a: Side, b: Side, label: str, other: str) -> bool:

@@ -1,9 +1,10 @@
 """Figures: what the records of one method say by themselves, without its AR twin. No torch.
 
-* ``tokens_per_forward`` = Σ(output_tokens − 1) / Σ target forwards after prefill.
-* ``decode_tok_s`` = Σ(output_tokens − 1) / Σ decode seconds; at concurrency above 1 a request's decode seconds are its
+* ``tokens_per_forward`` = Σ decoded tokens / Σ target forwards after prefill, those without a draft included. Decoded
+  are the output tokens after the first arrival: all but one in our engine, see ``RequestRecord.first_tokens``.
+* ``decode_tok_s`` = Σ decoded tokens / Σ decode seconds; at concurrency above 1 a request's decode seconds are its
   share of the engine's time, so the same formula is the throughput.
-* ``tpot_median_s`` = median over requests of ``decode_s / (output_tokens − 1)``, those with one token left out: what
+* ``tpot_median_s`` = median over requests of ``decode_s / decoded tokens``, those with one token left out: what
   one reader waits for a token, at any concurrency. A mean over tokens is 1 / ``decode_tok_s`` where one runs at a time.
 """
 
@@ -34,10 +35,10 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
         **found,
         target_forwards=forwards,
         draft_forwards=sum(r.draft_forwards for r in records),
-        tokens_per_forward_with_prefill=ratio(tokens, forwards + len(records)),
+        tokens_per_forward_with_prefill=ratio(tokens, forwards + len(records)) if _counted(records) else None,
         e2e_tok_s=ratio(tokens, decode_s + prefill_s),
         step_s=ratio(decode_s, forwards),
-        rows_per_step=ratio(sum(r.tree_rows for r in records), forwards),
+        rows_per_step=ratio(sum(r.tree_rows for r in records) or None, forwards),
         tpot_median_s=median(waits) if waits else None,
         peak_memory_bytes=max((r.peak_memory_bytes for r in records if r.peak_memory_bytes is not None), default=None),
         overshoot_tokens=sum(r.overshoot_tokens for r in records),
@@ -50,7 +51,7 @@ def method_figures(records: Sequence[RequestRecord], *, shared: bool = False) ->
 
 def counts(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
     """The fields of :class:`specbench.results.summary_schema.Counts`, which a group of categories has too."""
-    decoded = sum(r.output_tokens - 1 for r in records)
+    decoded = sum(r.decoded_tokens for r in records)
     return {
         "prompts": len({r.prompt_id for r in records}),
         "requests": len(records),
@@ -61,6 +62,11 @@ def counts(records: Sequence[RequestRecord], shared: bool) -> dict[str, Any]:
         "latency_median_s": median(r.latency_s for r in records) if records else None,
         "truncated": sum(r.finish_reason == "length" for r in records),
     }
+
+
+def _counted(records: Sequence[RequestRecord]) -> bool:
+    """Whether target forwards were counted: an engine behind an endpoint may not tell."""
+    return any(record.target_forwards for record in records) or not any(record.decoded_tokens for record in records)
 
 
 def ratio(numerator: float | None, denominator: float | None) -> float | None:

@@ -3,7 +3,7 @@
 ``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment the folder has its name), ``requests.jsonl``
 (one line per request, on disk before the next request starts), where steps are captured ``steps.json`` (what their rows
 are padded to), on a CPU ``bandwidth.json`` (what memory gave, on disk as it is read), ``watch.json`` (what the machine
-did beside it), ``likelihoods.jsonl`` (how likely its texts are to a model) and at the end ``summary.json``, then
+did beside it), ``engines.json`` (the other engines of the run), ``likelihoods.jsonl`` (how likely its texts are to a model) and at the end ``summary.json``, then
 ``DONE``.
 """
 
@@ -30,6 +30,7 @@ from specbench.common.files import (
 from specbench.common.reading import Model, damaged, fitted, in_64_bits, read_json_object, schema_version
 from specbench.results.bandwidth import Bandwidth
 from specbench.results.calibration import StoredTimes
+from specbench.results.engines import Engines
 from specbench.results.request_log import RequestLog, complete_lines, read_requests
 from specbench.results.run_file import REPEAT, RUN, read_run_file
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
@@ -39,7 +40,7 @@ from specbench.results.watch import Watch
 
 _LOCK, _REQUESTS, _STEPS, _SUMMARY, _DONE = ".lock", "requests.jsonl", "steps.json", "summary.json", "DONE"
 _TIMES = "times.json"
-_BANDWIDTH, _WATCH = "bandwidth.json", "watch.json"
+_BANDWIDTH, _WATCH, _ENGINES = "bandwidth.json", "watch.json", "engines.json"
 _AGAIN = "run it again"
 
 
@@ -372,6 +373,24 @@ class RunFolder:
         """
         self._assert_goes_on()
         write_json_atomic(self.path / _WATCH, found.written())
+
+    def engines(self) -> Engines:
+        """What is known of the run's other engines; empty where there are none.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        path = self.path / _ENGINES
+        return fitted(Engines, read_json_object(path, REPEAT), path, REPEAT) if os.path.lexists(path) else Engines()
+
+    def keep_engines(self, found: Engines) -> None:
+        """Writes :meth:`engines`.
+
+        Raises:
+            EnvironmentRefused: the disk is full.
+        """
+        self._assert_goes_on()
+        write_json_atomic(self.path / _ENGINES, found.model_dump(mode="json"))
 
     def _spared(self, kind: type[Model], name: str) -> Model | None:
         """A file of figures that the run can do without."""

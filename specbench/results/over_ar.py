@@ -85,7 +85,7 @@ class Measure:
     tokens: Callable[[RequestRecord], float]
 
 
-DECODE = Measure(RequestRecord.decoding_s, lambda record: record.output_tokens - 1)
+DECODE = Measure(RequestRecord.decoding_s, lambda record: record.decoded_tokens)
 END_TO_END = Measure(RequestRecord.whole_s, lambda record: record.output_tokens)
 FIRST_TOKEN = Measure(RequestRecord.prefill_s, lambda record: 1.0)
 
@@ -217,10 +217,17 @@ def groups(baseline: Mapping[Key, RequestRecord], mine: Mapping[Key, RequestReco
         found[name] = Group(
             **counts(records, shared),
             **dict(over_ar(twins, members, shared)),
-            specbench_mat=mean([1] * len(records) + [kept for r in records for kept in r.accepted_lengths]),
+            specbench_mat=_mean_accepted(records),
             specbench_speedup=_specbench_speedup(twins, {key: members[key] for key in twins}, shared),
         )
     return found
+
+
+def _mean_accepted(records: Sequence[RequestRecord]) -> float | None:
+    """Mean over forwards, the prefill's among them; None of an engine that does not tell them apart."""
+    if not all(record.forwards_told_apart for record in records):
+        return None
+    return mean([record.first_tokens for record in records] + [kept for r in records for kept in r.accepted_lengths])
 
 
 def _specbench_speedup(

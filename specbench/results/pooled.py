@@ -26,7 +26,7 @@ class Cost(NamedTuple):
         """The same and a request more."""
         return Cost(
             self.decode_s + record.decode_s,
-            self.decoded + record.output_tokens - 1,
+            self.decoded + record.decoded_tokens,
             self.forwards + record.target_forwards,
             self.latency_s + record.latency_s,
             self.tokens + record.output_tokens,

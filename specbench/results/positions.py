@@ -92,4 +92,4 @@ def step_seconds(record: RequestRecord, shared: bool) -> Sequence[float]:
     if summed := math.fsum(steps):
         # What was rounded on the way makes no difference to the sum that every other figure is of.
         return [taken * total / summed for taken in steps]
-    return [total / max(1, record.target_forwards)] * record.target_forwards
+    return [total / max(1, len(record.accepted_lengths))] * len(record.accepted_lengths)

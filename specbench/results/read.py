@@ -202,7 +202,7 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
         return "is not what its fields say"
     if record.request_id in keys:
         return "is there twice"
-    if not len(record.output_ids) == record.output_tokens == 1 + sum(record.accepted_lengths):
+    if not len(record.output_ids) == record.output_tokens == record.first_tokens + sum(record.accepted_lengths):
         return "has other tokens than its forwards emitted"
     if min(record.accepted_lengths, default=0) < 0:
         return "has a forward that emitted less than nothing"
@@ -210,7 +210,7 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
     if not (min(times) >= _SHORTEST_S and max(times) <= _LONGEST_S) and not all(map(_is_a_time, times)):
         return "has a time that is none"
     steps = record.step_s
-    if steps is not None and (len(steps) != record.target_forwards or min(steps, default=0) < 0):
+    if steps is not None and (len(steps) != len(record.accepted_lengths) or min(steps, default=0) < 0):
         return "has other times than those of its steps"
     if record.phases_s is not None and (
         record.phases_s.keys() != {*PHASES} or len({len(steps) for steps in record.phases_s.values()}) > 1

@@ -58,6 +58,15 @@ class MethodSpec(Record):
     measures: dict[str, str] = Field(default_factory=dict, description="what its own figures are, by name")
     weights: dict[str, str] = Field(default_factory=dict, description="which weights of its own it drafted with")
     own_noise: bool = Field(default=False, description="sampled, it draws its own noise: its texts cannot equal AR's")
+    engine: str = Field(default="", description="whose row it is where it is another engine's; absent where it is ours")
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A row of our own engine is written as ever: digests of such runs stay what they were."""
+        written: dict[str, Any] = write(self)
+        if not self.engine:
+            written.pop("engine", None)
+        return written
 
 
 class SamplingSpec(Record):
@@ -291,9 +300,10 @@ class DraftedBranch(Record):
 class RequestRecord(Record):
     """One prompt decoded once by one method.
 
-    The identity ``1 + sum(accepted_lengths) == output_tokens`` holds (the prefill emits the first token). ``*_share_s``
-    is the request's share of the engine's time: at concurrency C a step's time is split evenly over the sequences it
-    served, so the shares add up to the wall time; at concurrency 1 they equal ``ttft_s`` and ``decode_s``.
+    The identity ``first_tokens + sum(accepted_lengths) == output_tokens`` holds. Our prefill emits one token; another
+    engine may hand over more at once, whose decoding nobody has timed. ``*_share_s`` is the request's share of the
+    engine's time: at concurrency C a step's time is split evenly over the sequences it served, so the shares add up to
+    the wall time; at concurrency 1 they equal ``ttft_s`` and ``decode_s``.
     """
 
     request_id: str = Field(description="method|prompt|repeat, and |turn after the first; unique in its run")
@@ -315,11 +325,16 @@ class RequestRecord(Record):
     output_tokens: Count
     overshoot_tokens: Count = Field(description="committed behind the stop or the budget, dropped and not counted")
     stop_tail_tokens: Count = Field(description="kept tokens that lie wholly in or behind a stop string")
+    first_tokens: Count = Field(
+        default=1, description="kept tokens of the first arrival: of another engine they may be more than one"
+    )
     accepted_lengths: list[int] = Field(
-        description="kept tokens of each target forward after prefill", json_schema_extra=NO_COLUMN
+        description="kept tokens of each target forward after prefill; of another engine that does not tell its "
+        "forwards apart, of each arrival after the first",
+        json_schema_extra=NO_COLUMN,
     )
     tree_rows: Count = Field(description="forwarded after prefill")
-    target_forwards: Count = Field(description="after prefill")
+    target_forwards: Count = Field(description="after prefill; 0 of another engine that does not count them")
     draft_forwards: Count
     start_s: Figure = Field(description="on the clock of its segment")
     segment: Count = Field(description="counts the stretches of uninterrupted running of one method")
@@ -360,23 +375,41 @@ class RequestRecord(Record):
         default=None, description="None in records from before there was one", json_schema_extra=NO_COLUMN
     )
 
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """With one first token it is written as ever."""
+        written: dict[str, Any] = write(self)
+        if self.first_tokens == 1:
+            written.pop("first_tokens", None)
+        return written
+
+    @property
+    def decoded_tokens(self) -> int:
+        """Output tokens after the first arrival: those whose decoding was timed."""
+        return self.output_tokens - self.first_tokens
+
+    @property
+    def forwards_told_apart(self) -> bool:
+        """Whether ``accepted_lengths`` are of forwards: always in our engine, not in every other one."""
+        return len(self.accepted_lengths) == self.target_forwards
+
     @property
     def tokens_per_forward(self) -> float | None:
-        """Output tokens after the first over target forwards after prefill; None without a forward."""
-        return (self.output_tokens - 1) / self.target_forwards if self.target_forwards else None
+        """Decoded tokens over target forwards after prefill; None without a forward."""
+        return self.decoded_tokens / self.target_forwards if self.target_forwards else None
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds per output token after the first, as its reader waits for them; None without a second token.
+        """Seconds per decoded token, as its reader waits for them; None without one.
 
-        ``decode_s / (output_tokens - 1)`` at any concurrency: there it is longer than the request's share.
+        ``decode_s / decoded_tokens`` at any concurrency: there it is longer than the request's share.
         """
-        return self.decode_s / (self.output_tokens - 1) if self.output_tokens > 1 else None
+        return self.decode_s / self.decoded_tokens if self.decoded_tokens else None
 
     def decode_tok_s(self, shared: bool) -> float | None:
-        """Output tokens after the first over the seconds that its decoding counts; None without any."""
+        """Decoded tokens over the seconds that their decoding counts; None without any."""
         seconds = self.decoding_s(shared)
-        return (self.output_tokens - 1) / seconds if seconds else None
+        return self.decoded_tokens / seconds if seconds else None
 
     def decoding_s(self, shared: bool) -> float:
         """Seconds that its decoding counts: where sequences share the engine, its share of the steps."""

@@ -31,7 +31,7 @@ def without_loops(baseline: Answers, mine: Answers, shared: bool) -> WithoutLoop
         return None
     kept = [key for key in sorted(both) if key[0] not in dropped]
     left = {key: mine[key] for key in kept}
-    decoded = sum(record.output_tokens - 1 for record in left.values())
+    decoded = sum(record.decoded_tokens for record in left.values())
     forwards = sum(record.target_forwards for record in left.values())
     pairs = Pairs.of({key: baseline[key] for key in kept}, left, shared)
     return WithoutLoops(

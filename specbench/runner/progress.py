@@ -69,7 +69,7 @@ class RunProgress:
         self._done += 1
         self._fresh += 1
         label = f"{record.method} (simulated)" if record.method in self._simulated else record.method
-        self._tokens[label] += record.output_tokens - 1
+        self._tokens[label] += record.decoded_tokens
         self._seconds[label] += record.decode_share_s
         speeds = " · ".join(f"{m} {self._tokens[m] / s:.1f}" for m, s in sorted(self._seconds.items()) if s)
         if self._bar is not None and self._task is not None:

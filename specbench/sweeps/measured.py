@@ -32,7 +32,7 @@ class Measured:
         """Takes a finished request."""
         key, found = (record.prompt_id, record.repeat), self._costs[record.method]
         seconds, tokens = found.get(key, (0.0, 0))
-        found[key] = (seconds + record.decoding_s(self._shared), tokens + record.output_tokens - 1)
+        found[key] = (seconds + record.decoding_s(self._shared), tokens + record.decoded_tokens)
         self._stretches[record.method].append((record.prompt_id, record.segment))
 
     def speedup(self, label: str, prompts: Iterable[str] | None = None) -> Ratio | None:

@@ -57,7 +57,7 @@ class SweepProgress:
         """A request is finished."""
         self._done, self._fresh = self._done + 1, self._fresh + 1
         tokens, seconds = self._costs.get(record.method, (0, 0.0))
-        self._costs[record.method] = (tokens + record.output_tokens - 1, seconds + record.decode_share_s)
+        self._costs[record.method] = (tokens + record.decoded_tokens, seconds + record.decode_share_s)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self._done, description=self._best())
         elif self._done == self._most or self._done % max(1, self._most // 10) == 0:

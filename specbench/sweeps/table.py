@@ -202,7 +202,7 @@ def _speed(records: Sequence[RequestRecord], shared: bool) -> Ratio:
     """Tokens per second: one second a token over the seconds a token."""
     ones = [1.0] * len(records)
     seconds = [record.decoding_s(shared) for record in records]
-    tokens = [float(record.output_tokens - 1) for record in records]
+    tokens = [float(record.decoded_tokens) for record in records]
     unit = units([stretches(records)], shared=shared)
     clusters = [unit[record.prompt_id] for record in records]
     return paired_ratio((ones, ones), (seconds, tokens), seed=0, clusters=clusters)

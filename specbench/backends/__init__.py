@@ -1,0 +1,16 @@
+"""Backends: other engines as rows of a run, measured beside ours by the same clock, stop rule and definitions."""
+
+from typing import TYPE_CHECKING
+
+from specbench.common.doors import door
+
+if TYPE_CHECKING:
+    from specbench.backends.catalog import engines as engines
+    from specbench.backends.catalog import is_row as is_row
+    from specbench.backends.protocol import Arrival as Arrival
+    from specbench.backends.protocol import Backend as Backend
+    from specbench.backends.protocol import Question as Question
+    from specbench.backends.protocol import Served as Served
+    from specbench.backends.protocol import Told as Told
+else:
+    __getattr__, __dir__ = door(__name__)

@@ -1,0 +1,47 @@
+"""Catalog: the engines whose rows a run can have, by name. No torch: each engine's own imports wait for its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from specbench.backends.protocol import Backend, Mode
+from specbench.common.errors import unknown
+
+#: Name -> module of this room with a class ``Backend``.
+_MODULES = {"hf": "hf", "llama.cpp": "llama_cpp", "openai": "openai", "vllm": "vllm"}
+
+
+def is_row(name: str) -> bool:
+    """Whether a method's name is written as a row of another engine: ENGINE:MODE."""
+    return ":" in name
+
+
+def engines() -> Mapping[str, type[Backend]]:
+    """All engines by name."""
+    return {name: engine(name) for name in _MODULES}
+
+
+def engine(name: str) -> type[Backend]:
+    """An engine by name.
+
+    Raises:
+        UsageError: there is none, with the nearest names.
+    """
+    if name not in _MODULES:
+        raise unknown("engine", name, _MODULES)
+    found: type[Backend] = import_module(f"specbench.backends.{_MODULES[name]}").Backend
+    return found
+
+
+def mode_of(name: str) -> tuple[type[Backend], str, Mode]:
+    """The engine and the mode of a row by its name, ENGINE:MODE.
+
+    Raises:
+        UsageError: no such engine, or it has no such mode; with the nearest names.
+    """
+    owner, _, mode = name.partition(":")
+    backend = engine(owner)
+    if mode not in backend.modes:
+        raise unknown(f"mode of {owner}", mode, backend.modes)
+    return backend, mode, backend.modes[mode]

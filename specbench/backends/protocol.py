@@ -1,0 +1,188 @@
+"""Protocol: what another engine has to be able to do to be a row of a run. No torch.
+
+An engine is started, or connected to; it takes a prompt's token ids and hands over its answer's as they arrive. When
+they arrived is noted outside of it. How an answer ends is the run's rule, whatever the engine's own: it is told the
+budget, and the ids that end an answer where it can be told, and what it sends behind an end is a fault.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from specbench.common import Options, option
+from specbench.results.engines import EngineFacts
+
+if TYPE_CHECKING:
+    from specbench.models import LoadedModel
+
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class EngineOptions(Options):
+    """Options that the rows of every engine have."""
+
+    dtype: Precision = option("auto", help="precision of the weights: float32, bfloat16, float16; auto is the run's")
+    timeout: float = option(120.0, help="seconds without a token after which it counts as stalled", gt=0, le=86400)
+    start_timeout: float = option(900.0, help="seconds that it may take to start", gt=0, le=86400)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Mode: one way in which an engine decodes; a row is written ENGINE:MODE.
+
+    Attributes:
+        help: one line.
+        options: what ``--set`` takes for it.
+        lossless: it claims to emit what plain decoding emits.
+        measures: the engine's own figures of a request, by its own names, with what they are.
+    """
+
+    help: str
+    options: type[EngineOptions] = EngineOptions
+    lossless: bool = True
+    measures: Mapping[str, str] = field(default_factory=dict)
+
+
+#: The mode without speculation that every engine has.
+PLAIN = "ar"
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a row is served with.
+
+    Attributes:
+        label: the row's, for errors.
+        model: of the run; its weights are what an engine is given, its tokenizer what reads text back.
+        dtype: of the row's weights: "float32", "bfloat16" or "float16".
+        threads: of a step on a CPU.
+        capacity: tokens of the longest prompt and its answer.
+        url: of a server that the user runs; None where it is started here.
+        apart: in it the run's model is as transformers made it, for an engine in this process.
+    """
+
+    label: str
+    model: LoadedModel
+    dtype: str
+    threads: int
+    capacity: int
+    url: str | None = None
+    apart: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt to answer.
+
+    Attributes:
+        ids: of the prompt.
+        budget: tokens of the answer at most.
+        stop_ids: ids that end it.
+        temperature: 0 is greedy.
+        top_k: 0 is off.
+        top_p: 1 is off.
+        seed: of the engine's own noise.
+    """
+
+    ids: Sequence[int]
+    budget: int
+    stop_ids: frozenset[int]
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Arrival: tokens of an answer that came together.
+
+    Attributes:
+        at_ns: when they were here, on the clock of ``time.perf_counter_ns``.
+        ids: token ids; empty where the engine sends text only.
+        text: of an engine that sends no ids.
+    """
+
+    at_ns: int
+    ids: Sequence[int]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Told: what an engine says of the request that it answered last. None is what it does not say.
+
+    Attributes:
+        forwards: target forwards behind the first arrival, those without a draft included, as this engine counts them
+            or as it follows from its counters; for all that it sent. Where every arrival is a forward it is None.
+        draft_tokens: that were verified.
+        accepted_tokens: of these.
+        own: further figures under the engine's own names, see :attr:`Mode.measures`.
+    """
+
+    forwards: int | None = None
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
+    own: Mapping[str, float] = field(default_factory=dict)
+
+
+class Backend(ABC):
+    """Another engine, decoding in one mode. Base of the class ``Backend`` of each module in this room.
+
+    Nothing is started by making one. What goes wrong is raised as an EngineFault of one sentence, without the row's
+    name, which is put before it. One request runs at a time.
+
+    Args:
+        mode: one of :attr:`modes`.
+        options: the mode's.
+        served: what it is served with.
+    """
+
+    #: What people call it.
+    title: ClassVar[str]
+
+    #: By the part of a row's label behind the colon; the first is without speculation.
+    modes: ClassVar[Mapping[str, Mode]]
+
+    #: Whether it can be a server that the user runs, and whether it has to be one.
+    by_url: ClassVar[Literal["no", "can be", "has to be"]] = "no"
+
+    #: Whether it is told the ids that end an answer, and ends it there by itself.
+    told_stop_ids: ClassVar[bool] = True
+
+    def __init__(self, mode: str, options: Any, served: Served) -> None:
+        self.mode, self.options, self.served = mode, options, served
+
+    @classmethod
+    def version(cls, options: Any) -> str | None:
+        """The version that is installed here, found without starting it; None where that is not known before.
+
+        Raises:
+            EngineFault: it is not installed; says how to install it.
+        """
+        return None
+
+    @abstractmethod
+    def start(self) -> EngineFacts:
+        """Starts it, or connects to it, and gives back what it is when it takes requests."""
+
+    @abstractmethod
+    def ask(self, question: Question) -> Iterator[Arrival]:
+        """Sends a prompt at the first ``next`` and yields what arrives. Closing the iterator gives the request up, and
+        returns when the engine is idle again."""
+
+    @abstractmethod
+    def told(self) -> Told:
+        """About the last request, once its iterator has ended or is closed."""
+
+    def processes(self) -> Sequence[int]:
+        """Numbers of the processes that it was started as, whose children are its own too; none by URL."""
+        return ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends it and its processes; a second call does nothing."""
