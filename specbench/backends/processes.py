@@ -42,7 +42,7 @@ class Child:
     def __init__(
         self, command: Sequence[str], *, environment: Mapping[str, str] | None = None, pipes: bool = False
     ) -> None:
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  open as long as it
         try:
             self.process = subprocess.Popen(
                 list(command),

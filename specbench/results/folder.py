@@ -3,8 +3,8 @@
 ``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment the folder has its name), ``requests.jsonl``
 (one line per request, on disk before the next request starts), where steps are captured ``steps.json`` (what their rows
 are padded to), on a CPU ``bandwidth.json`` (what memory gave, on disk as it is read), ``watch.json`` (what the machine
-did beside it), ``engines.json`` (the other engines of the run), ``likelihoods.jsonl`` (how likely its texts are to a model) and at the end ``summary.json``, then
-``DONE``.
+did beside it), ``engines.json`` (the other engines of the run), ``likelihoods.jsonl`` (how likely its texts are to a
+model) and at the end ``summary.json``, then ``DONE``.
 """
 
 from __future__ import annotations
