@@ -86,6 +86,8 @@ class Question:
         top_k: 0 is off.
         top_p: 1 is off.
         seed: of the engine's own noise.
+        ended: whether an answer that begins so has ended, by the run's whole rule, stop strings included: for an engine
+            in this process, which cannot be told so while it decodes.
     """
 
     ids: Sequence[int]
@@ -95,6 +97,7 @@ class Question:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    ended: Callable[[Sequence[int]], bool] = lambda ids: False
 
 
 @dataclass(frozen=True)

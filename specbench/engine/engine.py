@@ -115,7 +115,7 @@ class Engine:
             dense, free = self.attentions.tree == "reference", memory.free_bytes(self.device)
             room.assert_room(widths, self._max_rows, capacity, slots, free, dense=dense)
             self.cache = StaticCache(shapes, slots, capacity + scratch_cells(max_rows), model.dtype, self.device)
-            self.code.settle(self.cache, calls, lambda: checks.check_forward(model, self._probe, self._apart))
+            self.code.settle(self.cache, calls, lambda: checks.check_forward(model, self._probe, self.apart))
         except BaseException as error:
             self.close()
             if isinstance(error, room.TreesTooLarge) or not memory.ran_out(error):
@@ -148,7 +148,7 @@ class Engine:
         self.model.set_attn_implementation(self.native_attention)
 
     @contextmanager
-    def _apart(self) -> Iterator[None]:
+    def apart(self) -> Iterator[None]:
         """The model as it is without an engine."""
         self.close()
         try:

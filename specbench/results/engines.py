@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from specbench.results.columns import NO_COLUMN
 from specbench.results.schema import Count, Figure, Record
 
 
@@ -25,7 +26,11 @@ class EngineFacts(Record):
     version: str
     package: str = Field(default="", description="what it was installed from, where that is not its makers' own")
     how: Literal["in process", "worker", "server", "url"]
-    command: list[str] = Field(default_factory=list, description="what decides it, without folders of this machine")
+    command: list[str] = Field(
+        default_factory=list,
+        description="what decides it, without folders of this machine",
+        json_schema_extra=NO_COLUMN,
+    )
     dtype: str
     weights: ServedWeights
     ids: bool = Field(default=True, description="token ids go in and come out; else text, and ids are tokenised anew")

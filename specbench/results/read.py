@@ -130,7 +130,7 @@ def summary_so_far(
         memory, rated = folder.bandwidth(), Rated.of(folder.path)
         return summarise(
             config, records, verdicts or None, metrics=metrics, bandwidth=memory, rated=rated,
-            watch=folder.watch(),
+            watch=folder.watch(), engines=folder.engines(),
         )  # fmt: skip
     except ValidationError as error:
         raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
@@ -331,8 +331,9 @@ def _check(read: ReadRun) -> None:
         prompts[record.method].append(record.prompt_id)
     task = read.config.task
     expected = (task.requests or task.prompts) * read.config.repeats
+    failed = {row.method for row in read.summary.rows if row.failed}
     for label, asked in prompts.items():
-        if len(asked) != expected or len({*asked}) != task.prompts:
+        if label not in failed and (len(asked) != expected or len({*asked}) != task.prompts):
             raise UsageError(f"requests.jsonl holds {len(asked)} requests of {label}, run.json says {expected}")
     if strange := read.verdicts.keys() - {record.request_id for record in read.records}:
         raise UsageError(f"verdicts.jsonl judges {one_line(min(strange))}, which requests.jsonl does not hold")

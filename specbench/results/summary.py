@@ -16,14 +16,16 @@ The other definitions are those of :mod:`specbench.results.figures`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from specbench.results.bandwidth import Bandwidth
 from specbench.results.branches import faithfulness
 from specbench.results.disturbance import disturbance, unsure
+from specbench.results.engines import Engines
 from specbench.results.figures import method_figures
 from specbench.results.grades import rates
+from specbench.results.other_engines import other_engine, same_precision
 from specbench.results.over_ar import (
     BOOTSTRAP_SEED,
     MEASURES,
@@ -67,6 +69,8 @@ def summarise(
     bandwidth: Bandwidth | None = None,
     rated: Rated | None = None,
     watch: Watch | None = None,
+    engines: Engines | None = None,
+    over_own: Mapping[str, Mapping[str, Any] | Lossless] | None = None,
 ) -> RunSummary:
     """The content of ``summary.json``.
 
@@ -80,6 +84,8 @@ def summarise(
         bandwidth: what was read of memory; None where it was not to be read.
         rated: what the target was asked about texts and branches; None where it was not.
         watch: what the machine did meanwhile; None where nobody looked.
+        engines: what is known of the other engines of the run.
+        over_own: losslessness of their speculation against their own plain decoding, by row.
 
     Returns:
         One row per method, AR first. Figures that do not exist are None. Verdicts of a disturbed run are marked.
@@ -91,7 +97,8 @@ def summarise(
     baseline, base = by_method.get(BASELINE, {}), by_method.get(BASE, {})
     reported = dict(engine or {})
     memory: Mapping[str, Any] = reported.pop(MEMORY, {})
-    together, labels = _together(config, by_method), [spec.label for spec in config.methods]
+    known = engines or Engines()
+    together, labels = _together(config, by_method, known.failed), [spec.label for spec in config.methods]
     rows = []
     for spec in config.methods:
         mine = by_method.get(spec.label, {})
@@ -122,6 +129,7 @@ def summarise(
                 session=session_figures(config, baseline, mine),
                 branches=faithfulness(answers, rated.branches) if rated else None,
                 memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,
+                other=other_engine(spec, config.methods, by_method, known, over_own or {}),
                 bandwidth_share=share,
             )
         )
@@ -134,7 +142,7 @@ def summarise(
     if disturbed is not None:
         said["disturbed"] = disturbed
     made = RunSummary(
-        complete=all(row.requests == expected for row in rows),
+        complete=all(row.requests == expected or row.failed for row in rows),
         interval=INTERVAL,
         bootstrap_seed=BOOTSTRAP_SEED,
         rows=rows,
@@ -162,14 +170,19 @@ def disturbance_of(
     )
 
 
-def _together(config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]]) -> dict[str, Many | None]:
-    """By kind of speedup, what the rows say together that might be the fastest: no AR, no row once more, no lottery."""
+def _together(
+    config: RunConfig, by_method: Mapping[str, Mapping[Key, RequestRecord]], failed: Container[str]
+) -> dict[str, Many | None]:
+    """By kind of speedup, what the rows say together that might be the fastest: no AR, no row once more, no lottery,
+    none that failed, and none of another precision."""
     shared, baseline = config.concurrency > 1, by_method.get(BASELINE, {})
     pairs = {
         spec.label: Pairs.of(baseline, by_method[spec.label], shared)
         for spec in config.methods
         if spec.label in by_method
         and spec.label not in (BASELINE, BASE, *config.simulated)
+        and spec.label not in failed
+        and same_precision(spec, config.model.dtype)
         and _twin(config.methods, spec) is None
     }
     return {name: among(pairs, measure) for name, measure in MEASURES.items()}
@@ -180,7 +193,7 @@ def fastest_of(rows: Sequence[MethodSummary], found: Many | None) -> Fastest | N
     by_label = {row.method: row for row in rows}
     if found is None:
         held = [row for row in rows if row.speedup and not (row.baseline or row.method == BASE)]
-        real = [row for row in held if not (row.simulated or row.again)]
+        real = [row for row in held if not (row.simulated or row.again or row.failed)]
         if len(real) != 1:
             return None
         label, as_good, told_apart, among_them = real[0].method, [real[0].method], True, 1

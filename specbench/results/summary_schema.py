@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.results.columns import FIGURE, NO_COLUMN, SPARSE, named_columns
+from specbench.results.engines import EngineFacts
 from specbench.results.schema import BASELINE, SimulatedAcceptance
 
 
@@ -357,6 +358,28 @@ class BranchFigures(_Part):
     broken_share: float = Field(description="branches whose gap is 80 nats or more")
 
 
+class OverOwnAr(_Part):
+    """A row of another engine that speculates, held against the same engine's plain decoding."""
+
+    of: str
+    speedup: Speedup | None = None
+    lossless: Lossless | None = None
+
+
+class OtherEngine(_Part):
+    """What a row of another engine has beside a method's figures.
+
+    Attributes:
+        facts: None where it did not start.
+        failed: why it has not answered all that it was asked; such a row is never called the fastest.
+        over_own_ar: None for plain decoding, and where the run has no such row at the same precision.
+    """
+
+    facts: EngineFacts | None = None
+    failed: str = ""
+    over_own_ar: OverOwnAr | None = Field(default=None, json_schema_extra=SPARSE)
+
+
 class MethodSummary(OverAr, MethodFigures, _Named):
     """One method of a run: a row of ``summary.json``. Figures that do not exist are None."""
 
@@ -376,6 +399,9 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     session: SessionFigures | None = Field(default=None, json_schema_extra=SPARSE)
     text: TextFigures | None = None
     branches: BranchFigures | None = Field(default=None, json_schema_extra=SPARSE)
+    other: OtherEngine | None = Field(
+        default=None, description="of another engine's row; None of our own", json_schema_extra=SPARSE
+    )
     memory: Memory | None = Field(default=None, json_schema_extra=SPARSE)
     bandwidth_share: float | None = Field(
         default=None,
@@ -385,6 +411,11 @@ class MethodSummary(OverAr, MethodFigures, _Named):
         "model the experts of one row count, though a tree reads more. None where memory was not read, and at "
         "concurrency above 1",
     )
+
+    @property
+    def failed(self) -> str:
+        """Why another engine's row is not whole; empty where it is."""
+        return self.other.failed if self.other else ""
 
     @property
     def baseline(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from specbench.backends.rows import Row
 from specbench.common import SpecbenchError
 from specbench.common.errors import one_line
 from specbench.hardware import ModelShape
@@ -124,7 +125,11 @@ class Beside:
 
 @contextmanager
 def beside(
-    sessions: Sequence[Session], simulated: Mapping[str, SimulatedAcceptance], folder: RunFolder, say: Says
+    sessions: Sequence[Session],
+    simulated: Mapping[str, SimulatedAcceptance],
+    folder: RunFolder,
+    say: Says,
+    rows: Sequence[Row] = (),
 ) -> Iterator[Beside | None]:
     """What reads memory beside a run; None where that would say nothing of it.
 
@@ -133,6 +138,7 @@ def beside(
         simulated: its methods whose acceptance is decided by lot; of these no time stands for a machine's.
         folder: the run's.
         say: is told what goes on.
+        rows: of other engines; those at the precision of the run read the same weights.
     """
     on_cpu = all(session.engine.device.type == "cpu" for session in sessions)
     if simulated or not on_cpu or min(session.model.spec.weight_bytes for session in sessions) < LEAST_WEIGHTS:
@@ -144,6 +150,9 @@ def beside(
             for session in sessions
             for method in session.methods
         }
+        first = sessions[0]
+        same = [row.label for row in rows if row.options.dtype in ("auto", first.model.spec.dtype)]
+        forwards |= dict.fromkeys(same, forward_bytes(shape_of(first.engine), first.engine.capacity))
     except SpecbenchError:  # a mixture model that does not say how many experts are active
         forwards = {}
     reader = Beside(forwards, folder, say)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from specbench.decoding import Method
 from specbench.models import LoadedModel
 from specbench.results import BASELINE, RequestRecord
 from specbench.runner.order import Order
@@ -42,6 +43,7 @@ def check_lossless(resolved: Resolved, task: TaskPlan, model: LoadedModel) -> Ch
     with session_of(resolved, model, prepared.longest + prepared.budget) as session:
         order = Order(replace(resolved, methods=session.methods), prepared, {})
         for method, requests in order.stretches():
+            assert isinstance(method, Method), "a check has no other engines"
             for record in session.decode(method, requests):
                 order.add(record)
                 records.append(record)

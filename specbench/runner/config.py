@@ -61,7 +61,7 @@ def open_folder(resolved: Resolved, config: RunConfig, captured: environment.Env
         folder = RunFolder.find_finished(plan.out, digest, lambda found: _stands(found, captured))
     if folder is not None:
         return folder, True
-    stem = f"{'+'.join(m.label for m in resolved.methods)}-{config.task.name}"
+    stem = f"{'+'.join(m.label for m in resolved.everyone)}-{config.task.name}"
     run = {
         "created_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **config.model_dump(mode="json"),
@@ -73,7 +73,8 @@ def open_folder(resolved: Resolved, config: RunConfig, captured: environment.Env
 
 def _code_is_known(config: RunConfig, captured: environment.Environment) -> bool:
     """Whether the digest tells the code apart: not where changes are not committed, nor that of other packages."""
-    cards = [registry.task(config.task.name), *(registry.method(spec.name) for spec in config.methods)]
+    own = [spec.name for spec in config.methods if not spec.engine]
+    cards = [registry.task(config.task.name), *map(registry.method, own)]
     return not captured.git_dirty and all(card.origin == registry.OWN for card in cards)
 
 

@@ -7,16 +7,21 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Protocol
 
+from specbench.backends.rows import Row
+from specbench.common.errors import EngineFault
 from specbench.evals import Tenths, score_in_child
 from specbench.hardware import environment
 from specbench.models import LoadedModel
 from specbench.results import RequestRecord, RunFolder, summarise
+from specbench.results.engines import Engines
+from specbench.results.other_engines import plain_of, same_precision
 from specbench.results.rated import Rated
 from specbench.results.schema import BASE, MEMORY
 from specbench.results.verdicts import read_metrics
 from specbench.runner.bandwidth import Beside, beside
 from specbench.runner.branches import rate_branches
 from specbench.runner.config import config_of, open_folder
+from specbench.runner.engines import RunningEngines
 from specbench.runner.likelihood import rate
 from specbench.runner.order import Order
 from specbench.runner.prompts import Prepared
@@ -85,16 +90,19 @@ def execute(
             if resumed and resolved.plan.threads is None:
                 as_before(folder.run)
             resolved = _calibrated(resolved, sessions, folder)
-            with beside(sessions, resolved.simulated, folder, progress) as bandwidth:
+            with (
+                beside(sessions, resolved.simulated, folder, progress, resolved.rows) as bandwidth,
+                RunningEngines(resolved.rows, sessions[0], folder, progress) as engines,
+            ):
                 watcher = Watcher(folder)
-                records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth, watcher)
-            graded, verdicts, rated = None, None, None
+                records = _decode(resolved, sessions, prepared, folder, progress, resumed, bandwidth, watcher, engines)
+            graded, over_own, verdicts, rated = None, None, None, None
             if not resolved.simulated:  # where it is, the text is a lottery's: neither AR's nor an answer
                 progress.phase("checking losslessness")
-                graded = sessions[0].grade(prepared, [r for r in records if r.method != BASE])
+                own_rows = [record for record in records if record.method != BASE]
+                graded, over_own = _graded(resolved, sessions[0], prepared, own_rows, folder.engines())
                 progress.phase("asking the model how likely the texts are")
                 rate(sessions[-1].engine, prepared, records, folder.path, progress.note)
-                own_rows = [record for record in records if record.method != BASE]
                 rate_branches(sessions[0].engine, prepared, own_rows, folder.path, progress.note)
                 rated = Rated.of(folder.path)
                 if config.task.metric and not resolved.plan.no_score:
@@ -103,8 +111,33 @@ def execute(
             engine = sessions[0].report()
             engine[MEMORY] = {label: held for session in sessions for label, held in session.report()[MEMORY].items()}
             memory, watch = folder.bandwidth(), folder.watch()
-            folder.finish(summarise(config, records, verdicts, graded, metrics, engine, memory, rated, watch))
+            known = folder.engines()
+            folder.finish(
+                summarise(config, records, verdicts, graded, metrics, engine, memory, rated, watch, known, over_own)
+            )
     return folder
+
+
+def _graded(
+    resolved: Resolved, session: Session, prepared: Prepared, records: Sequence[RequestRecord], engines: Engines
+) -> tuple[Mapping[str, dict[str, Any]], Mapping[str, dict[str, Any]]]:
+    """Losslessness against our AR, and that of another engine's speculation against its own plain decoding.
+
+    Rows that answered in text alone have no ids to compare, and those of another precision other answers by right.
+    """
+    specs = {spec.label: spec for spec in resolved.specs()}
+    textual = {label for label, facts in engines.rows.items() if not facts.ids}
+    dtype = session.model.spec.dtype
+    ours = [r for r in records if r.method not in textual and same_precision(specs[r.method], dtype)]
+    against_ar = session.grade(prepared, ours, rows=resolved.rows)
+    over_own: dict[str, dict[str, Any]] = {}
+    for label, spec in specs.items():
+        plain = plain_of(spec, list(specs.values()))
+        if plain and label not in textual:
+            pair = [record for record in records if record.method in (label, plain)]
+            found = session.grade(prepared, pair, rows=resolved.rows, reference=plain)
+            over_own |= {label: found[label]} if label in found else {}
+    return against_ar, over_own
 
 
 def _calibrated(resolved: Resolved, sessions: Sequence[Session], folder: RunFolder) -> Resolved:
@@ -128,6 +161,7 @@ def _decode(
     resumed: bool,
     bandwidth: Beside | None = None,
     watcher: Watcher | None = None,
+    engines: RunningEngines | None = None,
 ) -> list[RequestRecord]:
     """All records of the run, those of a resumed folder first."""
     records = [record.untraced() for record in folder.records()]
@@ -143,6 +177,8 @@ def _decode(
         if any(measured):
             folder.keep_steps(measured)
         progress.ready(sessions[0].report())
+        for label in engines.start(prepared.longest, prepared.budget) if engines else ():
+            order.give_up(label)
     session_of_method = {method.label: session for session in sessions for method in session.methods}
     first = number = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
@@ -150,11 +186,21 @@ def _decode(
             watcher.before(number)
         if bandwidth:
             bandwidth.before(number)
-        for record in session_of_method[method.label].decode(method, requests, number):
-            folder.log.append(record.model_dump(mode="json"))
-            records.append(record.untraced())
-            order.add(record)
-            progress.request(record)
+        try:
+            if isinstance(method, Row):
+                assert engines is not None
+                decoded = engines.decode(method.label, requests, number)
+            else:
+                decoded = session_of_method[method.label].decode(method, requests, number)
+            for record in decoded:
+                folder.log.append(record.model_dump(mode="json"))
+                records.append(record.untraced())
+                order.add(record)
+                progress.request(record)
+        except EngineFault as fault:
+            assert engines is not None
+            engines.fail(method.label, fault)
+            order.give_up(method.label)
     if bandwidth:
         bandwidth.behind(number)
     if watcher:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from specbench.backends.rows import Row
 from specbench.decoding import Method
 from specbench.engine import Engine, Sampling
 from specbench.results import BASELINE, RequestRecord, grades
@@ -21,6 +22,8 @@ def grade(
     prepared: Prepared,
     records: Sequence[RequestRecord],
     sampling: Callable[[float | None], Sampling],
+    rows: Sequence[Row] = (),
+    reference: str = BASELINE,
 ) -> Mapping[str, dict[str, Any]]:
     """Losslessness by method; a later turn holds the answers before it, so only turns that were asked alike count.
 
@@ -32,24 +35,27 @@ def grade(
         prepared: what they were asked.
         records: answers, AR's among them.
         sampling: how tokens were chosen at the temperature that a task prescribes; of None, elsewhere.
+        rows: of the records, those of other engines.
+        reference: whose answers the others are held against.
 
     Returns:
         Method label -> :func:`specbench.runner.lossless.tally`.
     """
-    own, rows = {method.label for method in methods if method.own_noise}, max(method.max_rows for method in methods)
+    own = {method.label for method in methods if method.own_noise} | {row.label for row in rows if row.own_noise}
+    widest = max(method.max_rows for method in methods)
     turns = Turns(prepared, {record.request_id: record.text for record in records})
     # Repeats share seed and prompt, so each must give the same ids as the first AR pass; all of them are graded.
-    reference: dict[tuple[str, int], RequestRecord] = {}
+    twins: dict[tuple[str, int], RequestRecord] = {}
     for record in records:
-        if record.method == BASELINE:
-            reference.setdefault((record.prompt_id, record.turn), record)
+        if record.method == reference:
+            twins.setdefault((record.prompt_id, record.turn), record)
     temperatures: dict[float | None, list[RequestRecord]] = defaultdict(list)
     for record in records:
         temperatures[prepared.prompts[record.prompt_id].temperature].append(record)
     tallies: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for temperature, group in temperatures.items():
         engine.sampling = sampling(temperature)
-        graded: dict[str, dict[str, list[int]]] = {BASELINE: {}}
+        graded: dict[str, dict[str, list[int]]] = {reference: {}}
         prompts: dict[str, Sequence[int]] = {}
         expected: dict[str, list[int]] = {}
         for record in group:
@@ -57,10 +63,10 @@ def grade(
                 continue
             item = request_key("", record.prompt_id, record.repeat, record.turn).removeprefix("|")
             asked = turns.request(record.method, record.prompt_id, record.repeat, record.turn).ids
-            twin = reference[record.prompt_id, record.turn]
-            if asked == turns.request(BASELINE, record.prompt_id, twin.repeat, record.turn).ids:
+            twin = twins.get((record.prompt_id, record.turn))
+            if twin and asked == turns.request(reference, record.prompt_id, twin.repeat, record.turn).ids:
                 prompts[item], expected[item] = asked, twin.output_ids
                 graded.setdefault(record.method, {})[item] = record.output_ids
-        for label, tally in lossless.grade_all(engine, rows, prompts, expected, graded).items():
+        for label, tally in lossless.grade_all(engine, widest, prompts, expected, graded).items():
             tallies[label].append(tally)
     return {label: grades.merge(found) for label, found in tallies.items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.common import UsageError
 from specbench.common.options import keywords
 from specbench.results import Run, RunFolder
+from specbench.runner.installed import missing
 from specbench.runner.plan import Plan
 from specbench.runner.progress import RunProgress, notes_of, noting
 from specbench.runner.ready import check_device, check_ready, other_gpu
@@ -50,7 +51,7 @@ def measure(plan: Plan) -> Iterator[Measured]:
     check_device(plan)
     resolved = resolve(plan, by_machine=True)
     check_ready(resolved)
-    for line in resolved.notes:
+    for line in (*resolved.notes, *(f"{fault}; its row will be empty" for fault in missing(resolved.rows))):
         say(line)
     from specbench.runner.execution import execute  # torch comes with these: no mistake waits for it
     from specbench.runner.loading import load_models

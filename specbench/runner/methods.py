@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specbench.backends import is_row
+from specbench.backends.rows import Row, make_row, mode_of
 from specbench.common import UsageError, guests, registry
 from specbench.common.errors import unknown
 from specbench.common.options import names as option_names
@@ -31,6 +33,50 @@ def plan_methods(names: Sequence[str], settings: Sequence[str]) -> tuple[Method,
     labels = labels_of(names)
     raw = given(labels, settings)
     return tuple(make_method(label, name, raw[label]) for label, name in labels.items())
+
+
+def plan_rows(
+    names: Sequence[str], settings: Sequence[str], urls: Sequence[str]
+) -> tuple[list[str], list[str], tuple[Row, ...]]:
+    """The other engines' rows of a plan, apart from its methods.
+
+    Args:
+        names, settings: as of :func:`plan_methods`; a row of another engine is named ENGINE:MODE.
+        urls: addresses of servers that the user runs, each ``LABEL=URL`` or ``ENGINE=URL``.
+
+    Returns:
+        Names and settings of the methods, and the rows.
+
+    Raises:
+        UsageError: as :func:`plan_methods`; an address of no row, or that is none.
+    """
+    labels = labels_of(names)
+    theirs = {label: name for label, name in labels.items() if is_row(name)}
+    where = _addresses(urls, theirs)
+    if not theirs:
+        return list(names), list(settings), ()
+    raw = given(labels, settings)
+    rows = [make_row(label, name, raw[label], where.get(label)) for label, name in theirs.items()]
+    own = [setting for setting in settings if _split(setting, labels)[0] not in theirs]
+    return [name for name in names if not is_row(name)], own, tuple(rows)
+
+
+def _addresses(urls: Sequence[str], rows: Mapping[str, str]) -> dict[str, str]:
+    """Label of each row that is reached by an address -> it; one of the row's own wins over its engine's."""
+    found: dict[str, str] = {}
+    said: dict[str, str] = {}
+    for url in urls:
+        who, equals, address = url.partition("=")
+        if not equals or not address.startswith(("http://", "https://")):
+            raise UsageError(f"--backend-url {url}: write ENGINE=http://HOST:PORT, as in vllm=http://127.0.0.1:8000")
+        mine = [label for label, name in rows.items() if who in (label, name, name.partition(":")[0])]
+        if not mine:
+            raise UsageError(f"--backend-url {url}: no row of {who} is in --method")
+        if who in said:
+            raise UsageError(f"--backend-url names {who} twice; keep one address")
+        said[who] = address
+        found |= {label: address for label in mine if label == who or label not in said}
+    return found
 
 
 def base_row() -> Method:
@@ -106,7 +152,7 @@ def settings_of_all(names: Sequence[str], option: str, value: str) -> list[str]:
 
 
 def _has(method: str, option: str) -> bool:
-    return option in registry.method(method).load().Options.model_fields
+    return not is_row(method) and option in registry.method(method).load().Options.model_fields
 
 
 def labels_of(names: Sequence[str]) -> dict[str, str]:
@@ -118,7 +164,7 @@ def labels_of(names: Sequence[str]) -> dict[str, str]:
     counts: Counter[str] = Counter()
     labels: dict[str, str] = {}
     for name in wanted:
-        registry.method(name)
+        _ = mode_of(name) if is_row(name) else registry.method(name)
         counts[name] += 1
         labels[name if counts[name] == 1 else f"{name}#{counts[name]}"] = name
     return labels

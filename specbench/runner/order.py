@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from specbench.backends.rows import Row
 from specbench.decoding import Method
 from specbench.results import BASELINE, RequestRecord
 from specbench.results.blocks import blocks_of
@@ -59,7 +60,8 @@ class Order:
     def __init__(
         self, resolved: Resolved, prepared: Prepared, done: Mapping[str, str], repeats: Sequence[int] | None = None
     ) -> None:
-        self._plan, self._methods = resolved.plan, resolved.methods
+        self._plan, self._methods = resolved.plan, resolved.everyone
+        self._given_up: set[str] = set()
         self._prepared = prepared
         self._turns = Turns(prepared, done)
         self._repeats = range(resolved.plan.repeats) if repeats is None else repeats
@@ -73,8 +75,13 @@ class Order:
         """Takes a finished request; its text is the history of the next turn."""
         self._turns.add(record)
 
-    def stretches(self) -> Iterator[tuple[Method, list[Request]]]:
-        """A method with the requests to decode without interruption; all have to be added before the next is taken.
+    def give_up(self, label: str) -> None:
+        """Asks a row nothing more: what it should have answered is not there."""
+        self._given_up.add(label)
+
+    def stretches(self) -> Iterator[tuple[Method | Row, list[Request]]]:
+        """A method with the requests to decode without interruption; all have to be added before the next is taken,
+        unless the method is given up.
 
         Requests of one stretch have one temperature.
         """
@@ -85,7 +92,7 @@ class Order:
                     methods = list(self._methods)
                     random.Random(f"{seed}/{repeat}/{block[0]}" + (f"/{turn}" if turn > 1 else "")).shuffle(methods)
                     for method in methods:
-                        if requests := self._left(method, block, repeat, turn):
+                        if requests := self._left(method.label, block, repeat, turn):
                             yield method, requests
 
     def _blocks(self) -> list[tuple[str, ...]]:
@@ -97,11 +104,13 @@ class Order:
             by_temperature[prompt.temperature].append(prompt_id)
         return [block for ids in by_temperature.values() for block in blocks_of(ids, concurrency)]
 
-    def _left(self, method: Method, block: Sequence[str], repeat: int, turn: int) -> list[Request]:
-        """What of a block's turn is not answered yet."""
+    def _left(self, label: str, block: Sequence[str], repeat: int, turn: int) -> list[Request]:
+        """What of a block's turn is not answered yet; of a row that was given up nothing."""
+        if label in self._given_up:
+            return []
         return [
-            self._turns.request(method.label, prompt_id, repeat, turn)
+            self._turns.request(label, prompt_id, repeat, turn)
             for prompt_id in block
             if turn <= self._prepared.prompts[prompt_id].turns
-            and request_key(method.label, prompt_id, repeat, turn) not in self._turns
+            and request_key(label, prompt_id, repeat, turn) not in self._turns
         ]

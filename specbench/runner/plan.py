@@ -187,6 +187,13 @@ class Plan(Concurrent):
     A name is looked up, and an alias or a preset decides what was left open, in :mod:`specbench.runner.resolving`.
     """
 
+    backend_url: Sequence[str] = flag(
+        (),
+        "--backend-url",
+        help="A server of yours for rows of another engine: vllm=http://HOST:PORT; repeatable.",
+        metavar="ENGINE=URL",
+        recorded=False,
+    )
     base: str = flag(
         "auto",
         "--base",

@@ -50,7 +50,11 @@ def rescore(
     engine = {**read.summary.engine, **({MEMORY: held} if held else {})}
     metrics = read_metrics(folder.path)
     memory, watch, rated = folder.bandwidth(), folder.watch(), Rated.of(folder.path)
-    summary = summarise(read.config, records, verdicts, graded, metrics, engine, memory, rated, watch)
+    own = {row.method: row.other.over_own_ar for row in read.summary.rows if row.other}
+    over_own = {label: each.lossless for label, each in own.items() if each and each.lossless}
+    summary = summarise(
+        read.config, records, verdicts, graded, metrics, engine, memory, rated, watch, folder.engines(), over_own
+    )
     if sweep is not None:
         summary = summary.model_copy(update={"complete": read.summary.complete, "sweep": sweep})
     if folder.finished:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.backends.rows import Row
 from specbench.common import UsageError
 from specbench.decoding import Method
 from specbench.models import names
@@ -13,7 +14,14 @@ from specbench.results import BASELINE
 from specbench.results.schema import BASE, MethodSpec, SamplingSpec, SimulatedAcceptance
 from specbench.runner import untrained
 from specbench.runner.bounding import bound
-from specbench.runner.methods import base_row, default_settings, plan_methods, plan_simulated, settings_of_all
+from specbench.runner.methods import (
+    base_row,
+    default_settings,
+    plan_methods,
+    plan_rows,
+    plan_simulated,
+    settings_of_all,
+)
 from specbench.runner.plan import DEFAULT_METHODS, DEFAULT_TASK, Plan, split
 from specbench.runner.presets import preset
 from specbench.runner.tasks import TaskPlan, file_settings, plan_tasks, prompt_style
@@ -26,6 +34,7 @@ class Resolved:
     Attributes:
         plan: with what an alias or a preset decided written out: given as a command, it resolves to the same.
         methods: AR first, then the user's in their order.
+        rows: of other engines, in the user's order.
         tasks: in the user's order.
         base: the model that the run's was made from; plain decoding of it is a further row, :data:`BASE`.
         simulated: method label -> acceptance that is decided by lot; of the others it is the target's.
@@ -35,6 +44,7 @@ class Resolved:
     plan: Plan
     methods: tuple[Method, ...]
     tasks: tuple[TaskPlan, ...]
+    rows: tuple[Row, ...] = ()
     base: str | None = None
     simulated: Mapping[str, SimulatedAcceptance] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -49,9 +59,14 @@ class Resolved:
         """Rows of the largest tree of any method."""
         return max(method.max_rows for method in self.methods)
 
+    @property
+    def everyone(self) -> tuple[Method | Row, ...]:
+        """The methods, then the rows."""
+        return (*self.methods, *self.rows)
+
     def specs(self) -> list[MethodSpec]:
-        """The methods as records."""
-        return [
+        """The methods and rows as records."""
+        methods = [
             MethodSpec(
                 label=m.label,
                 name=m.name,
@@ -63,6 +78,7 @@ class Resolved:
             )
             for m in self.methods
         ]
+        return [*methods, *(row.spec() for row in self.rows)]
 
 
 #: Makes the methods from names and settings.
@@ -88,10 +104,12 @@ def resolve(plan: Plan, expand: Expand = plan_methods, *, by_machine: bool = Fal
     asks = prompt_style(plan.model, tasks, plan.task_settings)
     if asks:
         notes.append(f"{plan.model} sets {' '.join(f'--task-set {setting}' for setting in asks)}")
-    bounds, why = bound(plan, chosen, [*plan.settings, *more]) if by_machine else ([], [])
-    notes += [*untrained.notes(plan.model, chosen), *why]
+    own, given, rows = plan_rows(chosen, [*plan.settings, *more], plan.backend_url)
+    _check_rows(plan, rows, expand)
+    bounds, why = bound(plan, own, given) if by_machine else ([], [])
+    notes += [*untrained.notes(plan.model, own), *why]
     settings, task_settings = (*plan.settings, *more, *bounds), (*plan.task_settings, *asks)
-    methods = expand(chosen, settings)
+    methods = expand(own, [*given, *bounds])
     for each in methods:
         each.check(plan.model)
     base = names.base_of(plan.model) if plan.base == "auto" else None if plan.base == "none" else plan.base
@@ -110,10 +128,26 @@ def resolve(plan: Plan, expand: Expand = plan_methods, *, by_machine: bool = Fal
         plan.model_copy(update=decided),
         methods,
         plan_tasks(tasks, [*task_settings, *file_settings(tasks, task_settings, plan.data_file)], plan.data_dir),
+        rows,
         base,
         plan_simulated(methods, plan.simulate),
         tuple(notes),
     )
+
+
+def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
+    """Refuses what rows of other engines cannot be part of."""
+    if not rows:
+        return
+    first = rows[0].label
+    if expand is not plan_methods:
+        raise UsageError(f"{first} is another engine's row, which goes with specbench run; leave it out here")
+    if plan.concurrency > 1:
+        raise UsageError(f"{first} answers one request at a time; leave --concurrency out, or the row")
+    if plan.simulate:
+        raise UsageError(f"{first} accepts what it accepts; leave --simulate-acceptance out, or the row")
+    if plan.dtype == "int8":
+        raise UsageError(f"{first} cannot be given int8 weights of ours; give --dtype float32, or leave the row out")
 
 
 def _by_alias(plan: Plan) -> tuple[list[str], list[str], str]:

@@ -171,7 +171,7 @@ class Session:
             tokens: of an answer to it.
         """
         longest, methods = prepared.longest, self.methods if methods is None else methods
-        text = self.model.tokenizer(_WARM_UP * (1 + longest // 32))["input_ids"][:longest]
+        text = warm_up_ids(self.model, longest)
         assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
         requests = self.warm_up_requests(text, min(tokens, prepared.budget), together)
         warm: set[str] = set()
@@ -236,11 +236,15 @@ class Session:
             raise EnvironmentRefused(f"{method.label}: {error}; {way_out(method)}") from error
 
     def grade(
-        self, prepared: Prepared, records: Sequence[RequestRecord], methods: Sequence[Method] | None = None
+        self,
+        prepared: Prepared,
+        records: Sequence[RequestRecord],
+        methods: Sequence[Method] | None = None,
+        **others: Any,
     ) -> Mapping[str, dict[str, Any]]:
-        """Losslessness of each method's answers, see :func:`specbench.runner.grading.grade`."""
+        """Losslessness of each method's answers, see :func:`specbench.runner.grading.grade`, which takes ``others``."""
         methods = self.methods if methods is None else methods
-        return grade(self.engine, methods, prepared, records, self.sampling)
+        return grade(self.engine, methods, prepared, records, self.sampling, **others)
 
     def report(self) -> dict[str, Any]:
         """What the engine chose and what its captures cost, and the memory that each method decodes in."""
@@ -296,6 +300,12 @@ class Session:
         asked = self._simulated.get(label)
         seed = f"{self._sampling.seed}/{label}/{request.prompt_id}/{request.repeat}/{request.turn}"
         return Acceptance.of(asked, seed, self.model.vocab_size, self.model.stop_ids) if asked else None
+
+
+def warm_up_ids(model: LoadedModel, longest: int) -> list[int]:
+    """A prompt of the tool's own, of so many tokens: no prompt of a task."""
+    ids: list[int] = model.tokenizer(_WARM_UP * (1 + longest // 32))["input_ids"][:longest]
+    return ids
 
 
 def session_of(

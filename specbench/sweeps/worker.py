@@ -64,6 +64,7 @@ class Worker:
         self._warm_up(resolved)
         order = Order(resolved, prepared, task.done, [task.repeat])
         for number, (method, requests) in enumerate(order.stretches(), task.segment):
+            assert isinstance(method, Method), "a sweep has no other engines"
             for record in self._session.decode(method, requests, number, task.concurrency):
                 order.add(record)
                 yield record

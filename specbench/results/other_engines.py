@@ -1,0 +1,63 @@
+"""Other engines: what a row of another engine has beside the figures of a method. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specbench.results.engines import Engines
+from specbench.results.over_ar import Key, over_ar
+from specbench.results.schema import MethodSpec, RequestRecord
+from specbench.results.summary_schema import Lossless, OtherEngine, OverOwnAr
+
+#: Mode of an engine's row without speculation: the part of its name behind the colon.
+PLAIN = "ar"
+
+
+def other_engine(
+    spec: MethodSpec,
+    specs: Sequence[MethodSpec],
+    by_method: Mapping[str, Mapping[Key, RequestRecord]],
+    engines: Engines,
+    over_own: Mapping[str, Mapping[str, Any] | Lossless],
+) -> OtherEngine | None:
+    """The figures of another engine's row; None for one of ours.
+
+    Args:
+        spec: the row.
+        specs: all rows of the run.
+        by_method: requests by row.
+        engines: what is known of them.
+        over_own: losslessness against the same engine's plain decoding, by label.
+    """
+    if not spec.engine:
+        return None
+    plain, tally = plain_of(spec, specs), over_own.get(spec.label)
+    own = plain and OverOwnAr(
+        of=plain,
+        speedup=over_ar(by_method.get(plain, {}), by_method.get(spec.label, {}), False).speedup,
+        lossless=None if tally is None else Lossless.model_validate(tally),
+    )
+    return OtherEngine(
+        facts=engines.rows.get(spec.label), failed=engines.failed.get(spec.label, ""), over_own_ar=own or None
+    )
+
+
+def plain_of(spec: MethodSpec, specs: Sequence[MethodSpec]) -> str | None:
+    """The row of the same engine, at the same precision and address, that decodes without speculation."""
+    if not spec.engine or spec.name == f"{spec.engine}:{PLAIN}":
+        return None
+    return next(
+        (
+            each.label
+            for each in specs
+            if each.name == f"{spec.engine}:{PLAIN}"
+            and all(each.options.get(name) == spec.options.get(name) for name in ("dtype", "url"))
+        ),
+        None,
+    )
+
+
+def same_precision(spec: MethodSpec, dtype: str) -> bool:
+    """Whether a row decodes at a run's precision: what another one emits is not held against AR, nor called fastest."""
+    return not spec.engine or spec.options.get("dtype", "auto") in ("auto", dtype)

@@ -1,0 +1,129 @@
+"""Engines: the other engines of a run, from their start to their end; one that fails is marked, and the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+
+from specbench.backends import Served
+from specbench.backends.rows import Row
+from specbench.common import UsageError
+from specbench.common.errors import EngineFault
+from specbench.results import RequestRecord, RunFolder
+from specbench.results.engines import EngineFacts, Engines
+from specbench.runner.loop import Request
+from specbench.runner.outside import Outside
+from specbench.runner.session import Session, warm_up_ids
+
+_WARM_UP_TOKENS = 24
+
+
+class Says(Protocol):
+    """Where it is said what goes on: :class:`specbench.runner.execution.Progress`."""
+
+    def phase(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class RunningEngines:
+    """The rows of other engines in a run, as sessions have methods; close it when the run is over.
+
+    Args:
+        rows: of the run.
+        session: of the run's own model.
+        folder: of the run; what is known of the engines is kept there.
+        say: is told what goes on.
+    """
+
+    def __init__(self, rows: Sequence[Row], session: Session, folder: RunFolder, say: Says) -> None:
+        self._session, self._folder, self._say = session, folder, say
+        self._outside = {row.label: Outside(row, self._served(row), session.sampling()) for row in rows}
+        self._known = folder.engines()
+        self._failed: dict[str, str] = {}
+
+    def __contains__(self, label: str) -> bool:
+        """Whether a label is that of another engine's row."""
+        return label in self._outside
+
+    @property
+    def known(self) -> Engines:
+        """What is known of them."""
+        return self._known
+
+    def start(self, longest: int, budget: int) -> list[str]:
+        """Starts and warms up all of them.
+
+        Args:
+            longest: tokens of the run's longest prompt.
+            budget: of an answer.
+
+        Returns:
+            Labels of those that did not start.
+
+        Raises:
+            UsageError: one is another than the run began with.
+        """
+        for label, outside in self._outside.items():
+            self._say.phase(f"starting {label}")
+            try:
+                outside.start()
+                outside.warm_up(warm_up_ids(self._session.model, longest), min(budget, _WARM_UP_TOKENS))
+            except EngineFault as fault:
+                self.fail(label, fault)
+                continue
+            assert outside.facts is not None
+            self._check_same(label, outside.facts)
+            self._keep(rows={**self._known.rows, label: outside.facts})
+        return list(self._failed)
+
+    def decode(self, label: str, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
+        """Answers requests by one of them, see :meth:`specbench.runner.outside.Outside.decode`."""
+        return self._outside[label].decode(requests, number)
+
+    def fail(self, label: str, fault: EngineFault) -> None:
+        """Marks a row and ends its engine."""
+        self._failed[label] = str(fault)
+        self._say.note(f"{fault}; its row is marked, the others go on")
+        self._outside[label].close()
+        self._keep(failed={**self._known.failed, label: str(fault).removeprefix(f"{label}: ")})
+
+    def close(self) -> None:
+        """Ends them all."""
+        for outside in self._outside.values():
+            outside.close()
+
+    def __enter__(self) -> RunningEngines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _served(self, row: Row) -> Served:
+        own = self._session.model.spec.dtype
+        return Served(
+            label=row.label,
+            model=self._session.model,
+            dtype=own if row.options.dtype == "auto" else row.options.dtype,
+            threads=torch.get_num_threads(),
+            capacity=self._session.engine.capacity,
+            url=row.url,
+            apart=self._session.engine.apart,
+        )
+
+    def _check_same(self, label: str, facts: EngineFacts) -> None:
+        before = self._known.rows.get(label)
+        if before is None:
+            return
+        for name in ("version", "package", "how", "command", "dtype", "weights"):
+            was, now = getattr(before, name), getattr(facts, name)
+            if was != now:
+                raise UsageError(
+                    f"{label} is another engine than when this run began ({name}: {was}, now {now}); "
+                    "--again measures everything anew"
+                )
+
+    def _keep(self, **found: object) -> None:
+        self._known = self._known.model_copy(update=found)
+        self._folder.keep_engines(self._known)
