@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specbench.decoding import Method
+from specbench.backends import Served
+from specbench.backends.rows import Row
 from specbench.models import LoadedModel
 from specbench.results import BASELINE, RequestRecord
+from specbench.runner.engines import served
 from specbench.runner.order import Order
+from specbench.runner.outside import Outside
 from specbench.runner.prompts import prepare
 from specbench.runner.resolving import Resolved
-from specbench.runner.session import session_of
+from specbench.runner.session import Session, session_of
 from specbench.runner.tasks import TaskPlan
 
 
@@ -36,27 +40,90 @@ class Checked:
     sampled: Mapping[str, Mapping[str, Sequence[int]]]
 
 
-def check_lossless(resolved: Resolved, task: TaskPlan, model: LoadedModel) -> Checked:
-    """Decodes every prompt once with every method and grades the answers."""
+class CheckedEngines:
+    """CheckedEngines: other engines that answer for several checks of a task, so that each is started once.
+
+    Close it when done, or use it as a context manager.
+    """
+
+    def __init__(self) -> None:
+        self._outside: dict[str, Outside] = {}
+        self._of: tuple[str, int] | None = None
+        self._session: Session | None = None
+
+    def beside(self, session: Session, resolved: Resolved, task: TaskPlan) -> Mapping[str, Outside]:
+        """The rows of a plan by label, started, for what a session checks now.
+
+        Raises:
+            EngineFault: one cannot be started; names its row.
+        """
+        self._session = session
+        of = task.card.name, session.engine.capacity
+        if of != self._of:
+            self.close()
+            self._of = of
+            for row in resolved.rows:
+                outside = self._outside[row.label] = Outside(row, self._served(session, row), session.sampling())
+                outside.start()
+        for outside in self._outside.values():
+            outside.sampling = session.sampling()
+        return self._outside
+
+    def close(self) -> None:
+        """Ends them."""
+        for outside in self._outside.values():
+            outside.close()
+        self._outside = {}
+
+    def __enter__(self) -> CheckedEngines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _served(self, session: Session, row: Row) -> Served:
+        return replace(served(session, row), apart=self._apart)
+
+    def _apart(self) -> AbstractContextManager[Any]:
+        assert self._session is not None  # each check has a session of its own on the same model
+        return self._session.engine.apart()
+
+
+def check_lossless(resolved: Resolved, task: TaskPlan, model: LoadedModel, engines: CheckedEngines) -> Checked:
+    """Decodes every prompt once with every method and grades the answers.
+
+    Args:
+        resolved: the plan.
+        task: one of its tasks.
+        model: its model.
+        engines: those of earlier checks; the plan's other engines answer from there.
+
+    Raises:
+        EngineFault: another engine fails; names its row.
+    """
     prepared = prepare(resolved.plan, task, model)
     records: list[RequestRecord] = []
     with session_of(resolved, model, prepared.longest + prepared.budget) as session:
         order = Order(replace(resolved, methods=session.methods), prepared, {})
+        outside = engines.beside(session, resolved, task)
         for method, requests in order.stretches():
-            assert isinstance(method, Method), "a check has no other engines"
-            for record in session.decode(method, requests):
+            if isinstance(method, Row):
+                decoded = outside[method.label].decode(requests, 0)
+            else:
+                decoded = session.decode(method, requests)
+            for record in decoded:
                 order.add(record)
                 records.append(record)
-        graded = session.grade(prepared, records)
+        graded = session.grade(prepared, records, rows=resolved.rows)
         greedy = {temperature: session.sampling(temperature).greedy for temperature in prepared.temperatures}
     sampled: dict[str, dict[str, Sequence[int]]] = defaultdict(dict)
-    own = {method.label for method in resolved.methods if method.own_noise}
+    own = {method.label for method in resolved.everyone if method.own_noise}
     for record in records:
         wanted = own and record.turn == 1 and record.method in own | {BASELINE}
         if wanted and not greedy[prepared.prompts[record.prompt_id].temperature]:
             sampled[record.method][record.prompt_id] = record.output_ids
     # In the order of the plan: that of the records is drawn by lot.
-    others = [method.label for method in resolved.methods if method.label != BASELINE]
+    others = [method.label for method in resolved.everyone if method.label != BASELINE]
     return Checked(
         list(prepared.prompts),
         prepared.spec.said,

@@ -39,7 +39,7 @@ class RunningEngines:
 
     def __init__(self, rows: Sequence[Row], session: Session, folder: RunFolder, say: Says) -> None:
         self._session, self._folder, self._say = session, folder, say
-        self._outside = {row.label: Outside(row, self._served(row), session.sampling()) for row in rows}
+        self._outside = {row.label: Outside(row, served(session, row), session.sampling()) for row in rows}
         self._known = folder.engines()
         self._failed: dict[str, str] = {}
 
@@ -100,18 +100,6 @@ class RunningEngines:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _served(self, row: Row) -> Served:
-        own = self._session.model.spec.dtype
-        return Served(
-            label=row.label,
-            model=self._session.model,
-            dtype=own if row.options.dtype == "auto" else row.options.dtype,
-            threads=torch.get_num_threads(),
-            capacity=self._session.engine.capacity,
-            url=row.url,
-            apart=self._session.engine.apart,
-        )
-
     def _check_same(self, label: str, facts: EngineFacts) -> None:
         before = self._known.rows.get(label)
         if before is None:
@@ -127,3 +115,17 @@ class RunningEngines:
     def _keep(self, **found: object) -> None:
         self._known = self._known.model_copy(update=found)
         self._folder.keep_engines(self._known)
+
+
+def served(session: Session, row: Row) -> Served:
+    """What a row is served with beside a session: its model, at the row's precision."""
+    own = session.model.spec.dtype
+    return Served(
+        label=row.label,
+        model=session.model,
+        dtype=own if row.options.dtype == "auto" else row.options.dtype,
+        threads=torch.get_num_threads(),
+        capacity=session.engine.capacity,
+        url=row.url,
+        apart=session.engine.apart,
+    )

@@ -38,11 +38,13 @@ class Outside:
 
     Attributes:
         facts: what it is, once it is started.
+        sampling: as given; another one holds from the next request on.
     """
 
     def __init__(self, row: Row, served: Served, sampling: Sampling, clock: Clock = time.perf_counter_ns) -> None:
         self.row, self.facts = row, None
-        self._served, self._sampling, self._clock = served, sampling, clock
+        self.sampling = sampling
+        self._served, self._clock = served, clock
         self._backend: Backend = row.backend(row.mode, row.options, served)
 
     facts: EngineFacts | None
@@ -136,14 +138,14 @@ class Outside:
         return answer.record(self.row.label, request, self._backend.told(), counted, (origin, started), number)
 
     def _question(self, request: Request) -> Question:
-        said = f"{self._sampling.seed}/{self.row.label}/{request.prompt_id}/{request.repeat}/{request.turn}"
+        said = f"{self.sampling.seed}/{self.row.label}/{request.prompt_id}/{request.repeat}/{request.turn}"
         return Question(
             ids=request.ids,
             budget=request.rule.budget,
             stop_ids=request.rule.stop_ids,
-            temperature=self._sampling.temperature if request.temperature is None else request.temperature,
-            top_k=self._sampling.top_k,
-            top_p=self._sampling.top_p,
+            temperature=self.sampling.temperature if request.temperature is None else request.temperature,
+            top_k=self.sampling.top_k,
+            top_p=self.sampling.top_p,
             seed=int.from_bytes(hashlib.sha256(said.encode()).digest()[:4], "big") >> 1,
             ended=_ended_by(request.rule),
         )

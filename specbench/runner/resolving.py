@@ -141,7 +141,9 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
         return
     first = rows[0].label
     if expand is not plan_methods:
-        raise UsageError(f"{first} is another engine's row, which goes with specbench run; leave it out here")
+        raise UsageError(
+            f"{first} is another engine's row, which goes with specbench run and check-lossless; leave it out"
+        )
     if plan.concurrency > 1:
         raise UsageError(f"{first} answers one request at a time; leave --concurrency out, or the row")
     if plan.simulate:

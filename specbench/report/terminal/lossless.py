@@ -10,6 +10,7 @@ from rich.text import Text
 
 from specbench.report.terminal.figures import plain
 from specbench.report.terminal.run import rate_table
+from specbench.results import BASELINE
 from specbench.results.grades import prompt_of
 from specbench.results.summary_schema import Rate
 
@@ -89,7 +90,9 @@ def distribution(tested: Mapping[str, Any]) -> str:
             f"{where}{tested['answers']} answers share too few prefixes to compare distributions; give it more "
             "--seeds, such as 0:49, or a lower temperature"
         )
-    said = {"different": "its texts are distributed otherwise than AR's"}.get(tested["verdict"], "no difference shown")
+    whose = "AR's" if tested["against"] == BASELINE else f"those of {tested['against']}"
+    different = tested["verdict"] == "different"
+    said = f"its texts are distributed otherwise than {whose}" if different else f"no difference from {whose} shown"
     return (
         f"{where}{said} (p = {tested['p_value']:.2g}; {tested['answers']} answers, {tested['contexts']} contexts; a "
         f"total variation of {tested['detectable']:.0%} in each would be seen)"

@@ -1,0 +1,167 @@
+"""Rows of other engines in a run: in one table with ours, and where one fails, marked and alone in that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run_json
+from made_engines import failing
+
+from specbench.backends import catalog
+from specbench.results.read import read_run, read_whole
+from specbench.results.summary_schema import MethodSummary
+
+TINY = ("run", "--model", "config:tiny", "--max-new-tokens", 12, "--limit", 7)
+
+
+def rows_of(folder: Path) -> dict[str, MethodSummary]:
+    return {row.method: row for row in read_run(folder).summary.rows}
+
+
+@pytest.fixture(scope="module")
+def finished(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    out = tmp_path_factory.mktemp("engines")
+    said = cli.ok(*TINY, "--method", "pld,hf:ar,hf:pld", "--set", "hf:pld.num-tokens=4", "--out", out)
+    (folder,) = out.iterdir()
+    return said, folder
+
+
+def test_they_are_rows_of_one_run_with_the_same_prompts_ids_and_definitions(finished: tuple[Any, Path]) -> None:
+    _, folder = finished
+    rows = rows_of(folder)
+    assert [*rows] == ["ar", "pld", "hf:ar", "hf:pld"]
+    read = read_whole(folder)
+    answers = {(r.method, r.prompt_id): r.output_ids for r in read.records}
+    for (_, prompt), ids in answers.items():
+        assert ids == answers["ar", prompt], "the same weights, greedy, in float32"
+    for row in rows.values():
+        assert row.lossless is not None
+        assert row.lossless.verdict == "exact"
+    assert rows["hf:ar"].tokens_per_forward == 1
+    assert rows["hf:pld"].target_forwards < rows["hf:ar"].target_forwards
+
+
+def test_the_rows_of_one_prompt_follow_each_other_in_an_order_by_lot(finished: tuple[Any, Path]) -> None:
+    _, folder = finished
+    requests = run_json.requests(folder)
+    blocks = [[line["method"] for line in requests[at : at + 4]] for at in range(0, len(requests), 4)]
+    assert all(sorted(block) == ["ar", "hf:ar", "hf:pld", "pld"] for block in blocks)
+    assert len({tuple(block) for block in blocks}) > 3
+
+
+def test_speculation_is_held_against_the_same_engines_plain_decoding(finished: tuple[Any, Path]) -> None:
+    rows = rows_of(finished[1])
+    other = rows["hf:pld"].other
+    assert other is not None
+    assert other.over_own_ar is not None
+    assert other.over_own_ar.of == "hf:ar"
+    assert other.over_own_ar.lossless is not None
+    assert other.over_own_ar.lossless.exact == 7
+    plain, over_ar = rows["hf:ar"].speedup, rows["hf:pld"].speedup
+    assert plain is not None
+    assert over_ar is not None
+    assert other.over_own_ar.speedup is not None
+    assert other.over_own_ar.speedup.value == pytest.approx(over_ar.value / plain.value)
+    assert rows["hf:ar"].other is not None
+    assert rows["hf:ar"].other.over_own_ar is None
+
+
+def test_what_an_engine_is_stands_in_the_run(finished: tuple[Any, Path]) -> None:
+    _, folder = finished
+    found = json.loads((folder / "engines.json").read_text())
+    assert found["failed"] == {}
+    pld = found["rows"]["hf:pld"]
+    assert (pld["engine"], pld["how"], pld["counts"], pld["dtype"]) == ("hf", "in process", "forwards", "float32")
+    assert pld["command"] == ["max_matching_ngram_size=2", "prompt_lookup_num_tokens=4"]
+    run = run_json.run(folder)
+    assert pld["weights"]["fingerprint"] == run["model"]["fingerprint"]
+    assert [spec.get("engine") for spec in run["methods"]] == [None, None, "hf", "hf"]
+    own = [spec for spec in run["methods"] if spec["label"] == "hf:pld"][0]["options"]
+    assert own["num_tokens"] == 4
+
+
+def test_its_drafts_are_counted_at_the_hook(finished: tuple[Any, Path]) -> None:
+    _, folder = finished
+    for line in run_json.requests(folder):
+        if line["method"] == "hf:pld":
+            assert line["tree_rows"] >= line["target_forwards"]
+            # What matched came for nothing, but for what the first forward verified along with the prompt.
+            decoded = line["output_tokens"] - line.get("first_tokens", 1)
+            assert decoded >= line["target_forwards"]
+
+
+def test_a_run_that_is_done_starts_no_engine(cli: Any, finished: tuple[Any, Path], monkeypatch: Any) -> None:
+    _, folder = finished
+    monkeypatch.setattr(catalog, "engine", lambda name: failing("start", how=pytest.fail))
+    said = cli.ok(*TINY, "--method", "pld,hf:ar,hf:pld", "--set", "hf:pld.num-tokens=4", "--out", folder.parent)
+    assert "done already" in said.err
+
+
+@pytest.mark.parametrize("where", ["installed", "start", "asked", "third"])
+def test_an_engine_that_fails_is_named_and_marked_and_the_others_go_on(
+    cli: Any, tmp_path: Path, monkeypatch: Any, where: str
+) -> None:
+    monkeypatch.setattr(catalog, "engine", lambda name: failing(where))
+    said = cli(*TINY, "--method", "pld,hf:ar", "--out", tmp_path)
+    assert said.code == 7
+    assert said.error.startswith("error: hf:ar: it ")
+    assert said.error.count("hf:ar") == 1
+    (folder,) = tmp_path.iterdir()
+    rows = rows_of(folder)
+    assert [rows[label].requests for label in ("ar", "pld")] == [7, 7]
+    assert rows["hf:ar"].requests == (2 if where == "third" else 0)
+    assert rows["hf:ar"].failed.startswith("it ")
+    assert [row.failed for row in rows.values()].count("") == 2
+    assert read_whole(folder).complete
+    shown = cli.ok("show", folder)
+    assert "hf:ar" in shown.out
+    assert "failed" in shown.out
+
+
+def test_an_engine_that_is_not_installed_is_said_before_the_model_is_loaded(
+    cli: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(catalog, "engine", lambda name: failing("installed"))
+    said = cli(*TINY, "--method", "ar,hf:ar", "--out", tmp_path)
+    assert said.err.index("make engines") < said.err.index("loading") if "loading" in said.err else True
+    assert "hf:ar: it is not installed; make engines installs it; its row will be empty" in said.err
+
+
+def test_a_run_with_a_failed_row_is_measured_anew(cli: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """What failed would else be measured at another time than the others."""
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog, "engine", lambda name: failing("start"))
+        assert cli(*TINY, "--method", "ar,hf:ar", "--out", tmp_path).code == 7
+    cli.ok(*TINY, "--method", "ar,hf:ar", "--out", tmp_path)
+    folders = sorted(tmp_path.iterdir())
+    assert len(folders) == 2
+    assert rows_of(folders[-1])["hf:ar"].requests == 7
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--method", "hf:pdl"), "unknown mode of hf 'pdl'"),
+        (("--method", "vlm:ar"), "unknown engine 'vlm'"),
+        (("--method", "hf:ar", "--concurrency", 2), "hf:ar answers one request at a time"),
+        (("--method", "hf:pld", "--set", "hf:pld.n=3"), "unknown option of hf:pld 'n'"),
+        (("--method", "hf:pld", "--set", "hf:pld.num_tokens=0"), "option 'num_tokens' of hf:pld"),
+        (("--method", "hf:ar", "--backend-url", "hf=http://h"), "hf runs in this process"),
+        (("--method", "hf:ar", "--backend-url", "hf"), "write ENGINE=http"),
+        (("--method", "jacobi", "--backend-url", "vllm=http://h"), "no row of vllm"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_loaded(cli: Any, tmp_path: Path, argv: Any, said: str) -> None:
+    found = cli(*TINY, *argv, "--out", tmp_path)
+    assert found.code == 2
+    assert said in found.error
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("command", [("check-lossless",), ("sweep", "--grid", "n=2,4")])
+def test_other_commands_say_where_such_rows_go(cli: Any, tmp_path: Path, command: Any) -> None:
+    found = cli(*command, "--model", "config:tiny", "--method", "hf:ar", "--limit", 1)
+    assert found.code == 2
