@@ -35,7 +35,7 @@ class Script:
     """
 
     chunks: Sequence[Sequence[int] | str]
-    told: Told = Told()
+    told: Told = field(default_factory=Told)
     facts: EngineFacts = field(default_factory=facts)
     stops: bool = True
     begins: int = 100 * MS

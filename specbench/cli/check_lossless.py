@@ -96,9 +96,10 @@ def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
     if broken:
         raise LosslessFailed(_left(broken[0], allowed[broken[0]["method"]]))
     if other:
+        first = other[0]
         raise LosslessFailed(
-            f"{other[0]['method']} says it is lossless, but at T={other[0]['temperature']:g} its texts on "
-            f"{other[0]['task']} are distributed otherwise than those of {other[0]['against']} (p = {other[0]['p_value']:.2g})"
+            f"{first['method']} says it is lossless, but at T={first['temperature']:g} its texts on {first['task']} "
+            f"are distributed otherwise than those of {first['against']} (p = {first['p_value']:.2g})"
         )
 
 

@@ -141,9 +141,7 @@ def _check_rows(plan: Plan, rows: Sequence[Row], expand: Expand) -> None:
         return
     first = rows[0].label
     if expand is not plan_methods:
-        raise UsageError(
-            f"{first} is another engine's row, which goes with specbench run and check-lossless; leave it out"
-        )
+        raise UsageError(f"{first} is another engine's row, which this command has not; leave it out, or use run")
     if plan.concurrency > 1:
         raise UsageError(f"{first} answers one request at a time; leave --concurrency out, or the row")
     if plan.simulate:

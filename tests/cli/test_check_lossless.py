@@ -50,7 +50,7 @@ def test_honest_noise_of_its_own_passes_and_its_power_is_said(cli: Any, honest: 
     said = cli.ok(*TINY, *SAMPLED)
     told = " ".join(said.out.split())
     assert "humaneval: prompts: 1 of 164, drawn by seed 0" in told
-    assert "liar on humaneval at T=0.02, noise of its own: no difference shown (p = 1; 12 answers," in told
+    assert "liar on humaneval at T=0.02, noise of its own: no difference from AR's shown (p = 1; 12 answers," in told
     assert "in each would be seen" in told
 
 

@@ -28,7 +28,16 @@ FLAGS = {
         *_DRAW,
         *_KERNELS,
         *("--repeats", "--concurrency", "--data-dir", "--data-file", "--preset", "--out", "--trace", "--json"),
-        *("--simulate-acceptance", "--head", "--project", "--profile", "--base", "--again", "--dry-run"),
+        *(
+            "--simulate-acceptance",
+            "--head",
+            "--project",
+            "--profile",
+            "--base",
+            "--backend-url",
+            "--again",
+            "--dry-run",
+        ),
         *("--no-score", *_DECODING),
     ],
     "tune": [

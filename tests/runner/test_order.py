@@ -36,6 +36,7 @@ def walk(order: Order, most: int = 10**6) -> list[tuple[Method, list[Request]]]:
     """Runs what is left, at most so many requests; each is answered by its method's name and its turn."""
     taken: list[tuple[Method, list[Request]]] = []
     for method, requests in order.stretches():
+        assert isinstance(method, Method)
         taken.append((method, requests))
         for request in requests:
             order.add(said(method.label, request))

@@ -142,7 +142,7 @@ def test_what_no_engine_may_do_is_one_sentence_with_its_row(chunks: Any, said: s
 
 def test_an_arrival_before_another_is_a_fault_of_the_engine() -> None:
     class Back(Script):
-        begins = property(lambda self: next(self.times), lambda self, value: None)  # type: ignore[assignment]
+        begins = property(lambda self: next(self.times), lambda self, value: None)
         times = iter([100 * MS, 20 * MS])
 
     with pytest.raises(EngineFault, match="arrived before"):
