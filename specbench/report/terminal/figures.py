@@ -11,8 +11,17 @@ from specbench.results.summary_schema import Accuracy, Lossless, MethodSummary, 
 
 
 def name(row: MethodSummary) -> str:
-    """A row's method, marked where its acceptance was simulated: no figure of it may pass for a real one."""
-    return f"{row.method} (simulated)" if row.simulated else row.method
+    """A row's method, marked where its acceptance was simulated or it failed, and where its precision is another."""
+    if row.simulated:
+        return f"{row.method} (simulated)"
+    return f"{row.method} ({', '.join(marks)})" if (marks := _marks(row)) else row.method
+
+
+def _marks(row: MethodSummary) -> list[str]:
+    facts = row.other.facts if row.other else None
+    asked = str(row.options.get("dtype", "auto")) if row.other else "auto"
+    other = [asked] if facts and asked != "auto" else []
+    return [*other, *(["failed"] if row.failed else [])]
 
 
 def plain(columns: Sequence[str], left: Sequence[str] = ()) -> Table:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from specbench.report.terminal import degeneration
 from specbench.report.terminal.end_to_end import end_to_end
+from specbench.report.terminal.engines import engines
 from specbench.report.terminal.figures import accuracy, lossless, name, number, plain, speedup
 from specbench.report.terminal.notes import notes
 from specbench.report.terminal.session import session_table
@@ -86,6 +87,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
             acceptance(row) if simulated else lossless(row.lossless),
         )
     further: list[RenderableType] = [end_to_end(summary.rows)] if any(row.ttft_speedup for row in summary.rows) else []
+    further += engines(run, summary)
     further += [session_table(summary.rows)] if any(row.session for row in summary.rows) else []
     further += degeneration.texts(run, summary)
     further += [judgments(scores) for scores in judged]
@@ -112,7 +114,7 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
 def shown_as(row: MethodSummary, summary: RunSummary) -> str:
     """A row's name, with the size of its trees where nobody has set it."""
     auto = row.method in summary.engine.get("calibrated", []) and row.rows_per_step is not None
-    return f"{row.method} ({row.rows_per_step:.0f} rows)" if auto else row.method
+    return f"{row.method} ({row.rows_per_step:.0f} rows)" if auto else name(row)
 
 
 def finding(summary: RunSummary) -> str:
