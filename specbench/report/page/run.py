@@ -25,6 +25,7 @@ from specbench.report.page.document import (
     Trace,
     Words,
 )
+from specbench.report.page.engines import engine_blocks
 from specbench.report.page.headline import conditions, withheld
 from specbench.report.page.positions import position_figures
 from specbench.report.page.session import session_figures
@@ -56,7 +57,7 @@ def run_section(run: Run) -> Section:
         blocks.append(Words([simulated_title(asked)], "warning"))
     if disturbed := disturbance_line(run.summary):
         blocks.append(Words([f"{disturbed[0].upper()}{disturbed[1:]}."], "warning"))
-    blocks += [*_figures(run), *_tables(run)]
+    blocks += [*engine_blocks(run), *_figures(run), *_tables(run)]
     blocks += traces(run)
     blocks += [*trajectories(run), *rounds(run)]
     config: dict[str, Any] = {**run.config.model_dump(), "environment": run.run.get("environment")}
