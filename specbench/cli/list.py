@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import annotated_types
 import typer
 
 from specbench.cli import output
 from specbench.common import registry
-from specbench.common.errors import unknown
+from specbench.common.errors import EngineFault, unknown
 from specbench.common.options import names
+
+if TYPE_CHECKING:
+    from specbench.backends import Backend
+    from specbench.backends.protocol import Mode
 
 # What would make a table wider than a terminal.
 _ONLY_JSON = {"options", "suits", "hub id", "base", "tokenizer", "template", "paper"}
 
-_KINDS = ("methods", "tasks", "presets", "models", "gpus")
+_KINDS = ("methods", "engines", "tasks", "presets", "models", "gpus")
 
 
 def list_(
-    kind: str = typer.Argument(help="methods, tasks, presets, models or gpus; or the name of a method or a task"),
+    kind: str = typer.Argument(
+        help="methods, engines, tasks, presets, models or gpus; or the name of a method, a task or an engine's mode"
+    ),
     as_json: bool = typer.Option(False, "--json", help="JSON to stdout, with every option of every method and task."),
 ) -> None:
-    """List methods, tasks, presets, models or GPUs; or the options of one method or task, as in list jf."""
-    listings = {"methods": _methods, "tasks": _tasks, "presets": _presets, "models": _models, "gpus": _gpus}
+    """List methods, tasks, presets, models or GPUs; or the options of one method or task, as in list jf.
+
+    engines are others beside ours, whose modes are rows of a run: list vllm:ngram has the options of one.
+    """
+    listings = {
+        "methods": _methods, "engines": _engines, "tasks": _tasks, "presets": _presets, "models": _models,
+        "gpus": _gpus,
+    }  # fmt: skip
     rows = listings[kind](as_json) if kind in listings else _options_of(kind)
     if as_json:
         output.emit_json(rows)
@@ -36,9 +48,14 @@ def list_(
 def _options_of(name: str) -> list[dict[str, Any]]:
     """The options of a method or a task, a row each; those that several tasks share come last."""
     methods, tasks = registry.methods(), registry.tasks()
-    if name not in methods and name not in tasks:
+    if ":" in name:  # as rows of other engines are named
+        from specbench.backends.catalog import mode_of  # every command imports this module
+
+        owner: Any = mode_of(name)[2].options
+    elif name not in methods and name not in tasks:
         raise unknown("listing", name, [*_KINDS, *methods, *tasks])
-    owner = (methods[name] if name in methods else tasks[name]).load().Options
+    else:
+        owner = (methods[name] if name in methods else tasks[name]).load().Options
     spellings = names(owner)
     return [
         {
@@ -93,6 +110,34 @@ def _tasks(full: bool) -> list[dict[str, Any]]:
         }
         for card in registry.tasks().values()
     ]
+
+
+def _engines(full: bool) -> list[dict[str, Any]]:
+    from specbench.backends import engines
+
+    return [
+        {
+            "row": f"{name}:{mode}",
+            "lossless": kind.lossless,
+            "here": _installed(backend, kind),
+            "by URL": backend.by_url != "no",
+            "engine": backend.title,
+            "what it does": kind.help,
+            "options": dict(kind.options.model_json_schema(by_alias=False)["properties"]) if full else None,
+        }
+        for name, backend in engines().items()
+        for mode, kind in backend.modes.items()
+    ]
+
+
+def _installed(backend: type[Backend], kind: Mode) -> str:
+    """The version that is installed here; empty where it is not, or is only known of a server."""
+    if backend.by_url == "has to be":
+        return ""
+    try:
+        return backend.version(kind.options()) or ""
+    except EngineFault:
+        return "no"
 
 
 def _data_here(card: registry.Card) -> str:

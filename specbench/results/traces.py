@@ -19,6 +19,8 @@ def checked_trace(record: RequestRecord) -> TokenTrace:
         UsageError: an older version recorded it, without a trace; or its trace contradicts its counts or itself.
     """
     trace = record.tokens
+    if trace is None and ":" in record.method:  # as rows of other engines are named
+        raise UsageError(f"{record.request_id} is another engine's, whose steps nobody saw; name a request of ours")
     if trace is None:
         raise UsageError(f"{record.request_id} was recorded before tokens were traced; repeat its run to see its steps")
     if said := _contradiction(record, trace):

@@ -172,7 +172,7 @@ def test_without_arguments_comes_the_help_and_the_exit_code_of_bad_usage(cli: An
 
 
 def test_lists_fit_80_columns(cli: Any) -> None:
-    for kind in ("methods", "tasks", "presets", "models", "gpus"):
+    for kind in ("methods", "engines", "tasks", "presets", "models", "gpus"):
         said = cli.ok("list", kind)
         assert max(map(len, said.out.splitlines())) <= 80
         assert "…" not in said.out
