@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from pydantic import ValidationError
 
+from specbench.backends.rows import Row
 from specbench.common import registry
+from specbench.common.errors import EngineFault
 from specbench.hardware import environment
 from specbench.models import LoadedModel
 from specbench.results import RunConfig, RunFolder, read_run
+from specbench.results.engines import EngineFacts
 from specbench.runner.prompts import Prepared
 from specbench.runner.resolving import Resolved
 from specbench.runner.threads import fewer_than_usual
@@ -58,7 +62,7 @@ def open_folder(resolved: Resolved, config: RunConfig, captured: environment.Env
     plan, digest = resolved.plan, config.digest()
     folder = RunFolder.find_unfinished(plan.out, digest)  # first: it may be a repetition that was broken off
     if folder is None and not plan.again and _code_is_known(config, captured):
-        folder = RunFolder.find_finished(plan.out, digest, lambda found: _stands(found, captured))
+        folder = RunFolder.find_finished(plan.out, digest, lambda found: _stands(found, captured, resolved.rows))
     if folder is not None:
         return folder, True
     stem = f"{'+'.join(m.label for m in resolved.everyone)}-{config.task.name}"
@@ -78,12 +82,16 @@ def _code_is_known(config: RunConfig, captured: environment.Environment) -> bool
     return not captured.git_dirty and all(card.origin == registry.OWN for card in cards)
 
 
-def _stands(found: RunFolder, captured: environment.Environment) -> bool:
-    """Whether the run had the threads, libraries and variables of today, of which the digest has only some.
+def _stands(found: RunFolder, captured: environment.Environment, rows: Sequence[Row]) -> bool:
+    """Whether the run had the threads, libraries and variables of today, of which the digest has only some, and the
+    other engines, none of which failed: measured later, such a row would not stand beside the others.
 
     Raises:
         UsageError: it is damaged, cut off or mixed.
     """
+    engines = found.engines()
+    if engines.failed or any(_is_another(row, engines.rows.get(row.label)) for row in rows):
+        return False
     try:
         then = environment.Environment.model_validate(found.run.get("environment"))
     except ValidationError:  # of another version
@@ -92,3 +100,12 @@ def _stands(found: RunFolder, captured: environment.Environment) -> bool:
         cpu = captured.cpu.model_copy(update={"torch_threads": then.cpu.torch_threads})
         captured = captured.model_copy(update={"cpu": cpu})
     return environment.alike(then, captured) and bool(read_run(found.path, traces=False))
+
+
+def _is_another(row: Row, before: EngineFacts | None) -> bool:
+    """Whether an engine has another version than a run had; of a server nobody knows before it is asked."""
+    try:
+        now = None if row.url else row.backend.version(row.options)
+    except EngineFault:
+        return False  # it is gone, and its figures stand
+    return now is not None and (before is None or before.version != now)
