@@ -66,10 +66,9 @@ def test_what_needs_engines_runs_where_they_are(tmp_path: Path, argv: list[str])
 @pytest.mark.parametrize("argv", commands("url"), ids=lambda argv: " ".join(argv[1:3]))
 def test_what_names_a_server_of_the_users_is_taken_as_it_is_written(tmp_path: Path, argv: list[str]) -> None:
     """Nobody serves there: what is refused is the connection, by name, and nothing before it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "specbench", *argv, "--model", "config:tiny", "--max-new-tokens", "2", "--out", tmp_path],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    little = ("--model", "config:tiny", "--max-new-tokens", "2", "--out", str(tmp_path))
+    called = [sys.executable, "-m", "specbench", *argv, *little]
+    done = subprocess.run(called, capture_output=True, text=True, timeout=300)
     row = next(name for name in argv[argv.index("--method") + 1].split(",") if ":" in name)
     assert done.returncode == 7, done.stderr
     assert f"error: {row}: " in done.stderr

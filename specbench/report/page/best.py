@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specbench.report.page.headline import withheld
 from specbench.results import BASELINE
+from specbench.results.other_engines import same_precision
 from specbench.results.schema import BASE
 
 if TYPE_CHECKING:
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 
 
 def candidates(run: Run) -> list[MethodSummary]:
-    """Rows of methods whose speedup may be told; AR of a fine-tuned model's base is none."""
+    """Rows of methods whose speedup may be told; AR of a fine-tuned model's base is none, nor is an engine's row that
+    failed or has another precision."""
+    alike = {spec.label for spec in run.config.methods if same_precision(spec, run.config.model.dtype)}
     told = [row for row in run.rows if row.method not in (BASELINE, BASE) and not (row.simulated or row.again)]
-    return [row for row in told if row.speedup and not withheld(run, row)]
+    return [row for row in told if row.speedup and row.method in alike and not row.failed and not withheld(run, row)]
 
 
 def best(run: Run) -> MethodSummary | None:
