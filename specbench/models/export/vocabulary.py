@@ -1,7 +1,8 @@
 """Vocabulary: the tokens of a GGUF file, the model's own or placeholders.
 
 llama.cpp has code for each kind of splitting into words that comes before byte pairs, and a file names the one that it
-wants. Which one a tokenizer's is, llama.cpp's converter tells by a sum over the ids of one text, and so does this.
+wants. Which one a tokenizer's is, llama.cpp's converter tells by a sum over the ids of one text, and so does this. Its
+code may still split a rare text otherwise (SmolLM2's: line breaks before a digit), so what is compared is given as ids.
 """
 
 from __future__ import annotations
