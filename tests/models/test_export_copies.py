@@ -67,7 +67,12 @@ def test_no_file_is_hashed_again_while_nothing_touched_it(model: LoadedModel, mo
     found = exported(model, "gguf", "float32")
     os.utime(found.path)
     hashed: list[Path] = []
-    monkeypatch.setattr(copies, "sha256_of", lambda path: [hashed.append(path), sha256_of(path)][1])
+
+    def counted(path: Path) -> str:
+        hashed.append(path)
+        return sha256_of(path)
+
+    monkeypatch.setattr(copies, "sha256_of", counted)
     for _ in range(2):
         assert exported(model, "gguf", "float32") == found
     assert {*hashed} == {found.path}

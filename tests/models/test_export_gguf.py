@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,26 @@ def test_transformers_computes_the_same_of_a_file(family: str, tmp_path: Path) -
         for parameter in wanted.parameters():
             parameter.data = parameter.data.to(precision).float()
         assert torch.equal(again(IDS).logits, wanted(IDS).logits)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_factors_of_rotary_frequencies_are_those_of_llama_3(dtype: str, tmp_path: Path) -> None:
+    scaled = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
+    scaled |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    model = loaded(llama(head_dim=32, rope_parameters=scaled))
+    made = export_gguf(model, tmp_path / "tiny.gguf", dtype=dtype, vocabulary="placeholders")
+    tensor = read(made.path)["rope_freqs.weight"]
+    assert tensor.tensor_type == gguf.GGMLQuantizationType.F32
+    wanted = []
+    for pair in range(16):  # as the paper's authors write it down
+        wavelength = 2 * math.pi * 1e4 ** (pair / 16)
+        share = min(max((64 / wavelength - 1) / 3, 0), 1)
+        wanted.append(1 / ((1 - share) / 8 + share))
+    assert tensor.data == pytest.approx(wanted, rel=1e-5)
+    assert (wanted[0], wanted[-1]) == (1, 8)
+    assert len({*wanted}) > 3
+    with pytest.raises(UsageError, match=r"tiny.gguf scales its rotary frequencies, as Llama 3.1 and later do"):
+        load(str(made.path), device="cpu")  # transformers would leave them out
 
 
 def test_a_model_in_bfloat16_is_written_in_either_precision_and_is_the_same(tmp_path: Path) -> None:
@@ -204,13 +225,14 @@ def test_a_failing_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         with monkeypatch.context() as patched:
             written: list[int] = []
 
-            def fail(error: BaseException = error, written: list[int] = written) -> None:
-                assert [path.name for path in tmp_path.iterdir()] != [file.name]
+            def write(self: Any, rows: Any, error: BaseException = error, written: list[int] = written) -> None:
+                assert not file.exists()
                 written.append(1)
                 if len(written) == 3:
                     raise error
+                own(self, rows)
 
-            patched.setattr(gguf.GGUFWriter, "write_tensor_data", lambda self, rows: (fail(), own(self, rows)))
+            patched.setattr(gguf.GGUFWriter, "write_tensor_data", write)
             with pytest.raises(refusal, match=said):
                 export_gguf(model, file, dtype="float32", vocabulary="placeholders")
         assert not [*tmp_path.iterdir()]

@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.models.adapters import fingerprint
 from specbench.models.export import vocabulary as vocabularies
 from specbench.models.export.exported import Exported, differs, drafted, precision_of, same_bits, sha256_of
-from specbench.models.export.graph import Graph, Named, graph_of, halved, head_size, interleaved, named_weights
+from specbench.models.export.graph import FACTORS, Graph, Named, graph_of, halved, head_size, interleaved, named_weights
 from specbench.models.loader import LoadedModel
 
 Vocabulary = Literal["tokenizer", "placeholders"]
@@ -91,9 +91,13 @@ def _write(writer: Any, weights: list[Named], precision: torch.dtype) -> None:
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for named in weights:
-        rows = named.weight.to(precision).float().cpu()
+        rows = _rounded(named, precision).float().cpu()
         rows = rows if named.heads is None else interleaved(rows, named.heads)
         writer.write_tensor_data(gguf.quantize(rows.contiguous().numpy(), _stored_as(named.weight, precision)))
+
+
+def _rounded(named: Named, precision: torch.dtype) -> Tensor:
+    return named.weight if named.name == FACTORS else named.weight.to(precision)
 
 
 def _stored_as(weight: Tensor, precision: torch.dtype) -> Any:
@@ -110,7 +114,7 @@ def _compare(file: Path, model: Any, graph: Graph, precision: torch.dtype, name:
     found = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
     for named in named_weights(model, graph, name):
         read = _values(found.pop(named.name, None))
-        wanted = named.weight.to(precision).cpu()
+        wanted = _rounded(named, precision).cpu()
         wanted = wanted if _stored_as(wanted, precision) == gguf.GGMLQuantizationType.BF16 else wanted.float()
         if read is None or not same_bits(read if named.heads is None else halved(read, named.heads), wanted):
             raise differs(file, named.own)

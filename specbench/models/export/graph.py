@@ -1,7 +1,7 @@
 """Graph: whether llama.cpp computes of a model's weights what transformers does, and how it calls them.
 
-What is refused here would load and decode other text, or not load: rotary embeddings that are scaled, sliding windows,
-biases that llama.cpp's code of that family does not add.
+What is refused here would load and decode other text, or not load: rotary embeddings scaled otherwise than Llama 3's,
+sliding windows, biases that llama.cpp's code of that family does not add.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import gguf
+import torch
 from torch import Tensor
 
 from specbench.common import UsageError
 
 _TODO = "take --to hf, or a plain Llama, Qwen2 or Qwen3"
+
+#: What rotary frequencies are divided by; computed of a model, and no parameter of it.
+FACTORS = "rope_freqs.weight"
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
 
@@ -27,19 +31,24 @@ class Graph:
     Attributes:
         arch: its number in the ``gguf`` package.
         neighbours: it rotates neighbours of a head where transformers rotates its halves.
+        ropes: rotary embeddings that it has.
         biased: projections that it adds a bias to where there is one.
         square: a head's size is the width divided by the heads.
     """
 
     arch: Any
     neighbours: bool = False
+    ropes: tuple[str, ...] = ("default",)
     biased: tuple[str, ...] = ()
     square: bool = False
 
 
 _GRAPHS = {
     "llama": Graph(
-        gguf.MODEL_ARCH.LLAMA, neighbours=True, biased=(*_ATTENTION, "o_proj", "gate_proj", "up_proj", "down_proj")
+        gguf.MODEL_ARCH.LLAMA,
+        neighbours=True,
+        ropes=("default", "llama3"),
+        biased=(*_ATTENTION, "o_proj", "gate_proj", "up_proj", "down_proj"),
     ),
     "qwen2": Graph(gguf.MODEL_ARCH.QWEN2, biased=_ATTENTION, square=True),
     "qwen3": Graph(gguf.MODEL_ARCH.QWEN3, biased=_ATTENTION),
@@ -84,10 +93,10 @@ def graph_of(model: Any, name: str) -> Graph:
         known = ", ".join(_GRAPHS)
         raise UsageError(f"{name} is of family '{family}', and GGUF is written of {known} here; {_TODO}")
     rope = config.rope_parameters
-    full = "full_attention"
+    scaling, full = rope.get("rope_type", "default"), "full_attention"
     for what, found, wanted in (
         ("activation", config.hidden_act, "silu"),
-        ("rotary embedding", rope.get("rope_type", "default"), "default"),
+        ("rotary embedding", "default" if scaling in graph.ropes else scaling, "default"),
         ("rotated part of a head", rope.get("partial_rotary_factor", 1.0), 1.0),
         ("attention", next((kind for kind in getattr(config, "layer_types", None) or () if kind != full), full), full),
         ("rows of the LM head", model.get_output_embeddings().weight.shape[0], config.vocab_size),
@@ -104,7 +113,7 @@ def graph_of(model: Any, name: str) -> Graph:
 
 
 def named_weights(model: Any, graph: Graph, name: str) -> Iterator[Named]:
-    """A model's parameters under llama.cpp's names; tied embeddings are one.
+    """A model's parameters under llama.cpp's names; tied embeddings are one. Behind them come :data:`FACTORS`, if any.
 
     Args:
         model: transformers causal LM.
@@ -122,6 +131,10 @@ def named_weights(model: Any, graph: Graph, name: str) -> Iterator[Named]:
         if theirs is None:
             raise UsageError(f"{name} has {own}, which llama.cpp's '{config.model_type}' has not; {_TODO}")
         yield Named(theirs, own, weight.detach(), heads.get(own.split(".")[-2]))
+    if config.rope_parameters.get("rope_type", "default") != "default":
+        steps = torch.arange(0, head_size(config), 2, dtype=torch.float32) / head_size(config)
+        plain = 1.0 / config.rope_parameters["rope_theta"] ** steps
+        yield Named(FACTORS, "model.rotary_emb", plain / model.model.rotary_emb.inv_freq.cpu(), None)
 
 
 def interleaved(rows: Tensor, heads: int) -> Tensor:
