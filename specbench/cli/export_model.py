@@ -14,10 +14,8 @@ from specbench.common import UsageError
 from specbench.common.errors import unknown
 from specbench.common.files import safe_name
 from specbench.common.options import flag
-from specbench.models.names import DTYPES
+from specbench.models.names import DTYPES, EXPORTED
 from specbench.runner.plan import Loading, Noting
-
-_PRECISIONS = ("float32", "bfloat16")
 
 
 class ExportModelPlan(Noting, Loading):
@@ -42,8 +40,8 @@ class ExportModelPlan(Noting, Loading):
     @field_validator("dtype")
     @classmethod
     def _exported(cls, dtype: str) -> str:
-        if DTYPES.get(dtype) not in _PRECISIONS:
-            raise unknown("precision of an export", dtype, _PRECISIONS)
+        if DTYPES.get(dtype) not in EXPORTED:
+            raise unknown("precision of an export", dtype, EXPORTED)
         return DTYPES[dtype]
 
     def into(self, name: str) -> Path:

@@ -63,6 +63,14 @@ def test_a_copy_is_made_once(kind: Any, name: str, model: LoadedModel, cache: Pa
     assert len(made) == 1
 
 
+def test_what_a_killed_process_left_is_removed(model: LoadedModel, cache: Path) -> None:
+    left = cache / ".gguf-float32-0.123.tmp"
+    left.mkdir(parents=True)
+    (left / "weights.gguf").touch()
+    found = exported(model, "gguf", "float32")
+    assert [*cache.iterdir()] == [found.path.parent]
+
+
 def test_no_file_is_hashed_again_while_nothing_touched_it(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     found = exported(model, "gguf", "float32")
     os.utime(found.path)

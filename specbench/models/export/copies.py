@@ -81,6 +81,8 @@ def exported(model: LoadedModel, kind: Format, dtype: str) -> Exported:
     sums = fingerprint(model.model, precision)
     folder = root / f"{kind}-{written}-{_key(model, kind, written, sums)}"
     with write_lock(root):  # whoever comes second waits, and finds the first one's
+        for draft in root.glob(".*.tmp"):  # of a process that was killed; nobody else writes now
+            remove(draft)
         found = _checked(folder)
         if found is None:
             _make(folder, model, kind, written)

@@ -19,12 +19,9 @@ from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.errors import unknown
 from specbench.common.files import refused, sync_folder
 from specbench.models.loader import LoadedModel
-from specbench.models.names import DTYPES
+from specbench.models.names import DTYPES, EXPORTED
 
 Format = Literal["gguf", "hf"]
-
-#: Precisions that weights are written in, by torch's names.
-PRECISIONS = ("float32", "bfloat16")
 
 #: How the weight files of a folder are called.
 WEIGHTS = ".safetensors"
@@ -57,11 +54,11 @@ def precision_of(model: LoadedModel, dtype: str) -> torch.dtype:
     """The precision that a model's weights are to be written in.
 
     Raises:
-        UsageError: it is none of :data:`PRECISIONS`, or the model's weights are rounded to eight bits.
+        UsageError: it is none of :data:`specbench.models.names.EXPORTED`, or the model's weights have eight bits.
     """
     found = DTYPES.get(dtype)
-    if found not in PRECISIONS:
-        raise unknown("precision of an export", dtype, PRECISIONS)
+    if found not in EXPORTED:
+        raise unknown("precision of an export", dtype, EXPORTED)
     if model.spec.dtype == "int8":
         raise UsageError(
             f"{model.spec.name} was loaded with weights of int8, which the formats of other engines hold otherwise; "
