@@ -45,13 +45,14 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
-import gguf
 import torch
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, registry
 from specbench.common.reading import json_object, parse_json
 from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.models import LoadedModel, load
+from specbench.models.export.gguf_file import export_gguf
+from specbench.models.export.graph import graph_of
 from specbench.runner import Request as Asked
 from specbench.runner import Session, StopRule
 from specbench.runner.methods import plan_methods
@@ -84,77 +85,6 @@ def bandwidth(threads: int) -> float:
     """Bytes per second that so many threads read from memory now."""
     with BandwidthProbe(PROBE_BYTES) as probe:
         return probe.read(threads)
-
-
-# --------------------------------------------------------------------------------------------------------- the weights
-
-
-def check_llama(model: Any, name: str) -> None:
-    """Refuses what llama.cpp's ``llama`` graph would compute otherwise than transformers.
-
-    Raises:
-        UsageError: another architecture, activation or rotary embedding.
-    """
-    config = model.config
-    rope = config.rope_parameters if config.model_type == "llama" else {}
-    for found, wanted in (
-        (config.model_type, "llama"),
-        (rope.get("rope_type", "default"), "default"),
-        (getattr(config, "hidden_act", "silu"), "silu"),
-    ):
-        if found != wanted:
-            raise UsageError(f"{name} is not of Llama's architecture ('{found}', not '{wanted}'); choose a Llama")
-
-
-def write_gguf(model: Any, file: Path, name: str) -> None:
-    """Writes a Llama's weights as llama.cpp's own converter does, in float32, with a vocabulary of placeholders.
-
-    The tokenizer model is RWKV's: the one kind for which llama.cpp assumes no end-of-sequence id where none is named,
-    so that ``ignore_eos`` has nothing to forbid. It needs a token that is a line break.
-
-    Args:
-        model: of transformers, see :func:`check_llama`; tied embeddings are written once.
-        file: is written.
-        name: recorded in it.
-    """
-    config = model.config
-    head = config.head_dim or config.hidden_size // config.num_attention_heads
-    writer = gguf.GGUFWriter(file, "llama")
-    writer.add_name(name)
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(head)
-    writer.add_value_length(head)
-    writer.add_rope_dimension_count(head)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_tokenizer_model("rwkv")
-    writer.add_token_list(["\\n", *(f"t{number}." for number in range(1, config.vocab_size))])
-    writer.add_token_types([gguf.TokenType.NORMAL] * config.vocab_size)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    for own, weight in model.named_parameters():
-        theirs = names.get_name(own, try_suffixes=(".weight", ".bias"))
-        if theirs is None:
-            raise UsageError(f"{name} has {own}, which llama.cpp's Llama has not; choose a plain Llama")
-        count = heads.get(own.split(".")[-2])
-        tensor = weight.detach().float() if count is None else interleaved(weight.detach().float(), count)
-        writer.add_tensor(theirs, tensor.contiguous().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def interleaved(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of a projection in llama.cpp's order: it rotates neighbours, transformers the halves of a head."""
-    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 # ---------------------------------------------------------------------------------------------------------- the server
@@ -492,11 +422,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the server would outlive what started it
     try:
         loaded = load(args.model, dtype="float32", device="cpu")
-        check_llama(loaded.model, loaded.spec.name)
+        graph_of(loaded.model, loaded.spec.name)
         with tempfile.TemporaryDirectory(prefix="specbench-llama-") as scratch:
             file = args.gguf or Path(scratch) / "weights.gguf"
             if not url:
-                write_gguf(loaded.model, file, loaded.spec.name)
+                export_gguf(loaded, file, dtype="float32", vocabulary="placeholders")
             if not (url or binary):
                 return 0
             result = race(

@@ -36,6 +36,7 @@ from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.msn.tree_file import named
 from specbench.models import adapters, names
 from specbench.models.checkpoint import read_config
+from specbench.models.export import copies
 from specbench.report import claims
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
 from specbench.results.judgments import JUDGMENTS
@@ -437,6 +438,11 @@ KINDS: dict[str, Kind] = {
         "config.json", "json", file_of("specbench", "models", "configs", "tiny.json"), read_config
     ),
     "config of a head": Kind("config.json", "json", head_config, read_head_config, names_it=False),
+    "record of a copy": Kind(
+        copies.RECORD, "json",
+        lambda: as_json({"files": {"weights.gguf": {"bytes": 9, "mtime_ns": 1 << 60, "sha256": "0f" * 32}}}),
+        copies.read_record,
+    ),
     "weights of a head": Kind(
         "model.safetensors", "binary", head_weights, read_head_weights, names_it=False
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from http.server import BaseHTTPRequestHandler
@@ -12,65 +11,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gguf
-import models_tiny
 import pytest
 import torch
 from chat_server import replies, send, serving
-from transformers import AutoModelForCausalLM, GgufConfig
 
 from benchmarks import vs_llama_cpp
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.models.loader import load
 
-VOCAB = 97
 REPLY: dict[str, Any] = {"tokens": [5, 6, 7], "timings": {"prompt_n": 2, "predicted_n": 3, "predicted_ms": 40.0}}
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_the_file_holds_the_same_weights(tied: bool, tmp_path: Path) -> None:
-    model = models_tiny.tiny_llama(VOCAB, tie_word_embeddings=tied, rope_parameters={"rope_theta": 77.0})
-    vs_llama_cpp.write_gguf(model, tmp_path / "tiny.gguf", "tiny")
-    read = gguf.GGUFReader(tmp_path / "tiny.gguf")
-    assert {tensor.tensor_type for tensor in read.tensors} == {gguf.GGMLQuantizationType.F32}
-    assert sum(tensor.n_elements for tensor in read.tensors) == sum(p.numel() for p in model.parameters())
-    assert ("output.weight" in {tensor.name for tensor in read.tensors}) is not tied
-    tokens = read.fields["tokenizer.ggml.tokens"].contents()
-    assert len(set(tokens)) == VOCAB
-    assert not [name for name in read.fields if "eos" in name or "bos" in name]
-    plain = GgufConfig(dequantize=True)
-    again = AutoModelForCausalLM.from_pretrained(
-        tmp_path, gguf_file="tiny.gguf", quantization_config=plain, dtype=torch.float32
-    )
-    prompt = torch.arange(0, 60, 3)[None]
-    assert torch.equal(again(prompt).logits, model(prompt).logits)
-
-
-def test_a_head_is_rotated_by_neighbours() -> None:
-    rows = torch.arange(16)
-    assert vs_llama_cpp.interleaved(rows, 2).tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
-    columns = vs_llama_cpp.interleaved(rows[:, None].expand(16, 3), 2)
-    assert torch.equal(columns[:, 1], vs_llama_cpp.interleaved(rows, 2))
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (lambda: models_tiny.supported("qwen2"), "'qwen2', not 'llama'"),
-        (lambda: models_tiny.supported("gpt2"), "'gpt2', not 'llama'"),
-        (lambda: models_tiny.tiny_llama(VOCAB, hidden_act="gelu"), "'gelu', not 'silu'"),
-        (
-            lambda: models_tiny.tiny_llama(
-                VOCAB, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
-            ),
-            "'linear', not 'default'",
-        ),
-    ],
-)
-def test_what_is_no_llama_is_refused(model: Callable[[], Any], said: str) -> None:
-    vs_llama_cpp.check_llama(models_tiny.supported("llama"), "good")
-    with pytest.raises(UsageError, match=said):
-        vs_llama_cpp.check_llama(model(), "bad")
 
 
 def test_a_reply_is_read() -> None:

@@ -15,6 +15,7 @@ from specbench.cli import (
     compare,
     doctor,
     export,
+    export_model,
     judge,
     new_method,
     perplexity,
@@ -47,6 +48,7 @@ app.command("judge")(judge.judge)
 app.command("score")(score.score)
 app.command("show")(show.show)
 app.command("export")(export.export)
+app.command("export-model")(export_model.export_model)
 app.command("compare")(compare.compare)
 app.command("list")(listing.list_)
 app.command("claims")(claims.claims)

@@ -14,8 +14,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from specbench.common import UsageError
+
 # A larger model would fill a disk unasked; it is unpacked in memory on every load.
 _LARGEST = 2 << 30
+
+
+def check(file: Path) -> None:
+    """Refuses a file of which transformers would make another model, without a word.
+
+    Raises:
+        UsageError: factors of its rotary frequencies, as Llama 3.1 and later have them, would be left out.
+    """
+    from gguf import GGUFReader  # here: only files that are unpacked anew are worth it
+
+    if any(tensor.name == "rope_freqs.weight" for tensor in GGUFReader(file).tensors):
+        raise UsageError(
+            f"{file.name} scales its rotary frequencies, as Llama 3.1 and later do, which transformers leaves out when "
+            "it reads a GGUF file; give the model's folder or hub id"
+        )
 
 
 def folder_of(file: Path) -> Path:

@@ -253,6 +253,7 @@ def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device, trust: bool
         where = {"local_files_only": True, "trust_remote_code": trust}
         model = AutoModelForCausalLM.from_pretrained(copy, dtype=dtype, **where)
         return model.to(device), AutoTokenizer.from_pretrained(copy, **where)
+    gguf.check(file)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=trust)
     # Packed weights would be unpacked again in every forward; a timed model holds plain ones.
     plain = GgufConfig(dequantize=True)

@@ -19,6 +19,9 @@ DTYPES = {
     "fp32": "float32", "bf16": "bfloat16", "fp16": "float16",
 }  # fmt: skip
 
+#: Those that weights are exported in for other engines.
+EXPORTED = ("float32", "bfloat16")
+
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent  # adapters lie with their methods
 _ADAPTER = "adapter_config.json"  # as PEFT names it

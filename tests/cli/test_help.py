@@ -61,6 +61,9 @@ FLAGS = {
         "--json",
     ],
     "export": ["RUN...", "--to", "--out", "--summary", "--positions", "--columns"],
+    "export-model": [
+        *("MODEL", "--to", "--dtype", "--vocabulary", "--out", "--revision", "--trust-remote-code", "--quiet", "--json")
+    ],
     "compare": ["RUN", "--fail-under", "--over-ar", "--prompts", "--json"],
     "list": ["kind", "--json"],
     "claims": ["--method", "--task", "--check", "--json"],
@@ -108,6 +111,7 @@ FLAGS = {
 }
 #: Their options are the fields of a plan: --help shows the usual ones, --help-all every one.
 PLANNED = {*("run", "sweep", "tune", "check-lossless", "profile", "perplexity", "quality", "train", "trajectories")}
+PLANNED |= {"export-model"}
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
 QUICK = 0.5  # seconds
 

@@ -55,6 +55,7 @@ def test_rotary_frequencies_stay_in_float32(kind: str, tmp_path: Path, monkeypat
         model = load(str(checkpoints.save(tmp_path / "own")), dtype="bfloat16").model
     else:  # a file that is not unpacked to disk
         tiny = load("config:tiny")
+        monkeypatch.setattr(loader.gguf, "check", lambda file: None)
         monkeypatch.setattr(loader.gguf, "folder_of", lambda file: tmp_path / "none")
         monkeypatch.setattr(loader.gguf, "keep", lambda *given: None)
         monkeypatch.setattr(loader.AutoTokenizer, "from_pretrained", lambda *given, **more: tiny.tokenizer)

@@ -1,0 +1,167 @@
+"""Copies: the weights of a model as another engine of a run reads them, made once on a machine and used again.
+
+They lie in the cache, each in a folder that is named after all that its content hangs on and has that name only once it
+is whole. A copy can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.cache import cache_folder
+from specbench.common.files import check_writable, write_json_atomic, write_lock
+from specbench.common.reading import fitted, read_json_object
+from specbench.models.adapters import fingerprint
+from specbench.models.export.exported import (
+    WEIGHTS,
+    Exported,
+    Format,
+    digest_of,
+    drafted,
+    precision_of,
+    remove,
+    sha256_of,
+)
+from specbench.models.export.gguf_file import export_gguf
+from specbench.models.export.hf_folder import export_hf
+from specbench.models.loader import LoadedModel
+
+#: The file beside a copy that says what was written.
+RECORD = "exported.json"
+
+_VERSION = 1  # of what is written: with another one, copies are made again
+_NAMES: dict[Format, str] = {"gguf": "weights.gguf", "hf": "checkpoint"}
+_SAID_ELSEWHERE = ("_name_or_path", "architectures", "dtype", "transformers_version")
+_TODO = "delete its folder, it is made again"
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    bytes: int = Field(ge=0)
+    mtime_ns: int
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Record(BaseModel):
+    """Record: the files of a copy, by their paths in its folder; none is hashed again while size and time stay."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    files: dict[str, _File] = Field(min_length=1)
+
+
+def exported(model: LoadedModel, kind: Format, dtype: str) -> Exported:
+    """The copy of a model's weights that other engines of a run read: made when missing, checked when there.
+
+    A GGUF file has a vocabulary of placeholders, so that ids are all that goes in and out of it.
+
+    Args:
+        model: as it is decoded with.
+        kind: "gguf" or "hf".
+        dtype: "float32" or "bfloat16".
+
+    Raises:
+        UsageError: the model cannot be written in this format.
+        EnvironmentRefused: there is no cache, or it cannot be written.
+    """
+    precision = precision_of(model, dtype)
+    written = str(precision).removeprefix("torch.")
+    root = cache_folder("exports")
+    if root is None:
+        raise EnvironmentRefused("there is no folder for copies of weights; set XDG_CACHE_HOME to one with room")
+    check_writable(root)
+    sums = fingerprint(model.model, precision)
+    folder = root / f"{kind}-{written}-{_key(model, kind, written, sums)}"
+    with write_lock(root):  # whoever comes second waits, and finds the first one's
+        for draft in root.glob(".*.tmp"):  # of a process that was killed; nobody else writes now
+            remove(draft)
+        found = _checked(folder)
+        if found is None:
+            _make(folder, model, kind, written)
+            found = _checked(folder)
+    if found is None:
+        raise EnvironmentRefused(f"{folder} was written and holds something else when read again; check its disk")
+    if kind == "gguf":
+        whole, size = found[_NAMES[kind]].sha256, found[_NAMES[kind]].bytes
+    else:
+        weights = {Path(name).name: each for name, each in found.items() if name.endswith(WEIGHTS)}
+        whole = digest_of({name: each.sha256 for name, each in weights.items()})
+        size = sum(each.bytes for each in weights.values())
+    return Exported(folder / _NAMES[kind], kind, written, whole, size, sums)
+
+
+def _key(model: LoadedModel, kind: Format, dtype: str, sums: str) -> str:
+    """A sum over what a copy's content hangs on; rotary base and heads are no weights, and make another model too."""
+    about: list[Any] = [_VERSION, kind, dtype, sums, _said(model.model.config)]
+    if kind == "hf":
+        about += [
+            version("transformers"),
+            sorted(model.stop_ids),
+            _said(getattr(model.model, "generation_config", None)),
+        ]
+    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def _said(config: Any) -> dict[str, Any]:
+    values = {} if config is None else config.to_dict()
+    return {name: value for name, value in values.items() if name not in _SAID_ELSEWHERE}
+
+
+def _make(folder: Path, model: LoadedModel, kind: Format, dtype: str) -> None:
+    with drafted(folder) as draft:
+        if kind == "gguf":
+            export_gguf(model, draft / _NAMES[kind], dtype=dtype, vocabulary="placeholders")
+        else:
+            export_hf(model, draft / _NAMES[kind], dtype=dtype)
+        _record(draft)
+
+
+def _record(folder: Path) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RECORD)
+    made = Record(files={path.relative_to(folder).as_posix(): _file(path) for path in files})
+    write_json_atomic(folder / RECORD, made.model_dump())
+
+
+def _file(path: Path) -> _File:
+    stat = path.stat()
+    return _File(bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=sha256_of(path))
+
+
+def read_record(file: Path) -> Record:
+    """What was written beside a copy.
+
+    Raises:
+        UsageError: it is missing or damaged.
+    """
+    return fitted(Record, read_json_object(file, _TODO), file, _TODO)
+
+
+def _checked(folder: Path) -> dict[str, _File] | None:
+    """The files of a copy that is as it was written; None where there is none, and one that is not is removed.
+
+    Where size or time of a file are others than on the record, its content decides.
+    """
+    try:
+        found = read_record(folder / RECORD).files
+        touched = False
+        for name, wanted in found.items():
+            stat = (folder / name).stat()
+            if (stat.st_size, stat.st_mtime_ns) == (wanted.bytes, wanted.mtime_ns):
+                continue
+            touched = True
+            if _file(folder / name).sha256 != wanted.sha256:
+                raise UsageError(f"{folder / name} is not as it was written; {_TODO}")
+        if touched:
+            _record(folder)
+    except (UsageError, OSError):
+        remove(folder)
+        return None
+    return found

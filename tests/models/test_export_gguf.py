@@ -1,0 +1,338 @@
+"""GGUF files: the model's values in llama.cpp's order, read by another reader, and nothing where that would not do."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import gguf
+import models_tiny
+import numpy as np
+import pytest
+import torch
+from exports import FAMILIES, VOCAB, loaded, tiny
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoModelForCausalLM, GgufConfig
+
+from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common.prompt import Prompt
+from specbench.models.adapters import fingerprint
+from specbench.models.export import gguf_file, vocabulary
+from specbench.models.export.gguf_file import export_gguf
+from specbench.models.export.graph import graph_of, halved, interleaved
+from specbench.models.loader import LoadedModel, load
+
+IDS = torch.arange(0, 60, 3)[None]
+
+
+def read(file: Path) -> dict[str, Any]:
+    return {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
+
+
+def rotated(rows: np.ndarray[Any, Any], head: int) -> np.ndarray[Any, Any]:
+    """transformers' rows from a file's: of each head the even ones, then the odd ones."""
+    order = [at + pair for at in range(0, len(rows), head) for half in (0, 1) for pair in range(half, head, 2)]
+    return rows[order]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_file_holds_the_same_values(family: str, dtype: str, tmp_path: Path) -> None:
+    model = tiny(FAMILIES[family])
+    precision = getattr(torch, dtype)
+    made = export_gguf(model, tmp_path / "tiny.gguf", dtype=dtype, vocabulary="placeholders")
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
+    content = (tmp_path / "tiny.gguf").read_bytes()
+    assert (made.path, made.format, made.dtype) == (tmp_path / "tiny.gguf", "gguf", dtype)
+    assert (made.sha256, made.bytes) == (hashlib.sha256(content).hexdigest(), len(content))
+    assert made.fingerprint == fingerprint(model.model, precision)
+
+    config, found = model.model.config, read(made.path)
+    head = config.head_dim if family != "qwen2" else 8
+    names = {
+        "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    }  # fmt: skip
+    for own, parameter in model.model.named_parameters():
+        place, kind = own.removeprefix("model.layers.").rsplit(".", 1)
+        layer, _, part = place.partition(".")
+        theirs = f"blk.{layer}.{names[part]}" if layer.isdecimal() else names[place]
+        tensor = found.pop(f"{theirs}.{kind}")
+        if dtype == "bfloat16" and parameter.ndim > 1:
+            assert tensor.tensor_type == gguf.GGMLQuantizationType.BF16
+            values = (tensor.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            assert tensor.tensor_type == gguf.GGMLQuantizationType.F32
+            values = np.array(tensor.data)
+        if "llama" in family and part in ("self_attn.q_proj", "self_attn.k_proj"):
+            assert not np.array_equal(values, rotated(values, head))
+            values = rotated(values, head)
+        assert np.array_equal(values, parameter.to(precision).float().numpy()), own
+    assert not found
+
+
+@pytest.mark.parametrize("family", ["llama", "llama, tied", "llama with wide heads", "qwen2", "qwen2, tied", "qwen3"])
+def test_transformers_computes_the_same_of_a_file(family: str, tmp_path: Path) -> None:
+    model = tiny(FAMILIES[family])
+    for dtype in ("float32", "bfloat16"):
+        export_gguf(model, tmp_path / f"{dtype}.gguf", dtype=dtype, vocabulary="placeholders")
+        again = AutoModelForCausalLM.from_pretrained(
+            tmp_path,
+            gguf_file=f"{dtype}.gguf",
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=torch.float32,
+        )
+        precision = getattr(torch, dtype)
+        assert fingerprint(again, precision) == fingerprint(model.model, precision)
+        wanted = tiny(FAMILIES[family]).model
+        for parameter in wanted.parameters():
+            parameter.data = parameter.data.to(precision).float()
+        assert torch.equal(again(IDS).logits, wanted(IDS).logits)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_factors_of_rotary_frequencies_are_those_of_llama_3(dtype: str, tmp_path: Path) -> None:
+    scaled = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
+    scaled |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    model = loaded(llama(head_dim=32, rope_parameters=scaled))
+    made = export_gguf(model, tmp_path / "tiny.gguf", dtype=dtype, vocabulary="placeholders")
+    tensor = read(made.path)["rope_freqs.weight"]
+    assert tensor.tensor_type == gguf.GGMLQuantizationType.F32
+    wanted = []
+    for pair in range(16):  # as the paper's authors write it down
+        wavelength = 2 * math.pi * 1e4 ** (pair / 16)
+        share = min(max((64 / wavelength - 1) / 3, 0), 1)
+        wanted.append(1 / ((1 - share) / 8 + share))
+    assert tensor.data == pytest.approx(wanted, rel=1e-5)
+    assert (wanted[0], wanted[-1]) == (1, 8)
+    assert len({*wanted}) > 3
+    with pytest.raises(UsageError, match=r"tiny.gguf scales its rotary frequencies, as Llama 3.1 and later do"):
+        load(str(made.path), device="cpu")  # transformers would leave them out
+
+
+def test_a_model_in_bfloat16_is_written_in_either_precision_and_is_the_same(tmp_path: Path) -> None:
+    model = tiny(FAMILIES["llama"], torch.bfloat16)
+    short = export_gguf(model, tmp_path / "short.gguf", dtype="bf16", vocabulary="placeholders")
+    long = export_gguf(model, tmp_path / "long.gguf", dtype="float32", vocabulary="placeholders")
+    assert (short.dtype, long.dtype) == ("bfloat16", "float32")
+    assert short.fingerprint == model.spec.fingerprint
+    rounded = tiny(FAMILIES["llama"])
+    again = export_gguf(rounded, tmp_path / "again.gguf", dtype="bfloat16", vocabulary="placeholders")
+    assert again.sha256 == short.sha256 != long.sha256
+    norms = [read(made.path)["output_norm.weight"].data for made in (short, long)]
+    assert np.array_equal(*norms)
+
+
+def test_placeholders_are_special_to_nobody(tmp_path: Path) -> None:
+    model = tiny(FAMILIES["qwen2"], name="a name of this place")
+    made = export_gguf(model, tmp_path / "tiny.gguf", dtype="float32", vocabulary="placeholders")
+    fields = gguf.GGUFReader(made.path).fields
+    tokens, types = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
+    assert len(set(tokens)) == len(types) == VOCAB
+    assert set(types) == {gguf.TokenType.NORMAL}
+    assert fields["tokenizer.ggml.model"].contents() == "rwkv"
+    assert not [name for name in fields if "token_id" in name or "template" in name or "name" in name]
+
+
+def test_heads_are_interleaved_and_halved_again() -> None:
+    rows = torch.arange(16)
+    assert interleaved(rows, 2).tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
+    columns = interleaved(rows[:, None].expand(16, 3), 2)
+    assert torch.equal(columns[:, 1], interleaved(rows, 2))
+    assert torch.equal(halved(columns, 2), rows[:, None].expand(16, 3))
+
+
+def llama(**options: Any) -> Any:
+    return models_tiny.tiny_llama(VOCAB, **options)
+
+
+def qwen(**options: Any) -> Any:
+    return models_tiny.build(("Qwen3Config", "Qwen3ForCausalLM", {"vocab_size": VOCAB, **options}))
+
+
+LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+HALF = {"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: models_tiny.supported("gpt2"), "bad is of family 'gpt2', and GGUF is written of llama, qwen2, qwen3"),
+        (lambda: models_tiny.supported("mixtral"), "bad is of family 'mixtral'"),
+        (lambda: llama(hidden_act="gelu"), r"bad has another activation \(gelu\) than llama.cpp's 'llama' \(silu\)"),
+        (lambda: llama(rope_parameters=LINEAR), r"another rotary embedding \(linear\)"),
+        (lambda: qwen(rope_parameters=HALF), r"another rotated part of a head \(0.5\)"),
+        (
+            lambda: qwen(layer_types=["full_attention", "sliding_attention"], sliding_window=8, num_hidden_layers=2),
+            r"another attention \(sliding_attention\)",
+        ),
+        (lambda: qwen(attention_bias=True), r"bad has .*o_proj.bias, which llama.cpp's 'qwen3' does not add"),
+        (
+            lambda: models_tiny.build(("Qwen2Config", "Qwen2ForCausalLM", {"vocab_size": VOCAB, "head_dim": 12})),
+            "bad has heads of 12, which llama.cpp's 'qwen2' has not",
+        ),
+        (lambda: with_more(llama()), "bad has extra.weight, which llama.cpp's 'llama' has not"),
+        (lambda: type("LlamaForCausalLM", (type(llama()),), {})(llama().config), "bad is of family 'llama', and"),
+    ],
+)
+def test_what_llama_cpp_computes_otherwise_is_refused(model: Callable[[], Any], said: str, tmp_path: Path) -> None:
+    graph_of(models_tiny.supported("llama"), "good")
+    with pytest.raises(UsageError, match=said):
+        export_gguf(loaded(model(), name="bad"), tmp_path / "x" / "y", dtype="float32", vocabulary="placeholders")
+    assert not [*tmp_path.iterdir()]
+
+
+def with_more(model: Any) -> Any:
+    model.extra = torch.nn.Linear(2, 2, bias=False)
+    return model
+
+
+def test_precisions_and_places_that_will_not_do(tmp_path: Path) -> None:
+    model = load("config:tiny", device="cpu")
+    there = tmp_path / "there.gguf"
+    there.write_text("mine")
+    for changed, dtype, file, said in (
+        (model, "float16", "new.gguf", "unknown precision of an export 'float16'"),
+        (model, "int8", "new.gguf", "unknown precision of an export 'int8'"),
+        (load("config:tiny", dtype="int8", device="cpu"), "float32", "new.gguf", "loaded with weights of int8"),
+        (model, "float32", "there.gguf", "there.gguf is there already; choose another name or move it away"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            export_gguf(changed, tmp_path / file, dtype=dtype, vocabulary="placeholders")
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentRefused, match="cannot write"):
+        export_gguf(model, tmp_path / "file" / "x.gguf", dtype="float32", vocabulary="placeholders")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there.gguf"]
+    assert there.read_text() == "mine"
+
+
+def test_a_failing_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, file = load("config:tiny", device="cpu"), tmp_path / "tiny.gguf"
+    own = gguf.GGUFWriter.write_tensor_data
+    for error, refusal, said in (
+        (OSError("9 requested and 4 written"), SpecbenchError, "disk full while writing"),  # as numpy says it
+        (OSError(5, "Input/output error"), SpecbenchError, "Input/output error"),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+    ):
+        with monkeypatch.context() as patched:
+            written: list[int] = []
+
+            def write(self: Any, rows: Any, error: BaseException = error, written: list[int] = written) -> None:
+                assert not file.exists()
+                written.append(1)
+                if len(written) == 3:
+                    raise error
+                own(self, rows)
+
+            patched.setattr(gguf.GGUFWriter, "write_tensor_data", write)
+            with pytest.raises(refusal, match=said):
+                export_gguf(model, file, dtype="float32", vocabulary="placeholders")
+        assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("fault", ["value", "name"])
+def test_a_file_that_holds_something_else_is_an_error(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(FAMILIES["llama"])
+    if fault == "value":
+        own = gguf.quantize
+
+        def changed(rows: Any, kind: Any) -> Any:
+            rows = rows.copy()
+            rows.reshape(-1)[-1] = -rows.reshape(-1)[-1]
+            return own(rows, kind)
+
+        monkeypatch.setattr(gguf_file.gguf, "quantize", changed)
+    else:
+        mine = gguf.GGUFWriter.add_tensor_info
+
+        def renamed(self: Any, name: str, *given: Any, **more: Any) -> None:
+            mine(self, name.replace("output_norm", "output_nor"), *given, **more)
+
+        monkeypatch.setattr(gguf.GGUFWriter, "add_tensor_info", renamed)
+    with pytest.raises(EnvironmentRefused, match=r"holds other values of model\..*when read again; check its disk"):
+        export_gguf(model, tmp_path / "tiny.gguf", dtype="bfloat16", vocabulary="placeholders")
+    assert not [*tmp_path.iterdir()]
+
+
+def known(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a tokenizer split as GPT-2's does."""
+    sums = hashlib.sha256(str(tokenizer(vocabulary._TEXT)["input_ids"]).encode()).hexdigest()
+    monkeypatch.setitem(vocabulary.KNOWN, sums, "gpt-2")
+
+
+def test_a_tokenizer_goes_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "{% for message in messages %}<s>{{ message['content'] }}</s>{% endfor %}"
+    tokenizer = checkpoints.byte_tokenizer(template=template)
+    tokenizer.add_tokens(["<|odd|>", "plain"])
+    model = load(str(checkpoints.save(tmp_path / "own", tokenizer)), device="cpu")
+    with pytest.raises(UsageError, match=r"the tokenizer of own is none of those .* take --vocabulary placeholders"):
+        export_gguf(model, tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
+    known(tokenizer, monkeypatch)
+    made = export_gguf(model, tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
+    said = {name: field.contents() for name, field in gguf.GGUFReader(made.path).fields.items()}
+    assert said["general.name"] == "own"
+    assert (said["tokenizer.ggml.model"], said["tokenizer.ggml.pre"]) == ("gpt2", "gpt-2")
+    assert said["tokenizer.chat_template"] == template
+    assert (said["tokenizer.ggml.eos_token_id"], said["tokenizer.ggml.bos_token_id"]) == (0, 1)
+    assert said["tokenizer.ggml.add_bos_token"] is False
+    tokens, types = said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"]
+    assert len(tokens) == len(types) == 320
+    assert tokens[:3] == ["</s>", "<s>", "!"]
+    kinds = [gguf.TokenType(kind).name for kind in types]
+    assert kinds[:258] == ["CONTROL", "CONTROL", *["NORMAL"] * 256]
+    assert (tokens[258:261], kinds[258:261]) == (
+        ["<|odd|>", "plain", "[PAD260]"],
+        ["CONTROL", "USER_DEFINED", "UNUSED"],
+    )
+    assert set(kinds[260:]) == {"UNUSED"}
+
+
+def test_a_token_that_begins_every_text_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = checkpoints.byte_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    assert tokenizer("a")["input_ids"][0] == 1
+    model = replace(load("config:tiny", device="cpu"), tokenizer=tokenizer)
+    known(tokenizer, monkeypatch)
+    made = export_gguf(model, tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
+    assert gguf.GGUFReader(made.path).fields["tokenizer.ggml.add_bos_token"].contents() is True
+
+
+def test_dummy_weights_have_no_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="config:tiny has dummy weights and no tokenizer; take --vocabulary place"):
+        export_gguf(load("config:tiny"), tmp_path / "x.gguf", dtype="float32", vocabulary="tokenizer")
+
+
+def test_the_embedded_tokenizer_is_one_that_llama_cpp_knows(smollm2: LoadedModel) -> None:
+    assert vocabulary.splitting_of(smollm2) == "smollm"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_embedded_model_loads_again(
+    dtype: str, smollm2: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = export_gguf(smollm2, tmp_path / "smol.gguf", dtype=dtype, vocabulary="tokenizer")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    again = load(str(made.path), dtype=dtype, device="cpu")
+    assert again.spec.fingerprint == made.fingerprint
+    assert again.stop_ids == smollm2.stop_ids
+    assert again.tokenizer.chat_template == smollm2.tokenizer.chat_template
+    texts = ["def f(x):\n\treturn x ** 2  # 12345 naïve\n", "  I've 3.14 😀<|im_end|>\n\n", vocabulary._TEXT]
+    for text in texts:
+        for chat in (False, True):
+            prompt = Prompt("p", text, chat=chat)
+            assert again.encode(prompt) == smollm2.encode(prompt)
+    if dtype == "float32":
+        ids = torch.tensor([smollm2.encode(Prompt("p", texts[0], chat=True))])
+        with torch.inference_mode():
+            assert torch.equal(again.model(ids).logits, smollm2.model(ids).logits)
