@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from typing import IO, Any
 
 import psutil
@@ -59,18 +59,21 @@ class Child:
     ) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  open as long as it
         self._mark = secrets.token_hex(16)
-        start = partial(
-            subprocess.Popen,
-            list(command),
-            stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if pipes else self._log,
-            stderr=self._log,
-            env={**os.environ, **(environment or {}), _MARK: self._mark},
-            start_new_session=True,
-            preexec_fn=partial(_die_with, os.getpid()),
-        )
+        ours = os.getpid()
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipes else self._log,
+                stderr=self._log,
+                env={**os.environ, **(environment or {}), _MARK: self._mark},
+                start_new_session=True,
+                preexec_fn=lambda: _die_with(ours),
+            )
+
         try:
-            self.process: subprocess.Popen[bytes] = _by_a_thread_that_stays(start)
+            self.process = _by_a_thread_that_stays(start)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._log.close()
             why = error.strerror if isinstance(error, OSError) else str(error)

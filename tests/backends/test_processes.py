@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 SLEEPS = "import time; print('up', flush=True); time.sleep(100)"
 
 
-def python(code: str, **more: bool) -> Child:
-    return Child([sys.executable, "-S", "-c", code], **more)
+def python(code: str, *, pipes: bool = False) -> Child:
+    return Child([sys.executable, "-S", "-c", code], pipes=pipes)
 
 
 def until(done: Callable[[], object], seconds: float = 5.0) -> None:
@@ -52,14 +52,16 @@ def test_it_ends_when_it_is_closed_and_a_second_time_changes_nothing() -> None:
     assert child.running
     child.close()
     child.close()
-    assert gone(child.pid) and not child.running
+    assert gone(child.pid)
+    assert not child.running
     assert child.process.returncode == -signal.SIGTERM
     assert child.last_words() == ""
 
 
 def test_pipes_carry_bytes_and_its_complaints_stay_out_of_them() -> None:
     child = python("import sys; sys.stderr.write('hm'); sys.stdout.write(input()[::-1])", pipes=True)
-    assert child.process.stdin and child.process.stdout
+    assert child.process.stdin
+    assert child.process.stdout
     child.process.stdin.write(b"abc\n")
     child.process.stdin.flush()
     assert child.process.stdout.read() == b"cba"
