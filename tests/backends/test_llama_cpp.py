@@ -1,0 +1,421 @@
+"""llama.cpp: what its server sends becomes arrivals and faults; against a fake, recorded streams, and a real one."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import psutil
+import pytest
+import torch
+
+from specbench.backends import llama_cpp
+from specbench.backends.catalog import mode_of
+from specbench.backends.llama_program import Program
+from specbench.backends.llama_stream import Address, Lost, Steps
+from specbench.backends.protocol import Arrival, Question, Served
+from specbench.common.errors import EngineFault, UsageError
+from specbench.common.options import parse
+from specbench.results.engines import ServedWeights
+
+HERE = Path(__file__).parent
+FAKE = HERE / "fake_llama_server.py"
+_SPEC = util.spec_from_file_location("fake_llama_server", FAKE)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+fake = util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(fake)
+
+STREAMS: dict[str, list[dict[str, Any]]] = json.loads((HERE / "llama_streams.json").read_text())
+QUESTION = Question(ids=(5, 6, 7), budget=8, stop_ids=frozenset())
+
+
+def of_cpu() -> Any:
+    """As much of a loaded model as the backend looks at."""
+    return SimpleNamespace(
+        model=SimpleNamespace(device=torch.device("cpu")), spec=SimpleNamespace(name="toy", fingerprint="f")
+    )
+
+
+def backend(row: str, url: str | None = None, model: Any = None, **options: Any) -> llama_cpp.Backend:
+    made, mode, described = mode_of(row)
+    served = Served(row, model or of_cpu(), "float32", 1, 256, url=url)
+    return cast(llama_cpp.Backend, made(mode, parse(described.options, options, row), served))
+
+
+def ids(arrivals: list[Arrival]) -> list[int]:
+    return [each for arrival in arrivals for each in arrival.ids]
+
+
+# ------------------------------------------------------------------------------------------------------------ the steps
+
+
+def replayed(events: list[dict[str, Any]], budget: int) -> tuple[list[Arrival], Steps]:
+    question = Question(ids=(0,) * events[0]["timings"]["prompt_n"], budget=budget, stop_ids=frozenset())
+    steps = Steps(question)
+    return list(steps.of(iter(list(enumerate(events))))), steps
+
+
+@pytest.mark.parametrize(
+    ("name", "forwards", "mean_len"),
+    # What the server that sent them wrote into its log: 1 + accepted / verified, counted by itself.
+    [("ar", 5, None), ("ngram-simple", 15, 3.93), ("ngram-mod", 7, 8.43), ("mixed", 46, 5.25)],
+)
+def test_recorded_streams_are_told_apart_into_forwards(name: str, forwards: int, mean_len: float | None) -> None:
+    events = STREAMS[name]
+    sent = [each for event in events for each in event["tokens"]]
+    arrivals, steps = replayed(events, len(sent))
+    assert ids(arrivals) == sent
+    assert len(arrivals[0].ids) == 1
+    accepted = events[-1]["timings"].get("draft_n_accepted", 0)
+    assert len(arrivals) - 1 == len(sent) - 1 - accepted == forwards
+    assert (1 + accepted / steps.verified if steps.verified else None) == (
+        None if mean_len is None else pytest.approx(mean_len, abs=0.005)
+    )
+    # An arrival's time is that of its last token, whatever came behind it.
+    ends = [sum(len(each.ids) for each in arrivals[: at + 1]) - 1 for at in range(len(arrivals))]
+    assert [each.at_ns for each in arrivals] == ends
+
+
+def test_a_step_is_handed_over_as_soon_as_it_is_complete() -> None:
+    events = STREAMS["mixed"]
+    steps = Steps(Question(ids=(0,) * events[0]["timings"]["prompt_n"], budget=64, stop_ids=frozenset()))
+    taken = []
+
+    def one_by_one() -> Iterator[tuple[int, dict[str, Any]]]:
+        for at, event in enumerate(events):
+            taken.append(at)
+            yield at, event
+
+    arrivals = steps.of(one_by_one())
+    for wanted in (1, 2, 11):
+        next(arrivals)
+        assert len(taken) == wanted
+
+
+def test_a_step_that_an_end_cuts_is_handed_over_with_what_came() -> None:
+    end = {"tokens": [], "stop": True, "stop_type": "eos", "timings": STREAMS["mixed"][4]["timings"]}
+    events = [*STREAMS["mixed"][:5], end]
+    last = events[4]["tokens"][0]
+    question = Question(ids=(0,) * events[0]["timings"]["prompt_n"], budget=64, stop_ids=frozenset([last]))
+    arrivals = list(Steps(question).of(iter(list(enumerate(events)))))
+    assert [len(each.ids) for each in arrivals] == [1, 1, 3]
+    assert arrivals[-1].at_ns == 4
+
+
+# ------------------------------------------------------------------------------------------------------ by URL, a fake
+
+
+@contextmanager
+def served(behaviour: str = "", **more: Any) -> Iterator[Any]:
+    with fake.Fake(behaviour, **more) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_by_url_it_answers_and_nothing_is_said_of_its_weights() -> None:
+    with served() as server:
+        engine = backend("llama.cpp:ar", server.url)
+        facts = engine.start()
+        arrivals = list(engine.ask(QUESTION))
+        told = engine.told()
+        engine.close()
+    assert (facts.how, facts.version, facts.counts, facts.ids) == ("url", "b1-fake", "forwards", True)
+    assert not facts.weights.verified
+    assert [list(each.ids) for each in arrivals] == [[8], [9], [10], [11], [12], [13], [14], [15]]
+    assert (told.forwards, told.draft_tokens, told.accepted_tokens) == (None, None, None)
+    assert told.own == {"prompt_ms": 2.0, "predicted_ms": 70.0}
+    assert not engine.processes()
+
+
+def test_drafts_are_counted_and_the_engines_own_figures_are_by_its_own_names() -> None:
+    with served(speculative=True) as server:
+        engine = backend("llama.cpp:ngram-simple", server.url)
+        engine.start()
+        arrivals = list(engine.ask(QUESTION))
+        told = engine.told()
+    assert [len(each.ids) for each in arrivals] == [1, 2, 1, 2, 1, 1]
+    assert (told.draft_tokens, told.accepted_tokens) == (4, 2)
+    assert told.own == {"prompt_ms": 2.0, "predicted_ms": 50.0, "mean_len": 2.0, "draft_acceptance": 0.5}
+    assert set(told.own) == set(engine.modes["ngram-simple"].measures)
+
+
+def test_every_sampler_but_the_runs_is_left_out() -> None:
+    with served() as server:
+        engine = backend("llama.cpp:ar", server.url)
+        engine.start()
+        list(engine.ask(QUESTION))
+        list(engine.ask(Question((1,), 4, frozenset(), temperature=0.7, top_k=5, top_p=0.9, seed=(1 << 40) + 3)))
+    greedy, drawn = server.asked[1:]
+    assert (greedy["samplers"], greedy["top_k"], greedy["temperature"]) == (["top_k"], 1, 0.0)
+    assert drawn["samplers"] == ["top_k", "temperature", "top_p"]
+    assert [drawn[key] for key in ("temperature", "top_k", "top_p", "seed")] == [0.7, 5, 0.9, 3]
+    for body in (greedy, drawn):
+        assert (body["cache_prompt"], body["ignore_eos"], body["mirostat"], body["dynatemp_range"]) == (False,) * 2 + (
+            0,
+        ) * 2
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        ("error", r"refuses POST /completion \(HTTP 500: out of luck\)"),
+        ("no json error", r"refuses POST /completion \(HTTP 503: <html>busy\)"),
+        ("an error", "reports an error: context is full"),
+        ("garbage", "no JSON"),
+        ("huge", "more than 4 MiB"),
+        ("text for ids", "sends no token ids"),
+        ("floats for ids", "sends no token ids"),
+        ("negative ids", "sends no token ids"),
+        ("held back", "sent 3 ids of 4 tokens"),
+        ("no timings", "sends no timings"),
+        ("beyond", "went on behind the 8 tokens"),
+        ("early", r"ended an answer of 3 tokens by itself \(limit\)"),
+        ("eos", r"ended an answer of 3 tokens by itself \(eos\)"),
+        ("cached", "read 1 of the prompt's 3 tokens"),
+        ("break", "connection broke off"),
+        ("stall", "sent nothing for 0.2 s"),
+        ("trickle", "sent nothing for 0.2 s"),
+    ],
+)
+def test_what_a_server_does_wrong_is_one_sentence(behaviour: str, said: str) -> None:
+    with served(behaviour) as server:
+        engine = backend("llama.cpp:ar", server.url, timeout=0.2 if behaviour in ("stall", "trickle") else 60)
+        engine.start()
+        with pytest.raises(EngineFault, match=said) as raised:
+            list(engine.ask(QUESTION))
+    assert "\n" not in str(raised.value)
+
+
+def test_an_end_of_its_own_that_is_the_runs_too_is_an_end() -> None:
+    with served("eos") as server:
+        engine = backend("llama.cpp:ar", server.url)
+        engine.start()
+        assert ids(list(engine.ask(Question((5, 6, 7), 8, frozenset([10]))))) == [8, 9, 10]
+
+
+def test_closing_gives_a_request_up_and_returns_when_it_is_idle_again() -> None:
+    with served("slow") as server:
+        engine = backend("llama.cpp:ar", server.url)
+        engine.start()
+        arrivals = engine.ask(Question((5,), 500, frozenset()))
+        assert [list(next(arrivals).ids) for _ in range(3)] == [[6], [7], [8]]
+        assert server.busy
+        cast(Any, arrivals).close()
+        assert not server.busy
+        assert engine.told().own["prompt_ms"] == 2.0
+        assert ids(list(engine.ask(QUESTION))) == list(range(8, 16))
+
+
+@pytest.mark.parametrize(
+    ("row", "behaviour", "options", "said"),
+    [
+        ("llama.cpp:ngram-simple", "", {}, "does not speculate"),
+        ("llama.cpp:ar", "no slots", {}, "--no-slots"),
+        ("llama.cpp:ar", "small", {}, "room for 8 tokens of 256"),
+        ("llama.cpp:ar", "", {"flash_attn": "on", "cache_type": "f16"}, "leave cache_type, flash_attn away"),
+    ],
+)
+def test_a_server_that_does_not_go_with_the_row_is_refused(
+    row: str, behaviour: str, options: Mapping[str, str], said: str
+) -> None:
+    with served(behaviour) as server:
+        server.room = 8 if behaviour == "small" else 512
+        with pytest.raises(EngineFault, match=said):
+            backend(row, server.url, **options).start()
+
+
+def test_one_that_speculates_is_no_plain_one() -> None:
+    with served(speculative=True) as server, pytest.raises(EngineFault, match="its server speculates"):
+        backend("llama.cpp:ar", server.url).start()
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8080", "ftp://host", "http://", "http://[", "http://h:99999999", "http://h?k=1"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(EngineFault, match="no web address"):
+        Address(url)
+
+
+def test_a_key_in_an_address_is_refused_and_not_said() -> None:
+    with pytest.raises(EngineFault, match="user or password") as raised:
+        Address("http://me:secret@host")
+    assert "secret" not in str(raised.value)
+
+
+def test_nobody_there_is_a_fault() -> None:
+    with served() as server:
+        url = server.url
+    with pytest.raises(Lost, match="Connection refused"):
+        backend("llama.cpp:ar", url).start()
+
+
+# ---------------------------------------------------------------------------------------------- started here, a fake
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    file = tmp_path / "llama-server"
+    file.write_text(f'#!/bin/sh\nexec {sys.executable} -S {FAKE} "$@"\n')
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    weights = ServedWeights(format="gguf", verified=True)
+    monkeypatch.setattr(llama_cpp, "_weights", lambda served, folder: (folder / "w.gguf", weights))
+    return str(file)
+
+
+def test_it_is_started_with_what_decides_its_speed_and_leaves_nothing_behind(program: str) -> None:
+    engine = backend("llama.cpp:ngram-simple", server=program, size_n=3, server_args="--load-mode none")
+    assert engine.version(engine.options) == "0.0.0-fake (build 7, commit abc)"
+    facts = engine.start()
+    (pid,) = engine.processes()
+    command = " ".join(facts.command)
+    assert command.startswith("llama-server --cache-ram 0 --cache-type-k f32 --cache-type-v f32 --ctx-size 256")
+    assert "--device none --flash-attn off --host 127.0.0.1 --parallel 1" in command
+    assert "--spec-ngram-simple-min-hits 1 --spec-ngram-simple-size-m 48 --spec-ngram-simple-size-n 3" in command
+    assert "--spec-type ngram-simple --threads 1 --threads-batch 1 --load-mode none" in command
+    assert "/" not in command
+    assert facts.version == "0.0.0-fake (build 7, commit abc)"
+    assert 0 < facts.start_s < 60
+    assert ids(list(engine.ask(QUESTION))) == list(range(8, 16))
+    engine.close()
+    engine.close()
+    assert not psutil.pid_exists(pid)
+    assert not engine.processes()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "options", "said"),
+    [
+        ("bad file", {}, "ended with exit code 1, saying: gguf_init_from_file: invalid magic · error: failed to load"),
+        ("never ready", {"start_timeout": 0.2}, "not ready within 0.2 s"),
+        ("another help", {}, "its --help does not name --cache-ram"),
+        ("", {"server_args": "-c 77"}, "server_args have -c, which the run sets"),
+        ("", {"server_args": "--spec-synth-len=3"}, "server_args have --spec-synth-len"),
+        ("", {"server_args": "'"}, "no command line"),
+    ],
+)
+def test_one_that_does_not_start_says_why_and_leaves_nothing_behind(
+    program: str, monkeypatch: pytest.MonkeyPatch, behaviour: str, options: Any, said: str
+) -> None:
+    monkeypatch.setenv("FAKE_LLAMA", behaviour)
+    engine = backend("llama.cpp:ar", server=program, **options)
+    try:
+        with pytest.raises(EngineFault, match=re.escape(said)):
+            engine.start()
+    finally:
+        engine.close()
+    assert not [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_one_that_dies_in_the_middle_says_how(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_LLAMA", "death")
+    engine = backend("llama.cpp:ar", server=program)
+    engine.start()
+    with pytest.raises(EngineFault, match="its process was ended by SIGSEGV"):
+        list(engine.ask(QUESTION))
+    assert not engine.processes()
+    engine.close()
+
+
+def test_one_that_is_not_there_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(EngineFault, match="not installed; make engines builds it, or name one by --set"):
+        backend("llama.cpp:ar").start()
+    with pytest.raises(EngineFault, match="there is no program /nowhere"):
+        backend("llama.cpp:ar", server="/nowhere").version(SimpleNamespace(server="/nowhere"))
+    made = tmp_path / "specbench" / "engines" / "llama.cpp" / "llama-server"
+    made.parent.mkdir(parents=True)
+    made.write_text("#!/bin/sh\n")
+    made.chmod(0o755)
+    assert Program("").path == str(made)
+
+
+def test_a_draft_model_is_asked_for() -> None:
+    with pytest.raises(EngineFault, match=r"draft\.model=FILE"):
+        llama_cpp.flags("draft", backend("llama.cpp:draft").options, backend("llama.cpp:draft").served)
+
+
+@pytest.mark.parametrize("options", [{"size_n": 0}, {"flash_attn": "maybe"}, {"draft_max": 4}])
+def test_options_are_checked_before_anything_is_launched(options: Any) -> None:
+    with pytest.raises(UsageError):
+        backend("llama.cpp:ngram-simple", **options)
+
+
+# ------------------------------------------------------------------------------------------------- a real one, if any
+
+
+def _installed() -> str | None:
+    try:
+        return Program("").path
+    except EngineFault:
+        return None
+
+
+real = pytest.mark.skipif(_installed() is None, reason="no llama-server in the cache's engines nor on the PATH")
+
+
+@pytest.mark.slow
+@real
+def test_every_option_of_ours_and_the_fakes_is_in_a_real_help() -> None:
+    said = Program("")
+    for mode in llama_cpp.MODES:
+        engine = backend(f"llama.cpp:{mode}", **({"model": "x.gguf"} if mode == "draft" else {}))
+        assert said.arguments(llama_cpp.flags(mode, engine.options, engine.served), ""), said.version()
+    theirs = said._help
+    for name in re.findall(r"(?<![\w-])--?[a-z][\w-]*", fake.HELP):
+        assert re.search(rf"(?<![\w-]){name}(?![\w-])", theirs), f"{name} is not in the help of {said.version()}"
+
+
+@pytest.mark.slow
+@real
+@pytest.mark.parametrize(
+    ("row", "options"), [("llama.cpp:ar", {}), ("llama.cpp:ngram-simple", {"size_n": 3, "size_m": 8})]
+)
+def test_a_real_one_decodes_what_our_engine_decodes(row: str, options: Any) -> None:
+    from specbench.models import load
+    from specbench.runner import Request, Session, StopRule
+    from specbench.runner.methods import plan_methods
+
+    loaded = load("smollm2-135m", dtype="float32", device="cpu")
+    prompt = loaded.tokenizer("def fib(n):\n    if n < 2:\n        return n\n    return fib(n - 1) + fib(n - 2)\n" * 2)
+    with Session(loaded, plan_methods(["ar"], []), capacity=256) as session:
+        asked = Request("p", 0, prompt["input_ids"], StopRule(frozenset(), (), 32, str))
+        (record,) = session.decode(session.methods[0], [asked])
+    engine = backend(row, model=loaded, **options)
+    try:
+        facts = engine.start()
+        question = Question(prompt["input_ids"], 32, frozenset())
+        arrivals = list(engine.ask(question))
+        told = engine.told()
+        assert ids(arrivals) == record.output_ids, facts.version
+        assert len(arrivals) - 1 == 31 - (told.accepted_tokens or 0), facts.version
+        assert set(told.own) == set(engine.modes[engine.mode].measures), facts.version
+        if told.accepted_tokens:  # the log's own count of steps
+            assert engine._child is not None
+            found = re.search(r"mean len = +([\d.]+)", engine._child.last_words(40))
+            assert found
+            assert float(found[1]) == pytest.approx(told.own["mean_len"], abs=0.005)
+        early = engine.ask(question)
+        assert next(early).ids[0] == record.output_ids[0]
+        began = time.monotonic()
+        cast(Any, early).close()
+        assert not any(slot["is_processing"] for slot in engine._slots()), f"{time.monotonic() - began:.3f} s"
+    finally:
+        engine.close()
