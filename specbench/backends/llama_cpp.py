@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from specbench.backends import protocol
@@ -22,6 +19,7 @@ from specbench.backends.llama_program import Program
 from specbench.backends.llama_stream import DRAFTED, Address, Lost, Steps
 from specbench.backends.processes import Child
 from specbench.backends.protocol import PLAIN, Arrival, EngineOptions, Question, Served, Told
+from specbench.backends.weights import weights_of
 from specbench.common.errors import EngineFault, one_line
 from specbench.results.engines import EngineFacts, ServedWeights
 
@@ -42,7 +40,6 @@ class Backend(protocol.Backend):
     def __init__(self, mode: str, options: Any, served: Served) -> None:
         super().__init__(mode, options, served)
         self._child: Child | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._address: Address | None = None
         self._steps: Steps | None = None
 
@@ -59,8 +56,8 @@ class Backend(protocol.Backend):
         program = Program(self.options.server)
         version = program.version()
         arguments = program.arguments(flags(self.mode, self.options, self.served), self.options.server_args)
-        self._folder = tempfile.TemporaryDirectory(prefix="specbench-llama-")
-        file, weights = _weights(self.served, Path(self._folder.name))
+        # A vocabulary of placeholders: none of them ends an answer, and each has its text at once.
+        file, weights = weights_of(self.served, "gguf")
         port = _free_port()
         begun = time.perf_counter()
         self._child = Child([program.path, "--model", str(file), "--port", str(port), *arguments])
@@ -68,7 +65,7 @@ class Backend(protocol.Backend):
         self._wait_for(lambda: self._get("/health").get("status") == "ok", self.options.start_timeout)
         self._answer_once()
         return EngineFacts(
-            engine=self.title,
+            engine="llama.cpp",
             version=version,
             how="server",
             command=["llama-server", *(re.sub(r"[^\s=]*/", "", part) for part in arguments)],
@@ -93,7 +90,7 @@ class Backend(protocol.Backend):
             raise EngineFault(f"it has room for {room} tokens of {self.served.capacity}; raise its --ctx-size")
         self._answer_once()
         return EngineFacts(
-            engine=self.title,
+            engine="llama.cpp",
             version=one_line(str(props.get("build_info", "unknown")), 80),
             how="url",
             dtype=self.served.dtype,
@@ -134,8 +131,6 @@ class Backend(protocol.Backend):
     def close(self) -> None:
         if self._child is not None:
             self._child.close()
-        if self._folder is not None:
-            self._folder.cleanup()
 
     def _wait_for(self, done: Callable[[], bool], seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -203,12 +198,3 @@ def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
-
-
-def _weights(served: Served, folder: Path) -> tuple[Path, ServedWeights]:
-    """The run's weights as a file whose vocabulary is placeholders: none ends an answer, each has its text at once."""
-    if served.dtype != "float32":
-        raise EngineFault(f"its weights can be float32 only, not {served.dtype}")
-    file = folder / "weights.gguf"
-    import_module("benchmarks.vs_llama_cpp").write_gguf(served.model.model, file, served.model.spec.name)
-    return file, ServedWeights(format="gguf", fingerprint=served.model.spec.fingerprint, verified=False)

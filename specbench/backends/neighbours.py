@@ -72,6 +72,10 @@ class Neighbours:
         return self
 
     def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wakes all of them."""
         for engine in self._engines.values():
             go_on(engine.processes())
 

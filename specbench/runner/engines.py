@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 
 from specbench.backends import Served
+from specbench.backends.neighbours import Neighbours
 from specbench.backends.rows import Row
 from specbench.common import UsageError
 from specbench.common.errors import EngineFault
@@ -42,6 +44,7 @@ class RunningEngines:
         self._outside = {row.label: Outside(row, served(session, row), session.sampling()) for row in rows}
         self._known = folder.engines()
         self._failed: dict[str, str] = {}
+        self._neighbours: Neighbours | None = None
 
     def __contains__(self, label: str) -> bool:
         """Whether a label is that of another engine's row."""
@@ -76,7 +79,24 @@ class RunningEngines:
             assert outside.facts is not None
             self._check_same(label, outside.facts)
             self._keep(rows={**self._known.rows, label: outside.facts})
+        there = {label: each.backend for label, each in self._outside.items() if label not in self._failed}
+        self._neighbours = Neighbours(there)
+        if any(backend.processes() for backend in there.values()):
+            self._say.phase("listening to the engines at rest")
+            self._neighbours.listen()
         return list(self._failed)
+
+    @contextmanager
+    def turn_of(self, label: str) -> Iterator[None]:
+        """A stretch of a row, ours too, while the engines of the others rest."""
+        row = label if label in self._outside else None
+        if self._neighbours is None:  # nothing was started, as nothing is left to answer
+            yield
+            return
+        self._neighbours.before(row)
+        yield
+        if label not in self._failed:
+            self._neighbours.behind(row)
 
     def decode(self, label: str, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
         """Answers requests by one of them, see :meth:`specbench.runner.outside.Outside.decode`."""
@@ -89,8 +109,19 @@ class RunningEngines:
         self._outside[label].close()
         self._keep(failed={**self._known.failed, label: str(fault).removeprefix(f"{label}: ")})
 
+    def rest(self) -> None:
+        """Keeps what their processes did while others were timed, when all is answered."""
+        if self._neighbours is not None:
+            for label, facts in self._known.rows.items():
+                if label not in self._failed and self._outside[label].backend.processes():
+                    share, stopped = self._neighbours.idle_share(label), label in self._neighbours.stopped
+                    update = {"idle_share": share, "stopped": facts.stopped or stopped}
+                    self._keep(rows={**self._known.rows, label: facts.model_copy(update=update)})
+
     def close(self) -> None:
         """Ends them all."""
+        if self._neighbours is not None:
+            self._neighbours.close()
         for outside in self._outside.values():
             outside.close()
 

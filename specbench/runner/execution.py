@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -186,21 +186,24 @@ def _decode(
             watcher.before(number)
         if bandwidth:
             bandwidth.before(number)
-        try:
-            if isinstance(method, Row):
+        with engines.turn_of(method.label) if engines else nullcontext():
+            try:
+                if isinstance(method, Row):
+                    assert engines is not None
+                    decoded = engines.decode(method.label, requests, number)
+                else:
+                    decoded = session_of_method[method.label].decode(method, requests, number)
+                for record in decoded:
+                    folder.log.append(record.model_dump(mode="json"))
+                    records.append(record.untraced())
+                    order.add(record)
+                    progress.request(record)
+            except EngineFault as fault:
                 assert engines is not None
-                decoded = engines.decode(method.label, requests, number)
-            else:
-                decoded = session_of_method[method.label].decode(method, requests, number)
-            for record in decoded:
-                folder.log.append(record.model_dump(mode="json"))
-                records.append(record.untraced())
-                order.add(record)
-                progress.request(record)
-        except EngineFault as fault:
-            assert engines is not None
-            engines.fail(method.label, fault)
-            order.give_up(method.label)
+                engines.fail(method.label, fault)
+                order.give_up(method.label)
+    if engines:
+        engines.rest()
     if bandwidth:
         bandwidth.behind(number)
     if watcher:

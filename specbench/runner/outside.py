@@ -50,9 +50,9 @@ class Outside:
     facts: EngineFacts | None
 
     @property
-    def processes(self) -> Sequence[int]:
-        """Numbers of its processes."""
-        return self._backend.processes()
+    def backend(self) -> Backend:
+        """What answers."""
+        return self._backend
 
     def start(self) -> None:
         """Starts it.
@@ -74,8 +74,8 @@ class Outside:
         rule = StopRule(frozenset(), (), tokens, self._served.model.decode)
         for _ in self.decode([Request("warm-up", repeat, ids, rule) for repeat in range(2)], 0):
             pass
-        if self.processes:
-            self.facts = self.facts.model_copy(update={"memory_bytes": resident_bytes(self.processes)})
+        if processes := self._backend.processes():
+            self.facts = self.facts.model_copy(update={"memory_bytes": resident_bytes(processes)})
 
     def decode(self, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
         """Answers requests, one after the other; yields each as it ends.

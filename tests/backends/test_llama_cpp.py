@@ -275,7 +275,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     file.write_text(f'#!/bin/sh\nexec {sys.executable} -S {FAKE} "$@"\n')
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
     weights = ServedWeights(format="gguf", verified=True)
-    monkeypatch.setattr(llama_cpp, "_weights", lambda served, folder: (folder / "w.gguf", weights))
+    monkeypatch.setattr(llama_cpp, "weights_of", lambda served, kind: (tmp_path / "w.gguf", weights))
     return str(file)
 
 
