@@ -17,7 +17,15 @@ from typing import Any
 VOCABULARY = 26
 EOS = 25
 
-Stream = Callable[[BaseHTTPRequestHandler, dict[str, Any]], None]
+_COUNTERS = {
+    "vllm:spec_decode_num_drafts_total": "drafts",
+    "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
+    "vllm:spec_decode_num_accepted_tokens_total": "accepted",
+    "vllm:generation_tokens_total": "tokens",
+    "vllm:inter_token_latency_seconds_count": "steps",
+}
+
+Stream = Callable[[BaseHTTPRequestHandler, dict[str, Any]], object]
 
 
 def text_of(ids: Any) -> str:
@@ -63,15 +71,6 @@ class Completing:
     counted: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTERS.values(), 0))
     over: threading.Event = field(default_factory=threading.Event)
     left: threading.Event = field(default_factory=threading.Event)
-
-
-_COUNTERS = {
-    "vllm:spec_decode_num_drafts_total": "drafts",
-    "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
-    "vllm:spec_decode_num_accepted_tokens_total": "accepted",
-    "vllm:generation_tokens_total": "tokens",
-    "vllm:inter_token_latency_seconds_count": "steps",
-}
 
 
 def begin(handler: BaseHTTPRequestHandler, code: int = 200) -> None:

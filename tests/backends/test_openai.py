@@ -190,7 +190,11 @@ def test_what_only_holds_where_vllm_is_started_here_is_refused_by_url(server: Co
 def test_a_server_that_stalls(server: Completing) -> None:
     backend = made(server, timeout=0.3)
     backend.start()
-    server.stream = lambda handler, asked: bool(server.over.wait(20)) and None
+
+    def nothing(handler: BaseHTTPRequestHandler, asked: Any) -> None:
+        server.over.wait(20)
+
+    server.stream = nothing
     begun = time.monotonic()
     with pytest.raises(EngineFault, match=r"stalled: nothing came for 0\.3 s"):
         answer(backend)

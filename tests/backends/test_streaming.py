@@ -16,7 +16,7 @@ from specbench.backends.streaming import Refused, Server
 from specbench.common import UsageError
 from specbench.common.errors import EngineFault
 
-Wrong = Callable[[Completing, BaseHTTPRequestHandler], None]
+Wrong = Callable[[Completing, BaseHTTPRequestHandler], object]
 
 
 def read(server: Completing, timeout: float = 10, key_env: str = "") -> list[tuple[int, Any]]:
@@ -59,6 +59,11 @@ def _drips(server: Completing, handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.flush()
 
 
+def _garbage(server: Completing, handler: BaseHTTPRequestHandler) -> None:
+    begin(handler)
+    handler.wfile.write(b"data: <html>\n\n")
+
+
 def _breaks_off(server: Completing, handler: BaseHTTPRequestHandler) -> None:
     begin(handler)
     handler.wfile.write(b'data: {"half"')
@@ -86,7 +91,7 @@ def _endless(server: Completing, handler: BaseHTTPRequestHandler) -> None:
         (_breaks_off, "broke off in the middle of an event"),
         (_not_whole, "its connection broke off"),
         (_endless, "an event of more than 1 MiB"),
-        (lambda server, handler: (begin(handler), handler.wfile.write(b"data: <html>\n\n")), "no JSON: '<html>'"),
+        (_garbage, "no JSON: '<html>'"),
         (lambda server, handler: handler.wfile.write(b"SSH-2.0-x\r\n\r\n"), "is not to be reached"),
         (lambda server, handler: whole(handler, 302, b"elsewhere"), "HTTP 302: elsewhere"),
         (lambda server, handler: whole(handler, 500, b"CUDA out\nof memory"), "HTTP 500: CUDA out of memory"),

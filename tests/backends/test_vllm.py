@@ -41,16 +41,20 @@ def make(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     weights = ServedWeights(format="hf", sha256="0" * 64, fingerprint="f" * 64, verified=True)
     monkeypatch.setattr(vllm, "_weights", lambda served, folder: (folder, weights))
 
-    def backend(wrong: str = "", mode: str = "ar", timeout: float = 20, **options: Any) -> vllm.Backend:
+    def backend(wrong: str = "", mode: str = "ar", timeout: float = 20, **raw: Any) -> vllm.Backend:
         monkeypatch.setenv("FAKE_VLLM", wrong)
         model: Any = SimpleNamespace(model=SimpleNamespace(device=SimpleNamespace(type="cpu")), pad_id=0)
-        own = parse(MODES[mode].options, {"python": python, "timeout": timeout, **options}, f"vllm:{mode}")
+        own = options(mode, python=python, timeout=timeout, **raw)
         made.append(vllm.Backend(mode, own, Served(f"vllm:{mode}", model, "float32", 2, 256)))
         return made[-1]
 
     yield backend
     for each in made:
         each.close()
+
+
+def options(mode: str, **raw: Any) -> Any:
+    return parse(MODES[mode].options, raw, f"vllm:{mode}")
 
 
 def answer(backend: vllm.Backend, last: int, budget: int, stop: frozenset[int] = NEVER) -> list[list[int]]:
@@ -203,7 +207,7 @@ def test_a_worker_that_died_while_it_was_not_asked_is_noticed(make: Make) -> Non
 
 def test_an_environment_that_is_not_there_or_has_no_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    plain = parse(MODES["ar"].options, {}, "vllm:ar")
+    plain = options("ar")
     with pytest.raises(EngineFault, match=r"not installed; `make engines` .* --set vllm:ar\.python=PATH"):
         vllm.Backend.version(plain)
     with pytest.raises(EngineFault, match=r"there is no /no/python; "):
@@ -242,7 +246,7 @@ def test_options_are_checked_before_anything_is_started(mode: str, raw: dict[str
 
 def test_what_a_mode_makes_of_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(mode: str, **raw: Any) -> Any:
-        return speculation(mode, parse(MODES[mode].options, raw, mode))
+        return speculation(mode, options(mode, **raw))
 
     assert made("ar") is None
     lookup = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 5, "prompt_lookup_min": 5}
@@ -272,14 +276,14 @@ def test_every_name_that_the_worker_and_the_fake_use_is_in_the_installed_package
     arguments = source("engine/arg_utils.py")
     engine = vllm.Backend(
         "ngram",
-        parse(MODES["ngram"].options, {}, "vllm:ngram"),
+        options("ngram"),
         Served("", _device("cpu"), "float32", 2, 256),
     )._engine()
     for name in engine:
         assert f"\n    {name}:" in arguments or f"\n        {name}:" in source("entrypoints/llm.py"), name
     speculative = source("config/speculative.py")
     for mode in set(MODES) - {"ar"}:
-        made = speculation(mode, parse(MODES[mode].options, {}, mode))
+        made = speculation(mode, options(mode))
         assert made is not None
         assert f'"{mode}"' in speculative, f"vLLM {program.version} knows no method {mode}"
         for name in made:
@@ -322,8 +326,8 @@ def test_vllm_itself_gives_our_ids_and_counts_our_forwards() -> None:
     with Session(loaded, plan_methods(["ar"], []), capacity=256) as session:
         (record,) = session.decode(session.methods[0], [Request("p", 0, prompt, rule)])
     for mode in ("ar", "ngram"):
-        options = parse(MODES[mode].options, {"enforce_eager": True, "timeout": 600}, f"vllm:{mode}")
-        backend = vllm.Backend(mode, options, Served(f"vllm:{mode}", loaded, "float32", 2, 256))
+        how = options(mode, enforce_eager=True, timeout=600)
+        backend = vllm.Backend(mode, how, Served(f"vllm:{mode}", loaded, "float32", 2, 256))
         try:
             facts = backend.start()
             arrivals = list(backend.ask(Question(prompt, 48, loaded.stop_ids)))
