@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 from specbench.backends.processes import Child
-from specbench.common.errors import EngineFault, one_line
+from specbench.common.errors import EngineFault, UsageError, one_line
+from specbench.common.reading import parse_json
 
 _LONGEST = 1 << 20  # bytes of a line; a step's tokens have some hundred
 
@@ -63,8 +64,8 @@ class Pipe:
             self._rest += read
         line, _, self._rest = self._rest.partition(b"\n")
         try:
-            found = json.loads(line)
-        except ValueError:
+            found = parse_json(line, "it", "")
+        except UsageError:
             found = None
         if not isinstance(found, dict):
             raise EngineFault(f"its worker wrote what is none of its replies: {one_line(repr(line[:80]), 100)}")

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from specbench.common.errors import EngineFault, UsageError, one_line
+from specbench.common.reading import parse_json
 from specbench.evals.judge.secret import Secret
 
 _LONGEST = 1 << 20  # bytes of an event; one has a few tokens
@@ -157,8 +158,8 @@ class Server:
 
     def _parsed(self, data: bytes) -> Any:
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError):
+            return parse_json(data, "it", "")
+        except UsageError:
             start = one_line(self.scrub(data[:200].decode(errors="replace")), 60)
             raise EngineFault(f"it sent what is no JSON: '{start}'") from None
 

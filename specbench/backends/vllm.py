@@ -1,20 +1,16 @@
 """vLLM: a worker process in an environment of its own, started here, or a server that the user runs, by URL. No torch.
 
 Started here its engine runs in the worker's own process, so that every step is seen: one message a step, and a step is
-one target forward. Between requests the worker is stopped by signal: the process groups that vLLM makes also for one
-process look for messages a hundred times a second each, which takes more of a core than a neighbour may.
+one target forward. At rest the process groups that vLLM makes also for one process look for messages a hundred times a
+second each, which takes more of a core than a neighbour may: a run stops the worker by signal between its turns.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +21,9 @@ from specbench.backends.protocol import PLAIN, Arrival, Question, Served, Told
 from specbench.backends.vllm_options import MODES, Drafter, further, speculation
 from specbench.backends.vllm_program import Program
 from specbench.backends.vllm_server import VllmServer
-from specbench.common.errors import EngineFault
-from specbench.results.engines import EngineFacts, ServedWeights
+from specbench.backends.weights import weights_of
+from specbench.common.errors import EngineFault, one_line
+from specbench.results.engines import EngineFacts
 
 _WORKER = Path(__file__).with_name("vllm_worker.py")
 # Of its own variables it has these alone: its engine in the worker's process, and nothing sent anywhere.
@@ -53,7 +50,6 @@ class Backend(protocol.Backend):
         self._child: Child | None = None
         self._pipe: Pipe | None = None
         self._server: VllmServer | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._number = 0
         self._told = Told()
 
@@ -68,8 +64,7 @@ class Backend(protocol.Backend):
         if isinstance(self.options, Drafter) and not self.options.model:
             raise EngineFault(f"it needs a drafter; --set {self.served.label}.model=PATH names one")
         program = Program(self.options.python, self.served.label)
-        self._folder = tempfile.TemporaryDirectory(prefix="specbench-vllm-")
-        folder, weights = _weights(self.served, Path(self._folder.name))
+        folder, weights = weights_of(self.served, "hf")
         engine = self._engine()
         libraries = program.preloads() if self.served.model.model.device.type == "cpu" else []
         outside = {"OMP_NUM_THREADS": str(self.served.threads), "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
@@ -94,7 +89,6 @@ class Backend(protocol.Backend):
             weights=weights,
             counts="forwards",
             start_s=time.perf_counter() - begun,
-            stopped=True,
         )
 
     def ask(self, question: Question) -> Iterator[Arrival]:
@@ -105,29 +99,28 @@ class Backend(protocol.Backend):
         assert pipe is not None, "it has been started"
         assert child is not None
         self._number, self._told = self._number + 1, Told()
-        with _awake(child):
-            pipe.send(
-                ask=self._number,
-                ids=list(question.ids),
-                budget=question.budget,
-                stop_ids=sorted(question.stop_ids),
-                temperature=question.temperature,
-                top_k=question.top_k,
-                top_p=question.top_p,
-                seed=question.seed,
-            )
-            try:
-                while True:
-                    at_ns, said = pipe.next(self.options.timeout, "decode")
-                    if "end" in said:
-                        break
-                    yield steps.take(at_ns, said)
-            except GeneratorExit:
-                pipe.send(give_up=self._number)
-                while "end" not in (said := pipe.next(self.options.timeout, "give up a request")[1]):
-                    pass
-                self._told = steps.told(said, given_up=True)
-                raise
+        pipe.send(
+            ask=self._number,
+            ids=list(question.ids),
+            budget=question.budget,
+            stop_ids=sorted(question.stop_ids),
+            temperature=question.temperature,
+            top_k=question.top_k,
+            top_p=question.top_p,
+            seed=question.seed,
+        )
+        try:
+            while True:
+                at_ns, said = pipe.next(self.options.timeout, "decode")
+                if "end" in said:
+                    break
+                yield steps.take(at_ns, said)
+        except GeneratorExit:
+            pipe.send(give_up=self._number)
+            while "end" not in (said := pipe.next(self.options.timeout, "give up a request")[1]):
+                pass
+            self._told = steps.told(said, given_up=True)
+            raise
         self._told = steps.told(said)
 
     def told(self) -> Told:
@@ -139,8 +132,6 @@ class Backend(protocol.Backend):
     def close(self) -> None:
         if self._child is not None:
             self._child.close()
-        if self._folder is not None:
-            self._folder.cleanup()
 
     def _engine(self) -> dict[str, Any]:
         """Arguments of ``vllm.LLM`` without the model."""
@@ -172,7 +163,7 @@ class _Steps:
     def take(self, at_ns: int, said: Mapping[str, Any]) -> Arrival:
         ids, stamp = said.get("ids"), said.get("ns")
         if not isinstance(ids, list) or not ids or not isinstance(stamp, int):
-            raise EngineFault(f"its worker wrote a step without tokens: {str(dict(said))[:80]}")
+            raise EngineFault(f"its worker wrote a step without tokens: {one_line(repr(said), 80)}")
         if self._at and at_ns > self._at[-1]:
             self._shares.append((at_ns - stamp) / (at_ns - self._at[-1]))
         self._at.append(at_ns)
@@ -180,11 +171,13 @@ class _Steps:
 
     def told(self, said: Mapping[str, Any], given_up: bool = False) -> Told:
         """What vLLM's counters say of it; those of a request that was given up have steps that nobody has seen."""
-        counted: Mapping[str, int] = said.get("counters") or {}
+        counted = said.get("counters")
+        if not isinstance(counted, dict) or not all(type(value) is int for value in counted.values()):
+            raise EngineFault(f"its worker wrote counters that are none: {one_line(repr(counted), 80)}")
         own: dict[str, float] = {}
         if self._shares:
             own["pipe_share"] = sum(self._shares) / len(self._shares)
-        if "drafts" not in counted:
+        if not {"drafts", "draft_tokens", "accepted_tokens"} <= counted.keys():
             return Told(own=own)
         if counted["drafts"]:
             own["mean_acceptance_length"] = 1 + counted["accepted_tokens"] / counted["drafts"]
@@ -193,34 +186,8 @@ class _Steps:
         return Told(draft_tokens=counted["draft_tokens"], accepted_tokens=counted["accepted_tokens"], own=own)
 
 
-@contextmanager
-def _awake(child: Child) -> Iterator[None]:
-    """Lets a worker run for as long as a request takes. Its group: what it has started sleeps with it."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGCONT)
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGSTOP)
-
-
 def _shown(engine: Mapping[str, Any], outside: Mapping[str, str]) -> list[str]:
     """What decides how it decodes, without folders of this machine."""
     said = [f"{name}={value}" for name, value in {**outside, **_OWN}.items()]
     said += [f"{name}={json.dumps(value)}" for name, value in engine.items()]
     return [re.sub(r"[^\s=:\"]*/", "", part) for part in said]
-
-
-def _weights(served: Served, folder: Path) -> tuple[Path, ServedWeights]:
-    """The run's weights as a folder that vLLM reads, and what they are."""
-    import torch
-
-    model = served.model.model
-    if str(model.dtype) != f"torch.{served.dtype}":
-        raise EngineFault(
-            f"the run's weights are {str(model.dtype).removeprefix('torch.')}; say --dtype {served.dtype}"
-        )
-    with torch.no_grad():
-        model.save_pretrained(folder)
-    return folder, ServedWeights(format="hf", fingerprint=served.model.spec.fingerprint, verified=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from pydantic import field_validator, model_validator
 
 from specbench.backends.protocol import PLAIN, EngineOptions, Mode
-from specbench.common import option
+from specbench.common import UsageError, option
+from specbench.common.reading import json_object, parse_json
 
 _ACCEPTANCE = {
     "mean_acceptance_length": "as vLLM has it, 1 + accepted tokens / drafts: steps without a draft are left out of it",
@@ -42,8 +42,8 @@ class Plain(EngineOptions):
     def _is_object(cls, value: str) -> str:
         if value:
             try:
-                found = json.loads(value)
-            except ValueError:
+                found = parse_json(value, "it", "")
+            except UsageError:
                 found = None
             if not isinstance(found, dict):
                 raise ValueError('it is a JSON object, such as {"block_size": 64}')
@@ -130,8 +130,7 @@ def speculation(mode: str, options: Plain) -> dict[str, Any] | None:
 
 def further(options: Plain) -> dict[str, Any]:
     """What the user wants ``vllm.LLM`` to be given beside all else."""
-    found: dict[str, Any] = json.loads(options.engine_args or "{}")
-    return found
+    return json_object(parse_json(options.engine_args or "{}", "engine_args", ""), "engine_args", "")
 
 
 def _absolute(model: str) -> str:

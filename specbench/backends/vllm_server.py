@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -87,7 +88,7 @@ class VllmServer:
         if not here or after.get("running") or (whole and here.get("tokens") != sent):
             return Told()
         steps = int(here.get("steps", 0)) if whole else max(0, self._completions.arrivals - 1)
-        if "drafts" not in here:
+        if not {"drafts", "draft_tokens", "accepted_tokens"} <= here.keys():
             return Told(forwards=steps)
         drafts, accepted = here["drafts"], here["accepted_tokens"]
         own = {"mean_acceptance_length": 1 + accepted / drafts} if drafts else {}
@@ -111,7 +112,10 @@ class VllmServer:
             name = line.partition("{")[0].partition(" ")[0]
             if name in _COUNTERS:
                 try:
-                    found[_COUNTERS[name]] = found.get(_COUNTERS[name], 0.0) + float(line.rpartition(" ")[2])
+                    value = float(line.rpartition(" ")[2])
                 except ValueError:
                     return {}
+                if not math.isfinite(value):
+                    return {}
+                found[_COUNTERS[name]] = found.get(_COUNTERS[name], 0.0) + value
         return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ import pytest
 from fake_vllm import VERSION, environment, follows
 
 from specbench.backends import vllm
+from specbench.backends.processes import go_on, pause
 from specbench.backends.protocol import Question, Served
 from specbench.backends.vllm_options import MODES, speculation
 from specbench.backends.vllm_program import Program, made_here
@@ -39,7 +39,7 @@ def make(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     made: list[vllm.Backend] = []
     monkeypatch.setenv("FAKE_VLLM_SEES", str(tmp_path / "sees.json"))
     weights = ServedWeights(format="hf", sha256="0" * 64, fingerprint="f" * 64, verified=True)
-    monkeypatch.setattr(vllm, "_weights", lambda served, folder: (folder, weights))
+    monkeypatch.setattr(vllm, "weights_of", lambda served, kind: (tmp_path, weights))
 
     def backend(wrong: str = "", mode: str = "ar", timeout: float = 20, **raw: Any) -> vllm.Backend:
         monkeypatch.setenv("FAKE_VLLM", wrong)
@@ -172,15 +172,15 @@ def test_an_answer_that_is_given_up_leaves_it_idle_and_ready(make: Make) -> None
     assert answer(backend, 6, 3) == [[7], [8, 9]]
 
 
-def test_between_requests_it_is_stopped_and_ends_all_the_same(make: Make) -> None:
+def test_stopped_by_signal_it_goes_on_when_it_is_woken_and_ends_when_it_is_not(make: Make) -> None:
     backend = make()
-    assert backend.start().stopped
+    assert not backend.start().stopped
     (pid,) = backend.processes()
-    answer(backend, 1, 3)
-    until = time.monotonic() + 5
-    while (status := psutil.Process(pid).status()) != psutil.STATUS_STOPPED and time.monotonic() < until:
-        time.sleep(0.01)
-    assert status == psutil.STATUS_STOPPED
+    pause([pid])
+    go_on([pid])
+    assert answer(backend, 1, 3) == [[2], [3], [4]]
+    pause([pid])
+    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
     backend.close()
     backend.close()
     assert not psutil.pid_exists(pid)
@@ -189,11 +189,9 @@ def test_between_requests_it_is_stopped_and_ends_all_the_same(make: Make) -> Non
 def test_it_ends_when_nobody_asks_any_more(make: Make) -> None:
     backend = make()
     backend.start()
-    (pid,) = backend.processes()
     assert backend._child is not None
     assert backend._child.process.stdin is not None
     backend._child.process.stdin.close()
-    os.kill(pid, signal.SIGCONT)
     assert backend._child.process.wait(20) == 0
 
 
@@ -264,6 +262,11 @@ HAVE = INSTALLED is not None and (INSTALLED / "bin" / "python").exists()
 needs_vllm = pytest.mark.skipif(not HAVE, reason="vLLM's environment is not installed; make engines makes it")
 
 
+def test_counters_that_are_none_are_a_fault() -> None:
+    with pytest.raises(EngineFault, match="counters that are none"):
+        vllm._Steps().told({"end": 1, "counters": {"drafts": "many"}})
+
+
 @pytest.mark.slow
 @needs_vllm
 def test_every_name_that_the_worker_and_the_fake_use_is_in_the_installed_package() -> None:
@@ -302,7 +305,7 @@ def test_every_name_that_the_worker_and_the_fake_use_is_in_the_installed_package
     for name in ("add_request", "abort_request", "step", "has_unfinished_requests"):
         assert f"def {name}(" in stepping, name
     assert "\n    token_ids:" in source("outputs.py")
-    assert "def get_metrics(" in source("entrypoints/llm.py") + source("entrypoints/offline_utils.py")
+    assert "def get_metrics(" in source("entrypoints/llm.py")
     counters = source("v1/spec_decode/metrics.py") + source("v1/metrics/loggers.py")
     for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"):
         assert f'"vllm:spec_decode_num_{name}"' in counters, name
