@@ -68,6 +68,8 @@ class Backend(protocol.Backend):
         engine = self._engine()
         libraries = program.preloads() if self.served.model.model.device.type == "cpu" else []
         outside = {"OMP_NUM_THREADS": str(self.served.threads), "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+        # Its n-gram drafter gives numba's number of threads back after each use, and that is OpenMP's too.
+        outside["NUMBA_NUM_THREADS"] = str(self.served.threads)
         outside |= {"LD_PRELOAD": ":".join(libraries), **_OPENMP} if libraries else {}
         begun = time.perf_counter()
         # Isolated: neither our PYTHONPATH nor the folder of the worker's file, whose neighbours are named as packages.
