@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from specbench.backends.protocol import Arrival, Question
 from specbench.backends.streaming import Refused, Server
@@ -34,6 +34,7 @@ class Completions:
         sent: tokens of the answer asked for last, as far as it came; of text, its events.
         arrivals: events with tokens of that answer.
         whole: whether it came to its end.
+        finish: how it says that it ended, of the words that the run has too.
     """
 
     def __init__(self, server: Server, name: str, model: LoadedModel) -> None:
@@ -41,6 +42,7 @@ class Completions:
         self._name = name or self._only_model()
         self.ids = True
         self.sent, self.arrivals, self.whole = 0, 0, False
+        self.finish: Literal["stop", "length"] | None = None
 
     def probe(self) -> None:
         """Has it answer a short prompt, with ids if it can.
@@ -69,7 +71,7 @@ class Completions:
         Raises:
             EngineFault: see :meth:`Server.events`; or no ids, or those of another prompt.
         """
-        self.sent, self.arrivals, self.whole = 0, 0, False
+        self.sent, self.arrivals, self.whole, self.finish = 0, 0, False, None
         with closing(self._server.events(_PATH, self._body(question))) as events:
             for at_ns, event in events:
                 choice = self._choice(event)
@@ -82,7 +84,8 @@ class Completions:
                     yield arrival
                 if choice.get("finish_reason") is not None:
                     self.whole = True
-                    if not self.ids and choice["finish_reason"] == "stop":
+                    self.finish = "length" if choice["finish_reason"] == "length" else "stop"
+                    if not self.ids and self.finish == "stop":
                         yield Arrival(at_ns, (), self._end_in_text(question))  # it ends by a token and sends no text
 
     def _body(self, question: Question) -> dict[str, Any]:
@@ -99,8 +102,6 @@ class Completions:
 
     def _choice(self, event: Any) -> dict[str, Any] | None:
         """What an event says of the answer; None where it is about something else, such as the number of tokens."""
-        if isinstance(event, dict) and event.get("error"):
-            raise EngineFault(f"it gave up: {one_line(self._server.scrub(str(event['error'])), 200)}")
         try:
             choices = event["choices"]
             found: dict[str, Any] | None = choices[0] if choices else None

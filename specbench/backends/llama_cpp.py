@@ -16,9 +16,10 @@ from typing import Any
 from specbench.backends import protocol
 from specbench.backends.llama_options import MODES, TIMES, flags
 from specbench.backends.llama_program import Program
-from specbench.backends.llama_stream import DRAFTED, Address, Lost, Steps
+from specbench.backends.llama_stream import DRAFTED, Steps
 from specbench.backends.processes import Child
 from specbench.backends.protocol import PLAIN, Arrival, EngineOptions, Question, Served, Told
+from specbench.backends.streaming import Lost, Server
 from specbench.backends.weights import weights_of
 from specbench.common.errors import EngineFault, one_line
 from specbench.results.engines import EngineFacts, ServedWeights
@@ -40,7 +41,7 @@ class Backend(protocol.Backend):
     def __init__(self, mode: str, options: Any, served: Served) -> None:
         super().__init__(mode, options, served)
         self._child: Child | None = None
-        self._address: Address | None = None
+        self._server: Server | None = None
         self._steps: Steps | None = None
 
     @classmethod
@@ -61,7 +62,7 @@ class Backend(protocol.Backend):
         port = _free_port()
         begun = time.perf_counter()
         self._child = Child([program.path, "--model", str(file), "--port", str(port), *arguments])
-        self._address = Address(f"http://127.0.0.1:{port}")
+        self._server = Server(f"http://127.0.0.1:{port}", self.options.timeout)
         self._wait_for(lambda: self._get("/health").get("status") == "ok", self.options.start_timeout)
         self._answer_once()
         return EngineFacts(
@@ -80,7 +81,7 @@ class Backend(protocol.Backend):
         own = sorted(self.options.model_fields_set - EngineOptions.model_fields.keys())
         if own:
             raise EngineFault(f"a server that runs has its own settings; leave {', '.join(own)} away, or its URL")
-        self._address = Address(url)
+        self._server = Server(url, self.options.timeout)
         props, slots = self._get("/props"), self._slots()
         if slots[0].get("speculative") is not (self.mode != PLAIN):
             does = "speculates" if self.mode == PLAIN else "does not speculate"
@@ -101,8 +102,8 @@ class Backend(protocol.Backend):
 
     def ask(self, question: Question) -> Iterator[Arrival]:
         self._steps = steps = Steps(question, drafts=self.mode != PLAIN)
-        assert self._address is not None, "it has been started"
-        events = self._address.events("/completion", _body(question, drafts=self.mode != PLAIN), self.options.timeout)
+        assert self._server is not None, "it has been started"
+        events = self._server.events("/completion", _body(question, drafts=self.mode != PLAIN))
         try:
             with closing(events):
                 yield from steps.of(events)
@@ -153,24 +154,22 @@ class Backend(protocol.Backend):
         self._steps = None
 
     def _get(self, path: str) -> dict[str, Any]:
-        assert self._address is not None, "it has been started"
-        found = self._address.get(path, self.options.timeout)
+        assert self._server is not None, "it has been started"
+        found = self._server.json(path)
         if not isinstance(found, dict):
             raise EngineFault(f"its {path} is no JSON object; it is no llama-server")
         return found
 
     def _slots(self) -> Sequence[Mapping[str, Any]]:
-        assert self._address is not None, "it has been started"
-        found = self._address.get("/slots", self.options.timeout)
+        assert self._server is not None, "it has been started"
+        found = self._server.json("/slots")
         if not isinstance(found, list) or not found or not all(isinstance(slot, dict) for slot in found):
             raise EngineFault("its /slots is no list; start it without --no-slots")
         return found
 
     def _fault(self, error: Lost) -> EngineFault:
         """Why a connection was lost: the end of its process, where that is what it was."""
-        if self._child is None or error.late:
-            return error
-        return self._child.died(_DYING_S)
+        return error if self._child is None else self._child.died(_DYING_S)
 
 
 def _body(question: Question, *, drafts: bool) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Backend(protocol.Backend):
         return self._completions.ask(question)
 
     def told(self) -> Told:
-        return Told()
+        return Told(finish=self._completions.finish if self._completions else None)
 
     def close(self) -> None:
         self._completions = None

@@ -125,12 +125,14 @@ class Told:
         draft_tokens: that were verified.
         accepted_tokens: of these.
         own: further figures under the engine's own names, see :attr:`Mode.measures`.
+        finish: how an answer in text ended by itself, of which nobody here can count the tokens as the engine did.
     """
 
     forwards: int | None = None
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
     own: Mapping[str, float] = field(default_factory=dict)
+    finish: Literal["stop", "length"] | None = None
 
 
 class Backend(ABC):

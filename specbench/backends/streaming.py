@@ -21,7 +21,7 @@ from specbench.common.errors import EngineFault, UsageError, one_line
 from specbench.common.reading import parse_json
 from specbench.evals.judge.secret import Secret
 
-_LONGEST = 1 << 20  # bytes of an event; one has a few tokens
+_LONGEST = 4 << 20  # bytes of an event; llama.cpp's last one has the prompt's text in it
 _LARGEST = 8 << 20  # bytes of a body that comes whole: a list of models, counters
 _PIECE = 1 << 16
 
@@ -38,8 +38,12 @@ class Refused(EngineFault):
         self.status = status
 
 
+class Lost(EngineFault):
+    """No connection, or one that broke off: whoever started the server may know why."""
+
+
 class Server:
-    """Server: an HTTP endpoint that the user runs.
+    """Server: an HTTP endpoint, the user's or one that was started here.
 
     Args:
         url: its address, with or without the ``/v1`` at the end.
@@ -108,20 +112,23 @@ class Server:
                 at_ns = time.perf_counter_ns()
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
-                    name, _, data = line.strip().partition(b":")
-                    if name != b"data":
+                    name, _, data = line.strip().partition(b":")  # without a name it is a comment, to keep awake
+                    if name not in (b"data", b"error"):
                         continue
                     if data.strip() == b"[DONE]":
                         return
+                    event = self._parsed(data)
+                    if name == b"error" or (isinstance(event, dict) and event.get("error")):
+                        raise EngineFault(f"it gave up: {self._reason(event)}")
                     since = time.monotonic()
-                    yield at_ns, self._parsed(data)
+                    yield at_ns, event
                     since = max(since, time.monotonic())  # what was done meanwhile is not its delay
                 if len(rest) > _LONGEST:
                     raise EngineFault(f"it sent an event of more than {_LONGEST >> 20} MiB")
                 if time.monotonic() - since > self._timeout:
                     raise self._stalled()
         if rest.strip():
-            raise EngineFault("its answer broke off in the middle of an event")
+            raise Lost("its answer broke off in the middle of an event")
 
     def _open(self, path: str, body: bytes | None) -> Any:
         headers = {"Content-Type": "application/json", "User-Agent": "specbench", "Accept": "*/*"}
@@ -143,7 +150,7 @@ class Server:
             raise self._stalled() from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             said = one_line(self.scrub(str(error)), 120)
-            raise EngineFault(f"its connection broke off ({said or type(error).__name__})") from None
+            raise Lost(f"its connection broke off ({said or type(error).__name__})") from None
 
     def _whole(self, response: Any) -> bytes:
         parts, size, until = [], 0, time.monotonic() + self._timeout
@@ -171,15 +178,24 @@ class Server:
             said = error.read(_PIECE).decode(errors="replace")
         except (OSError, http.client.HTTPException):
             said = ""
-        said = one_line(self.scrub(said), 160)
+        try:
+            said = self._reason(parse_json(said.encode(), "it", ""))
+        except UsageError:
+            said = one_line(self.scrub(said), 160)
         return Refused(f"{path} answers HTTP {error.code}{f': {said}' if said else ''}", error.code)
+
+    def _reason(self, event: Any) -> str:
+        """What a server says of an error, in whatever form."""
+        said = event.get("error", event) if isinstance(event, dict) else event
+        said = said.get("message", said) if isinstance(said, dict) else said
+        return one_line(self.scrub(str(said)), 200)
 
     def _unreachable(self, error: Exception) -> EngineFault:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(cause, TimeoutError):
             return self._stalled()
         why = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        return EngineFault(f"its server is not to be reached ({one_line(self.scrub(str(why)), 120)}); is it running?")
+        return Lost(f"its server is not to be reached ({one_line(self.scrub(str(why)), 120)}); is it running?")
 
 
 def _key(name: str) -> str:

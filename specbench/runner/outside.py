@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from specbench.backends import Arrival, Backend, Question, Served, Told
 from specbench.backends.processes import resident_bytes
 from specbench.backends.rows import Row
-from specbench.common.errors import EngineFault
+from specbench.common.errors import EngineFault, UsageError
 from specbench.engine import Sampling
 from specbench.results import RequestRecord
 from specbench.results.engines import EngineFacts
@@ -109,7 +109,7 @@ class Outside:
     def _named(self) -> Iterator[None]:
         try:
             yield
-        except EngineFault as fault:
+        except (EngineFault, UsageError) as fault:  # what is wrong with an address is seen when it is connected to
             raise EngineFault(f"{self.row.label}: {fault}") from fault
 
     def _answer(self, request: Request, origin: int, number: int) -> RequestRecord:
@@ -124,12 +124,15 @@ class Outside:
             for arrival in arrivals:
                 if answer.take(arrival):
                     break
-            if answer.output.reason is None:
+            if answer.encode is not None and answer.output.reason is None:
+                answer.output.reason = self._backend.told().finish
+            if answer.output.reason is None or not answer.at:
                 raise EngineFault(
                     f"it ended an answer after {len(answer.output.ids)} of {rule.budget} tokens, and none of them ends "
                     "one; its own stop rule is another"
                 )
-            self._check_ends(answer.output, arrivals)
+            if answer.encode is None:
+                self._check_ends(answer.output, arrivals)
         finally:
             close = getattr(arrivals, "close", None)
             if close is not None:

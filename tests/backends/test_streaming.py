@@ -78,7 +78,7 @@ def _not_whole(server: Completing, handler: BaseHTTPRequestHandler) -> None:
 
 def _endless(server: Completing, handler: BaseHTTPRequestHandler) -> None:
     begin(handler)
-    for _ in range(40):
+    for _ in range(60):
         handler.wfile.write(b"x" * 100_000)
 
 
@@ -90,7 +90,7 @@ def _endless(server: Completing, handler: BaseHTTPRequestHandler) -> None:
         (_drips, r"it stalled: nothing came for 0\.4 s"),
         (_breaks_off, "broke off in the middle of an event"),
         (_not_whole, "its connection broke off"),
-        (_endless, "an event of more than 1 MiB"),
+        (_endless, "an event of more than 4 MiB"),
         (_garbage, "no JSON: '<html>'"),
         (lambda server, handler: handler.wfile.write(b"SSH-2.0-x\r\n\r\n"), "is not to be reached"),
         (lambda server, handler: whole(handler, 302, b"elsewhere"), "HTTP 302: elsewhere"),
