@@ -18,6 +18,7 @@ from specbench.common.errors import EngineFault, one_line
 #: What the server counts of drafts: tokens that were drafted, and of these accepted.
 DRAFTED = ("draft_n", "draft_n_accepted")
 
+
 class Steps:
     """Steps: the arrivals of one request, and the server's counters behind them.
 

@@ -24,8 +24,8 @@ from specbench.backends import llama_cpp
 from specbench.backends.catalog import mode_of
 from specbench.backends.llama_program import Program
 from specbench.backends.llama_stream import Steps
-from specbench.backends.streaming import Lost
 from specbench.backends.protocol import Arrival, Question, Served
+from specbench.backends.streaming import Lost
 from specbench.common.errors import EngineFault, UsageError
 from specbench.common.options import parse
 from specbench.results.engines import ServedWeights
@@ -266,7 +266,7 @@ def test_one_that_speculates_is_no_plain_one() -> None:
 def test_nobody_there_is_a_fault() -> None:
     with served() as server:
         url = server.url
-    with pytest.raises(Lost, match="is not to be reached .*refused"):
+    with pytest.raises(Lost, match=r"is not to be reached .*refused"):
         backend("llama.cpp:ar", url).start()
 
 
