@@ -280,19 +280,7 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
     )
     second = 1e-9
     return RequestRecord(
-        request_id=request_key(label, request.prompt_id, request.repeat, request.turn),
-        method=label,
-        prompt_id=request.prompt_id,
-        repeat=request.repeat,
-        turn=request.turn,
-        category=request.category,
-        prompt_tokens=len(request.ids),
-        output_ids=output.ids,
-        text=output.text(),
-        finish_reason=output.reason,
-        output_tokens=len(output.ids),
-        overshoot_tokens=output.overshoot,
-        stop_tail_tokens=output.stop_tail(),
+        **answered(label, request, output),
         accepted_lengths=sequence.accepted_lengths,
         tree_rows=sum(step.rows for step in sequence.verified),
         target_forwards=len(sequence.accepted_lengths),
@@ -313,3 +301,22 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
         gpu=sequence.gpu,
         tokens=token_trace(output, sequence.accepted_lengths, sequence.verified),
     )
+
+
+def answered(label: str, request: Request, output: Output) -> dict[str, Any]:
+    """The fields of a record that say what was asked and what came of it, by whatever engine."""
+    return {
+        "request_id": request_key(label, request.prompt_id, request.repeat, request.turn),
+        "method": label,
+        "prompt_id": request.prompt_id,
+        "repeat": request.repeat,
+        "turn": request.turn,
+        "category": request.category,
+        "prompt_tokens": len(request.ids),
+        "output_ids": output.ids,
+        "text": output.text(),
+        "finish_reason": output.reason,
+        "output_tokens": len(output.ids),
+        "overshoot_tokens": output.overshoot,
+        "stop_tail_tokens": output.stop_tail(),
+    }

@@ -20,8 +20,7 @@ from specbench.common.errors import EngineFault, UsageError
 from specbench.engine import Sampling
 from specbench.results import RequestRecord
 from specbench.results.engines import EngineFacts
-from specbench.results.schema import request_key
-from specbench.runner.loop import Clock, Request
+from specbench.runner.loop import Clock, Request, answered
 from specbench.runner.stop import Output, StopRule
 
 Encode = Callable[[str], Sequence[int]]
@@ -221,19 +220,7 @@ class _Answer:
         forwards = len(steps) if counts == "forwards" else (told.forwards or 0)
         drafted = told.draft_tokens
         return RequestRecord(
-            request_id=request_key(label, request.prompt_id, request.repeat, request.turn),
-            method=label,
-            prompt_id=request.prompt_id,
-            repeat=request.repeat,
-            turn=request.turn,
-            category=request.category,
-            prompt_tokens=len(request.ids),
-            output_ids=output.ids,
-            text=output.text(),
-            finish_reason=output.reason,
-            output_tokens=len(output.ids),
-            overshoot_tokens=output.overshoot,
-            stop_tail_tokens=output.stop_tail(),
+            **answered(label, request, output),
             first_tokens=self.kept[0],
             accepted_lengths=self.kept[1:],
             tree_rows=0 if drafted is None else forwards + drafted,
