@@ -10,6 +10,8 @@ import pytest
 from known import refusal
 
 from benchmarks import evidence
+from specbench.backends import is_row
+from specbench.backends.rows import make_row
 from specbench.common import registry
 from specbench.common.errors import UsageError
 from specbench.runner.methods import make_method
@@ -128,7 +130,8 @@ def test_a_command_of_the_list_is_one_that_runs(piece: evidence.Piece) -> None:
             name, _, value = setting.partition("=")
             given.setdefault(label, {})[name] = value
     for label, options in given.items():
-        make_method(label.partition("#")[0], label.partition("#")[0], options)
+        make = make_row if is_row(label) else make_method
+        make(label.partition("#")[0], label.partition("#")[0], options)
     assert registry.task(of["--task"])
     assert int(of["--limit"]) >= 20
     assert piece.shows
