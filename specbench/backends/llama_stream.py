@@ -169,6 +169,7 @@ class Steps:
 
     Args:
         question: what was asked.
+        drafts: it speculates, and was asked for its timings with every token; else each token is a forward.
 
     Attributes:
         sent: ids so far.
@@ -177,12 +178,13 @@ class Steps:
         finished: it has said that the answer is complete.
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: Question, *, drafts: bool) -> None:
         self.sent = self.verified = 0
         self.timings: Mapping[str, Any] = {}
         self.finished = False
         self._question = question
-        self._expected = 0  # tokens of the step whose first one came last
+        self._drafts = drafts
+        self._expected = 1  # tokens of the step whose first one came last
 
     def of(self, events: Iterator[tuple[int, dict[str, Any]]]) -> Iterator[Arrival]:
         """An arrival per target forward. The last of a whole budget waits for the server's word that this is all.
@@ -211,30 +213,39 @@ class Steps:
 
     def _taken(self, event: Mapping[str, Any], *, begins: bool) -> list[int]:
         """The ids of an event, once they are what was asked for."""
-        new, timings = event.get("tokens"), event.get("timings")
+        new, counted = event.get("tokens"), event.get("tokens_predicted")
         if not isinstance(new, list) or any(type(each) is not int or each < 0 for each in new):
             raise EngineFault("it sends no token ids; use a llama-server that knows return_tokens")
-        if not isinstance(timings, dict) or type(timings.get("predicted_n")) is not int:
-            raise EngineFault("it sends no timings with its tokens; use a llama-server that knows timings_per_token")
-        before, self.timings = self.timings, timings
-        if not before and timings.get("prompt_n") != len(self._question.ids):
-            read = one_line(str(timings.get("prompt_n")), 20)
-            raise EngineFault(f"it read {read} of the prompt's {len(self._question.ids)} tokens")
+        before = self.timings
+        self._time(event.get("timings"))
         if not new:
             return new
-        if begins:
-            drafted, accepted = (_count(timings, key) - _count(before, key) for key in DRAFTED)
+        if begins and self._drafts:
+            drafted, accepted = (_count(self.timings, key) - _count(before, key) for key in DRAFTED)
             self._expected = 1 + accepted
             self.verified += drafted > 0
         self.sent += len(new)
         if self.sent > self._question.budget:
             raise EngineFault(f"it went on behind the {self._question.budget} tokens that it was asked for")
-        if self.sent != timings["predicted_n"]:
+        if self.sent != counted:
             raise EngineFault(
-                f"it sent {self.sent} ids of {timings['predicted_n']} tokens: it keeps those to itself whose text is"
-                " part of a character; have it started by specbench, whose file has no such tokens"
+                f"it sent {self.sent} ids of {one_line(str(counted), 20)} tokens: it keeps those to itself whose text"
+                " is part of a character; have it started by specbench, whose file has no such tokens"
             )
         return new
+
+    def _time(self, timings: Any) -> None:
+        """Takes in what the server says of its work so far."""
+        if not isinstance(timings, dict):
+            if self._drafts:
+                raise EngineFault(
+                    "it sends no timings with its tokens; use a llama-server that knows timings_per_token"
+                )
+            return
+        self.timings = timings
+        if timings.get("prompt_n") != len(self._question.ids):
+            read = one_line(str(timings.get("prompt_n")), 20)
+            raise EngineFault(f"it read {read} of the prompt's {len(self._question.ids)} tokens")
 
 
 def _count(timings: Mapping[str, Any], key: str) -> int:

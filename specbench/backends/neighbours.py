@@ -65,6 +65,7 @@ class Neighbours:
         self._own = psutil.Process()
         # Warm-up is counted apart: nobody is disturbed by it, and it should show who is loud before that matters.
         self._tallies = {timed: {row: _Tally() for row in (*engines, None)} for timed in (True, False)}
+        self._turns: dict[str | None, tuple[float, float]] = {}
         self._last: str | None = None
         self._seen = self._see()
 
@@ -98,6 +99,9 @@ class Neighbours:
             timed: its figures are recorded; else it was a warm-up.
         """
         (began, before), (ended, after) = self._seen, self._see()
+        if timed:
+            seconds, taken = self._turns.get(row, (0.0, 0.0))
+            self._turns[row] = seconds + ended - began, taken + max(0.0, after[row] - before[row])
         for other, tally in self._tallies[timed].items():
             # Less than nothing where a process has gone and took its count along.
             loud = other != row and tally.add(ended - began, max(0.0, after[other] - before[other]))
@@ -117,6 +121,15 @@ class Neighbours:
             None where there was no whole window.
         """
         return self._tallies[True][row].loudest
+
+    def cores(self, row: str | None) -> float | None:
+        """Cores that an engine kept busy in its own timed stretches; ``None``: our process in those of our rows.
+
+        Returns:
+            None where it had no turn.
+        """
+        seconds, taken = self._turns.get(row, (0.0, 0.0))
+        return taken / seconds if seconds else None
 
     def _see(self) -> tuple[float, dict[str | None, float]]:
         """The time, and the seconds of processor time that each has taken so far."""

@@ -154,8 +154,8 @@ class Backend(ABC):
     #: Whether it can be a server that the user runs, and whether it has to be one.
     by_url: ClassVar[Literal["no", "can be", "has to be"]] = "no"
 
-    #: Whether it is told the ids that end an answer, and ends it there by itself.
-    told_stop_ids: ClassVar[bool] = True
+    #: Whether it is told the ids that end an answer, and ends it there by itself; of a server it is known once started.
+    told_stop_ids: bool = True
 
     def __init__(self, mode: str, options: Any, served: Served) -> None:
         self.mode, self.options, self.served = mode, options, served

@@ -115,19 +115,23 @@ def _tasks(full: bool) -> list[dict[str, Any]]:
 def _engines(full: bool) -> list[dict[str, Any]]:
     from specbench.backends import engines
 
-    return [
+    rows = [
         {
             "row": f"{name}:{mode}",
-            "lossless": kind.lossless,
             "here": _installed(backend, kind),
-            "by URL": backend.by_url != "no",
-            "engine": backend.title,
             "what it does": kind.help,
-            "options": dict(kind.options.model_json_schema(by_alias=False)["properties"]) if full else None,
+            "engine": backend.title,
+            "lossless": kind.lossless,
+            "by URL": backend.by_url != "no",
+            "options": dict(kind.options.model_json_schema(by_alias=False)["properties"]),
         }
         for name, backend in engines().items()
         for mode, kind in backend.modes.items()
     ]
+    # A table has no room for the rest, and a version is long where a build is named.
+    return (
+        rows if full else [{**dict(list(row.items())[:3]), "here": str(row["here"]).partition(" ")[0]} for row in rows]
+    )
 
 
 def _installed(backend: type[Backend], kind: Mode) -> str:

@@ -39,6 +39,7 @@ class EngineFacts(Record):
     )
     start_s: Figure = Field(description="from the start of its process to its first answer")
     memory_bytes: Count | None = Field(default=None, description="resident in its processes behind the warm-up")
+    cores: Figure | None = Field(default=None, description="kept busy by its processes while it was timed")
     idle_share: Figure | None = Field(
         default=None, description="of a core, taken by its processes while other rows were timed, warm-up left out"
     )

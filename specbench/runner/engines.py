@@ -120,7 +120,7 @@ class RunningEngines:
             for label, facts in self._known.rows.items():
                 if label not in self._failed and self._outside[label].backend.processes():
                     share, stopped = self._neighbours.idle_share(label), label in self._neighbours.stopped
-                    update = {"idle_share": share, "stopped": facts.stopped or stopped}
+                    update = {"cores": self._neighbours.cores(label), "idle_share": share, "stopped": stopped}
                     self._keep(rows={**self._known.rows, label: facts.model_copy(update=update)})
 
     def close(self) -> None:

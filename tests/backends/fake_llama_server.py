@@ -153,12 +153,13 @@ class Handler(BaseHTTPRequestHandler):
                     self._chunk(b"data: " + b"x" * (5 << 20))
                 if sent == 3 and behaviour == "an error":
                     return self._event({"error": {"code": 500, "message": "context is full"}})
-                if behaviour == "no timings":
-                    timings = {}
                 time.sleep(0.01 if behaviour == "slow" else 0)
-                self._event({"index": 0, "content": "t.", "tokens": tokens, "stop": False, "timings": timings})
+                event = {"index": 0, "content": "t.", "tokens": tokens, "stop": False, "tokens_predicted": sent}
+                told = body["timings_per_token"] and behaviour != "no timings"
+                self._event(event | ({"timings": timings} if told else {}))
         why = "eos" if behaviour == "eos" else "limit"
-        self._event({"index": 0, "content": "", "tokens": [], "stop": True, "stop_type": why, "timings": timings})
+        event = {"index": 0, "content": "", "tokens": [], "stop": True, "tokens_predicted": sent, "stop_type": why}
+        self._event(event | {"timings": timings})
         self._chunk(b"")
 
     def _event(self, event: dict[str, Any]) -> None:

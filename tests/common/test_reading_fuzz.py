@@ -125,4 +125,5 @@ def test_what_stands_in_a_files_place_is_refused(place: str, monkeypatch: pytest
             assert not wrong, f"{place} for {name}: {wrong}"
 
 
-_NO_FILES = ("reply of a judge", "claims.toml", *(name for name in KINDS if name.startswith("folder of ")))
+_REPLIES = ("reply of a judge", "stream of a server", "steps of a worker")
+_NO_FILES = (*_REPLIES, "claims.toml", *(name for name in KINDS if name.startswith("folder of ")))

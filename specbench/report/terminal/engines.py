@@ -108,6 +108,8 @@ def described(facts: EngineFacts) -> str:
     ]
     if facts.memory_bytes is not None:
         parts.append(f"{facts.memory_bytes / 1e6:.0f} MB")
+    if facts.cores is not None:
+        parts.append(f"{facts.cores:.1f} cores busy")
     if facts.idle_share is not None:
         idle = f"{percent(facts.idle_share)} of a core while others were timed"
         parts.append(f"stopped by signal, {idle}" if facts.stopped else idle)

@@ -1,0 +1,76 @@
+"""openai: any server with OpenAI-compatible completions, by its URL. What it decodes with is the user's word. No torch.
+
+Of such a server nothing is known but its tokens and when they arrived: not its forwards, its weights or its settings.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from specbench.backends import protocol
+from specbench.backends.completions import Completions
+from specbench.backends.protocol import PLAIN, Arrival, EngineOptions, Mode, Question, Served, Told
+from specbench.backends.streaming import Server
+from specbench.common import option
+from specbench.common.errors import EngineFault, one_line
+from specbench.results.engines import EngineFacts, ServedWeights
+
+
+class OpenAIOptions(EngineOptions):
+    """Options of both modes."""
+
+    model: str = option("", help="the model's name there; the only one where nothing is said")
+    api_key_env: str = option("", help="environment variable that holds the key, where it needs one")
+
+
+class Backend(protocol.Backend):
+    """A server by its URL; what it can do is found out when it is connected to."""
+
+    title = "OpenAI-compatible"
+    modes: ClassVar = {
+        PLAIN: Mode("plain, by your word", OpenAIOptions),
+        "spec": Mode("whatever the server speculates with, by your word", OpenAIOptions),
+    }
+    by_url = "has to be"
+
+    def __init__(self, mode: str, options: Any, served: Served) -> None:
+        super().__init__(mode, options, served)
+        self._completions: Completions | None = None
+
+    def start(self) -> EngineFacts:
+        begun = time.perf_counter()
+        assert self.served.url is not None, "rows see to it"
+        server = Server(self.served.url, self.options.timeout, self.options.api_key_env)
+        self._completions = Completions(server, self.options.model, self.served.model)
+        self._completions.probe()
+        self.told_stop_ids = self._completions.ids
+        return EngineFacts(
+            engine="openai",
+            version=version_of(server),
+            how="url",
+            dtype=self.served.dtype,
+            weights=ServedWeights(format="unknown", verified=False),
+            ids=self._completions.ids,
+            counts="nothing",
+            start_s=time.perf_counter() - begun,
+        )
+
+    def ask(self, question: Question) -> Iterator[Arrival]:
+        assert self._completions is not None, "it has been started"
+        return self._completions.ask(question)
+
+    def told(self) -> Told:
+        return Told()
+
+    def close(self) -> None:
+        self._completions = None
+
+
+def version_of(server: Server) -> str:
+    """What a server says of its version, at the path where vLLM and those like it do."""
+    try:
+        return one_line(server.scrub(str(server.json("/version")["version"])), 80)
+    except (EngineFault, KeyError, TypeError):
+        return "unknown"

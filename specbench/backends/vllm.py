@@ -1,0 +1,195 @@
+"""vLLM: a worker process in an environment of its own, started here, or a server that the user runs, by URL. No torch.
+
+Started here its engine runs in the worker's own process, so that every step is seen: one message a step, and a step is
+one target forward. At rest the process groups that vLLM makes also for one process look for messages a hundred times a
+second each, which takes more of a core than a neighbour may: a run stops the worker by signal between its turns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specbench.backends import protocol
+from specbench.backends.pipe import Pipe
+from specbench.backends.processes import Child
+from specbench.backends.protocol import PLAIN, Arrival, Question, Served, Told
+from specbench.backends.vllm_options import MODES, Drafter, further, speculation
+from specbench.backends.vllm_program import Program
+from specbench.backends.vllm_server import VllmServer
+from specbench.backends.weights import weights_of
+from specbench.common.errors import EngineFault, one_line
+from specbench.results.engines import EngineFacts
+
+_WORKER = Path(__file__).with_name("vllm_worker.py")
+# Of its own variables it has these alone: its engine in the worker's process, and nothing sent anywhere.
+_OWN = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+# As vLLM sets it where it binds threads: for so many milliseconds they wait by spinning.
+_OPENMP = {"KMP_BLOCKTIME": "5", "KMP_TPAUSE": "0"}
+
+
+class Backend(protocol.Backend):
+    """vLLM, a request at a time, without its prefix cache: a prompt that comes again is read again."""
+
+    title = "vLLM"
+    modes = MODES
+    by_url = "can be"
+
+    def __init__(self, mode: str, options: Any, served: Served) -> None:
+        super().__init__(mode, options, served)
+        self._child: Child | None = None
+        self._pipe: Pipe | None = None
+        self._server: VllmServer | None = None
+        self._number = 0
+        self._told = Told()
+
+    @classmethod
+    def version(cls, options: Any) -> str:
+        return Program(options.python, "vllm:ar").version
+
+    def start(self) -> EngineFacts:
+        if self.served.url is not None:
+            self._server = VllmServer(self.mode, self.options, self.served)
+            return self._server.connect()
+        if isinstance(self.options, Drafter) and not self.options.model:
+            raise EngineFault(f"it needs a drafter; --set {self.served.label}.model=PATH names one")
+        program = Program(self.options.python, self.served.label)
+        folder, weights = weights_of(self.served, "hf")
+        engine = self._engine()
+        libraries = program.preloads() if self.served.model.model.device.type == "cpu" else []
+        outside = {"OMP_NUM_THREADS": str(self.served.threads), "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+        # Its n-gram drafter gives numba's number of threads back after each use, and that is OpenMP's too.
+        outside["NUMBA_NUM_THREADS"] = str(self.served.threads)
+        outside |= {"LD_PRELOAD": ":".join(libraries), **_OPENMP} if libraries else {}
+        begun = time.perf_counter()
+        # Isolated: neither our PYTHONPATH nor the folder of the worker's file, whose neighbours are named as packages.
+        self._child = Child([program.python, "-I", str(_WORKER)], environment=outside, pipes=True)
+        self._pipe = Pipe(self._child)
+        self._pipe.send(environment=_OWN, engine={"model": str(folder), **engine})
+        _, ready = self._pipe.next(self.options.start_timeout, "start")
+        if ready.get("ready") != program.version:
+            raise EngineFault(f"its worker runs vLLM {ready.get('ready')}, and {program.version} is installed")
+        for _ in self.ask(Question([self.served.model.pad_id], 1, frozenset())):
+            pass
+        return EngineFacts(
+            engine="vllm",
+            version=program.version,
+            package=program.package,
+            how="worker",
+            command=_shown(engine, outside),
+            dtype=self.served.dtype,
+            weights=weights,
+            counts="forwards",
+            start_s=time.perf_counter() - begun,
+        )
+
+    def ask(self, question: Question) -> Iterator[Arrival]:
+        return self._server.ask(question) if self._server is not None else self._ask(question)
+
+    def _ask(self, question: Question) -> Iterator[Arrival]:
+        pipe, child, steps = self._pipe, self._child, _Steps()
+        assert pipe is not None, "it has been started"
+        assert child is not None
+        self._number, self._told = self._number + 1, Told()
+        pipe.send(
+            ask=self._number,
+            ids=list(question.ids),
+            budget=question.budget,
+            stop_ids=sorted(question.stop_ids),
+            temperature=question.temperature,
+            top_k=question.top_k,
+            top_p=question.top_p,
+            seed=question.seed,
+        )
+        try:
+            while True:
+                at_ns, said = pipe.next(self.options.timeout, "decode")
+                if "end" in said:
+                    break
+                yield steps.take(at_ns, said)
+        except GeneratorExit:
+            pipe.send(give_up=self._number)
+            while "end" not in (said := pipe.next(self.options.timeout, "give up a request")[1]):
+                pass
+            self._told = steps.told(said, given_up=True)
+            raise
+        self._told = steps.told(said)
+
+    def told(self) -> Told:
+        return self._server.told() if self._server is not None else self._told
+
+    def processes(self) -> Sequence[int]:
+        return () if self._child is None else (self._child.pid,)
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.close()
+
+    def _engine(self) -> dict[str, Any]:
+        """Arguments of ``vllm.LLM`` without the model."""
+        cpu = self.served.model.model.device.type == "cpu"
+        return {
+            "skip_tokenizer_init": True,
+            "generation_config": "vllm",
+            "dtype": self.served.dtype,
+            "max_model_len": self.served.capacity,
+            "max_num_seqs": 1,
+            "enable_prefix_caching": False,
+            "enforce_eager": self.options.enforce_eager,
+            "kv_cache_memory_bytes": int(self.options.kv_cache_gib * (1 << 30)),
+            "disable_log_stats": False,  # its counters
+            "seed": 0,
+            **({} if cpu else {"async_scheduling": False}),  # a step at a time, as on a CPU
+            **({} if self.mode == PLAIN else {"speculative_config": speculation(self.mode, self.options)}),
+            **further(self.options),
+        }
+
+
+class _Steps:
+    """The steps of one answer: when each ended, there and here."""
+
+    def __init__(self) -> None:
+        self._at: list[int] = []
+        self._shares: list[float] = []
+
+    def take(self, at_ns: int, said: Mapping[str, Any]) -> Arrival:
+        ids, stamp = said.get("ids"), said.get("ns")
+        if not isinstance(ids, list) or not ids or not isinstance(stamp, int):
+            raise EngineFault(f"its worker wrote a step without tokens: {one_line(repr(said), 80)}")
+        if self._at and at_ns > self._at[-1]:
+            self._shares.append((at_ns - stamp) / (at_ns - self._at[-1]))
+        self._at.append(at_ns)
+        return Arrival(at_ns, ids)
+
+    def told(self, said: Mapping[str, Any], given_up: bool = False) -> Told:
+        """What vLLM's counters say of it; those of a request that was given up have steps that nobody has seen."""
+        counted = said.get("counters")
+        if not isinstance(counted, dict) or not all(type(value) is int for value in counted.values()):
+            raise EngineFault(f"its worker wrote counters that are none: {one_line(repr(counted), 80)}")
+        own: dict[str, float] = {}
+        if self._shares:
+            own["pipe_share"] = sum(self._shares) / len(self._shares)
+        if not {"drafts", "draft_tokens", "accepted_tokens"} <= counted.keys():
+            return Told(own=own)
+        if counted["drafts"]:
+            own["mean_acceptance_length"] = 1 + counted["accepted_tokens"] / counted["drafts"]
+        if "decode_steps" in counted and not given_up:
+            own["forwards_by_counters"] = counted["decode_steps"]
+        return Told(draft_tokens=counted["draft_tokens"], accepted_tokens=counted["accepted_tokens"], own=own)
+
+
+def _shown(engine: Mapping[str, Any], outside: Mapping[str, str]) -> list[str]:
+    """What decides how it decodes, without folders of this machine."""
+    said = [f"{name}={value}" for name, value in {**outside, **_OWN}.items()]
+    said += [f"{name}={json.dumps(value)}" for name, value in engine.items()]
+    return [re.sub(r"[^\s=:\"]*/", "", part) for part in said]

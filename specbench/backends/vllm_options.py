@@ -1,0 +1,138 @@
+"""vLLM's modes, what ``--set`` takes for each, and the ``speculative_config`` that this makes. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import field_validator, model_validator
+
+from specbench.backends.protocol import PLAIN, EngineOptions, Mode
+from specbench.common import UsageError, option
+from specbench.common.reading import json_object, parse_json
+
+_ACCEPTANCE = {
+    "mean_acceptance_length": "as vLLM has it, 1 + accepted tokens / drafts: steps without a draft are left out of it",
+    "forwards_by_counters": "decode steps of the request by vLLM's own counters; equal to target_forwards, or a fault",
+}
+_PIPE = {"pipe_share": "of a step, from its end in vLLM's process to its tokens' arrival here; mean over the steps"}
+
+# What the rows decide themselves, or have an option of their own for.
+_TAKEN = {
+    "disable_log_stats", "dtype", "enable_prefix_caching", "enforce_eager", "kv_cache_memory_bytes", "max_model_len",
+    "max_num_seqs", "model", "skip_tokenizer_init", "speculative_config", "tokenizer", "trust_remote_code",
+}  # fmt: skip
+
+
+class Plain(EngineOptions):
+    """Options of every mode. Where a server is given by URL, what it was started with holds instead."""
+
+    python: str = option("", help="interpreter of vLLM's environment; made by make engines where nothing is said")
+    enforce_eager: bool = option(
+        False, help="no torch.compile, which takes minutes at the first start and needs a C++ compiler on a CPU"
+    )
+    kv_cache_gib: float = option(1.0, help="memory of its KV cache in GiB", gt=0, le=4096)
+    engine_args: str = option("", help="further arguments of vllm.LLM as a JSON object")
+    model: str = option("", help="by URL: the model's name there; the only one where nothing is said")
+    api_key_env: str = option("", help="by URL: environment variable that holds the key, where it needs one")
+
+    @field_validator("engine_args")
+    @classmethod
+    def _is_object(cls, value: str) -> str:
+        if value:
+            try:
+                found = parse_json(value, "it", "")
+            except UsageError:
+                found = None
+            if not isinstance(found, dict):
+                raise ValueError('it is a JSON object, such as {"block_size": 64}')
+            if taken := sorted(_TAKEN & found.keys()):
+                raise ValueError(f"{', '.join(taken)} is not for it to say")
+        return value
+
+
+class Drafting(Plain):
+    """Options of every speculation."""
+
+    num_speculative_tokens: int = option(5, "k", help="tokens of a draft", ge=1, le=256)
+
+
+class Ngram(Drafting):
+    """Options of n-gram lookup in the prompt and the answer; defaults as vLLM has them."""
+
+    prompt_lookup_max: int = option(5, help="longest n-gram looked for", ge=1, le=64)
+    prompt_lookup_min: int = option(5, help="shortest n-gram looked for", ge=1, le=64)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_says_both(cls, values: Any) -> Any:
+        """As in vLLM: where one of the two is said alone, the other one is the same."""
+        names = ("prompt_lookup_max", "prompt_lookup_min")
+        if isinstance(values, dict) and len(said := [name for name in names if name in values]) == 1:
+            return {**values, **dict.fromkeys(names, values[said[0]])}
+        return values
+
+    @model_validator(mode="after")
+    def _is_range(self) -> Ngram:
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ValueError("prompt_lookup_min is at most prompt_lookup_max")
+        return self
+
+
+class Suffix(Drafting):
+    """Options of suffix decoding; defaults as vLLM has them, but for what it learns from other answers: nothing."""
+
+    num_speculative_tokens: int = option(24, "k", help="tokens of a draft at most", ge=1, le=256)
+    suffix_decoding_max_tree_depth: int = option(24, help="prefix match and draft together", ge=1, le=256)
+    suffix_decoding_max_cached_requests: int = option(
+        0, help="answers that it learns from; vLLM's default is 10000, with which the order of prompts matters", ge=0
+    )
+    suffix_decoding_max_spec_factor: float = option(1.0, help="draft tokens to a token of prefix match", gt=0)
+    suffix_decoding_min_token_prob: float = option(0.1, help="least estimated probability of a token", ge=0, le=1)
+
+
+class Drafter(Drafting):
+    """Options of a draft model or a head."""
+
+    model: str = option("", help="folder or name of the drafter's weights, as vLLM takes it; by URL the served model's")
+
+
+class Mtp(Drafting):
+    """Options of the model's own prediction layers."""
+
+    num_speculative_tokens: int = option(1, "k", help="tokens of a draft", ge=1, le=16)
+
+
+_SAYS = _ACCEPTANCE | _PIPE
+MODES: Mapping[str, Mode] = {
+    PLAIN: Mode("plain", Plain, measures=_PIPE),
+    "ngram": Mode("prompt lookup", Ngram, measures=_SAYS),
+    "suffix": Mode("suffix decoding; untried", Suffix, measures=_SAYS),
+    "draft_model": Mode("a draft model; untried", Drafter, measures=_SAYS),
+    "eagle": Mode("an EAGLE head; untried", Drafter, measures=_SAYS),
+    "eagle3": Mode("an EAGLE-3 head; untried", Drafter, measures=_SAYS),
+    "medusa": Mode("Medusa heads; untried", Drafter, measures=_SAYS),
+    "dflash": Mode("a DFlash drafter; untried", Drafter, measures=_SAYS),
+    "mtp": Mode("the model's own multi-token prediction; untried", Mtp, measures=_SAYS),
+}
+
+
+def speculation(mode: str, options: Plain) -> dict[str, Any] | None:
+    """vLLM's ``speculative_config`` of a mode; None without speculation."""
+    if mode == PLAIN:
+        return None
+    own = options.model_dump(include=set(type(options).model_fields) - set(Plain.model_fields))
+    if isinstance(options, Drafter):
+        own["model"] = _absolute(options.model)
+    return {"method": mode, **own}
+
+
+def further(options: Plain) -> dict[str, Any]:
+    """What the user wants ``vllm.LLM`` to be given beside all else."""
+    return json_object(parse_json(options.engine_args or "{}", "engine_args", ""), "engine_args", "")
+
+
+def _absolute(model: str) -> str:
+    """A folder from where it is seen elsewhere too, for the worker has a current folder of its own."""
+    return str(Path(model).absolute()) if Path(model).exists() else model

@@ -1,0 +1,121 @@
+"""vLLM by URL: a server that the user runs, asked as any other, its counters read before and after. No torch."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from specbench.backends.completions import Completions
+from specbench.backends.openai import version_of
+from specbench.backends.protocol import Arrival, EngineOptions, Question, Served, Told
+from specbench.backends.streaming import Server
+from specbench.common.errors import EngineFault
+from specbench.results.engines import EngineFacts, ServedWeights
+
+_SPECULATION = "vllm:spec_decode_num_"
+_COUNTERS = {
+    f"{_SPECULATION}drafts_total": "drafts",
+    f"{_SPECULATION}draft_tokens_total": "draft_tokens",
+    f"{_SPECULATION}accepted_tokens_total": "accepted_tokens",
+    "vllm:generation_tokens_total": "tokens",
+    "vllm:inter_token_latency_seconds_count": "steps",  # one a step behind the first token
+    "vllm:num_requests_running": "running",
+}
+_OF_A_SERVER = {*EngineOptions.model_fields, "model", "api_key_env"}
+_SETTLING_S, _LOOK_S = 2.0, 0.01
+
+
+class VllmServer:
+    """VllmServer: one row's connection. Arguments as of a backend.
+
+    Raises:
+        EngineFault: an option that only holds where vLLM is started here.
+    """
+
+    def __init__(self, mode: str, options: Any, served: Served) -> None:
+        assert served.url is not None
+        wrong = sorted(options.model_fields_set - _OF_A_SERVER)
+        if wrong:
+            raise EngineFault(f"a server that runs has its own settings; leave {', '.join(wrong)} away, or its URL")
+        self._mode, self._options, self._served = mode, options, served
+        self._server = Server(served.url, options.timeout, options.api_key_env)
+        self._completions = Completions(self._server, options.model, served.model)
+        self._before: Mapping[str, float] = {}
+        self._told: Told | None = None
+
+    def connect(self) -> EngineFacts:
+        """Has it answer once.
+
+        Raises:
+            EngineFault: it does not, or has no token ids.
+        """
+        begun = time.perf_counter()
+        self._completions.probe()
+        if not self._completions.ids:
+            raise EngineFault("its server sends no token ids; as openai:ar or openai:spec its text is taken")
+        self._before = self._settled()
+        return EngineFacts(
+            engine="vllm",
+            version=version_of(self._server),
+            how="url",
+            dtype=self._served.dtype,
+            weights=ServedWeights(format="unknown", verified=False),
+            counts="total" if self._before else "nothing",
+            start_s=time.perf_counter() - begun,
+        )
+
+    def ask(self, question: Question) -> Iterator[Arrival]:
+        """Yields what arrives."""
+        self._told = None  # its counters are those behind the last answer: reading them here would be on its time
+        return self._completions.ask(question)
+
+    def told(self) -> Told:
+        """By its counters, where nobody else's requests are in them.
+
+        An answer that was given up has steps that nobody saw; its forwards are its events, one a step.
+        """
+        if self._told is None:
+            self._told = self._counted()
+        return self._told
+
+    def _counted(self) -> Told:
+        sent, whole = self._completions.sent, self._completions.whole
+        before, after = self._before, self._settled()
+        self._before = after
+        here = {name: after[name] - before.get(name, 0.0) for name in after if name != "running"}
+        if not here or after.get("running") or (whole and here.get("tokens") != sent):
+            return Told()
+        steps = int(here.get("steps", 0)) if whole else max(0, self._completions.arrivals - 1)
+        if not {"drafts", "draft_tokens", "accepted_tokens"} <= here.keys():
+            return Told(forwards=steps)
+        drafts, accepted = here["drafts"], here["accepted_tokens"]
+        own = {"mean_acceptance_length": 1 + accepted / drafts} if drafts else {}
+        return Told(steps, int(here["draft_tokens"]), int(accepted), own)
+
+    def _settled(self) -> Mapping[str, float]:
+        """The counters once no request runs any more."""
+        until = time.monotonic() + _SETTLING_S
+        while (found := self._counters()).get("running") and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        return found
+
+    def _counters(self) -> dict[str, float]:
+        """Those of ``/metrics`` that are needed, added up over its engines; none where it has no such page."""
+        found: dict[str, float] = {}
+        try:
+            lines = self._server.get("/metrics").decode(errors="replace").splitlines()
+        except EngineFault:
+            return found
+        for line in lines:
+            name = line.partition("{")[0].partition(" ")[0]
+            if name in _COUNTERS:
+                try:
+                    value = float(line.rpartition(" ")[2])
+                except ValueError:
+                    return {}
+                if not math.isfinite(value):
+                    return {}
+                found[_COUNTERS[name]] = found.get(_COUNTERS[name], 0.0) + value
+        return found

@@ -1,0 +1,348 @@
+"""vLLM as a row: against a fake package in a real worker; the slow tests below against vLLM itself, where it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from fake_vllm import VERSION, environment, follows
+
+from specbench.backends import vllm
+from specbench.backends.processes import go_on, pause
+from specbench.backends.protocol import Question, Served
+from specbench.backends.vllm_options import MODES, speculation
+from specbench.backends.vllm_program import Program, made_here
+from specbench.common import UsageError
+from specbench.common.errors import EngineFault
+from specbench.common.options import parse
+from specbench.results.engines import ServedWeights
+
+Make = Callable[..., vllm.Backend]
+NEVER: frozenset[int] = frozenset()
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(environment(tmp_path_factory.mktemp("environment")))
+
+
+@pytest.fixture
+def make(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Makes a backend over the fake, which goes wrong as it is named."""
+    made: list[vllm.Backend] = []
+    monkeypatch.setenv("FAKE_VLLM_SEES", str(tmp_path / "sees.json"))
+    weights = ServedWeights(format="hf", sha256="0" * 64, fingerprint="f" * 64, verified=True)
+    monkeypatch.setattr(vllm, "weights_of", lambda served, kind: (tmp_path, weights))
+
+    def backend(wrong: str = "", mode: str = "ar", timeout: float = 20, **raw: Any) -> vllm.Backend:
+        monkeypatch.setenv("FAKE_VLLM", wrong)
+        model: Any = SimpleNamespace(model=SimpleNamespace(device=SimpleNamespace(type="cpu")), pad_id=0)
+        own = options(mode, python=python, timeout=timeout, **raw)
+        made.append(vllm.Backend(mode, own, Served(f"vllm:{mode}", model, "float32", 2, 256)))
+        return made[-1]
+
+    yield backend
+    for each in made:
+        each.close()
+
+
+def options(mode: str, **raw: Any) -> Any:
+    return parse(MODES[mode].options, raw, f"vllm:{mode}")
+
+
+def answer(backend: vllm.Backend, last: int, budget: int, stop: frozenset[int] = NEVER) -> list[list[int]]:
+    return [list(arrival.ids) for arrival in backend.ask(Question([3, last], budget, stop))]
+
+
+def test_plain_rows_get_a_token_an_arrival_and_end_by_stop_ids_and_budget(make: Make, tmp_path: Path) -> None:
+    backend = make()
+    facts = backend.start()
+    assert answer(backend, 6, 5) == [[token] for token in follows(6, 5)]
+    told = backend.told()
+    assert (told.forwards, told.draft_tokens, told.accepted_tokens) == (None, None, None)
+    assert 0 <= told.own["pipe_share"] < 1
+    assert answer(backend, 6, 9, frozenset({9})) == [[7], [8], [9]]
+    assert (facts.version, facts.how, facts.counts, facts.dtype) == (VERSION, "worker", "forwards", "float32")
+    assert "a third party's repack" in facts.package
+    assert facts.weights.verified
+    assert facts.ids
+    settings, own, path, _ = json.loads((tmp_path / "sees.json").read_text())
+    assert settings["enable_prefix_caching"] is False
+    assert settings["max_num_seqs"] == 1
+    assert settings["max_model_len"] == 256
+    assert settings["dtype"] == "float32"
+    assert "speculative_config" not in settings
+    assert own["OMP_NUM_THREADS"] == "2"
+    assert own["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert not any(place.endswith("backends") for place in path)
+    assert not any(str(tmp_path) in said or "/bin" in said for said in facts.command)
+
+
+def test_a_step_with_a_draft_is_one_arrival_and_counted_as_vllm_counts(make: Make) -> None:
+    backend = make(mode="ngram", num_speculative_tokens=4)
+    facts = backend.start()
+    assert answer(backend, 0, 10) == [[1], [2, 3, 4], [5, 6, 7], [8, 9, 10]]
+    told = backend.told()
+    assert (told.draft_tokens, told.accepted_tokens) == (12, 6)
+    assert told.own["mean_acceptance_length"] == 3.0
+    assert told.own["forwards_by_counters"] == 3
+    assert any('"method": "ngram"' in said for said in facts.command)
+    answer(backend, 0, 4)
+    assert backend.told().draft_tokens == 4, "of the last request, and not of all"
+
+
+def test_variables_of_vllm_that_happen_to_be_set_decide_nothing(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "hidden-away")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    facts = make().start()
+    _, own, path, where = json.loads((tmp_path / "sees.json").read_text())
+    assert "VLLM_API_KEY" not in own
+    assert str(tmp_path) not in path
+    assert where == "/"
+    assert "hidden-away" not in str(facts)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("dies at start", r"ended with exit code 3, saying: .*cannot allocate memory"),
+        ("refuses", r"^ValueError: No available memory for the cache blocks\.$"),
+    ],
+)
+def test_what_does_not_start_says_why(make: Make, wrong: str, said: str) -> None:
+    backend = make(wrong)
+    with pytest.raises(EngineFault, match=said):
+        backend.start()
+
+
+def test_a_start_has_its_time(make: Make) -> None:
+    backend = make("sleeps at start", start_timeout=0.5)
+    with pytest.raises(EngineFault, match=r"it stalled: nothing came for 0\.5 s while it had to start"):
+        backend.start()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("dies in the middle", "its process was ended by SIGKILL"),
+        ("raises in the middle", "^RuntimeError: a kernel is missing$"),
+        ("stalls", "it stalled: nothing came for 0.7 s while it had to decode"),
+        ("garbage", "what is none of its replies: b'<html>'"),
+        ("no tokens", "a step without tokens"),
+        ("huge line", "a line of more than 1 MiB"),
+    ],
+)
+def test_what_goes_wrong_in_the_middle_is_one_sentence_and_leaves_no_process(make: Make, wrong: str, said: str) -> None:
+    backend = make(wrong)
+    backend.start()
+    (pid,) = backend.processes()
+    backend.options = backend.options.model_copy(update={"timeout": 0.7})
+    arrivals = backend.ask(Question([1, 2], 20, NEVER))
+    assert [list(next(arrivals).ids) for _ in range(3)] == [[3], [4], [5]]
+    with pytest.raises(EngineFault, match=said) as fault:
+        next(arrivals)
+    assert "\n" not in str(fault.value)
+    backend.close()
+    assert not psutil.pid_exists(pid)
+
+
+def test_what_it_sends_beyond_the_budget_is_handed_over_for_the_run_to_see(make: Make) -> None:
+    backend = make("goes on")
+    backend.start()
+    assert len(answer(backend, 0, 4)) > 4, "a token each"
+
+
+def test_an_answer_that_is_given_up_leaves_it_idle_and_ready(make: Make) -> None:
+    backend = make(mode="ngram")
+    backend.start()
+    arrivals = backend.ask(Question([1, 2], 100_000, NEVER))
+    assert [list(next(arrivals).ids) for _ in range(2)] == [[3], [4, 5, 6]]
+    arrivals.close()  # type: ignore[attr-defined]
+    assert "forwards_by_counters" not in backend.told().own
+    assert backend.told().draft_tokens is not None
+    assert answer(backend, 6, 3) == [[7], [8, 9]]
+
+
+def test_stopped_by_signal_it_goes_on_when_it_is_woken_and_ends_when_it_is_not(make: Make) -> None:
+    backend = make()
+    assert not backend.start().stopped
+    (pid,) = backend.processes()
+    pause([pid])
+    go_on([pid])
+    assert answer(backend, 1, 3) == [[2], [3], [4]]
+    pause([pid])
+    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    backend.close()
+    backend.close()
+    assert not psutil.pid_exists(pid)
+
+
+def test_it_ends_when_nobody_asks_any_more(make: Make) -> None:
+    backend = make()
+    backend.start()
+    assert backend._child is not None
+    assert backend._child.process.stdin is not None
+    backend._child.process.stdin.close()
+    assert backend._child.process.wait(20) == 0
+
+
+def test_a_worker_that_died_while_it_was_not_asked_is_noticed(make: Make) -> None:
+    backend = make()
+    backend.start()
+    os.kill(backend.processes()[0], signal.SIGKILL)
+    with pytest.raises(EngineFault, match="its process was ended by SIGKILL"):
+        answer(backend, 1, 3)
+
+
+def test_an_environment_that_is_not_there_or_has_no_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plain = options("ar")
+    with pytest.raises(EngineFault, match=r"not installed; `make engines` .* --set vllm:ar\.python=PATH"):
+        vllm.Backend.version(plain)
+    with pytest.raises(EngineFault, match=r"there is no /no/python; "):
+        vllm.Backend.version(plain.model_copy(update={"python": "/no/python"}))
+    made = environment(tmp_path / "specbench" / "engines" / "vllm", "vllm")
+    assert vllm.Backend.version(plain) == VERSION
+    assert Program("", "vllm:ar").package == "", "that of its makers"
+    (gone,) = made.parent.parent.glob("lib/*/site-packages/*.dist-info")
+    (gone / "METADATA").unlink()
+    gone.rmdir()
+    with pytest.raises(EngineFault, match="has no vLLM"):
+        vllm.Backend.version(plain)
+
+
+def test_drafters_need_their_weights(make: Make) -> None:
+    backend = make(mode="eagle3")
+    with pytest.raises(EngineFault, match=r"--set vllm:eagle3\.model=PATH"):
+        backend.start()
+
+
+@pytest.mark.parametrize(
+    ("mode", "raw", "said"),
+    [
+        ("ngram", {"prompt_lookup_min": 6, "prompt_lookup_max": 3}, "prompt_lookup_min is at most"),
+        ("ngram", {"num_speculative_tokens": 0}, "num_speculative_tokens"),
+        ("ar", {"num_speculative_tokens": 5}, "unknown option of vllm:ar"),
+        ("ar", {"engine_args": "[1]"}, "JSON object"),
+        ("ar", {"engine_args": "{"}, "JSON object"),
+        ("ar", {"engine_args": '{"dtype": "float16"}'}, "dtype is not for it to say"),
+    ],
+)
+def test_options_are_checked_before_anything_is_started(mode: str, raw: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse(MODES[mode].options, raw, f"vllm:{mode}")
+
+
+def test_what_a_mode_makes_of_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(mode: str, **raw: Any) -> Any:
+        return speculation(mode, options(mode, **raw))
+
+    assert made("ar") is None
+    lookup = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 5, "prompt_lookup_min": 5}
+    assert made("ngram") == lookup
+    assert made("ngram", prompt_lookup_max=3) == {**lookup, "prompt_lookup_max": 3, "prompt_lookup_min": 3}
+    assert made("mtp") == {"method": "mtp", "num_speculative_tokens": 1}
+    (tmp_path / "head").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert made("eagle3", model="head")["model"] == str(tmp_path / "head")
+    assert made("eagle3", model="org/head")["model"] == "org/head"
+
+
+INSTALLED = made_here()
+HAVE = INSTALLED is not None and (INSTALLED / "bin" / "python").exists()
+needs_vllm = pytest.mark.skipif(not HAVE, reason="vLLM's environment is not installed; make engines makes it")
+
+
+def test_counters_that_are_none_are_a_fault() -> None:
+    with pytest.raises(EngineFault, match="counters that are none"):
+        vllm._Steps().told({"end": 1, "counters": {"drafts": "many"}})
+
+
+@pytest.mark.slow
+@needs_vllm
+def test_every_name_that_the_worker_and_the_fake_use_is_in_the_installed_package() -> None:
+    program = Program("", "vllm:ar")
+    (root,) = Path(program.python).parent.parent.glob("lib/python*/site-packages/vllm")
+
+    def source(name: str) -> str:
+        return (root / name).read_text()
+
+    arguments = source("engine/arg_utils.py")
+    engine = vllm.Backend(
+        "ngram",
+        options("ngram"),
+        Served("", _device("cpu"), "float32", 2, 256),
+    )._engine()
+    for name in engine:
+        assert f"\n    {name}:" in arguments or f"\n        {name}:" in source("entrypoints/llm.py"), name
+    speculative = source("config/speculative.py")
+    for mode in set(MODES) - {"ar"}:
+        made = speculation(mode, options(mode))
+        assert made is not None
+        assert f'"{mode}"' in speculative, f"vLLM {program.version} knows no method {mode}"
+        for name in made:
+            assert f"\n    {name}:" in speculative, f"{mode}: {name} in vLLM {program.version}"
+    assert "self.prompt_lookup_min = 5" in speculative
+    assert "self.prompt_lookup_max = 5" in speculative
+    variables = source("envs.py")
+    for name in vllm._OWN:
+        assert f'"{name}"' in variables, name
+    sampling = source("sampling_params.py")
+    for name in ("max_tokens", "stop_token_ids", "ignore_eos", "temperature", "top_k", "top_p", "seed", "detokenize"):
+        assert f"\n    {name}:" in sampling, name
+    assert "DELTA = 1" in sampling
+    assert "\n    output_kind:" in sampling
+    stepping = source("v1/engine/llm_engine.py")
+    for name in ("add_request", "abort_request", "step", "has_unfinished_requests"):
+        assert f"def {name}(" in stepping, name
+    assert "\n    token_ids:" in source("outputs.py")
+    assert "def get_metrics(" in source("entrypoints/llm.py")
+    counters = source("v1/spec_decode/metrics.py") + source("v1/metrics/loggers.py")
+    for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"):
+        assert f'"vllm:spec_decode_num_{name}"' in counters, name
+    for name in ("inter_token_latency_seconds", "num_requests_running", "generation_tokens"):
+        assert f'"vllm:{name}"' in counters, name
+    protocol = source("entrypoints/openai/completion/protocol.py")
+    for name in ("return_token_ids", "stop_token_ids", "ignore_eos", "top_k", "token_ids", "prompt_token_ids"):
+        assert f"\n    {name}:" in protocol, name
+
+
+@pytest.mark.slow
+@needs_vllm
+def test_vllm_itself_gives_our_ids_and_counts_our_forwards() -> None:
+    from specbench.models import load
+    from specbench.runner import Request, Session, StopRule
+    from specbench.runner.methods import plan_methods
+
+    loaded = load("smollm2-135m")
+    prompt = loaded.tokenizer("def add(a, b):\n    return a + b\n\ndef add(a, b):\n")["input_ids"]
+    rule = StopRule(loaded.stop_ids, (), 48, loaded.decode)
+    with Session(loaded, plan_methods(["ar"], []), capacity=256) as session:
+        (record,) = session.decode(session.methods[0], [Request("p", 0, prompt, rule)])
+    for mode in ("ar", "ngram"):
+        how = options(mode, enforce_eager=True, timeout=600)
+        backend = vllm.Backend(mode, how, Served(f"vllm:{mode}", loaded, "float32", 2, 256))
+        try:
+            facts = backend.start()
+            arrivals = list(backend.ask(Question(prompt, 48, loaded.stop_ids)))
+            told = backend.told()
+        finally:
+            backend.close()
+        ids = [token for arrival in arrivals for token in arrival.ids]
+        assert ids == record.output_ids, f"{mode} of vLLM {facts.version}"
+        if mode == "ngram":
+            assert told.accepted_tokens
+            assert told.own["forwards_by_counters"] == len(arrivals) - 1
+
+
+def _device(name: str) -> Any:
+    return SimpleNamespace(model=SimpleNamespace(device=SimpleNamespace(type=name)))
