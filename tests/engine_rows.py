@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import toys
 from made_engines import facts
 
-from specbench.results.engines import EngineFacts, Engines
+from specbench.results.engines import Engines
 from specbench.results.schema import MethodSpec, RequestRecord, RunConfig, request_key
 from specbench.results.summary import summarise
 from specbench.results.summary_schema import MethodSummary, RunSummary
@@ -52,16 +53,10 @@ def answer(
 
 def answers(method: str, arrivals: Sequence[int], decode_s: float, *, prompts: int = PROMPTS, **more: Any) -> Any:
     """An answer to each prompt, whose seconds differ a little from prompt to prompt, in a way of each row's own."""
-    shift = len(method)
     return [
-        answer(method, number, arrivals, decode_s * (1 + 0.01 * ((number * shift) % 5)), **more)
+        answer(method, number, arrivals, decode_s * random.Random(f"{method}/{number}").uniform(0.98, 1.02), **more)
         for number in range(prompts)
     ]
-
-
-def known(failed: Mapping[str, str] | None = None, **rows: EngineFacts) -> Engines:
-    """What is known of the engines; those of no facts are as :func:`made_engines.facts` has them."""
-    return Engines(rows=rows, failed=dict(failed or {}))
 
 
 def summed(run: RunConfig, records: Sequence[RequestRecord], **more: Any) -> RunSummary:

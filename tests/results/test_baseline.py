@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from engine_rows import answers, config, row_of, spec, summed
+from engine_rows import answer, answers, config, row_of, spec, summed
 from known import known
 
 from specbench.report.terminal.engines import fairness, ratio_of
 from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
 from specbench.results.baseline import over_engines, step_time, where
 from specbench.results.engines import Engines
+from specbench.results.summary_schema import Disturbed
 
 NINE = [1] * 9
 
@@ -34,7 +35,7 @@ def test_the_fastest_of_them_comes_first_and_its_interval_is_turned_over_with_th
 @pytest.mark.parametrize(("theirs", "fair"), [(7.5, False), (7.7, True), (9.0, True)])
 def test_within_five_in_a_hundred_it_is_fair(theirs: float, fair: bool) -> None:
     run = config(spec("e:ar"), prompts=1)
-    found = summed(run, [*answers("ar", NINE, 8.0, prompts=1), *answers("e:ar", NINE, theirs, prompts=1)])
+    found = summed(run, [answer("ar", 0, NINE, 8.0), answer("e:ar", 0, NINE, theirs)])
     (over,) = over_engines(run, found)
     assert over.ratio == pytest.approx(theirs / 8.0)
     assert over.fair is fair
@@ -62,7 +63,7 @@ def test_of_a_disturbed_run_nothing_is_claimed() -> None:
     found = summed(run, [*answers("ar", NINE, 4.0), *answers("e:ar", NINE, 8.0)])
     against = over_engines(run, found)
     assert fairness(found, against).startswith("Within 5%")
-    unsure = found.model_copy(update={"disturbed": known(found.disturbed).model_copy(update={"because": ["x"]})})
+    unsure = found.model_copy(update={"disturbed": Disturbed(reasons=["others ran"])})
     assert unsure.unsure
     assert fairness(unsure, against).startswith("Unsure, as this run was disturbed")
 
@@ -77,8 +78,8 @@ def test_where_our_time_goes_is_said_as_far_as_it_was_measured() -> None:
     assert where(found.rows, over) == steps
     # A forward reads 10 bytes of weights; memory gives 100 a second: a tenth of a second of the step is reading.
     memory = Bandwidth(
-        forwards=dict.fromkeys(("ar", "e:ar"), ForwardBytes(weights=10, cache_token=0)),
-        readings=[Reading(before=0, threads=1, bytes_per_s=100.0)],
+        forwards=dict.fromkeys(("ar", "e:ar"), ForwardBytes(contexts=[0], nbytes=[10])),
+        readings=[Reading(segment=0, threads=1, bytes_per_s=100.0)],
     )
     read = summed(run, [*ours, *theirs], bandwidth=memory)
     (over,) = over_engines(run, read)
