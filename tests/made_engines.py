@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -130,3 +130,12 @@ def failing(where: str, how: Callable[[], None] = lambda: None) -> type[Backend]
 def stalled(seconds: float = 0.01) -> None:
     """A while of nothing."""
     time.sleep(seconds)
+
+
+class AtAnyPrecision(Generate):
+    """transformers' ``generate`` that says it has the precision it was asked for, and decodes in the run's."""
+
+    def start(self) -> EngineFacts:
+        asked, own = self.served, str(self.served.model.model.dtype).removeprefix("torch.")
+        self.served = replace(asked, dtype=own)
+        return super().start().model_copy(update={"dtype": asked.dtype})

@@ -97,9 +97,11 @@ class Bandwidth(Record):
 
 def _mean_context(records: Sequence[RequestRecord], forwards: int) -> float:
     """Cached tokens that a target forward after the prefill was behind, in the mean over all of them."""
-    cached = 0
+    cached = 0.0
     for record in records:
         # The prompt, and what the forwards before this one kept: the last token of these is the next one's first row.
-        kept = accumulate(record.accepted_lengths[:-1], initial=0) if record.accepted_lengths else ()
-        cached += record.prompt_tokens * record.target_forwards + sum(kept)
+        # Of an engine that tells its forwards in all, its arrivals stand for them.
+        lengths = record.accepted_lengths
+        kept = sum(accumulate(lengths[:-1], initial=record.first_tokens - 1)) / len(lengths) if lengths else 0.0
+        cached += (record.prompt_tokens + kept) * record.target_forwards
     return cached / forwards

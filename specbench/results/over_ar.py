@@ -147,7 +147,8 @@ def over_positions(pairs: Pairs) -> list[AtPosition]:
         inside = partial(_tokens_in, window=window, shared=pairs.shared)
         mine = [record for record in pairs.mine if inside(record)]
         tokens = sum(map(inside, mine))
-        forwards = sum(positions.forwards(record, window) for record in mine)
+        apart = all(record.forwards_told_apart for record in mine)  # else its arrivals are no forwards
+        forwards = sum(positions.forwards(record, window) for record in mine) if apart else None
         found.append(
             AtPosition(
                 start=window.start,

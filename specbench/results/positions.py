@@ -77,7 +77,7 @@ def paired(
 
 def _places(record: RequestRecord) -> Iterator[tuple[int, int]]:
     """Tokens after the first that were there before each forward, and after it."""
-    return pairwise(accumulate(record.accepted_lengths, initial=0))
+    return pairwise(accumulate(record.accepted_lengths, initial=record.first_tokens - 1))
 
 
 def step_seconds(record: RequestRecord, shared: bool) -> Sequence[float]:

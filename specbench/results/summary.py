@@ -133,6 +133,7 @@ def summarise(
                 bandwidth_share=share,
             )
         )
+    alike = {spec.label for spec in config.methods if same_precision(spec, config.model.dtype)}
     expected = (config.task.requests or config.task.prompts) * config.repeats
     said: dict[str, Any] = {"engine": reported} if reported else {}
     if bandwidth is not None:
@@ -146,7 +147,7 @@ def summarise(
         interval=INTERVAL,
         bootstrap_seed=BOOTSTRAP_SEED,
         rows=rows,
-        fastest=fastest_of(rows, together["speedup"]),
+        fastest=fastest_of([row for row in rows if row.method in alike], together["speedup"]),
         **said,
     )
     return unsure(with_texts(made, config, everything, rated.likelihoods if rated else None))

@@ -43,7 +43,8 @@ class RunningEngines:
         self._session, self._folder, self._say = session, folder, say
         self._outside = {row.label: Outside(row, served(session, row), session.sampling()) for row in rows}
         self._known = folder.engines()
-        self._failed: dict[str, str] = {}
+        #: One that failed before the run was interrupted has no answers beside the others' any more.
+        self._failed = dict(self._known.failed)
         self._neighbours: Neighbours | None = None
 
     def __contains__(self, label: str) -> bool:
@@ -63,12 +64,16 @@ class RunningEngines:
             budget: of an answer.
 
         Returns:
-            Labels of those that did not start.
+            Labels of those that did not start, and of those that failed before the run was interrupted.
 
         Raises:
             UsageError: one is another than the run began with.
         """
+        for label, why in self._failed.items():
+            self._say.note(f"{label} failed before this run was interrupted ({why}); --again measures everything anew")
         for label, outside in self._outside.items():
+            if label in self._failed:
+                continue
             self._say.phase(f"starting {label}")
             try:
                 outside.start()

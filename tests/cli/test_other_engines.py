@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import run_json
-from made_engines import failing
+from made_engines import AtAnyPrecision, failing
 
 from specbench.backends import catalog
 from specbench.results.read import read_run, read_whole
@@ -189,3 +189,56 @@ def test_an_upgraded_engine_is_measured_anew(cli: Any, tmp_path: Path, monkeypat
     monkeypatch.setattr("specbench.backends.hf.Backend.version", classmethod(lambda owner, options: "99.0"))
     assert "done already" not in cli.ok(*asked).err
     assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_tokens_of_an_engine_in_this_process_arrive_when_they_were_decoded(finished: tuple[Any, Path]) -> None:
+    """And not when they are read off, all at once behind the last one."""
+    for line in run_json.requests(finished[1]):
+        if line["method"] == "hf:ar":
+            assert line["decode_s"] > 0.1 * line["latency_s"], "eleven of the twelve tokens"
+            assert min(line["step_s"]) > 0.01 * line["latency_s"] / PROMPTS
+
+
+def test_a_row_of_another_precision_is_held_against_its_own_kind_alone(
+    cli: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(catalog, "engine", lambda name: AtAnyPrecision)
+    half = [arg for mode in ("ar", "pld") for arg in ("--set", f"hf:{mode}.dtype=bfloat16")]
+    said = cli.ok(*TINY, "--method", "ar,hf:ar,hf:pld", *half, "--out", tmp_path)
+    (folder,) = tmp_path.iterdir()
+    rows = rows_of(folder)
+    assert rows["hf:ar"].lossless is None
+    assert rows["hf:pld"].lossless is None, "other weights have other answers by right"
+    other = rows["hf:pld"].other
+    assert other is not None
+    assert other.over_own_ar is not None
+    assert other.over_own_ar.lossless is not None
+    assert other.over_own_ar.lossless.exact == PROMPTS
+    assert read_run(folder).summary.fastest is None
+    assert "is our ar fair?" not in said.out
+    assert "bfloat16" in said.out
+
+
+def test_a_row_that_failed_stays_so_when_the_interrupted_run_goes_on(
+    cli: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Its answers would be of another time than those beside them."""
+    asked = (*TINY, "--method", "ar,hf:ar", "--out", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog, "engine", lambda name: failing("third"))
+        assert cli(*asked).code == 7
+    (folder,) = tmp_path.iterdir()
+    for name in ("DONE", "summary.json"):
+        (folder / name).unlink()
+    lines = (folder / "requests.jsonl").read_text().splitlines(keepends=True)
+    (folder / "requests.jsonl").write_text("".join(lines[:-1]))
+    said = cli(*asked)
+    assert said.code == 7
+    assert (
+        "hf:ar failed before this run was interrupted (it broke (third)); --again measures everything anew" in said.err
+    )
+    assert [*tmp_path.iterdir()] == [folder]
+    rows = rows_of(folder)
+    assert rows["ar"].requests == PROMPTS
+    assert rows["hf:ar"].requests == sum(json.loads(line)["method"] == "hf:ar" for line in lines[:-1])
+    assert rows["hf:ar"].failed == "it broke (third)"

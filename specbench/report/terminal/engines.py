@@ -63,6 +63,8 @@ def ratio_of(each: OverEngine) -> str:
 def fairness(summary: RunSummary, against: Sequence[OverEngine]) -> str:
     """Whether our AR is a fair baseline, in words: within 5 % of the fastest other engine's, or where the time goes."""
     fastest = against[0]
+    if summary.unsure:
+        return f"Unsure, as this run was disturbed: {BASELINE} over {fastest.row.method} {ratio_of(fastest)}."
     if fastest.fair:
         return (
             f"Within 5% of the fastest other engine's plain decoding, or faster: {BASELINE} over "

@@ -45,10 +45,12 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
                 f"{name(row)}: auto settings, by step times stored before it began: trees of "
                 f"{number(row.rows_per_step, 1)} rows in the mean."
             )
-        parts = f"{number(row.tokens_per_forward, 2)} TPF × {number(row.step_ratio, 2)} step-time ratio"
+        parts = ""  # of an engine whose forwards nobody counted
+        if row.tokens_per_forward is not None and row.step_ratio is not None:
+            parts = f" = {row.tokens_per_forward:.2f} TPF × {row.step_ratio:.2f} step-time ratio"
         if alone:
             found.append(
-                f"{name(row)}: {ratio.verdict}; {number(ratio.value, 2)} = {parts}{_spread(ratio)}.{tells(ratio)}"
+                f"{name(row)}: {ratio.verdict}; {number(ratio.value, 2)}{parts}{_spread(ratio)}.{tells(ratio)}"
             )
         elif said := tells(ratio):
             found.append(f"{name(row)}:{said}")

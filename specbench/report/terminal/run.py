@@ -120,11 +120,13 @@ def shown_as(row: MethodSummary, summary: RunSummary) -> str:
 def finding(summary: RunSummary) -> str:
     """What was found, in a sentence: which methods are faster than AR and which slower, and whose texts are AR's.
 
-    Only intervals that exclude 1 are called faster or slower, and of a disturbed run none is without its mark. Empty
-    where there is nothing but AR.
+    Only intervals that exclude 1 are called faster or slower, and of a disturbed run none is without its mark. A row
+    that failed on the way is left out. Empty where there is nothing but AR.
     """
     rows = [
-        row for row in summary.rows if row.method != BASELINE and row.speedup and not row.simulated and not row.again
+        row
+        for row in summary.rows
+        if row.method != BASELINE and row.speedup and not (row.simulated or row.again or row.failed)
     ]
     if not rows:
         return ""
@@ -155,7 +157,7 @@ def _as_good(summary: RunSummary) -> str:
 
 
 def _found(row: MethodSummary) -> str:
-    return f"{row.method} {speedup(row.speedup)}{degeneration.aside(row)}"
+    return f"{name(row)} {speedup(row.speedup)}{degeneration.aside(row)}"
 
 
 _WORDS = {

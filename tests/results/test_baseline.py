@@ -1,0 +1,102 @@
+"""Is our AR a fair baseline: over each other engine's, the fastest first, and where our time goes."""
+
+from __future__ import annotations
+
+import pytest
+from engine_rows import answer, answers, config, row_of, spec, summed
+from known import known
+
+from specbench.report.terminal.engines import fairness, ratio_of
+from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
+from specbench.results.baseline import over_engines, step_time, where
+from specbench.results.engines import Engines
+from specbench.results.summary_schema import Disturbed
+
+NINE = [1] * 9
+
+
+def test_the_fastest_of_them_comes_first_and_its_interval_is_turned_over_with_the_ratio() -> None:
+    run = config(spec("slow:ar"), spec("fast:ar"))
+    found = summed(run, [*answers("ar", NINE, 8.0), *answers("slow:ar", NINE, 16.0), *answers("fast:ar", NINE, 4.0)])
+    fast, slow = over_engines(run, found)
+    assert (fast.row.method, slow.row.method) == ("fast:ar", "slow:ar")
+    assert fast.ratio == pytest.approx(0.5, rel=0.05)
+    assert slow.ratio == pytest.approx(2.0, rel=0.05)
+    for each in (fast, slow):
+        low, high = known(known(each.row.speedup).interval)
+        assert (each.low, each.high) == (1 / high, 1 / low)
+        assert known(each.low) < each.ratio < known(each.high)
+        assert each.ttft_ratio == 1.0
+    assert (fast.fair, slow.fair) == (False, True)
+    said = fairness(found, [fast, slow])
+    assert said.startswith(f"ar is slower than fast:ar, {ratio_of(fast)}: a step of ar takes")
+
+
+@pytest.mark.parametrize(("theirs", "fair"), [(7.5, False), (7.7, True), (9.0, True)])
+def test_within_five_in_a_hundred_it_is_fair(theirs: float, fair: bool) -> None:
+    run = config(spec("e:ar"), prompts=1)
+    found = summed(run, [answer("ar", 0, NINE, 8.0), answer("e:ar", 0, NINE, theirs)])
+    (over,) = over_engines(run, found)
+    assert over.ratio == pytest.approx(theirs / 8.0)
+    assert over.fair is fair
+    assert (over.low, over.high) == (None, None), "one prompt has no interval"
+    assert ratio_of(over).endswith("(too few)")
+    assert fairness(found, [over]).startswith("Within 5%" if fair else "ar is slower than e:ar")
+
+
+def test_what_failed_or_has_another_precision_or_speculates_is_no_baseline() -> None:
+    rows = [spec("e:ar", dtype="bfloat16"), spec("f:ar"), spec("g:ngram"), spec("h:ar", dtype="float32")]
+    run = config(*rows, ours=("ar", "pld"))
+    records = [one for label in ("ar", "pld", *(row.label for row in rows)) for one in answers(label, NINE, 8.0)]
+    found = summed(run, records, engines=Engines(failed={"f:ar": "it died"}))
+    assert [each.row.method for each in over_engines(run, found)] == ["h:ar"]
+
+
+def test_a_run_without_other_engines_has_none() -> None:
+    run = config(ours=("ar", "pld"))
+    found = summed(run, [*answers("ar", NINE, 8.0), *answers("pld", NINE, 4.0)])
+    assert over_engines(run, found) == []
+
+
+def test_of_a_disturbed_run_nothing_is_claimed() -> None:
+    run = config(spec("e:ar"))
+    found = summed(run, [*answers("ar", NINE, 4.0), *answers("e:ar", NINE, 8.0)])
+    against = over_engines(run, found)
+    assert fairness(found, against).startswith("Within 5%")
+    unsure = found.model_copy(update={"disturbed": Disturbed(reasons=["others ran"])})
+    assert unsure.unsure
+    assert fairness(unsure, against).startswith("Unsure, as this run was disturbed")
+
+
+def test_where_our_time_goes_is_said_as_far_as_it_was_measured() -> None:
+    run = config(spec("e:ar"))
+    ours, theirs = answers("ar", NINE, 8.0), answers("e:ar", NINE, 4.0)
+    found = summed(run, [*ours, *theirs])
+    (over,) = over_engines(run, found)
+    ours_s, theirs_s = (1e3 * known(row_of(found, label).step_s) for label in ("ar", "e:ar"))
+    steps = f"a step of ar takes {ours_s:.1f} ms and one of e:ar {theirs_s:.1f}"
+    assert where(found.rows, over) == steps
+    # A forward reads 10 bytes of weights; memory gives 100 a second: a tenth of a second of the step is reading.
+    memory = Bandwidth(
+        forwards=dict.fromkeys(("ar", "e:ar"), ForwardBytes(contexts=[0], nbytes=[10])),
+        readings=[Reading(segment=0, threads=1, bytes_per_s=100.0)],
+    )
+    read = summed(run, [*ours, *theirs], bandwidth=memory)
+    (over,) = over_engines(run, read)
+    assert known(known(step_time(row_of(read, "ar"))).reading_s) == pytest.approx(0.1)
+    rest = ours_s - 100
+    assert where(read.rows, over) == (
+        f"{steps}; reading weights and cache takes 100.0 of ours at the bandwidth read beside the run, all else "
+        f"{rest:.1f}; --trace says how much of that is outside of the forward"
+    )
+    traced = [row.model_copy(update={"phases": {"host_s": 0.25}}) if row.baseline else row for row in read.rows]
+    assert where(traced, over).endswith(f"all else {rest:.1f}, of which 250.0 outside of the forward (median)")
+
+
+def test_beside_an_engine_that_counts_nothing_nothing_is_said_of_steps() -> None:
+    run = config(spec("e:ar"))
+    found = summed(run, [*answers("ar", NINE, 8.0), *answers("e:ar", NINE, 4.0, forwards=0)])
+    (over,) = over_engines(run, found)
+    assert step_time(over.row) is None
+    assert where(found.rows, over) == ""
+    assert fairness(found, [over]) == f"ar is slower than e:ar, {ratio_of(over)}."
