@@ -63,6 +63,7 @@ def test_what_needs_engines_runs_where_they_are(tmp_path: Path, argv: list[str])
     call(argv, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", commands("url"), ids=lambda argv: " ".join(argv[1:3]))
 def test_what_names_a_server_of_the_users_is_taken_as_it_is_written(tmp_path: Path, argv: list[str]) -> None:
     """Nobody serves there: what is refused is the connection, by name, and nothing before it."""
