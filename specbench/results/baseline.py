@@ -104,6 +104,8 @@ def where(rows: Sequence[MethodSummary], over: OverEngine) -> str:
         return said
     said += f"; reading weights and cache takes {_ms(ours.reading_s)} of ours at the bandwidth read beside the run"
     rest = ours.total_s - ours.reading_s
+    if rest < 0:
+        return f"{said}, so memory gave more than that when it was read, and what else takes time cannot be told"
     if ours.host_s is None:
         return f"{said}, all else {_ms(rest)}; --trace says how much of that is outside of the forward"
     return f"{said}, all else {_ms(rest)}, of which {_ms(ours.host_s)} outside of the forward (median)"

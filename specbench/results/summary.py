@@ -98,7 +98,8 @@ def summarise(
     reported = dict(engine or {})
     memory: Mapping[str, Any] = reported.pop(MEMORY, {})
     known = engines or Engines()
-    together, labels = _together(config, by_method, known.failed), [spec.label for spec in config.methods]
+    together = _together(config, by_method, known.failed)
+    ours = [spec.label for spec in config.methods if not spec.engine]  # of others nobody knows what they drafted
     rows = []
     for spec in config.methods:
         mine = by_method.get(spec.label, {})
@@ -118,7 +119,9 @@ def summarise(
                 **dict(method_figures(answers, shared=shared)),
                 **{**dict(against), **speedups},
                 again=Again(of=twin, speedup=again) if twin and again else None,
-                drafted_as=None if twin or config.simulated else _drafted_as(spec.label, labels, by_method),
+                drafted_as=None
+                if twin or config.simulated or spec.engine
+                else _drafted_as(spec.label, ours, by_method),
                 over_base=over_base(base, mine, verdicts, shared) if spec.label != BASE else None,
                 accuracy=_accuracy(answers, verdicts),
                 accuracy_difference=None if spec.label == BASELINE else gained(baseline, mine, verdicts),

@@ -41,7 +41,8 @@ def grade(
     Returns:
         Method label -> :func:`specbench.runner.lossless.tally`.
     """
-    own = {method.label for method in methods if method.own_noise} | {row.label for row in rows if row.own_noise}
+    elsewhere = {row.label for row in rows}
+    own = {method.label for method in methods if method.own_noise} | elsewhere
     widest = max(method.max_rows for method in methods)
     turns = Turns(prepared, {record.request_id: record.text for record in records})
     # Repeats share seed and prompt, so each must give the same ids as the first AR pass; all of them are graded.
@@ -67,6 +68,6 @@ def grade(
             if twin and asked == turns.request(reference, record.prompt_id, twin.repeat, record.turn).ids:
                 prompts[item], expected[item] = asked, twin.output_ids
                 graded.setdefault(record.method, {})[item] = record.output_ids
-        for label, tally in lossless.grade_all(engine, widest, prompts, expected, graded).items():
+        for label, tally in lossless.grade_all(engine, widest, prompts, expected, graded, elsewhere).items():
             tallies[label].append(tally)
     return {label: grades.merge(found) for label, found in tallies.items()}

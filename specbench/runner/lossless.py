@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ import torch
 from specbench.decoding import TokenTree
 from specbench.engine import Engine
 from specbench.results.grades import Grade, worst
+
+#: The best scores at a place, with their tokens.
+Top = tuple[list[float], list[int]]
 
 # Best scores looked at. Where more tokens than these are within the noise floor, no grade would mean anything.
 _CONTENDERS = 8
@@ -80,11 +83,14 @@ class Grader:
     Args:
         engine: an engine with a free slot, the sampling of the run and room for prompt and output.
         rows: rows of the largest tree of the methods graded; the noise floor is measured against it.
+        elsewhere: the outputs are of another engine, whose sums have another order than ours have anywhere: the noise
+            floor is measured against transformers' own forward too.
     """
 
-    def __init__(self, engine: Engine, rows: int) -> None:
+    def __init__(self, engine: Engine, rows: int, *, elsewhere: bool = False) -> None:
         self._engine = engine
         self._rows = max(2, rows)
+        self._elsewhere = elsewhere
         self._noise: Noise | None = None
         self._samples: list[tuple[Sequence[int], Sequence[int]]] = []
 
@@ -148,23 +154,24 @@ class Grader:
         """Changes of the top-2 gap from one-row to many-row forwards over the same tokens, and the latter's flips."""
         single, _ = self._teacher_forced(prompt, output, 1)
         many, flips = self._teacher_forced(prompt, output, self._rows)
-        changes = []
-        for (scores, ids), (wide_scores, wide_ids) in zip(single, many, strict=True):
-            wide = dict(zip(wide_ids, wide_scores, strict=True))
-            first, second = (wide.get(token) for token in ids[:2])
-            if first is not None and second is not None:
-                change = abs(scores[0] - scores[1] - (first - second))
-                # Infinite where the runner-up passes the top-p filter on one side only: that is no noise of a score.
-                changes += [change] if math.isfinite(change) else []
+        changes = _changes(single, many)
+        if self._elsewhere and self._engine.sampling.greedy:  # else its scores are none of transformers'
+            changes += _changes(single, self._by_transformers(prompt, output))
         return changes, flips
 
-    def _teacher_forced(
-        self, prompt: Sequence[int], output: Sequence[int], rows: int
-    ) -> tuple[list[tuple[list[float], list[int]]], int]:
+    def _by_transformers(self, prompt: Sequence[int], output: Sequence[int]) -> list[Top]:
+        """The best tokens after each of ``output[:-1]`` by the model as it is without this engine."""
+        ids = torch.tensor([[*prompt, *output[:-1]]], device=self._engine.device)
+        with self._engine.apart(), torch.inference_mode():
+            logits = self._engine.model(ids).logits[0, len(prompt) :].float()
+        scores, tokens = logits.topk(min(_CONTENDERS, logits.shape[-1]))
+        return list(zip(scores.tolist(), tokens.tolist(), strict=True))
+
+    def _teacher_forced(self, prompt: Sequence[int], output: Sequence[int], rows: int) -> tuple[list[Top], int]:
         """(scores, ids) of the best tokens after each of ``output[:-1]``, ``rows`` at a time, and how often a chain was
         left before its end."""
         engine, slot = self._engine, self._engine.alloc()
-        found: list[tuple[list[float], list[int]]] = []
+        found: list[Top] = []
         at = flips = 0
         try:
             engine.prefill(slot, prompt)
@@ -181,6 +188,19 @@ class Grader:
         finally:
             engine.free(slot)
         return found, flips
+
+
+def _changes(ours: Sequence[Top], others: Sequence[Top]) -> list[float]:
+    """How far each gap of our two best scores is from that between the same tokens elsewhere."""
+    changes = []
+    for (scores, ids), (other_scores, other_ids) in zip(ours, others, strict=True):
+        other = dict(zip(other_ids, other_scores, strict=True))
+        first, second = (other.get(token) for token in ids[:2])
+        if first is not None and second is not None:
+            change = abs(scores[0] - scores[1] - (first - second))
+            # Infinite where the runner-up passes the top-p filter on one side only: that is no noise of a score.
+            changes += [change] if math.isfinite(change) else []
+    return changes
 
 
 def tally(grades: Iterable[Divergence | None], noise: Noise | None) -> dict[str, Any]:
@@ -205,6 +225,7 @@ def grade_all(
     prompts: Mapping[str, Sequence[int]],
     reference: Mapping[str, Sequence[int]],
     outputs: Mapping[str, Mapping[str, Sequence[int]]],
+    elsewhere: Collection[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """Grades every method's outputs against AR's.
 
@@ -214,15 +235,18 @@ def grade_all(
         prompts: item id -> prompt ids.
         reference: item id -> AR's output ids.
         outputs: method label -> item id -> output ids.
+        elsewhere: labels of other engines' rows.
 
     Returns:
         Method label -> :func:`tally`.
     """
-    grader = Grader(engine, rows)
+    graders = {other: Grader(engine, rows, elsewhere=other) for other in (False, True)}
     for item, ids in reference.items():
-        grader.sample(prompts[item], ids)
+        for each in graders.values():
+            each.sample(prompts[item], ids)
     graded: dict[str, dict[str, Any]] = {}
     for label, mine in outputs.items():
+        grader = graders[label in elsewhere]
         found = [grader.grade(item, prompts[item], reference[item], ids) for item, ids in mine.items()]
         # Where everything has to be exact and is, the forwards that it takes to measure the noise are spared.
         graded[label] = tally(found, grader.noise if any(found) or not grader.strict else None)

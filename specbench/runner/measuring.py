@@ -76,7 +76,7 @@ def run(plan: Plan) -> Run:
     """Runs methods on one task: same weights, cache, clock and stop rule; AR always runs beside them.
 
     It is ``specbench run`` with its options as keyword arguments: what is interrupted is gone on with by the same call,
-    and what is finished is not decoded again.
+    and what is finished is not decoded again. Another engine that fails ends no run: its row says why in ``failed``.
 
     Returns:
         The run: ``.summary``, ``.frame()``, ``.methods()`` and ``.folder``.

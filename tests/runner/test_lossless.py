@@ -303,3 +303,21 @@ def test_grade_all(tied: tuple[Engine, list[int], int, int]) -> None:
     assert [d["prompt"] for d in graded["wrong"]["divergences"]] == ["a", "b"]
     assert engine.alloc() == 0  # every slot was given back
     engine.free(0)
+
+
+def test_for_another_engine_the_noise_is_that_of_transformers_own_forward_too(plain: tuple[Engine, list[int]]) -> None:
+    engine, ar = plain
+    ours, theirs = grader(engine, ar), Grader(engine, ROWS, elsewhere=True)
+    theirs.sample(PROMPT, ar)
+    assert theirs.noise.largest >= ours.noise.largest
+    assert 0 < theirs.noise.largest < 1e-3, "the same weights in float32, added up in another order"
+    assert engine.model.config._attn_implementation != engine.native_attention, "it is given back"
+
+
+def test_in_low_precision_another_engines_rounding_is_noise_though_ours_makes_none() -> None:
+    """Our own layers add up in one order, whatever the rows: by them no flip of another engine would be a tie."""
+    with models_tiny.attached(untied().to(torch.bfloat16), capacity=64, max_rows=ROWS) as engine:
+        ar = models_tiny.autoregressive(engine, PROMPT, 24)
+        ours, theirs = grader(engine, ar), Grader(engine, ROWS, elsewhere=True)
+        theirs.sample(PROMPT, ar)
+        assert theirs.noise.largest > max(ours.noise.largest, 1e-3)

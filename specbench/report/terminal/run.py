@@ -30,6 +30,9 @@ from specbench.results.summary_schema import (
     RunSummary,
 )
 
+#: Letters of a row's name that stand in one line.
+_LABEL = 12
+
 
 def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> RenderableType:
     """The table of one run.
@@ -114,7 +117,9 @@ def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mappi
 def shown_as(row: MethodSummary, summary: RunSummary) -> str:
     """A row's name, with the size of its trees where nobody has set it."""
     auto = row.method in summary.engine.get("calibrated", []) and row.rows_per_step is not None
-    return f"{row.method} ({row.rows_per_step:.0f} rows)" if auto else name(row)
+    shown = f"{row.method} ({row.rows_per_step:.0f} rows)" if auto else name(row)
+    # An engine and its mode are two words, and two lines where one would take the room of the figures.
+    return shown.replace(":", ":\n", 1) if row.other and len(shown) > _LABEL else shown
 
 
 def finding(summary: RunSummary) -> str:
