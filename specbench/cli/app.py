@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 ok; 1 not quiet; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 6 a plug-in's fault;
-        130 interrupted, results kept.
+        7 another engine's; 130 interrupted, results kept.
     """
     args = sys.argv[1:] if argv is None else list(argv)
     bare = not args

@@ -89,14 +89,16 @@ class CheckedEngines:
         return self._session.engine.apart()
 
 
-def check_lossless(resolved: Resolved, task: TaskPlan, model: LoadedModel, engines: CheckedEngines) -> Checked:
+def check_lossless(
+    resolved: Resolved, task: TaskPlan, model: LoadedModel, engines: CheckedEngines | None = None
+) -> Checked:
     """Decodes every prompt once with every method and grades the answers.
 
     Args:
         resolved: the plan.
         task: one of its tasks.
         model: its model.
-        engines: those of earlier checks; the plan's other engines answer from there.
+        engines: those of earlier checks; the plan's other engines answer from there. Not needed where it has none.
 
     Raises:
         EngineFault: another engine fails; names its row.
@@ -105,7 +107,7 @@ def check_lossless(resolved: Resolved, task: TaskPlan, model: LoadedModel, engin
     records: list[RequestRecord] = []
     with session_of(resolved, model, prepared.longest + prepared.budget) as session:
         order = Order(replace(resolved, methods=session.methods), prepared, {})
-        outside = engines.beside(session, resolved, task)
+        outside = engines.beside(session, resolved, task) if engines else {}
         for method, requests in order.stretches():
             if isinstance(method, Row):
                 decoded = outside[method.label].decode(requests, 0)
