@@ -324,7 +324,8 @@ def test_vllm_itself_gives_our_ids_and_counts_our_forwards() -> None:
     from specbench.runner.methods import plan_methods
 
     loaded = load("smollm2-135m")
-    prompt = loaded.tokenizer("def add(a, b):\n    return a + b\n\ndef add(a, b):\n")["input_ids"]
+    # It goes on as it began, so that five tokens in a row were there before, which is what vLLM looks for.
+    prompt = loaded.tokenizer("one two three four five six seven eight nine ten. " * 4)["input_ids"]
     rule = StopRule(loaded.stop_ids, (), 48, loaded.decode)
     with Session(loaded, plan_methods(["ar"], []), capacity=256) as session:
         (record,) = session.decode(session.methods[0], [Request("p", 0, prompt, rule)])

@@ -31,7 +31,7 @@ from specbench.results.summary_schema import (
 )
 
 #: Letters of a row's name that stand in one line.
-_LABEL = 12
+_LABEL = 10
 
 
 def headline(run: Mapping[str, Any], summary: RunSummary, judged: Sequence[Mapping[str, Any]] = ()) -> RenderableType:
