@@ -51,7 +51,7 @@ def test_every_block_has_commands_of_specbench() -> None:
 def test_what_needs_nothing_installed_runs_as_it_stands(tmp_path: Path) -> None:
     for argv in commands(""):
         call(argv, tmp_path)
-    (run,) = (tmp_path / "engines").iterdir()
+    (run,) = (tmp_path / "results").iterdir()
     assert "is our ar fair?" in call(["show", str(run)], tmp_path)
 
 
