@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -125,11 +124,6 @@ def failing(where: str, how: Callable[[], None] = lambda: None) -> type[Backend]
             yield from super().ask(question)
 
     return Failing
-
-
-def stalled(seconds: float = 0.01) -> None:
-    """A while of nothing."""
-    time.sleep(seconds)
 
 
 class AtAnyPrecision(Generate):

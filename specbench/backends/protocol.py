@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from specbench.common import Options, option
+from specbench.results.engines import PLAIN as PLAIN
 from specbench.results.engines import EngineFacts
 
 if TYPE_CHECKING:
@@ -45,10 +46,6 @@ class Mode:
     options: type[EngineOptions] = EngineOptions
     lossless: bool = True
     measures: Mapping[str, str] = field(default_factory=dict)
-
-
-#: The mode without speculation that every engine has.
-PLAIN = "ar"
 
 
 @dataclass(frozen=True)

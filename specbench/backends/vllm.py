@@ -129,7 +129,7 @@ class Backend(protocol.Backend):
         return self._server.told() if self._server is not None else self._told
 
     def processes(self) -> Sequence[int]:
-        return () if self._child is None else (self._child.pid,)
+        return () if self._child is None or not self._child.running else (self._child.pid,)
 
     def close(self) -> None:
         if self._child is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench.results.other_engines import PLAIN, same_precision
+from specbench.results.engines import PLAIN
+from specbench.results.other_engines import same_precision
 from specbench.results.schema import BASELINE, RunConfig
 from specbench.results.summary_schema import MethodSummary, RunSummary, Speedup
 

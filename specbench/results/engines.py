@@ -9,6 +9,9 @@ from pydantic import Field
 from specbench.results.columns import NO_COLUMN
 from specbench.results.schema import Count, Figure, Record
 
+#: Mode of an engine's row without speculation: the part of its name behind the colon. Every engine has it.
+PLAIN = "ar"
+
 
 class ServedWeights(Record):
     """Which weights an engine decoded with."""

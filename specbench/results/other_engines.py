@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench.results.engines import Engines
+from specbench.results.engines import PLAIN, Engines
 from specbench.results.over_ar import Key, over_ar
 from specbench.results.schema import MethodSpec, RequestRecord
 from specbench.results.summary_schema import Lossless, OtherEngine, OverOwnAr
-
-#: Mode of an engine's row without speculation: the part of its name behind the colon.
-PLAIN = "ar"
 
 
 def other_engine(

@@ -14,7 +14,7 @@ from specbench.backends.rows import Row
 from specbench.common import UsageError
 from specbench.common.errors import EngineFault
 from specbench.results import RequestRecord, RunFolder
-from specbench.results.engines import EngineFacts, Engines
+from specbench.results.engines import EngineFacts
 from specbench.runner.loop import Request
 from specbench.runner.outside import Outside
 from specbench.runner.session import Session, warm_up_ids
@@ -47,15 +47,6 @@ class RunningEngines:
         self._failed = dict(self._known.failed)
         self._neighbours: Neighbours | None = None
 
-    def __contains__(self, label: str) -> bool:
-        """Whether a label is that of another engine's row."""
-        return label in self._outside
-
-    @property
-    def known(self) -> Engines:
-        """What is known of them."""
-        return self._known
-
     def start(self, longest: int, budget: int) -> list[str]:
         """Starts and warms up all of them.
 
@@ -84,6 +75,8 @@ class RunningEngines:
             assert outside.facts is not None
             self._check_same(label, outside.facts)
             self._keep(rows={**self._known.rows, label: outside.facts})
+        if not self._outside:  # a run of our own rows has no neighbours
+            return []
         there = {label: each.backend for label, each in self._outside.items() if label not in self._failed}
         self._neighbours = Neighbours(there)
         if any(backend.processes() for backend in there.values()):

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from specbench.common import UsageError
 from specbench.common.options import keywords
 from specbench.results import Run, RunFolder
-from specbench.runner.installed import missing
 from specbench.runner.plan import Plan
 from specbench.runner.progress import RunProgress, notes_of, noting
-from specbench.runner.ready import check_device, check_ready, other_gpu
+from specbench.runner.ready import check_device, check_ready, missing, other_gpu
 from specbench.runner.resolving import resolve
 
 if TYPE_CHECKING:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from specbench.backends.rows import Row
 from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.errors import EngineFault
 from specbench.common.files import check_can_make
 from specbench.hardware import gpus, read_profile
 from specbench.runner.resolving import Resolved
@@ -56,6 +59,16 @@ def check_ready(resolved: Resolved) -> None:
     check_can_make(plan.out)
     for task in resolved.tasks:
         _ = task.instance
+
+
+def missing(rows: Sequence[Row]) -> Iterator[EngineFault]:
+    """What of the rows of a plan is not installed, each as the sentence that says so; nothing is started."""
+    for row in rows:
+        if row.url is None:
+            try:
+                row.backend.version(row.options)
+            except EngineFault as fault:
+                yield EngineFault(f"{row.label}: {fault}")
 
 
 def assert_gpu(wanted: str) -> None:
