@@ -39,7 +39,7 @@ from specbench.evals.judge.posting import Reply
 from specbench.hardware.profile import read_profile
 from specbench.methods.jetspec import checkpoint as head_files
 from specbench.methods.jetspec.config import HeadConfig
-from specbench.methods.msn.tree_file import named
+from specbench.methods.msn.trees import TREE
 from specbench.models import adapters, names
 from specbench.models.checkpoint import read_config
 from specbench.models.export import copies
@@ -508,7 +508,7 @@ KINDS: dict[str, Kind] = {
     "trajectories": Kind(
         trajectory.HEADER, "json", lambda: as_json(asdict(HEADER)), lambda path: trajectory.read_header(path.parent)
     ),
-    "tree of msn": Kind("tree.json", "json", lambda: as_json([[0], [1], [0, 0]]), lambda path: named(str(path))),
+    "tree of msn": Kind("tree.json", "json", lambda: as_json([[0], [1], [0, 0]]), lambda path: TREE.named(str(path))),
     "shard": Kind("trajectories-00000.parquet", "binary", shard, read_shard),
     "run": Kind("run.json", "json", of_a_run(run_files.RUN), run_files.beside(run_config)),
     "requests": Kind(

@@ -8,6 +8,7 @@ also what it runs with on a real model, where a wide tree is dear.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import targets
@@ -17,6 +18,9 @@ from specbench.decoding.protocol import Method
 from specbench.engine.engine import Engine
 from specbench.results.schema import BASELINE
 from specbench.runner.methods import plan_methods
+
+#: Texts whose bytes are tokens of the tiny models.
+CORPUS = Path(__file__).parent / "small_data" / "corpus.jsonl"
 
 OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "jacobi": [
@@ -52,6 +56,30 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"k": 3, "max_ngram": 2, "min_ngram": 2},
         {"k": 1, "max_ngram": 1},
         {"preset": "transformers", "k": 4},
+        {"k": 4, "fallback": "recycling"},
+    ],
+    "suffix": [
+        {"tree": True, "factor": 3.0, "k": 9, "min_prob": 0.0},
+        {"requests": 2, "depth": 6, "factor": 2.0},
+        {"requests": 50, "tree": True, "offset": 2.0, "min_prob": 0.2, "k": 12},
+        {"fallback": "recycling budget=9", "min_score": 2.0},
+    ],
+    "recycling": [
+        {"budget": 12},
+        {"tree": "0 1 00 01 000 2", "warm": True},
+        {"preset": "released", "budget": 20},
+        {"budget": 10, "retrieve": "suffix min_score=1.5 requests=3"},
+    ],
+    "sam": [
+        {"k": 5, "full_only": False},
+        {"k": 3, "alpha": 1.0},
+        {"k": 6, "fallback": "logitspec budget=8", "min_match": 2},
+        {"k": 4, "corpus": str(CORPUS), "len_bias": 0, "full_only": False},
+    ],
+    "logitspec": [
+        {"budget": 10, "k": 4},
+        {"budget": 40, "max_ngram": 1},
+        {"budget": 12, "retrieve": "pld k=5"},
     ],
     "jf": [
         {"n": 6, "K": 2, "r": 0.5, "pool": 3},
@@ -80,6 +108,7 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"tree": "accum-logp", "budget": 48, "width": 40, "depth": 2},
         {"tree": "auto", "budget": 64, "width": 60},
         {"head": "random-dflash", "budget": 60, "width": 50, "depth": 4},
+        {"budget": 24, "width": 20, "retrieve": "suffix min_score=0.5"},
     ],
 }
 
@@ -112,7 +141,7 @@ def ready(method: Method, engine: Engine) -> Method:
 
 def label(name: str, options: Mapping[str, Any]) -> str:
     """The test's id."""
-    return " ".join([name, *(f"{option}={value}" for option, value in options.items())])
+    return " ".join([name, *(f"{option}={value}" for option, value in options.items() if value != str(CORPUS))])
 
 
 #: Every method as it comes.

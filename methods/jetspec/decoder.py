@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from specbench import decoding
 from specbench.common import UsageError
 from specbench.decoding import Context, StepResult, Target, TokenTree, option
+from specbench.decoding.pairs import Named, retrieve
 from specbench.decoding.tree import Branch
 from specbench.decoding.trees.marginals import Marginals, best_branch, expected_accepted
 from specbench.methods.jetspec.config import shipped
@@ -33,6 +34,7 @@ class Options(decoding.Options):
     spine: bool = option(True, help="tree=optimal: place the best token of every position first")
     beta: float = option(2.0, help="tree=top2gap: how sharply the fan-out falls with the gap, per nat", ge=0)
     g0: float = option(1.0, help="tree=top2gap: gap at which half the fan-out is left, in nats")
+    retrieve: Named | None = retrieve()
 
 
 class Decoder(decoding.Decoder):
@@ -91,6 +93,9 @@ class Decoder(decoding.Decoder):
         tree = self._shared.grow(marginals)
         self._drafts.append((tree, marginals))
         return tree
+
+    def instead(self, tree: TokenTree) -> None:
+        pass  # the features of what is accepted come as ever; no pass of the head is run
 
     def end(self) -> None:
         if self._slot is not None:

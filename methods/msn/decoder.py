@@ -16,8 +16,7 @@ from pydantic import AfterValidator
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
 from specbench.decoding.drafts import JacobiChain, NgramIndex, Noise
-from specbench.methods.msn.tree_file import named, nodes_of
-from specbench.methods.msn.trees import RETRIEVED, Shape
+from specbench.methods.msn.trees import RETRIEVED, TREE, Shape
 
 _RETRIEVE_BY = 3  # most tokens at the end of the text that are looked up
 _RETRIEVED_LENGTH = 5
@@ -26,7 +25,7 @@ _RETRIEVED_LENGTH = 5
 class Options(decoding.Options):
     """Options of TR-Jacobi."""
 
-    tree: Annotated[str, AfterValidator(named)] = option(
+    tree: Annotated[str, AfterValidator(TREE.named)] = option(
         "mc_sim_7b_63",
         help="sparse tree of 63 nodes; a file of paths, as [[0], [1], [0, 0]] or as 0 1 00; chain: the paper's plain "
         "Jacobi, a sliding chain of guesses",
@@ -172,4 +171,4 @@ def _origins(shape: Shape, known: int, retrieved: int) -> list[str]:
 
 @cache
 def _shape(tree: str, retrieval: str) -> Shape:
-    return Shape(nodes_of(tree), 0 if retrieval == "off" else _RETRIEVED_LENGTH)
+    return Shape(TREE.nodes_of(tree), 0 if retrieval == "off" else _RETRIEVED_LENGTH)

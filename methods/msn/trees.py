@@ -6,7 +6,7 @@ best guess for the first. All nodes of one depth and rank carry the same token.
 
 from __future__ import annotations
 
-Node = tuple[int, ...]
+from specbench.decoding.trees.written import Node, TreeOption, parsed
 
 #: Medusa's ``mc_sim_7b_63`` (Cai et al. 2024, released code), which TR-Jacobi uses as it is. Names are of one digit
 #: per rank.
@@ -15,10 +15,11 @@ MC_SIM_7B_63 = (
     "011 006 030 50 13 007 008 009 60 040 14 70 012 200 31 22 80 050 15 101 021 90 060 0001 16 070"
 )
 
-TREES = {"mc_sim_7b_63": [tuple(map(int, name)) for name in MC_SIM_7B_63.split()]}
-
 #: Rank of the retrieved token at every depth: one more than the ten best.
 RETRIEVED = 10
+
+#: What ``tree=`` may be.
+TREE = TreeOption("msn", RETRIEVED, {"mc_sim_7b_63": parsed(MC_SIM_7B_63)}, ("chain",))
 
 
 class Shape:

@@ -13,6 +13,7 @@ from pydantic import model_validator
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
 from specbench.decoding.drafts import Branches, NgramIndex
+from specbench.decoding.pairs import Named, fallback
 
 
 class Options(decoding.Options):
@@ -24,6 +25,7 @@ class Options(decoding.Options):
     branches: int = option(1, help="different continuations to draft, longest match first", ge=1, le=64)
     order: Literal["earliest", "latest"] = option("earliest", help="which of several equally long matches comes first")
     full_only: bool = option(True, help="leave out matches that fewer than draft_length tokens follow")
+    fallback: Named | None = fallback("where nothing matches")
 
     @model_validator(mode="after")
     def _ordered(self) -> Options:
@@ -59,6 +61,12 @@ class Decoder(decoding.Decoder):
                 if len(found) == self._options.branches:
                     break
         return branches.tree(origins="lookup")
+
+    def matched(self) -> bool:
+        return True  # what was drafted at all did match
+
+    def instead(self, tree: TokenTree) -> None:
+        pass  # only what is emitted counts
 
     def _continuations(self) -> Iterator[tuple[int, ...]]:
         """What followed earlier occurrences of the last tokens: longest match first, then in the chosen order."""

@@ -124,6 +124,10 @@ class NgramIndex:
             for size, ends in enumerate(self._ends[:end], 1):
                 ends[tuple(self.tokens[end - size :])].append(end)
 
+    def ends(self, ngram: tuple[int, ...]) -> Sequence[int]:
+        """Where an n-gram occurs, as ends of the occurrences, oldest first; at the end of the text too."""
+        return self._ends[len(ngram) - 1].get(ngram, ())
+
     def before(self, size: int) -> Sequence[int]:
         """Where the last ``size`` tokens occurred before, oldest first.
 

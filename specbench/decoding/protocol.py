@@ -66,12 +66,15 @@ class Context:
         rng: source of random drafts, seeded per (seed, prompt, repeat): a run repeats exactly, and so does a method
             that runs under two labels.
         shared: what :meth:`Decoder.prepare` returned; None for a method that brings nothing.
+        state: what the requests of a row hand on to each other, see :meth:`Decoder.state`; None for a method that
+            begins each request anew.
     """
 
     vocab_size: int
     pad_id: int
     rng: random.Random
     shared: Any = None
+    state: Any = None
 
 
 class Decoder(ABC):
@@ -133,6 +136,16 @@ class Decoder(ABC):
         """Bytes of what the method drafts with on the target's device: weights and KV cache; 0 for one without."""
         return 0
 
+    @staticmethod
+    def state(options: Any) -> Any:
+        """What the requests of a row hand on to each other, new and empty: what was learnt from earlier answers.
+
+        None, the default, is a method that begins each request anew. A row with a state depends on the order of its
+        prompts, which its records say (``place``). It begins empty behind the warm-up and at every repeat, and where
+        a run is resumed in its middle, it starts again.
+        """
+        return None
+
     def begin(self, prompt: Sequence[int]) -> TokenTree | None:
         """Takes the prompt; may return guesses to send along with it, as draft-only rows under its last token."""
         return None
@@ -144,6 +157,21 @@ class Decoder(ABC):
     @abstractmethod
     def draft(self) -> TokenTree:
         """The next tree; its root is the last emitted token."""
+
+    def instead(self, tree: TokenTree) -> None:
+        """Another decoder's tree goes into the next forward, and the next :meth:`observe` is about that one.
+
+        A method that has it, if only with nothing to do, can stand beside another one in a pair, see
+        :mod:`specbench.decoding.pairs`. It sends no guesses along with a prompt.
+        """
+        raise NotImplementedError
+
+    def matched(self) -> bool:
+        """Whether the tree drafted last is worth more than that of the other one of a pair: the say of a retrieval.
+
+        A method that has it takes a fallback.
+        """
+        raise NotImplementedError
 
     def end(self) -> None:  # noqa: B027  most methods hold nothing
         """The sequence is over, or was given up: what it holds of the shared things is free again."""
@@ -237,6 +265,16 @@ class Method:
         """Bytes of what it drafts with."""
         with guests.hosting(self.who):
             return int(self.decoder.memory_bytes(self.shared))
+
+    def new_state(self) -> Any:
+        """What its requests hand on to each other, empty; None of a method that begins each one anew."""
+        with guests.hosting(self.who):
+            return self.decoder.state(self.options)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether its requests hand something on to each other."""
+        return self.new_state() is not None
 
     def check(self, model: str) -> None:
         """Refuses what can be seen to be no use before a model is loaded, see :meth:`Decoder.check`."""

@@ -19,6 +19,9 @@ ORIGINS: Mapping[str, str] = {
     "pool": "pooled or recycled n-gram",
     "window": "row of the lookahead window",
     "lookup": "copied from earlier text",
+    "earlier": "copied from the answer to an earlier prompt",
+    "corpus": "copied from a corpus",
+    "adjacent": "what the target found likely behind the same token before",
     "head": "drafted by a head",
     "draft-model": "written by a draft model",
 }

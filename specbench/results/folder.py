@@ -1,7 +1,8 @@
 """The run folder: what a run leaves on disk so that a kill at any moment loses at most the request in flight.
 
 ``<out>/<utc>-<stem>-<digest8>/`` holds ``run.json`` (from the first moment the folder has its name), ``requests.jsonl``
-(one line per request, on disk before the next request starts), where steps are captured ``steps.json`` (what their rows
+(one line per request, on disk before the next request starts; those of a stateful row that was broken off go to
+``requests.restarted.jsonl``), where steps are captured ``steps.json`` (what their rows
 are padded to), on a CPU ``bandwidth.json`` (what memory gave, on disk as it is read), ``watch.json`` (what the machine
 did beside it), ``engines.json`` (the other engines of the run), ``likelihoods.jsonl`` (how likely its texts are to a
 model) and at the end ``summary.json``, then ``DONE``.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,7 @@ from specbench.common.reading import Model, damaged, fitted, in_64_bits, read_js
 from specbench.results.bandwidth import Bandwidth
 from specbench.results.calibration import StoredTimes
 from specbench.results.engines import Engines
-from specbench.results.request_log import RequestLog, complete_lines, read_requests
+from specbench.results.request_log import RequestLog, complete_lines, read_requests, set_aside
 from specbench.results.run_file import REPEAT, RUN, read_run_file
 from specbench.results.schema import SCHEMA_VERSION, RequestRecord
 from specbench.results.summary_schema import RunSummary
@@ -247,6 +248,16 @@ class RunFolder:
             self._assert_goes_on()
             self._log = RequestLog(self.path / _REQUESTS)
         return self._log
+
+    def restart(self, request_ids: Collection[str]) -> None:
+        """Sets requests aside, which are then to be decoded again; before the log is opened.
+
+        Raises:
+            UsageError, EnvironmentRefused: as :func:`specbench.results.request_log.set_aside`.
+        """
+        assert self._log is None, "the log is open"
+        self._assert_goes_on()
+        set_aside(self.requests_path, request_ids)
 
     @property
     def finished(self) -> bool:

@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench.common.files import refused, sync_folder
-from specbench.common.reading import json_object, parse_json, read_lines, unreadable
+from specbench.common.files import refused, sync_folder, write_atomic
+from specbench.common.reading import json_object, parse_json, read_bytes, read_lines, unreadable
 
 _TODO = "delete that line to go on without its request"
 
@@ -68,6 +68,23 @@ class RequestLog:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
+
+
+def set_aside(path: Path, request_ids: Collection[str]) -> None:
+    """Takes requests out of a log that nobody has open; their lines stay in the file beside it, ``*.restarted.jsonl``.
+
+    Raises:
+        UsageError: a line is damaged; names its number.
+        EnvironmentRefused: the disk is full, and the log is as it was.
+    """
+    kept, aside = bytearray(), bytearray()
+    for where, line in complete_lines(path, _TODO):
+        row = json_object(parse_json(line, where, _TODO), where, _TODO)
+        (aside if row.get("request_id") in request_ids else kept).extend(line)
+    beside = path.with_suffix(".restarted.jsonl")
+    before = read_bytes(beside, "remove it and repeat the command") if os.path.lexists(beside) else b""
+    write_atomic(beside, before + bytes(aside))
+    write_atomic(path, bytes(kept))
 
 
 def read_requests(path: Path, todo: str = _TODO) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -59,13 +59,19 @@ class MethodSpec(Record):
     weights: dict[str, str] = Field(default_factory=dict, description="which weights of its own it drafted with")
     own_noise: bool = Field(default=False, description="sampled, it draws its own noise: its texts cannot equal AR's")
     engine: str = Field(default="", description="whose row it is where it is another engine's; absent where it is ours")
+    stateful: bool = Field(
+        default=False,
+        description="its requests learn from those before them, so its figures depend on the order of the prompts, "
+        "which place says; absent where each begins anew",
+    )
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A row of our own engine is written as ever: digests of such runs stay what they were."""
+        """A row of our own engine without a state is written as ever: digests of such runs stay what they were."""
         written: dict[str, Any] = write(self)
-        if not self.engine:
-            written.pop("engine", None)
+        for name in ("engine", "stateful"):
+            if not written.get(name):
+                written.pop(name, None)
         return written
 
 
@@ -338,6 +344,10 @@ class RequestRecord(Record):
     draft_forwards: Count
     start_s: Figure = Field(description="on the clock of its segment")
     segment: Count = Field(description="counts the stretches of uninterrupted running of one method")
+    place: Count | None = Field(
+        default=None,
+        description="of a stateful row: which request it was since the row began empty, from 1; absent of others",
+    )
     ttft_s: float
     decode_s: float
     latency_s: float
@@ -377,10 +387,12 @@ class RequestRecord(Record):
 
     @model_serializer(mode="wrap")
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """With one first token it is written as ever."""
+        """With one first token and without a state it is written as ever."""
         written: dict[str, Any] = write(self)
         if self.first_tokens == 1:
             written.pop("first_tokens", None)
+        if self.place is None:
+            written.pop("place", None)
         return written
 
     @property

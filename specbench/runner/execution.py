@@ -28,6 +28,7 @@ from specbench.runner.prompts import Prepared
 from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.runner.resolving import Resolved
 from specbench.runner.session import Session, session_of
+from specbench.runner.states import broken_off
 from specbench.runner.threads import as_before
 from specbench.runner.watching import Watcher
 
@@ -118,6 +119,22 @@ def execute(
     return folder
 
 
+def _kept(resolved: Resolved, prepared: Prepared, folder: RunFolder, progress: Progress) -> list[RequestRecord]:
+    """The records of a resumed folder that stand. What a stateful row had learnt when it was broken off is gone with
+    the process, so its figures would be of two cold starts: it starts again."""
+    records = [record.untraced() for record in folder.records()]
+    stateful = {method.label for method in resolved.methods if method.stateful}
+    again = broken_off(records, stateful, prepared.spec.requests)
+    for label, theirs in again.items():
+        progress.note(
+            f"{label} learns from earlier requests and was broken off; it starts again, {len(theirs)} requests"
+        )
+    gone = {record.request_id for theirs in again.values() for record in theirs}
+    if gone:
+        folder.restart(gone)
+    return [record for record in records if record.request_id not in gone]
+
+
 def _graded(
     resolved: Resolved, session: Session, prepared: Prepared, records: Sequence[RequestRecord], engines: Engines
 ) -> tuple[Mapping[str, dict[str, Any]], Mapping[str, dict[str, Any]]]:
@@ -164,7 +181,7 @@ def _decode(
     engines: RunningEngines | None = None,
 ) -> list[RequestRecord]:
     """All records of the run, those of a resumed folder first."""
-    records = [record.untraced() for record in folder.records()]
+    records = _kept(resolved, prepared, folder, progress)
     order = Order(resolved, prepared, {record.request_id: record.text for record in records})
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:

@@ -13,6 +13,7 @@ from specbench.common.errors import unknown
 from specbench.common.options import names as option_names
 from specbench.common.options import parse
 from specbench.decoding import Decoder, Method
+from specbench.decoding.pairs import other_of, pair
 from specbench.results import BASELINE
 from specbench.results.schema import BASE, SimulatedAcceptance
 from specbench.runner.simulate import parse as parse_simulated
@@ -217,7 +218,9 @@ def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
     if noise not in ("shared", "own"):
         raise UsageError(f"{card.who}: noise in its method.toml is shared or own, not {noise}")
     own = noise == "own"
-    return Method(name, label, options, lossless, module.Decoder, measures, own_noise=own, origin=card.origin)
+    method = Method(name, label, options, lossless, module.Decoder, measures, own_noise=own, origin=card.origin)
+    other = other_of(options, name)
+    return pair(method, make_method(label, other.name, other.raw), other.role) if other else method
 
 
 def _with_preset(card: registry.Card, raw: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:

@@ -75,6 +75,7 @@ class Resolved:
                 measures=dict(m.measures),
                 weights={"model": self.base} if m.label == BASE and self.base else dict(m.weights),
                 own_noise=m.own_noise,
+                stateful=m.stateful,
             )
             for m in self.methods
         ]

@@ -32,6 +32,7 @@ from specbench.runner.prompts import Prepared
 from specbench.runner.resolving import Resolved
 from specbench.runner.room import way_out
 from specbench.runner.simulate import Acceptance
+from specbench.runner.states import States
 from specbench.runner.stop import StopRule
 from specbench.runner.target import no_draft_models, target_of
 
@@ -134,6 +135,7 @@ class Session:
             )
             self._plain, self.calibrated = tuple(methods), set[str]()
             self.methods = self._ready(self._target)
+            self._states = States(self.methods)
         except BaseException:
             self.close()
             raise
@@ -153,6 +155,7 @@ class Session:
         """Chooses automatic settings by the times that a run began with, where they are others than this machine's."""
         if self.calibration.take(known) and self._target is not None:
             self.methods = self._ready(self._target)
+            self._states = States(self.methods)
 
     def warm_up(
         self,
@@ -183,6 +186,7 @@ class Session:
                     warm.add(method.label)
                     for _ in self.decode(method, [replace(request, temperature=temperature) for request in requests]):
                         pass
+        self._states.empty()
 
     def warm_up_requests(self, text: Sequence[int], tokens: int, together: int | None = None) -> list[Request]:
         """The same prompt for each of the sequences stepped together, answered by ``tokens`` tokens."""
@@ -231,7 +235,8 @@ class Session:
         """
         self.engine.sampling = self.sampling(requests[0].temperature)
         try:
-            yield from self._runner(together or self.engine.slots).segment(method, requests, number)
+            for record in self._runner(together or self.engine.slots).segment(method, requests, number):
+                yield self._states.placed(record)
         except TreesTooLarge as error:
             raise EnvironmentRefused(f"{method.label}: {error}; {way_out(method)}") from error
 
@@ -294,7 +299,7 @@ class Session:
         """Drafts are drawn from (seed, prompt, repeat, turn): repeatable, and alike for equal methods."""
         turn = f"/{request.turn}" if request.turn > 1 else ""
         rng = random.Random(f"{self._sampling.seed}/{request.prompt_id}/{request.repeat}{turn}")
-        return Context(self.model.vocab_size, self.model.pad_id, rng)
+        return Context(self.model.vocab_size, self.model.pad_id, rng, state=self._states.of(label, request))
 
     def _acceptance(self, label: str, request: Request) -> Acceptance | None:
         asked = self._simulated.get(label)

@@ -166,6 +166,10 @@ def expand(
             chosen = dict(zip(own, values, strict=True))
             named = " ".join([label, *(f"{own[o].option}={value}" for o, value in chosen.items())])
             method = make_method(named, labels[label], {**raw[label], **chosen})
+            if method.stateful:
+                raise UsageError(
+                    f"{named} learns from earlier requests, and a sweep decodes in parts; measure it with specbench run"
+                )
             cell = Cell(method, {o: _typed(method, o, value) for o, value in chosen.items()})
             refused = refusal(method)
             if refused:

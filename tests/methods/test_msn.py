@@ -18,7 +18,7 @@ from specbench.decoding.protocol import Context
 from specbench.decoding.tree import StepResult, TokenTree
 from specbench.methods.jacobi import decoder as jacobi
 from specbench.methods.msn.decoder import Decoder, Options
-from specbench.methods.msn.trees import TREES, Shape
+from specbench.methods.msn.trees import TREE, Shape
 from specbench.runner.methods import plan_methods
 
 VOCAB, PAD = 2000, 1999
@@ -56,7 +56,7 @@ def decoder(seed: int = 0, **options: Any) -> Decoder:
 
 def test_the_tree_is_the_published_list_behind_the_retrieval_path() -> None:
     assert len(MEDUSA) == 63
-    shape = Shape(TREES["mc_sim_7b_63"], 5)
+    shape = Shape(TREE.known["mc_sim_7b_63"], 5)
     assert shape.nodes == NODES
     assert shape.parents == [-1, *(ROW[node[:-1]] for node in NODES[1:])]
     assert shape.depth == 5
@@ -64,7 +64,7 @@ def test_the_tree_is_the_published_list_behind_the_retrieval_path() -> None:
 
 
 def test_its_counts_are_the_published_ones() -> None:
-    nodes = TREES["mc_sim_7b_63"]
+    nodes = TREE.known["mc_sim_7b_63"]
     assert Counter(map(len, nodes)) == {1: 10, 2: 28, 3: 23, 4: 2}
     children = Counter(node[:-1] for node in nodes)
     expected: dict[Node, int] = {(): 10, (0, 0): 10, (0, 1): 3, (0, 2): 2, (1, 0): 2, (2, 0): 1, (0, 0, 0): 2}

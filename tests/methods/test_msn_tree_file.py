@@ -10,11 +10,10 @@ from toys import language, walk
 
 from specbench.common import UsageError
 from specbench.decoding.protocol import Context, Method
-from specbench.methods.msn.tree_file import named, nodes_of
-from specbench.methods.msn.trees import MC_SIM_7B_63, TREES
+from specbench.methods.msn.trees import MC_SIM_7B_63, TREE
 from specbench.runner.methods import plan_methods
 
-MEDUSA = TREES["mc_sim_7b_63"]
+MEDUSA = TREE.known["mc_sim_7b_63"]
 FORMS = {
     "json": str([list(node) for node in MEDUSA]),
     "python": str(MEDUSA).replace("), (", "),\n  ("),
@@ -33,7 +32,7 @@ def msn(tree: str, *more: str) -> Method:
 def test_the_published_tree_from_a_file_is_the_published_tree(form: str, tmp_path: Path) -> None:
     file = tmp_path / "tree.txt"
     file.write_text(FORMS[form], encoding="utf-8-sig")
-    assert nodes_of(named(str(file))) == MEDUSA
+    assert TREE.nodes_of(TREE.named(str(file))) == MEDUSA
     by_file, by_name = (
         walk(
             msn(tree).new(Context(2000, 1999, random.Random(5))), language(5, words=9), [1, 2, 3, 4, 5, 6, 7], 40,
@@ -46,7 +45,7 @@ def test_the_published_tree_from_a_file_is_the_published_tree(form: str, tmp_pat
 
 
 def test_a_node_before_its_parent_is_put_behind_it_and_nothing_else_moves() -> None:
-    assert named("2 010 01 0 1 21") == "2 0 01 010 1 21"
+    assert TREE.named("2 010 01 0 1 21") == "2 0 01 010 1 21"
 
 
 def test_rows_are_those_of_the_file() -> None:

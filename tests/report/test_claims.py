@@ -153,7 +153,7 @@ def test_published_rows_say_where_they_come_from_in_our_names() -> None:
     untold = {row.id.partition("/")[0] for row in claims().claims if not row.model}
     assert untold == {"jf-text", "jf-abstract", "jf-submission"}
     methods, tasks = {row.method for row in claims().claims}, {row.task for row in claims().claims}
-    assert {"ar", "jacobi", "cllm", "jf", "jetspec", "lookahead", "msn", "pld", "sps"} == methods & set(
+    assert {"ar", "jacobi", "cllm", "jf", "jetspec", "lookahead", "msn", "pld", "recycling", "sps"} == methods & set(
         registry.methods()
     )
     measured = {"humaneval", "gsm8k", "math500", "mbpp", "mt-bench", "spec-bench", "aime25", "math"}

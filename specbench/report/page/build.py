@@ -31,7 +31,7 @@ from specbench.report.page.document import (
 )
 from specbench.report.page.findings import in_short, pictured, races_of
 from specbench.report.page.headline import headline, settings
-from specbench.report.page.pooled import pooled_tables
+from specbench.report.page.pooled import pooled_blocks
 from specbench.report.page.run import run_section
 from specbench.report.terminal.degeneration import aside
 from specbench.results.bandwidth_line import bandwidth_line
@@ -205,7 +205,7 @@ def overview(found: Gathered) -> Section:
     first = {run.id: best(run) for run in found.runs}
     if found.runs:
         blocks.append(_table(found, first))
-    blocks += pooled_tables(found.runs)
+    blocks += pooled_blocks(found.runs)
     if said := [f"{run.id}: {line}" for run in found.runs if (line := as_good(run, first[run.id]))]:
         blocks.append(Words(said, "notes"))
     return Section("overview", "At a glance", blocks)

@@ -1,4 +1,4 @@
-"""Pooled table: runs that differ in their tasks alone, as one."""
+"""Pooled runs: those that differ in their tasks alone, as one table, and task by task in a picture."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from specbench.report.page import cells
-from specbench.report.page.document import Cell, Column, Row, Source, Table
+from specbench.report.page.document import Block, Cell, Column, Figure, Row, Source, Table
 from specbench.report.page.headline import withheld
+from specbench.report.pictures import cards, style
+from specbench.report.terminal.figures import name as named
 from specbench.results import BASELINE
 from specbench.results.disturbance import unsure_speedup
 from specbench.results.pooled import poolable, pooled
 
 if TYPE_CHECKING:
     from specbench.report.gathering import Run
+    from specbench.results.summary_schema import Speedup
 
 _FORMULA = (
     "As in the tables of the tasks, over the prompts of all of them; each prompt counts by its seconds and tokens, so "
@@ -21,34 +24,64 @@ _FORMULA = (
 )
 
 
-def pooled_tables(runs: Sequence[Run]) -> Iterator[Table]:
-    """A table for each group of runs that differ in their tasks alone."""
+def pooled_blocks(runs: Sequence[Run]) -> Iterator[Block]:
+    """A table and a picture for each group of runs that differ in their tasks alone."""
     for group in _groups(runs):
-        tasks = ", ".join(run.config.task.name for run in group)
-        columns = [
-            Column("method", "method", words=True), Column("prompts", "prompts"), Column("tokens_per_forward", "TPF"),
-            Column("decode_tok_s", "tok/s"), Column("speedup", "speedup"), Column("verdict", "verdict", words=True),
-            Column("e2e_speedup", "e2e"),
-        ]  # fmt: skip
-        hidden = {row.method for run in group for row in run.rows if withheld(run, row)}
-        disturbed = any(run.summary.unsure for run in group)
-        body = []
-        for row in pooled([{label: tally.costs for label, tally in run.tallies.items()} for run in group]):
-            if row.method in hidden:
-                continue
-            speedup = unsure_speedup(row.speedup) if disturbed else row.speedup
-            base = row.method == BASELINE
-            figures = [
-                cells.count(row.prompts),
-                cells.figure(row.tokens_per_forward, 2),
-                cells.figure(row.decode_tok_s, 1),
-                Cell("1", 1.0) if base else cells.ratio(speedup),
-                Cell("baseline", tone="faint") if base else cells.verdict(speedup),
-                Cell("1", 1.0) if base else cells.ratio(row.e2e_speedup),
-            ]
-            body.append(Row([Cell(row.method), *figures], group[0].id, row.method, strong=base))
-        source = Source([run.id for run in group], _FORMULA)
-        yield Table(f"pooled {tasks}", f"Pooled over {tasks}", columns, body, source)
+        yield _table(group)
+        yield from _across(group)
+
+
+def _across(group: Sequence[Run]) -> Iterator[Figure]:
+    """The speedup of each method on each task; of disturbed runs nothing is said."""
+    if any(run.summary.unsure for run in group):
+        return
+    rows: dict[str, dict[str, Speedup]] = {}
+    for run in group:
+        for row in run.rows:
+            if row.speedup and not row.baseline and not withheld(run, row):
+                rows.setdefault(named(row), {})[run.config.task.name] = row.speedup
+    if not rows:
+        return
+    tasks = [run.config.task.name for run in group]
+    columns = [Column("method", "method", words=True), *(Column(task, task) for task in tasks)]
+    body = [Row([Cell(label), *(cells.ratio(found.get(task)) for task in tasks)], group[0].id, label)
+            for label, found in rows.items()]  # fmt: skip
+    source = Source([run.id for run in group], "Speedup over AR by decode seconds per token, with its 95% interval.")
+    name = f"{group[0].id}-across"
+    says = "; ".join(
+        f"{label}: {', '.join(f'{task} {speedup.value:.2f}' for task, speedup in found.items())}"
+        for label, found in rows.items()
+    )
+    behind = Table(f"across {', '.join(tasks)}", "Task by task", columns, body, source)
+    yield Figure(name, behind.title, style.svg(cards.across(rows), name, says), says, source, behind)
+
+
+def _table(group: Sequence[Run]) -> Table:
+    tasks = ", ".join(run.config.task.name for run in group)
+    columns = [
+        Column("method", "method", words=True), Column("prompts", "prompts"), Column("tokens_per_forward", "TPF"),
+        Column("decode_tok_s", "tok/s"), Column("speedup", "speedup"), Column("verdict", "verdict", words=True),
+        Column("e2e_speedup", "e2e"),
+    ]  # fmt: skip
+    hidden = {row.method for run in group for row in run.rows if withheld(run, row)}
+    disturbed = any(run.summary.unsure for run in group)
+    body = []
+    for row in pooled([{label: tally.costs for label, tally in run.tallies.items()} for run in group]):
+        if row.method in hidden:
+            continue
+        speedup = unsure_speedup(row.speedup) if disturbed else row.speedup
+        base = row.method == BASELINE
+        figures = [
+            cells.count(row.prompts),
+            cells.figure(row.tokens_per_forward, 2),
+            cells.figure(row.decode_tok_s, 1),
+            Cell("1", 1.0) if base else cells.ratio(speedup),
+            Cell("baseline", tone="faint") if base else cells.verdict(speedup),
+            Cell("1", 1.0) if base else cells.ratio(row.e2e_speedup),
+        ]
+        body.append(Row([Cell(row.method), *figures], group[0].id, row.method, strong=base))
+    source = Source([run.id for run in group], _FORMULA)
+    return Table(f"pooled {tasks}", f"Pooled over {tasks}", columns, body, source)
 
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:

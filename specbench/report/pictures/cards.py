@@ -228,6 +228,38 @@ def dumbbells(rows: Sequence[Dumbbell]) -> Figure:
 
 
 @style.styled(style.CARD)
+def across(rows: Mapping[str, Mapping[str, Speedup]]) -> Figure:
+    """What each method is worth on each task: a line a task, the same colour and shape under every method.
+
+    Args:
+        rows: method -> task -> speedup over AR; a task that a method lacks is left open.
+    """
+    tasks = list(dict.fromkeys(task for speedups in rows.values() for task in speedups))
+    each = 22 + 13.0 * len(tasks)
+    figure, panel = _rows(len(rows), each, above=12 + 15.0 * math.ceil(len(tasks) / 3), across="times AR, logarithmic")
+    every = [speedup for speedups in rows.values() for speedup in speedups.values()]
+    ends = [end for speedup in every for end in speedup.interval or (speedup.value, speedup.value)]
+    _times_axis(panel, min(0.95, *ends) / 1.04, max(1.05, *ends) * 1.04)
+    panel.axvline(1, color=style.FAINT, linewidth=1.2, zorder=1)
+    marks = []
+    for number, task in enumerate(tasks):
+        look = style.series(number)
+        marks += panel.plot([], [], linestyle="none", label=task, **look)
+        for place, (label, speedups) in enumerate(rows.items()):
+            if (found := speedups.get(task)) is None:
+                continue
+            y = place + (24 + 13.0 * number) / each
+            low, high = found.interval or (found.value, found.value)
+            panel.hlines(y, low, high, color=look["color"], linewidth=1.6)
+            (dot,) = panel.plot(found.value, y, linestyle="none", zorder=3, **look)
+            style.tip(dot, f"{label}, {task}: {found.value:.2f} [{low:.2f}, {high:.2f}]")
+    for place, label in enumerate(rows):
+        _heading(panel, place + 10 / each, label)
+    _key(figure, marks)
+    return figure
+
+
+@style.styled(style.CARD)
 def scatter(methods: Mapping[str, tuple[float, Accuracy]], metric: str) -> Figure:
     """Speed against accuracy, with the names in a column beside it, so that no number of methods hides a name.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from specbench.decoding.corpus import SEEN
 from specbench.report.terminal import degeneration
 from specbench.report.terminal.branches import faithful
 from specbench.report.terminal.figures import name, number, percent, speedup
@@ -84,6 +85,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         found.append(few)
     found += _throttled(summary)
     found += _of_losslessness(run, real)
+    found += _of_other_texts(run, real)
     if run["concurrency"] > 1 and any(
         row.speedup and row.speedup.low is not None and not row.speedup.blocks for row in real
     ):
@@ -211,6 +213,26 @@ def _of_losslessness(run: Mapping[str, Any], rows: Sequence[MethodSummary]) -> l
             f"{label} draws noise of its own: check-lossless --seeds 0:49 tests its distribution." for label in own
         ]
     return found
+
+
+#: Share of answers in a method's other texts from which on it is said: by chance there is next to none.
+_SEEN = 0.05
+
+
+def _of_other_texts(run: Mapping[str, Any], rows: Sequence[MethodSummary]) -> Iterator[str]:
+    """Of rows that draft from more than their request's own text: what their figures hang on."""
+    stateful = {spec["label"] for spec in run["methods"] if spec.get("stateful")}
+    for row in rows:
+        if row.method in stateful:
+            yield (
+                f"{name(row)} learns from the requests before: its figures are of these prompts in this order, and its "
+                "interval takes them for independent, which they are not."
+            )
+        if (seen := row.measures.get(SEEN, 0.0)) >= _SEEN:
+            yield (
+                f"{name(row)}: {seen:.0%} of its answers stand word for word in what it drafts from; such a corpus may "
+                "hold the target's own answers to this task, and its speed is of reading them off."
+            )
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,93 @@
+"""LogitSpec: the last logits guess the token after the next one, and n-grams carry each guess on (Liu et al. 2025).
+
+arXiv:2507.01449. The runners-up of the logits that gave the last token are often what comes behind it. Each of them is
+a branch under that token, with what followed it earlier in the text; one more branch is prompt lookup's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specbench import decoding
+from specbench.decoding import Context, StepResult, TokenTree, option
+from specbench.decoding.drafts import Branches, NgramIndex
+from specbench.decoding.pairs import Named, retrieve
+
+#: Tokens of a branch by the rank of its first one: (up to this rank, so many); behind the last pair a single one.
+_LENGTHS = ((8, 4), (32, 3))
+
+
+class Options(decoding.Options):
+    """Options of LogitSpec; the defaults are those of the released code."""
+
+    max_ngram: int = option(3, help="most tokens to match: shorter ones are tried when longer ones fail", ge=1, le=16)
+    draft_length: int = option(20, "k", help="tokens copied behind the last token", ge=1, le=511)
+    budget: int = option(64, "B", help="rows of the tree at most, root included, and candidates", ge=2, le=512)
+    retrieve: Named | None = retrieve()
+
+
+class Decoder(decoding.Decoder):
+    """Keeps an index of prompt and output, and the last logits' best tokens."""
+
+    def __init__(self, options: Options, context: Context) -> None:
+        self._options = options
+        self._text = NgramIndex(options.max_ngram)
+        self._candidates: list[int] = []
+
+    @staticmethod
+    def max_rows(options: Options) -> int:
+        return options.budget
+
+    @staticmethod
+    def top_k(options: Options) -> int:
+        return options.budget
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._text.extend(prompt)
+
+    def observe(self, result: StepResult) -> None:
+        assert result.top is not None
+        self._text.extend(result.emitted)
+        self._candidates = result.top[1][result.path[-1], : self._options.budget].tolist()
+
+    def draft(self) -> TokenTree:
+        root, room = self._text.tokens[-1], self._options.budget - 1
+        tree, origins = Branches(root), ["guess"]
+        copied = self._following(())[:room]
+        tree.add(copied)
+        origins += ["lookup"] * (len(tree) - 1)
+        room -= len(copied)
+        for rank, token in enumerate(self._candidates):
+            if not room:
+                break
+            if token == root:
+                continue
+            branch = [token, *self._following((token,))][: min(_length(rank), room)]
+            before = len(tree)
+            tree.add(branch)
+            new = len(tree) - before  # rows at its end that it does not share
+            origins += ["guess", *["lookup"] * (len(branch) - 1)][len(branch) - new :]
+            room -= len(branch)
+        return tree.tree(origins=origins)
+
+    def instead(self, tree: TokenTree) -> None:
+        pass  # what comes of a tree is looked at, not how it was made
+
+    def _following(self, guess: tuple[int, ...]) -> Sequence[int]:
+        """What followed the end of the text with a guess behind it: the longest n-gram that occurred before decides.
+
+        Of its occurrences the one that most tokens follow, counted up to ``draft_length``; of equal ones the last.
+        """
+        text, length = self._text.tokens, self._options.draft_length
+        last = (*text[-self._options.max_ngram :], *guess)[-self._options.max_ngram :]
+        for size in range(len(last), 0, -1):
+            ends = self._text.ends(last[-size:])
+            full = next((end for end in reversed(ends) if end + length <= len(text)), None)
+            end = full if full is not None else ends[0] if ends else len(text)
+            if end < len(text):
+                return text[end : end + length]
+        return ()
+
+
+def _length(rank: int) -> int:
+    return next((length for limit, length in _LENGTHS if rank <= limit), 1)

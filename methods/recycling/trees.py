@@ -1,0 +1,56 @@
+"""Static trees of Token Recycling: which candidate of which token each row holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from specbench.decoding.trees.written import Node, TreeOption
+
+#: Candidates of a token: the best of the target's logits behind it.
+CANDIDATES = 8
+
+# The published tree 2.2.2 (Luo et al. 2024, released code), depth by depth: behind a path of the depth before, by the
+# ranks that name it, so many best candidates.
+_2_2_2 = (
+    {"": 8},
+    {"0": 8, "1": 4, "2": 3, "3": 2, "4": 1, "5": 1, "6": 1, "7": 1},
+    {"00": 8, "01": 3, "02": 2, "03": 1, "04": 1, "05": 1, "06": 1, "07": 1, "10": 2, "11": 1, "20": 1, "30": 1,
+     "40": 1, "50": 1},
+    {"000": 5, "001": 2, "002": 1, "003": 1, "004": 1, "010": 1, "020": 1, "100": 1, "200": 1, "300": 1},
+    {"0000": 3, "0001": 1, "0002": 1, "0010": 1, "0100": 1, "1000": 1},
+    {"00000": 2, "00010": 1},
+)  # fmt: skip
+
+
+def _published() -> Iterator[Node]:
+    for depth in _2_2_2:
+        for path, children in depth.items():
+            for rank in range(children):
+                yield (*map(int, path), rank)
+
+
+#: What ``tree=`` may be.
+TREE = TreeOption("recycling", CANDIDATES, {"2.2.2": list(_published())})
+
+
+@cache
+def smallest(tree: str, budget: int) -> tuple[Node, ...]:
+    """The nodes of a tree that a budget has room for, depth by depth.
+
+    Ranks are taken for how unlikely a candidate is: the nodes with the smallest sums of rank + 1 along their paths
+    stay, so that a node's parent always does.
+
+    Args:
+        tree: what :meth:`TreeOption.named` of :data:`TREE` returned.
+        budget: rows, the root's included.
+    """
+    ranked = sorted(TREE.nodes_of(tree), key=lambda node: (sum(node) + len(node), len(node), node))
+    return tuple(sorted(ranked[: budget - 1], key=lambda node: (len(node), node)))
+
+
+@cache
+def parents(nodes: Sequence[Node]) -> list[int]:
+    """Parent row of each node, whose row is one behind its place; [rows] with the root's."""
+    rows = {(): 0} | {node: row for row, node in enumerate(nodes, 1)}
+    return [-1, *(rows[node[:-1]] for node in nodes)]

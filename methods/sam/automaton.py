@@ -1,0 +1,108 @@
+"""Suffix automaton: every string of a text with the end of its first occurrence, grown a token at a time.
+
+Blumer et al. 1985: at most two states a token, each a set of strings that end at the same places. A link leads from a
+state to the longest end of its strings that occurs elsewhere too; so the longest end of the text that occurred before
+is the link of the whole text's state. Another text's longest match moves along with it, at constant cost on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Match(NamedTuple):
+    """Match: an end of a text that occurs in an automaton's.
+
+    Attributes:
+        state: the automaton's.
+        length: tokens of it; 0 is no match.
+    """
+
+    state: int
+    length: int
+
+
+NO_MATCH = Match(0, 0)
+
+
+class Automaton:
+    """The strings of one text.
+
+    Attributes:
+        tokens: the text.
+    """
+
+    def __init__(self, tokens: Iterable[int] = ()) -> None:
+        self.tokens: list[int] = []
+        # By state; state 0 is the empty string.
+        self._next: list[dict[int, int]] = [{}]
+        self._link = [-1]  # state of the longest of its strings' ends that has further occurrences
+        self._length = [0]  # of its longest string
+        self._first = [0]  # where its strings end first: the text goes on at tokens[first]
+        self._last = 0  # of the whole text
+        self.extend(tokens)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Appends to the text."""
+        for token in tokens:
+            self._append(token)
+
+    def repeated(self) -> Match:
+        """The longest end of the text that occurred before."""
+        state = max(self._link[self._last], 0)
+        return Match(state, self._length[state])
+
+    def follow(self, match: Match, token: int) -> Match:
+        """The longest match of another text that goes on with a token, from the longest one before it."""
+        state, length = match
+        while token not in self._next[state]:
+            state = self._link[state]
+            if state < 0:
+                return NO_MATCH
+            length = self._length[state]
+        return Match(self._next[state][token], length + 1)
+
+    def with_room(self, match: Match, tokens: int) -> Match:
+        """The longest end of a match whose first occurrence is followed by at least so many tokens."""
+        state, length = match
+        latest = len(self.tokens) - tokens
+        while state and self._first[state] > latest:
+            state = self._link[state]
+            length = self._length[state]
+        return Match(state, length)
+
+    def behind(self, match: Match, most: int) -> list[int]:
+        """What followed a match where it occurred first."""
+        end = self._first[match.state]
+        return self.tokens[end : end + most]
+
+    def _append(self, token: int) -> None:
+        self.tokens.append(token)
+        size = len(self.tokens)
+        new = self._state({}, size, size)
+        state = self._last
+        while state >= 0 and token not in self._next[state]:
+            self._next[state][token] = new
+            state = self._link[state]
+        if state < 0:
+            self._link[new] = 0
+        else:
+            found = self._next[state][token]
+            if self._length[found] == self._length[state] + 1:
+                self._link[new] = found
+            else:  # only the shorter strings of that state end here too: they become a state of their own
+                copy = self._state(dict(self._next[found]), self._length[state] + 1, self._first[found])
+                self._link[copy] = self._link[found]
+                while state >= 0 and self._next[state].get(token) == found:
+                    self._next[state][token] = copy
+                    state = self._link[state]
+                self._link[found] = self._link[new] = copy
+        self._last = new
+
+    def _state(self, following: dict[int, int], length: int, first: int) -> int:
+        self._next.append(following)
+        self._link.append(-1)
+        self._length.append(length)
+        self._first.append(first)
+        return len(self._link) - 1

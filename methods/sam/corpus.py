@@ -1,0 +1,54 @@
+"""Static automaton: the texts of a corpus, one behind the other, which all sequences of a run share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from specbench.common import UsageError
+from specbench.decoding import Target
+from specbench.decoding.corpus import read_corpus
+from specbench.methods.sam.automaton import Automaton
+
+#: Separates texts where a tokenizer has no end of text; never drafted.
+NO_TOKEN = -1
+
+#: An automaton in Python takes about half a kilobyte a token, and two seconds a million tokens.
+MOST_TOKENS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts with every string in them.
+
+    Attributes:
+        automaton: of the texts, each with the separator behind it.
+        separator: a token behind which another text begins.
+        weights: which file it was, for the record.
+    """
+
+    automaton: Automaton
+    separator: int
+    weights: Mapping[str, str] = field(default_factory=dict)
+
+
+def of(texts: Iterable[Sequence[int]], separator: int) -> Corpus:
+    """The corpus of some token ids."""
+    automaton = Automaton()
+    for text in texts:
+        automaton.extend([*text, separator])
+    return Corpus(automaton, separator)
+
+
+def load(path: str, target: Target) -> Corpus:
+    """The corpus of a file, in the target's tokens.
+
+    Raises:
+        UsageError: the file cannot be read, or is too large.
+    """
+    found, tokenizer = read_corpus(path), target.tokenizer
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in found.texts]
+    if (tokens := sum(map(len, ids))) > MOST_TOKENS:
+        raise UsageError(f"{path} has {tokens:,} tokens, sam takes {MOST_TOKENS:,}; give a part of it")
+    ends = tokenizer.eos_token_id
+    return replace(of(ids, NO_TOKEN if ends is None else ends), weights=found.weights)

@@ -1,0 +1,78 @@
+"""States: what the requests of a stateful row hand on to each other, from empty, and in which order they came."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.decoding import Method
+from specbench.results import RequestRecord
+from specbench.runner.loop import Request
+
+
+@dataclass
+class _Row:
+    """A row that has begun: of one repeat, as each begins empty."""
+
+    repeat: int
+    state: Any
+    begun: int = 0
+
+
+class States:
+    """The states of a session's rows.
+
+    Args:
+        methods: its methods.
+    """
+
+    def __init__(self, methods: Sequence[Method]) -> None:
+        self._methods = {method.label: method for method in methods if method.stateful}
+        self._rows: dict[str, _Row] = {}
+        self._places: dict[tuple[str, str, int, int], int] = {}
+
+    def empty(self) -> None:
+        """Forgets all that was learnt, as after a warm-up."""
+        self._rows.clear()
+        self._places.clear()
+
+    def of(self, label: str, request: Request) -> Any:
+        """The state that a request begins with; None of a row that has none."""
+        if label not in self._methods:
+            return None
+        row = self._rows.get(label)
+        if row is None or row.repeat != request.repeat:
+            row = self._rows[label] = _Row(request.repeat, self._methods[label].new_state())
+        row.begun += 1
+        self._places[label, request.prompt_id, request.repeat, request.turn] = row.begun
+        return row.state
+
+    def placed(self, record: RequestRecord) -> RequestRecord:
+        """A record with its place, where its row has a state."""
+        key = record.method, record.prompt_id, record.repeat, record.turn
+        return record.model_copy(update={"place": self._places[key]}) if key in self._places else record
+
+
+def broken_off(
+    records: Iterable[RequestRecord], stateful: Collection[str], requests: int
+) -> Mapping[str, list[RequestRecord]]:
+    """The records of stateful rows that were left in the middle of a repeat: what they had learnt is gone.
+
+    Args:
+        records: of a run.
+        stateful: labels of its stateful rows.
+        requests: of a row, in one repeat.
+
+    Returns:
+        Label -> records that have to be decoded again; rows that are complete or not begun are left out.
+    """
+    repeats: dict[tuple[str, int], list[RequestRecord]] = {}
+    for record in records:
+        if record.method in stateful:
+            repeats.setdefault((record.method, record.repeat), []).append(record)
+    found: dict[str, list[RequestRecord]] = {}
+    for (label, _), theirs in repeats.items():
+        if len(theirs) < requests:
+            found.setdefault(label, []).extend(theirs)
+    return found
