@@ -20,7 +20,7 @@ from specbench.sweeps import read_sweep
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / "README.md", ROOT / "reports" / "README.md"),
-    *sorted(page for room in ("methods", "tasks") for page in (ROOT / room).rglob("*.md")),
+    *sorted(page for room in ("docs", "methods", "tasks") for page in (ROOT / room).rglob("*.md")),
 ]
 
 #: "1.32 [1.22, 1.42]", over the end of a line too.
