@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ def check_corpus(path: str, owner: str) -> None:
     Raises:
         UsageError: in one line.
     """
-    if not Path(path).expanduser().is_file():
+    if not os.path.isfile(os.path.expanduser(path)):  # which take any text; Path's raise
         raise UsageError(f"option 'corpus' of {owner}: there is no file {path}; {_TODO}")
 
 
@@ -59,7 +60,7 @@ def read_corpus(path: str) -> Texts:
     Raises:
         UsageError: it cannot be read, is larger than 64 MiB, has a line without a text, or none that is not blank.
     """
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     content = read_bytes(file, _TODO, _LARGEST)
     if file.suffix == ".jsonl":
         rows = [fitted(_Row, row, f"{file} line {number}", _TODO) for number, row in read_json_lines(file, _TODO)]

@@ -78,9 +78,12 @@ def other_of(options: Options, owner: str) -> Other | None:
     written = str(getattr(options, roles[0]))
     where = f"option '{roles[0]}' of {owner}"
     try:
-        name, *settings = shlex.split(written)
-    except ValueError as error:  # a quotation without its end, or nothing
+        words = shlex.split(written)
+    except ValueError as error:  # a quotation without its end
         raise UsageError(f"{where}: {error}; write a method and its options, as in 'recycling budget=32'") from error
+    if not words:
+        raise UsageError(f"{where} names nothing; write a method and its options, as in 'recycling budget=32'")
+    name, *settings = words
     raw: dict[str, str] = {}
     for setting in settings:
         option, equals, value = setting.partition("=")
@@ -116,7 +119,7 @@ def pair(method: Method, other: Method, role: Role) -> Method:
         method,
         options=method.options.model_copy(update={role: written(other)}),
         lossless=method.lossless and other.lossless,
-        decoder=Pair(retrieval, drafter, method.name),
+        decoder=Pair(retrieval, drafter, owner=0 if role == FALLBACK else 1),
         measures={**retrieval.measures, **drafter.measures, **MEASURES},
         own_noise=method.own_noise or other.own_noise,
     )
@@ -148,19 +151,17 @@ class Pair:
     Args:
         retrieval: drafts where it matches.
         drafter: drafts where it does not.
-        owner: name of the one whose options the row has.
+        owner: 0 where the row has the retrieval's options, 1 where it has the drafter's.
     """
 
-    def __init__(self, retrieval: Method, drafter: Method, owner: str) -> None:
+    def __init__(self, retrieval: Method, drafter: Method, owner: int) -> None:
         self._retrieval, self._drafter, self._owner = retrieval, drafter, owner
-
-    @property
-    def _both(self) -> tuple[Method, Method]:
-        return self._retrieval, self._drafter
+        self._both = retrieval, drafter
 
     def max_rows(self, options: Options) -> int:
-        """Of the larger one."""
-        return max(self._with(each, options).max_rows for each in self._both)
+        """Of the larger one, the owner with these options."""
+        owner, other = self._both[self._owner], self._both[1 - self._owner]
+        return max(replace(owner, options=options).max_rows, other.max_rows)
 
     def top_k(self, options: Options) -> int:
         """Of the one that wants more; the other one takes what it needs of it."""
@@ -196,11 +197,8 @@ class Pair:
         shared: _Shared = context.shared or _Shared(*self._both)
         states = context.state or (None, None)
         retrieval = shared.retrieval.new(replace(context, state=states[0]))
-        return PairedDecoder(retrieval, shared.drafter.new(replace(context, state=states[1])))
-
-    def _with(self, method: Method, options: Options) -> Method:
-        """One of them, with these options where they are its own."""
-        return replace(method, options=options) if method.name == self._owner else method
+        drafter = shared.drafter.new(replace(context, state=states[1]))
+        return PairedDecoder(retrieval, drafter, frozenset(self._drafter.measures))
 
 
 @dataclass
@@ -209,6 +207,7 @@ class PairedDecoder(Decoder):
 
     retrieval: Decoder
     drafter: Decoder
+    drafter_measures: frozenset[str]  # of one name's figures the drafter's are the row's, in every request
     _forwards: int = 0
     _drafted: list[int] = field(default_factory=list)  # forwards, from 0, whose tree was the drafter's
 
@@ -249,7 +248,9 @@ class PairedDecoder(Decoder):
         return [replace(branch, step=self._drafted[branch.step]) for branch in self.drafter.branches()]
 
     def measures(self, kept: int, stopped: bool) -> Mapping[str, float]:
-        own = {**self.retrieval.measures(kept, stopped), **self.drafter.measures(kept, stopped)}
+        looked_up = self.retrieval.measures(kept, stopped)
+        own = {name: value for name, value in looked_up.items() if name not in self.drafter_measures}
+        own |= self.drafter.measures(kept, stopped)
         if self._forwards:
             own[RETRIEVED] = 1 - len(self._drafted) / self._forwards
         return own
