@@ -1,4 +1,4 @@
-"""The page on decoders without training: its commands run, and it lists the methods that the registry says need none."""
+"""The page on decoders without training: its commands run, and it lists the methods that need none, by the registry."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
 from specbench.decoding.pairs import Named, fallback
-from specbench.methods.suffix.drafts import NOTHING, Draft, Limits, best
+from specbench.methods.suffix.drafts import NOTHING, Draft, Limits, best, better
 from specbench.methods.suffix.tree import SuffixTree, Text
 
 
@@ -101,7 +101,7 @@ class Decoder(decoding.Decoder):
         origin = "lookup"
         if self._answers is not None:
             earlier = best(self._answers.tree, context, self._limits)
-            if earlier.score > self._draft.score:
+            if better(earlier, self._draft):
                 self._draft, origin = earlier, "earlier"
         self._drafts += 1
         self._promised += self._draft.score

@@ -27,6 +27,10 @@ class Draft(NamedTuple):
     probabilities: Sequence[float]
 
 
+#: Shares of counts and sums of them that are equal differ by rounding errors alone, which are far smaller; those that
+#: are not differ by more.
+_EQUAL = 1e-9
+
 NOTHING = Draft(0.0, 0, [], [], [])
 
 
@@ -59,7 +63,7 @@ def best(tree: SuffixTree, context: Sequence[int], limits: Limits) -> Draft:
         if place is None or not (place[0].ranked or tree.behind(*place, 1)):
             break  # it occurs nowhere, or at ends of texts alone: so does all that is longer
         draft = grow(tree, *place, limits.behind(match), limits.min_prob)
-        if draft.tokens and draft.score >= found.score:
+        if draft.tokens and draft.score >= found.score - _EQUAL:
             found = draft._replace(match=match)
     return found
 
@@ -79,12 +83,12 @@ def _path(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -
             break
         child = node.ranked[0]
         probability = probability * child.count / node.count
-        if probability < min_prob:
+        if probability < min_prob - _EQUAL:
             break
         tokens.append(child.token)
         path.append(probability)
         node, skip = child, 0
-    return Draft(_sum(path), 0, tokens, range(-1, len(tokens) - 1), path)
+    return Draft(sum(path), 0, tokens, range(-1, len(tokens) - 1), path)
 
 
 def _tree(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -> Draft:
@@ -92,7 +96,8 @@ def _tree(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -
     tokens: list[int] = []
     parents: list[int] = []
     path: list[float] = []
-    heap: list[tuple[float, int, int, Node, int, int]] = []  # (-probability, when, token, node, skip, parent)
+    # (-probability but for its rounding errors, when, probability, token, node, skip, parent)
+    heap: list[tuple[float, int, float, int, Node, int, int]] = []
     when = 0
 
     def found(node: Node, skip: int, probability: float, parent: int) -> None:
@@ -102,24 +107,21 @@ def _tree(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -
         else:
             following = [(child.token, child, 0, probability * child.count / node.count) for child in node.ranked]
         for token, to, skipped, likely in following:
-            if likely < min_prob:
+            if likely < min_prob - _EQUAL:
                 break
-            heappush(heap, (-likely, when, token, to, skipped, parent))
+            heappush(heap, (-round(likely, 9), when, likely, token, to, skipped, parent))
             when += 1
 
     found(node, skip, 1.0, -1)
     while heap and len(tokens) < most:
-        negative, _, token, node, skip, parent = heappop(heap)
+        _, _, probability, token, node, skip, parent = heappop(heap)
         tokens.append(token)
         parents.append(parent)
-        path.append(-negative)
-        found(node, skip, -negative, len(tokens) - 1)
-    return Draft(_sum(path), 0, tokens, parents, path)
+        path.append(probability)
+        found(node, skip, probability, len(tokens) - 1)
+    return Draft(sum(path), 0, tokens, parents, path)
 
 
-def _sum(path: Sequence[float]) -> float:
-    """In the order of drafting, as the published class adds: equal scores are ties there too."""
-    total = 0.0
-    for probability in path:
-        total += probability
-    return total
+def better(one: Draft, other: Draft) -> bool:
+    """Whether one promises more than the other, by more than rounding errors."""
+    return one.score > other.score + _EQUAL

@@ -1,7 +1,8 @@
 """Suffix tree: how often every string of some texts occurs in them, and what followed it, most frequent first.
 
 The tree grows by a token at a time. A string that occurs once is a leaf: what follows it is read from its text, so that
-a new token touches only those ends of the text that have occurred before, and the tree has about two nodes a token.
+a new token touches only those ends of the text that have occurred before. That is about two or three nodes a token of
+usual text; where a long passage is there a second time, every end of it has occurred before, up to ``depth`` of them.
 """
 
 from __future__ import annotations

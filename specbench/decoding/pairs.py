@@ -181,8 +181,12 @@ class Pair:
         return (shared.drafter if shared else self._drafter).taps
 
     def weights(self, shared: _Shared | None) -> Mapping[str, str]:
-        """Both's."""
-        return {**shared.retrieval.weights, **shared.drafter.weights} if shared else {}
+        """Both's; those of the retrieval under its role where the drafter has some of the same name."""
+        if shared is None:
+            return {}
+        own = shared.drafter.weights
+        found = shared.retrieval.weights.items()
+        return {**{f"{RETRIEVE}_{name}" if name in own else name: value for name, value in found}, **own}
 
     def memory_bytes(self, shared: _Shared | None) -> int:
         """Both's."""
