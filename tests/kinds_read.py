@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import completions_server
@@ -32,6 +32,7 @@ from specbench.cli import new_method
 from specbench.common import Options, UsageError, option, registry
 from specbench.common.errors import EngineFault
 from specbench.common.reading import fitted, read_json_object, read_text
+from specbench.decoding import Target
 from specbench.evals import data, scoring
 from specbench.evals.judge import endpoint, judge, mt_bench_files
 from specbench.evals.judge import prompts as judge_prompts
@@ -40,9 +41,12 @@ from specbench.hardware.profile import read_profile
 from specbench.methods.jetspec import checkpoint as head_files
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.msn.trees import TREE
+from specbench.methods.recycling.trees import TREE as RECYCLED
+from specbench.methods.sam import corpus as corpora
 from specbench.models import adapters, names
 from specbench.models.checkpoint import read_config
 from specbench.models.export import copies
+from specbench.models.loader import ByteTokenizer
 from specbench.report import claims
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest, read_branches
 from specbench.results.judgments import JUDGMENTS
@@ -407,6 +411,11 @@ def two_qualities(path: Path) -> None:
     compare_quality(found, found)
 
 
+def corpus(path: Path) -> None:
+    """In tokens, as a run looks texts up in it."""
+    corpora.load(str(path), cast(Target, SimpleNamespace(tokenizer=ByteTokenizer())))
+
+
 def two_requests(schema: int = 2) -> Callable[[], bytes]:
     return lambda: b"".join(of_a_run(run_files.REQUESTS, schema)().splitlines(keepends=True)[1:3])
 
@@ -509,6 +518,11 @@ KINDS: dict[str, Kind] = {
         trajectory.HEADER, "json", lambda: as_json(asdict(HEADER)), lambda path: trajectory.read_header(path.parent)
     ),
     "tree of msn": Kind("tree.json", "json", lambda: as_json([[0], [1], [0, 0]]), lambda path: TREE.named(str(path))),
+    "tree of recycling": Kind(
+        "tree.json", "json", lambda: as_json([[0], [1], [0, 0]]), lambda path: RECYCLED.named(str(path))
+    ),
+    "corpus of sam": Kind("corpus.jsonl", "lines", lambda: as_lines({"text": "a b"}, {"text": "ö", "id": 3}), corpus),
+    "text of sam": Kind("corpus.txt", "text", lambda: "A text.\nAnd ö.\n".encode(), corpus),
     "shard": Kind("trajectories-00000.parquet", "binary", shard, read_shard),
     "run": Kind("run.json", "json", of_a_run(run_files.RUN), run_files.beside(run_config)),
     "requests": Kind(

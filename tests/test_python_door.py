@@ -75,6 +75,24 @@ def test_a_run_from_python_is_the_run_of_the_command(tmp_path: Path, capsys: pyt
     assert len(digests) == 1, "the same run, found again where sources are committed"
 
 
+def test_a_pair_from_python_is_in_the_record_with_all_its_options(tmp_path: Path) -> None:
+    settings = ["suffix#2.fallback=recycling budget=9 warm=true", "suffix#2.min_score=0.5"]
+    made = specbench.run(**TINY, method="suffix,suffix", settings=settings, out=tmp_path, no_score=True)
+    recorded = {spec["label"]: spec for spec in run_json.config(made.folder)["methods"]}
+    said = "recycling tree=2.2.2 budget=9 warm=true unknown=skip"
+    assert recorded["suffix#2"]["options"]["fallback"] == said
+    assert [spec.get("stateful") for spec in recorded.values()] == [None, None, True]
+    frame = made.frame()
+    assert frame[frame.method == "suffix#2"].place.tolist() == [1, 2]
+    assert frame[frame.method != "suffix#2"].place.isna().all()
+    assert frame[frame.method == "suffix#2"].measure_retrieved.between(0, 1).all()
+    # What the record says is the same run again.
+    again = specbench.run(
+        **TINY, method="suffix,suffix", settings=[f"suffix#2.fallback={said}", settings[1]], out=tmp_path, no_score=True
+    )
+    assert run_json.config(again.folder)["digest"] == run_json.config(made.folder)["digest"]
+
+
 def test_paths_may_be_texts_and_progress_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = specbench.run(**{**TINY, "quiet": False}, method="ar", out=str(tmp_path), no_score=True)  # type: ignore[arg-type]
     told = capsys.readouterr()

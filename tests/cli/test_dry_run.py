@@ -46,6 +46,28 @@ def test_json_of_a_run(cli: Any) -> None:
     assert (found["capacity"], found["steps"]) == (520, "none")
 
 
+def test_a_pair_is_as_wide_as_the_wider_one_and_what_makes_none_is_refused(cli: Any) -> None:
+    rows = ("--method", "suffix,suffix,recycling")
+    fallback, retrieve = (
+        "suffix#2.fallback=recycling budget=9 warm=true",
+        "recycling.retrieve=suffix k=99 tree=true factor=9",
+    )
+    said = cli.ok(
+        "run", *TINY, *rows, "--set", fallback, "--set", retrieve, "--set", "recycling.B=20", "--dry-run", "--json"
+    )
+    assert {cell["label"]: cell["rows"] for cell in json.loads(said.out)["cells"]} == {
+        "ar": 1, "suffix": 13, "suffix#2": 13, "recycling": 100,
+    }  # fmt: skip
+    for value, says in (
+        ("recyclin", "did you mean recycling?"),
+        ("recycling B=1", "'budget' of recycling"),
+        ("msn", "msn cannot draft beside"),
+    ):
+        assert says in cli.refused(
+            2, "run", *TINY, "--method", "suffix", "--set", f"suffix.fallback={value}", "--dry-run"
+        )
+
+
 def test_what_does_not_fit_is_marked(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specbench.runner.room._memory", lambda plan: (2.0**29, 2.0**29))
     said = cli.ok(

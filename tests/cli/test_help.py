@@ -166,6 +166,17 @@ def test_the_help_of_run_names_what_lists_the_options_of_a_method(cli: Any) -> N
     assert (said.code, said.err) == (0, "")
     assert "num_blocks        K, k   2" in said.out
     assert "(1 to 512)" in " ".join(said.out.split())
+    for name, lines in {
+        "suffix": [
+            "cached_requests requests 0 answers of earlier requests that are kept; 0",
+            "fallback – – method that drafts",
+        ],
+        "recycling": ["budget B 81 rows at most, root included", "retrieve – – method that looks text up and"],
+        "sam": ["corpus – – file of texts to look up too", "min_match – 5 with fallback: least tokens"],
+        "logitspec": ["max_ngram – 3 most tokens to match"],
+    }.items():
+        told = " ".join(cli.ok("list", name).out.split())
+        assert all(line in told for line in lines), told
     assert json.loads(cli("list", "humaneval", "--json").out)[0]["option"] == "style"
     assert cli("list", "jff").error == "error: unknown listing 'jff'; did you mean jf?"
 

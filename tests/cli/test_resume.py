@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from pathlib import Path
@@ -133,3 +134,165 @@ def test_a_run_is_warm_before_its_first_request_however_many_are_done(
     cli.ok(*command)
     assert events[0] == "warm", "what a resumed run measures first would pay for what is done once"
     assert events.count("warm") == 1
+
+
+# Three rows beside AR: two that learn from earlier requests, one of them as half of a pair, and one that does not.
+STATEFUL = {"suffix", "pld#2"}
+WARM = (
+    *("run", "--model", "config:tiny", "--method", "ar,suffix,pld,pld", "--limit", 3, "--repeats", 2),
+    *(
+        "--set",
+        "suffix.requests=9",
+        "--set",
+        "suffix.min_prob=0",
+        "--set",
+        "pld#2.fallback=recycling budget=9 warm=true",
+    ),
+    *("--set", "pld.full_only=false", "--max-new-tokens", 24, "--no-score"),
+)
+
+
+@pytest.fixture(scope="module")
+def unbroken(cli: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = cli.made(tmp_path_factory.mktemp("unbroken"), *WARM)
+    return folder
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, stop: Any) -> None:
+    """Has the next runs end by Ctrl-C where ``stop`` says so of the lines so far and the next one."""
+    append = RequestLog.append
+
+    def appending(self: RequestLog, obj: Any) -> None:
+        if stop([*self.read()], obj):
+            raise KeyboardInterrupt
+        append(self, obj)
+
+    monkeypatch.setattr(RequestLog, "append", appending)
+
+
+def of_rows(lines: list[bytes]) -> dict[str, list[bytes]]:
+    """Lines as they are on disk, by their row."""
+    found: dict[str, list[bytes]] = {}
+    for line in lines:
+        found.setdefault(json.loads(line)["method"], []).append(line)
+    return found
+
+
+def whole_lines(file: Path) -> list[bytes]:
+    return [line for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def begun(lines: list[dict[str, Any]], repeat: int) -> dict[str, int]:
+    """How many requests of a repeat each stateful row has."""
+    return {row: sum((line["method"], line["repeat"]) == (row, repeat) for line in lines) for row in sorted(STATEFUL)}
+
+
+def test_a_row_that_learns_and_is_broken_off_starts_again_and_nothing_is_lost(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path
+) -> None:
+    places = [(line["method"], line["repeat"], line.get("place")) for line in run_json.requests(unbroken)]
+    for row in ("ar", "suffix", "pld", "pld#2"):
+        for repeat in (0, 1):
+            found = [place for method, at, place in places if (method, at) == (row, repeat)]
+            assert found == ([1, 2, 3] if row in STATEFUL else [None] * 3)
+
+    # Twice in the middle of both rows: in the first repeat, then in the second one, with a line that is torn.
+    before: list[bytes] = []
+    aside: list[bytes] = []
+    for repeat in (0, 1):
+        with monkeypatch.context() as patched:
+            breaking(patched, lambda lines, _: set(begun(lines, repeat).values()) == {2})  # noqa: B023
+            assert cli(*WARM, "--out", tmp_path).code == 130
+        (folder,) = tmp_path.iterdir()
+        log = folder / "requests.jsonl"
+        rows, older = of_rows(whole_lines(log)), of_rows(before)
+        if repeat:  # what stood when it went on: what was there, but for the two rows, which began again
+            with log.open("ab") as torn:
+                torn.write(b'{"request_id":"ar|torn')
+            for row in ("ar", "pld"):
+                assert rows[row][: len(older[row])] == older[row], "decoded once, and not timed anew"
+            aside = whole_lines(folder / "requests.restarted.jsonl")
+            assert sorted(aside) == sorted(line for row in STATEFUL for line in older[row]), "nothing is lost"
+        before = whole_lines(log)
+    complete = {line for line in before if json.loads(line)["repeat"] == 0}
+    left = [line for line in before if json.loads(line)["method"] in STATEFUL and line not in complete]
+
+    said = cli.ok(*WARM, "--out", tmp_path, columns=200)
+    assert list(tmp_path.iterdir()) == [folder]
+    for row in STATEFUL:
+        assert (
+            said.err.count(f"{row} learns from earlier requests and was broken off; it starts again, 2 requests") == 1
+        )
+    assert said.err.count("starts again") == 2, "rows that learn nothing go on"
+    after = whole_lines(log)
+    assert complete <= set(after), "a repeat that was complete stays"
+    assert [line for line in before if line not in left] == after[: len(before) - len(left)]
+    assert whole_lines(folder / "requests.restarted.jsonl") == aside + left
+    # And all is as if nobody had touched it: ids, lengths, places, figures.
+    assert answers(folder) == answers(unbroken)
+    assert counts(folder) == counts(unbroken)
+    assert (folder / "DONE").exists()
+
+
+def test_rows_that_are_complete_or_not_begun_do_not_start_again(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path
+) -> None:
+    """All that is missing is another row's, and of the second repeat nothing is there."""
+    with monkeypatch.context() as patched:
+        breaking(patched, lambda lines, next_one: next_one["repeat"] == 1)
+        assert cli(*WARM, "--out", tmp_path).code == 130
+    (folder,) = tmp_path.iterdir()
+    lines = [line for line in whole_lines(folder / "requests.jsonl") if b'"method":"pld",' not in line]
+    (folder / "requests.jsonl").write_bytes(b"".join(lines))
+    said = cli.ok(*WARM, "--out", tmp_path)
+    assert "starts again" not in said.err
+    assert whole_lines(folder / "requests.jsonl")[: len(lines)] == lines
+    assert not (folder / "requests.restarted.jsonl").exists()
+    assert answers(folder) == answers(unbroken)
+
+
+def test_a_finished_run_of_such_rows_is_not_touched(cli: Any, unbroken: Path) -> None:
+    before = {path.name: path.read_bytes() for path in unbroken.iterdir()}
+    said = cli.ok(*WARM, "--out", unbroken.parent)
+    assert "starts again" not in said.err
+    assert {path.name: path.read_bytes() for path in unbroken.iterdir()} == before
+    assert [*unbroken.parent.iterdir()] == [unbroken]
+
+
+def test_a_full_disk_while_requests_are_set_aside_is_one_line_and_loses_nothing(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: Path
+) -> None:
+    with monkeypatch.context() as patched:
+        breaking(patched, lambda lines, _: set(begun(lines, 0).values()) == {2})
+        assert cli(*WARM, "--out", tmp_path).code == 130
+    (folder,) = tmp_path.iterdir()
+    before = (folder / "requests.jsonl").read_bytes()
+    for name in ("requests.restarted.jsonl", "requests.jsonl"):
+        with monkeypatch.context() as patched:
+            replace = Path.replace
+
+            def full(draft: Path, wanted: Path, name: str = name) -> Path:
+                if wanted == folder / name:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                return replace(draft, wanted)  # noqa: B023
+
+            patched.setattr(Path, "replace", full)
+            assert f"disk full while writing {folder / name}" in cli.refused(3, *WARM, "--out", tmp_path)
+        assert (folder / "requests.jsonl").read_bytes() == before
+    cli.ok(*WARM, "--out", tmp_path)
+    assert answers(folder) == answers(unbroken)
+
+
+def test_such_a_run_is_killed_at_any_moment(cli: Any, tmp_path: Path, unbroken: Path) -> None:
+    seed = random.randrange(1 << 32)
+    rng, out = random.Random(seed), tmp_path / "out"
+    for least in (rng.randrange(2, 8), rng.randrange(13, 17)):  # in the first repeat, and then in the second one
+        forked.killed(
+            tmp_path / "said", *WARM, "--out", out,
+            when=lambda: any(len(run_json.requests(folder)) >= least for folder in out.glob("[!.]*")),  # noqa: B023
+            delay=rng.uniform(0, 0.01),
+        )  # fmt: skip
+    (folder,) = out.glob("[!.]*")
+    cli.ok(*WARM, "--out", out)
+    assert answers(folder) == answers(unbroken), f"seed {seed}"
+    assert counts(folder) == counts(unbroken), f"seed {seed}"

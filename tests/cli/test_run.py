@@ -159,6 +159,9 @@ def test_list_json(cli: Any) -> None:
     # Every option with its default and its range.
     rows = {row["method"]: row for row in json.loads(cli("list", "methods", "--json").out)}
     assert rows["ar"]["options"] == {}
+    free = {name for name, row in rows.items() if not row["trained"] and row["lossless"]}
+    assert {"logitspec", "recycling", "sam", "suffix"} <= free, "they need no training"
+    assert rows["suffix"]["options"]["fallback"]["default"] is None
     assert rows["jacobi"]["options"]["block_size"] == {
         "default": 16, "description": "tokens guessed together, the verified first one included",
         "maximum": 512, "minimum": 1, "title": "Block Size", "type": "integer",

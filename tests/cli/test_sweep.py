@@ -154,6 +154,9 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
     assert all(ids[0][key] == ids[1][key] for key in both)
 
 
+STATEFUL = "suffix k=4 learns from earlier requests, and a sweep decodes in parts; measure it with specbench run"
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
@@ -163,6 +166,7 @@ def test_halving_on_two_concurrencies_with_a_cell_that_is_too_large(
         pytest.param(["--method", "jg", "--grid", "n=4"], "unknown method 'jg'", id="misspelt method"),
         pytest.param(["--method", "jf", "--grid", "n=4,,8"], "an empty value", id="empty value"),
         pytest.param(["--method", "jf", "--grid", "r=3"], "less than or equal to 1", id="r of 3"),
+        pytest.param(["--method", "suffix", "--grid", "k=4", "--set", "requests=9"], STATEFUL, id="stateful"),
         pytest.param(["--method", "jf", "--grid", "n=4", "--set", "n=8"], "both set and swept", id="set and swept"),
         pytest.param(["--method", "jf", "--grid", "n=1:100000:1", "--grid", "K=1:100:1"], "10,000,000 cells", id="m"),
         pytest.param([*GRID, "--search", "halfing"], "did you mean halving", id="search"),

@@ -98,4 +98,9 @@ def test_a_method_is_tuned(cli: Any, tmp_path: Path) -> None:
 def test_what_the_user_sets_is_not_tried_and_one_method_at_a_time(cli: Any, tmp_path: Path) -> None:
     fixed = ("--method", "jacobi", "--model", "config:tiny", "--set", "jacobi.n=4", "--out", tmp_path)
     assert "nothing to sweep" in cli.refused(2, "tune", *fixed)
+    warm = ("--method", "recycling", "--model", "config:tiny", "--set", "recycling.warm=true", "--out", tmp_path)
+    said = cli("tune", *warm)
+    assert (said.code, said.err.count("\n"), said.out) == (2, 1, ""), "before a model is loaded"
+    assert "recycling budget=8 learns from earlier requests, and a sweep decodes in parts" in said.error
+    assert [*tmp_path.iterdir()] == []
     assert "one method" in cli.refused(2, "tune", "--method", "jf,msn")

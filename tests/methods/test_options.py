@@ -32,6 +32,25 @@ REFUSED = {
         "min_ngram=4": "min_ngram 4 is above max_ngram 3",
         "min_ngram=0": "min_ngram", "k=0": "draft_length", "branches=0": "branches", "order=random": "order",
     },
+    "suffix": {
+        "D=1": "depth", "D=257": "depth", "k=0": "draft_length", "k=512": "draft_length", "factor=-1": "factor",
+        "factor=65": "factor", "factor=nan": "factor", "offset=512": "offset", "min_prob=1.1": "min_prob",
+        "min_prob=-0.1": "min_prob", "requests=-1": "cached_requests", "requests=1000001": "cached_requests",
+        "tree=maybe": "tree", "min_score=-1": "min_score", "preset=vlm": "did you mean vllm",
+    },
+    "recycling": {
+        "B=1": "budget", "B=513": "budget", "warm=maybe": "warm", "unknown=pad": "unknown", "tree=2.2": "tree",
+        "tree=8": "rank 8", "tree=00": "has no parent",
+    },
+    "sam": {
+        "k=0": "draft_length", "k=512": "draft_length", "alpha=0": "alpha", "alpha=65": "alpha",
+        "full_only=no?": "full_only", "len_bias=-1": "len_bias", "len_bias=513": "len_bias",
+        "min_match=-1": "min_match",
+    },
+    "logitspec": {
+        "max_ngram=0": "max_ngram", "max_ngram=17": "max_ngram", "k=0": "draft_length", "k=512": "draft_length",
+        "B=1": "budget", "B=513": "budget",
+    },
 }  # fmt: skip
 
 

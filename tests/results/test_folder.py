@@ -23,7 +23,7 @@ from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.common.files import check_writable, write_folder, write_json_atomic, write_text_atomic
 from specbench.results import folder as run_folder
 from specbench.results.folder import RunFolder
-from specbench.results.request_log import RequestLog, read_requests
+from specbench.results.request_log import RequestLog, read_requests, set_aside
 from specbench.results.schema import SCHEMA_VERSION
 from specbench.results.summary_schema import RunSummary
 
@@ -472,3 +472,77 @@ def test_a_new_folder_has_its_name_on_disk_before_it_is_used(
     else:
         path = write_folder(tmp_path, "profile", DIGEST, lambda draft: None)
     assert seen == [[path.name]], "else a power cut takes the folder and all that is written to it"
+
+
+# Requests that are set aside
+
+# As FULL_DISK; takes the requests in argv[3] out of a log.
+ASIDE = """
+import resource, sys
+from pathlib import Path
+from specbench.common.errors import EnvironmentRefused
+from specbench.results.request_log import set_aside
+path, limit = Path(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    set_aside(path, sys.argv[3].split(","))
+except EnvironmentRefused as refused:
+    print(refused)
+"""
+
+
+def logged(path: Path, **texts: int) -> dict[str, bytes]:
+    """A log of requests with texts of so many letters; returns their lines."""
+    rows = {name: f'{{ "text":"{"é" * size}","request_id":"{name}" }}\n'.encode() for name, size in texts.items()}
+    path.write_bytes(b"".join(rows.values()))
+    return rows
+
+
+def test_requests_that_are_set_aside_stay_beside_the_log_as_they_were_written(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    rows = logged(log, a=3, b=0, c=5, d=1)
+    set_aside(log, {"d", "b", "no such request"})
+    beside = tmp_path / "requests.restarted.jsonl"
+    assert (log.read_bytes(), beside.read_bytes()) == (rows["a"] + rows["c"], rows["b"] + rows["d"])
+    # Once more, behind those of before; what a kill has torn was no request and goes.
+    again = logged(log, a=3, b=7, c=5)
+    log.write_bytes(log.read_bytes() + b'{"request_id": "d", "te')
+    set_aside(log, {"b", "d"})
+    assert (log.read_bytes(), beside.read_bytes()) == (rows["a"] + rows["c"], rows["b"] + rows["d"] + again["b"])
+    assert names(tmp_path) == ["requests.jsonl", "requests.restarted.jsonl"]
+
+
+def test_a_run_restarts_some_requests_and_goes_on_in_its_log(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "ar-gsm8k", DIGEST, RUN) as folder:
+        rows = logged(folder.requests_path, a=1, b=1)
+        folder.restart({"a"})
+        folder.log.append({"request_id": "a", "text": "anew"})
+        assert [row["request_id"] for row in folder.log.read()] == ["b", "a"]
+        assert (folder.path / "requests.restarted.jsonl").read_bytes() == rows["a"]
+    with pytest.raises(ValueError, match="opened for reading"):
+        RunFolder.load(folder.path).restart({"b"})
+    assert len(folder.requests_path.read_bytes().splitlines()) == 2
+
+
+@pytest.mark.parametrize(("kept", "gone"), [(10, 5000), (5000, 10)], ids=["beside the log", "in its place"])
+def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, kept: int, gone: int) -> None:
+    log = tmp_path / "requests.jsonl"
+    before = b"".join(logged(log, kept=kept, gone=gone).values())
+    done = subprocess.run(python(ASIDE, log, 4096, "gone"), capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"disk full while writing {tmp_path / 'requests.'}")
+    assert done.stdout.endswith("free space and repeat the same command\n")
+    assert log.read_bytes() == before
+    assert not [name for name in names(tmp_path) if name.endswith(".tmp")]
+    set_aside(log, {"gone"})  # when there is space again
+    assert (
+        log.read_bytes() + (tmp_path / "requests.restarted.jsonl").read_bytes().splitlines(keepends=True)[-1] == before
+    )
+
+
+def test_a_damaged_line_is_named_and_nothing_is_set_aside(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    log.write_bytes(b'{"request_id": "a"}\n{"request_id": }\n{"request_id": "b"}\n')
+    before = log.read_bytes()
+    with pytest.raises(UsageError, match=r"requests\.jsonl line 2 .*delete that line to go on without its request"):
+        set_aside(log, {"a"})
+    assert (log.read_bytes(), names(tmp_path)) == (before, ["requests.jsonl"])

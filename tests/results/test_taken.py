@@ -21,6 +21,17 @@ def test_the_digest_is_of_the_prompts_and_not_of_how_they_were_chosen(taken: Tak
     assert config(taken).digest() == DIGEST
 
 
+def test_a_row_without_a_state_is_no_part_of_the_digest_and_one_with_a_state_is() -> None:
+    made = config(None)
+    specs = [spec.model_copy(update={"stateful": spec.name == "jacobi"}) for spec in made.methods]
+    stateful = made.model_copy(update={"methods": specs})
+    assert stateful.digest() != DIGEST == made.digest()
+    assert [spec.model_dump().get("stateful") for spec in stateful.methods] == [None, True]
+    assert all(name not in spec.model_dump() for spec in made.methods for name in ("stateful", "engine"))
+    for each in (made, stateful):
+        assert RunConfig.model_validate_json(each.model_dump_json()) == each
+
+
 def test_all_prompts_are_written_as_ever_and_some_say_so() -> None:
     assert "taken" not in config(None).model_dump(mode="json")["task"]
     written = config(Taken(of=164, seed=0)).model_dump(mode="json")

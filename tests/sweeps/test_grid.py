@@ -176,6 +176,33 @@ def test_refusals(names: str, axes: list[str], settings: list[str], says: list[s
     assert all(part in text for part in says), text
 
 
+@pytest.mark.parametrize(
+    ("method", "axes", "settings", "cell"),
+    [
+        ("suffix", ["k=4,8"], ["requests=3"], "suffix k=4"),
+        ("suffix", ["requests=0,3"], [], "suffix requests=3"),
+        ("suffix", ["preset=vllm"], [], "suffix preset=vllm"),
+        ("suffix", ["fallback=pld,recycling warm=true"], [], "suffix fallback=recycling warm=true"),
+        ("recycling", ["budget=8"], ["retrieve=suffix preset=arctic"], "recycling budget=8"),
+        ("suffix,recycling", ["k=4"], ["recycling.warm=true"], "recycling"),
+    ],
+)
+def test_a_cell_that_learns_from_earlier_requests_is_refused(
+    method: str, axes: list[str], settings: list[str], cell: str
+) -> None:
+    """It would meet them in an order of its own, in several processes, and again where it is halved."""
+    said = refusal(UsageError, made, method, *axes, settings=settings)
+    assert said == f"{cell} learns from earlier requests, and a sweep decodes in parts; measure it with specbench run"
+
+
+def test_a_pair_is_swept_as_a_row_is() -> None:
+    grid = made("suffix", "fallback=pld k=3,recycling budget=9", "k=4,8", settings=["factor=2"])
+    assert labels(grid)[:2] == ["suffix fallback=pld k=3 k=4", "suffix fallback=pld k=3 k=8"]
+    assert [cell.method.max_rows for cell in grid.cells] == [5, 9, 9, 9]
+    assert grid.cells[2].values["fallback"] == "recycling tree=2.2.2 budget=9 warm=false unknown=skip"
+    assert grid.cells[0].method.options.model_dump()["factor"] == 2.0
+
+
 @pytest.mark.parametrize("axes", [["n=1:100000:1", "K=1:100:1"], ["n=1:10000000:1"], ["n=1:4000:1", "pool=1:2500:1"]])
 def test_ten_million_cells_are_refused_at_once(axes: list[str]) -> None:
     begun = time.process_time()

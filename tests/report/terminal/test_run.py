@@ -184,3 +184,38 @@ def test_the_share_that_was_cut_is_of_requests_and_not_of_prompts(read: ReadRun)
         console.print(headline(read.run, saying(read, prompts=12, requests=24, truncated=18)))
     row = next(line for line in captured.get().splitlines() if line.startswith("jetspec "))
     assert "75%" in row.split()
+
+
+LEARNS = "jetspec learns from the requests before: its figures are of these prompts in this order, and its interval "
+READS = "of its answers stand word for word in what it drafts from; such a corpus may hold the target's own answers"
+
+
+def stateful(read: ReadRun, *labels: str) -> ReadRun:
+    """The run where these rows learn from the requests before."""
+    specs = [{**spec, **({"stateful": True} if spec["label"] in labels else {})} for spec in read.run["methods"]]
+    return replace(read, run={**read.run, "methods": specs})
+
+
+def test_a_row_that_learns_from_the_requests_before_is_said_to(read: ReadRun) -> None:
+    assert not any("learns from" in line for line in told(read))
+    (said,) = [line for line in told(stateful(read, "jetspec")) if "learns from" in line]
+    assert said.startswith(LEARNS)
+    assert said.endswith("takes them for independent, which they are not.")
+    # Where the table stands on a page, among others, it is said too.
+    warm = stateful(read, "jetspec")
+    assert said in notes(warm.run, warm.summary, alone=False)
+
+
+@pytest.mark.parametrize(("seen", "says"), [(0.0, ""), (0.049, ""), (0.05, "5%"), (0.873, "87%"), (1.0, "100%")])
+def test_answers_that_stand_in_a_corpus_are_told_of_from_a_twentieth_on(read: ReadRun, seen: float, says: str) -> None:
+    lines = [line for line in told(read, measures={"seen": seen, "match_length": 3.0}) if READS in line]
+    assert [line.partition(" of its")[0] for line in lines] == ([f"jetspec: {says}"] if says else [])
+    assert all(line.endswith("and its speed is of reading them off.") for line in lines)
+
+
+def test_of_other_rows_neither_is_said(read: ReadRun) -> None:
+    both = told(stateful(read, "jetspec"), measures={"seen": 0.5})
+    assert sum("learns from" in line or READS in line for line in both) == 2
+    lottery = told(stateful(read, "jetspec"), measures={"seen": 0.5}, simulated={"mean": 4.0, "spread": 1.0})
+    assert not any("learns from" in line or READS in line for line in lottery), "its answers are nobody's"
+    assert not any("learns from" in line or READS in line for line in told(read, measures={"expected": 0.5}))

@@ -1,0 +1,399 @@
+"""Our suffix decoding against the published class: ``SuffixDecodingCache`` of Arctic Inference, draft by draft.
+
+Recorded answers are played token by token into both, and behind every token both draft. What counts as equal:
+
+* path: the same tokens, and the score to 1e-5.
+* tree: the score to 1e-5. Where other tokens are drafted ("order"), their probabilities are looked up in our counts:
+  the class takes equally probable ones in the order of C++'s ``std::priority_queue``, which no rule describes.
+* "rounding": the class computes in single precision, where equal scores differ and a probability of just ``min_prob``
+  may be below it. Our counts, drafted from in single precision, have to give its draft then.
+
+Anything else is wrong, and the exit code 1. Times are processor microseconds a step with vLLM's defaults: of ours
+``observe`` and ``draft``, of theirs ``add_active_response`` and ``speculate``. They depend on the machine.
+
+    pip install arctic-inference==0.3.0
+    python benchmarks/vs_arctic.py [--answers 100]
+    python benchmarks/vs_arctic.py --sample > tests/small_data/arctic_drafts.json  # what a test holds ours to
+
+Building that package takes torch and more; the class itself does not. In its unpacked source archive, with CMake, a
+compiler for C++20 and ``pip install nanobind==2.9.2``:
+
+    cmake -S csrc/suffix_decoding -B build -DPython_EXECUTABLE="$(command -v python)" && cmake --build build
+    cp build/_C.* arctic_inference/suffix_decoding/
+    PYTHONPATH=that/folder python benchmarks/vs_arctic.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specbench.common import SpecbenchError, UsageError, registry
+from specbench.decoding import Context, StepResult, TokenTree
+from specbench.models import load
+from specbench.results import BASELINE, read_run
+from specbench.runner import Plan, prepare, resolve
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+RUNS = ("20261123T003450Z", "20261123T005429Z", "20261123T011937Z")  # gsm8k, humaneval, mbpp: 40 answers each
+UNLIMITED = 1_000_000  # of answers that are kept: more than are played
+VOCABULARY = 1 << 20  # every id is below
+# How many answers are kept, and how many requests decode at a time: with more of them than places some lose theirs.
+STATES = {"cold": (0, 1), "keeps all": (UNLIMITED, 1), "keeps 10": (10, 1), "keeps 10, 16 at a time": (10, 16)}
+SAMPLED = ((0, 1), (UNLIMITED, 1), (2, 1), (2, 3), (5, 3))
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt and its recorded answer, as token ids."""
+
+    name: str
+    prompt: list[int]
+    answer: list[int]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Options of both; ``together`` requests decode at a time. At most ``depth`` tokens are drafted, as by default."""
+
+    cached_requests: int
+    together: int
+    depth: int
+    factor: float
+    offset: float
+    min_prob: float
+    tree: bool
+
+    @property
+    def of_vllm(self) -> bool:
+        """Whether all but the cache is as vLLM has it; a tree is as good."""
+        return (self.depth, self.factor, self.offset, self.min_prob) == (24, 1.0, 0.0, 0.1)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As our method takes them."""
+        own = ("cached_requests", "depth", "factor", "offset", "min_prob", "tree")
+        return {**{name: getattr(self, name) for name in own}, "draft_length": self.depth}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What both drafted behind ``at`` tokens of an answer, and the seconds that it took them."""
+
+    text: int
+    at: int
+    context: list[int]
+    ours: TokenTree
+    decoder: Any
+    theirs: Any
+    seconds: tuple[float, float]
+
+
+@dataclass
+class Tally:
+    """Counts of a row of the table, and the seconds of its steps that are timed."""
+
+    found: Counter[str] = field(default_factory=Counter)
+    seconds: list[tuple[float, float]] = field(default_factory=list)
+
+
+def recorded(answers: int) -> list[Text]:
+    """AR's answers of committed runs, with the prompts as the runs' tokenizer has them.
+
+    Raises:
+        UsageError: a run is not there, or its prompts are no longer the task's.
+    """
+    texts: list[Text] = []
+    loaded = lru_cache(partial(load, dtype="float32", device="cpu"))
+    for stamp in RUNS:
+        if len(texts) >= answers:
+            break
+        folder = next(RESULTS.glob(f"{stamp}-*"), RESULTS / stamp)
+        read = read_run(folder)
+        said, name = read.run["plan"], read.config.model.name
+        chosen = {key: said[key] for key in ("limit", "prompt_seed", "first", "task_settings") if key in said}
+        budget = read.config.max_new_tokens
+        plan = Plan(model=name, task=said["task"], max_new_tokens=budget, method=BASELINE, base="none", **chosen)
+        resolved = resolve(plan)
+        prepared = prepare(resolved.plan, resolved.tasks[0], loaded(name))
+        if prepared.spec.prompts_sha256 != read.config.task.prompts_sha256:
+            raise UsageError(f"{folder.name} was asked other prompts than {said['task']} has today; run it again")
+        for record in read.records:
+            if record.method == BASELINE:
+                prompt = list(prepared.request(record.prompt_id).ids)
+                texts.append(Text(record.prompt_id, prompt, list(record.output_ids)))
+    return texts[:answers]
+
+
+def settings(
+    cached_requests: int, together: int, tree: bool, depths: Sequence[int] = (24, 64), least: Sequence[float] = (0.1, 0)
+) -> list[Setting]:
+    """All that a row of the table is about."""
+    return [
+        Setting(cached_requests, together, *chosen, tree)
+        for chosen in product(depths, (1.0, 2.0, 4.0), (0.0, 1.0), least)
+    ]
+
+
+def play(setting: Setting, texts: Sequence[Text], published: Any) -> Iterator[Pair]:
+    """Decodes the texts with both; each token comes alone, as if no draft was ever accepted."""
+    method = registry.method("suffix").load()
+    options = method.Options(**setting.options)
+    state = method.Decoder.state(options)
+    cache = published(setting.depth, -1 if setting.cached_requests == UNLIMITED else setting.cached_requests)
+    how = (setting.depth, setting.factor, setting.offset, setting.min_prob, setting.tree)
+    for first in range(0, len(texts), setting.together):
+        live = range(first, min(first + setting.together, len(texts)))
+        decoders, ids = {}, {}
+        for text in live:
+            prompt = texts[text].prompt
+            decoders[text] = method.Decoder(options, Context(VOCABULARY, 0, random.Random(0), None, state))
+            decoders[text].begin(prompt)
+            cache.start_request(text, np.array(prompt, dtype=np.int32))
+            ids[text] = np.array(prompt + texts[text].answer, dtype=np.int32)
+        for at in range(1, 1 + max(len(texts[text].answer) for text in live)):
+            for text in live:
+                if at > len(texts[text].answer):
+                    continue
+                token, end = texts[text].answer[at - 1], len(texts[text].prompt) + at
+                context = ids[text][max(0, end - setting.depth) : end]
+                start = time.thread_time()
+                decoders[text].observe(StepResult([token], [0], [token]))
+                ours = decoders[text].draft()
+                half = time.thread_time()
+                cache.add_active_response(text, [token])
+                theirs = cache.speculate(text, context, *how)
+                seconds = (half - start, time.thread_time() - half)
+                yield Pair(text, at, context.tolist(), ours, decoders[text], theirs, seconds)
+        for text in live:
+            decoders[text].end()
+            cache.stop_request(text)
+
+
+# ------------------------------------------------------------------ whether two drafts are equal
+
+
+def judged(pair: Pair, setting: Setting) -> str:
+    """One of "same", "order", "rounding" and "wrong", as the head of this file has it."""
+    theirs, level = pair.theirs, near(pair.decoder.score, pair.theirs.score)
+    ours = (list(pair.ours.tokens[1:]), [parent - 1 for parent in pair.ours.parents[1:]])
+    if level and paths(*ours) == paths(theirs.token_ids, theirs.parents):
+        return "same"
+    trees = trees_of(pair.decoder)
+    if level and setting.tree and any(promised(tree, pair.context, theirs) for tree in trees):
+        return "order"
+    drafts = [in_single_precision(tree, pair.context, setting) for tree in trees]
+    score, tokens = max(drafts, key=lambda draft: draft[0])  # of equal ones the first, which is the local one
+    alike = near(float(score), theirs.score) and (setting.tree or tokens == theirs.token_ids)
+    return "rounding" if alike else "wrong"
+
+
+def near(one: float, other: float) -> bool:
+    """Equal to 1e-5, of a score above 1 in proportion: it is a sum in single precision."""
+    return abs(one - other) <= 1e-5 * max(1.0, one)
+
+
+def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:
+    """The tokens on the way to each one, itself included, sorted."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(tokens, parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return sorted(found)
+
+
+def trees_of(decoder: Any) -> list[Any]:
+    """Our suffix trees: the text's own, then the one of earlier answers where there is one."""
+    return [decoder._local, *([decoder._answers.tree] if decoder._answers else [])]
+
+
+def promised(tree: Any, context: Sequence[int], theirs: Any) -> bool:
+    """Whether our counts give their tokens the probabilities that they say."""
+    match = list(context[-theirs.match_len :])
+    of = occurs(tree, match)
+    ways: list[list[int]] = []
+    for token, parent in zip(theirs.token_ids, theirs.parents, strict=True):
+        ways.append([*(ways[parent] if parent >= 0 else match), token])
+    return of > 0 and all(
+        abs(occurs(tree, way) / of - likely) < 1e-5 for way, likely in zip(ways, theirs.probs, strict=True)
+    )
+
+
+def occurs(tree: Any, tokens: Sequence[int]) -> int:
+    """How often a string occurs."""
+    place = tree.find(tokens)
+    return place[0].count if place else 0
+
+
+def in_single_precision(tree: Any, context: Sequence[int], setting: Setting) -> tuple[Any, list[int]]:
+    """Score and tokens of the draft from our counts, computed with the class's precision and in its order."""
+    best: tuple[Any, list[int]] = (np.float32(0), [])
+    for match in range(1, len(context)):
+        place = tree.find(context[-match:])
+        if place is None:
+            break
+        most = min(setting.depth, int(match * setting.factor + setting.offset))
+        score: Any = np.float32(0)
+        tokens: list[int] = []
+        turn = count()  # of equally probable ones the one found first
+        queue = [(-likely, next(turn), *at) for likely, *at in behind(tree, place, np.float32(1), setting)]
+        while queue and len(tokens) < most:
+            negative, _, token, place = heapq.heappop(queue)
+            tokens.append(token)
+            score -= negative
+            for likely, *at in behind(tree, place, -negative, setting):
+                heapq.heappush(queue, (-likely, next(turn), *at))
+        if score >= best[0]:
+            best = (score, tokens)
+    return best
+
+
+def behind(tree: Any, place: tuple[Any, int], likely: Any, setting: Setting) -> list[tuple[Any, int, Any]]:
+    """Tokens that follow a string, each behind its probability and before its place; of a path only the first."""
+    node, skip = place
+    if node.ranked is None:  # occurred once
+        return [(likely, token, (node, skip + 1)) for token in tree.behind(node, skip, 1)]
+    found = []
+    for child in node.ranked if setting.tree else node.ranked[:1]:
+        part, whole = np.float32(child.count), np.float32(node.count)
+        # A string that goes on in one way alone is no node of theirs: nothing is multiplied there.
+        once = likely if part == whole else likely * part / whole if setting.tree else likely * (part / whole)
+        if once < np.float32(setting.min_prob):
+            break
+        found.append((once, child.token, (child, 0)))
+    return found
+
+
+# ------------------------------------------------------------------ what is printed
+
+
+def compare(texts: Sequence[Text], published: Any) -> int:
+    """Prints the table, a draft that rounding decided and the first ones that are wrong; returns how many are."""
+    names = ("drafts", "empty", "same", "order", "rounding", "wrong", "µs: ours", "99%", "theirs", "99%")
+    print(" " * 29 + "".join(f"{name:>9}" for name in names))
+    examples: dict[str, list[str]] = {"rounding": [], "wrong": []}
+    wrong = order = trees = 0
+    for (name, state), tree in product(STATES.items(), (False, True)):
+        tally = Tally()
+        for setting in settings(*state, tree):
+            for pair in play(setting, texts, published):
+                found = judged(pair, setting)
+                tally.found.update(["drafts", found, *(["empty"] if not pair.theirs.token_ids else [])])
+                if setting.of_vllm:
+                    tally.seconds.append(pair.seconds)
+                if found in examples and len(examples[found]) < 3:
+                    examples[found].append(said(pair, setting, texts))
+        wrong += tally.found["wrong"]
+        order += tally.found["order"]
+        trees += tally.found["drafts"] if tree else 0
+        print(row(f"{name}, {'tree' if tree else 'path'}", tally), flush=True)
+    print(f"{order / trees:.1%} of the trees have other tokens of the same probability")
+    for found, shown in examples.items():
+        for example in shown[: 1 if found == "rounding" else None]:
+            print(f"{found}: {example}")
+    return wrong
+
+
+def row(name: str, tally: Tally) -> str:
+    """A line of the table."""
+    found = [tally.found[name] for name in ("drafts", "empty", "same", "order", "rounding", "wrong")]
+    times = 1e6 * np.quantile(tally.seconds, (0.5, 0.99), axis=0).T.ravel()
+    return f"{name:29}" + "".join(f"{number:9.0f}" for number in (*found, *times))
+
+
+def said(pair: Pair, setting: Setting, texts: Sequence[Text]) -> str:
+    """A pair in words."""
+    theirs = pair.theirs
+    return (
+        f"{texts[pair.text].name} behind {pair.at} tokens with {setting}\n"
+        f"  ours   {pair.decoder.score:.8f} {list(pair.ours.tokens[1:])} {[p - 1 for p in pair.ours.parents[1:]]}\n"
+        f"  theirs {theirs.score:.8f} {theirs.token_ids} {theirs.parents}, match {theirs.match_len}"
+    )
+
+
+# ------------------------------------------------------------------ drafts for a test
+
+
+def sample(published: Any, release: str) -> Mapping[str, Any]:
+    """Some of the class's drafts, on few answers: none of what its queue or its precision decided, none that is sure.
+
+    Token ids are numbered as they come: a suffix tree only asks which ones are equal, and the texts are not ours.
+    Further texts are made up, of four tokens, so that counts are equal and long strings come again everywhere.
+    """
+    luck, taken = random.Random(0), []
+    answers = [text for text in recorded(80) if len(text.answer) > 60][::12][:6]
+    made_up = [Text("made up", luck.choices(range(4), k=2), luck.choices(range(4), k=40)) for _ in range(18)]
+    texts = [*numbered(answers), *made_up]
+    for state, tree in product(SAMPLED, (False, True)):
+        for depths, least in (((24, 64), (0.1, 0)), ((3, 4), (0.25,))):
+            setting = luck.choice(settings(*state, tree, depths, least))
+            equal = [
+                [pair.text, pair.at, round(pair.theirs.score, 6), pair.theirs.token_ids, pair.theirs.parents]
+                for pair in play(setting, texts, published)
+                if min(pair.theirs.probs, default=1.0) < 1.0 and judged(pair, setting) == "same"
+            ]
+            real = [draft for draft in equal if draft[0] < len(answers)]
+            drafts = luck.sample(real, 7) + luck.sample([draft for draft in equal if draft not in real], 20)
+            taken.append({"options": setting.options, "together": setting.together, "drafts": sorted(drafts)})
+    return {
+        "about": "text, tokens of its answer so far, score, tokens, parents: by benchmarks/vs_arctic.py --sample",
+        "class": f"SuffixDecodingCache of arctic-inference {release}",
+        "texts": [{"prompt": text.prompt, "answer": text.answer} for text in texts],
+        "settings": taken,
+    }
+
+
+def numbered(texts: Sequence[Text]) -> list[Text]:
+    """The same with the ids 0, 1, 2 … in the order in which they first come."""
+    numbers: dict[int, int] = {}
+
+    def again(ids: Sequence[int]) -> list[int]:
+        return [numbers.setdefault(token, len(numbers)) for token in ids]
+
+    return [Text(text.name, again(text.prompt), again(text.answer)) for text in texts]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--answers", type=int, default=100)
+    parser.add_argument("--sample", action="store_true", help="print drafts for a test instead, as JSON")
+    args = parser.parse_args()
+    try:
+        published = import_module("arctic_inference.suffix_decoding").SuffixDecodingCache
+    except ImportError as error:
+        # No failure: `make bench` runs every benchmark, and nobody has to have that package.
+        print(f"nothing compared: {error}; see the head of {Path(__file__).name}", file=sys.stderr)
+        return 0
+    try:
+        release = version("arctic-inference")
+    except PackageNotFoundError:
+        release = "of unknown version"
+    try:
+        if args.sample:
+            print(json.dumps(sample(published, release), separators=(",", ":")).replace('{"options', '\n{"options'))
+            return 0
+        texts = recorded(args.answers)
+    except SpecbenchError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    tokens = sum(len(text.answer) for text in texts)
+    print(f"arctic-inference {release}: {len(texts)} answers of {tokens} tokens, 24 settings a row")
+    return 1 if compare(texts, published) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
