@@ -25,7 +25,7 @@ class Options(decoding.Options):
     full_only: bool = option(
         True, help="leave out matches that fewer than draft_length tokens follow where they occurred first"
     )
-    corpus: Named | None = option(None, help="file of texts to look up too: .txt, or .jsonl with a text in each line")
+    corpus: str | None = option(None, help="file of texts to look up too: .txt, or .jsonl with a text in each line")
     len_bias: int = option(
         5, help="tokens that a match in the corpus is to be longer than the text's own", ge=0, le=512
     )
@@ -45,7 +45,7 @@ class Decoder(decoding.Decoder):
         self._match = 0  # tokens that the last draft went by
         self._drafts = self._matching = 0
         self._prompt = 0
-        self._stretches: list[int] = []  # tokens of the output behind each of its tokens that the corpus has in a row
+        self._stretches: list[int] = []  # of the text up to each of its tokens: the longest end that the corpus has
 
     @staticmethod
     def max_rows(options: Options) -> int:

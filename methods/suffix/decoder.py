@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from specbench import decoding
 from specbench.decoding import Context, StepResult, TokenTree, option
 from specbench.decoding.pairs import Named, fallback
-from specbench.methods.suffix.drafts import NOTHING, Draft, Limits, best, better
+from specbench.methods.suffix.drafts import NOTHING, Draft, Limits, best
 from specbench.methods.suffix.tree import SuffixTree, Text
 
 
@@ -41,18 +41,19 @@ class Answers:
     def __init__(self, depth: int, most: int) -> None:
         self.tree = SuffixTree(depth)
         self._most = most
-        self._texts: list[Text] = []  # oldest first
+        self._texts: dict[int, Text] = {}  # by identity, oldest first
 
     def admit(self) -> Text:
         """A place for a request that begins."""
-        self._texts.append(Text())
+        text = Text()
+        self._texts[id(text)] = text
         while len(self._texts) > self._most:
-            self.tree.remove(self._texts.pop(0))
-        return self._texts[-1]
+            self.tree.remove(self._texts.pop(next(iter(self._texts))))
+        return text
 
     def extend(self, text: Text, tokens: Sequence[int]) -> None:
         """Adds to an output, unless it lost its place."""
-        if any(each is text for each in self._texts):
+        if self._texts.get(id(text)) is text:
             self.tree.extend(text, tokens)
 
 
@@ -101,7 +102,7 @@ class Decoder(decoding.Decoder):
         origin = "lookup"
         if self._answers is not None:
             earlier = best(self._answers.tree, context, self._limits)
-            if better(earlier, self._draft):
+            if earlier.score > self._draft.score:
                 self._draft, origin = earlier, "earlier"
         self._drafts += 1
         self._promised += self._draft.score

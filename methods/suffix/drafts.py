@@ -27,10 +27,6 @@ class Draft(NamedTuple):
     probabilities: Sequence[float]
 
 
-#: Shares of counts and sums of them that are equal differ by rounding errors alone, which are far smaller; those that
-#: are not differ by more.
-_EQUAL = 1e-9
-
 NOTHING = Draft(0.0, 0, [], [], [])
 
 
@@ -63,7 +59,7 @@ def best(tree: SuffixTree, context: Sequence[int], limits: Limits) -> Draft:
         if place is None or not (place[0].ranked or tree.behind(*place, 1)):
             break  # it occurs nowhere, or at ends of texts alone: so does all that is longer
         draft = grow(tree, *place, limits.behind(match), limits.min_prob)
-        if draft.tokens and draft.score >= found.score - _EQUAL:
+        if draft.tokens and draft.score >= found.score:
             found = draft._replace(match=match)
     return found
 
@@ -71,57 +67,52 @@ def best(tree: SuffixTree, context: Sequence[int], limits: Limits) -> Draft:
 def _path(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -> Draft:
     """The most frequent continuation, token by token, while it is probable enough."""
     tokens: list[int] = []
-    path: list[float] = []
-    probability = 1.0
+    counts: list[int] = []  # of the strings drafted; the shares of the steps multiply to their counts over the whole
+    whole = node.count
     while len(tokens) < most:
         if node.ranked is None:  # occurred once
             rest = tree.behind(node, skip, most - len(tokens))
             tokens += rest
-            path += [probability] * len(rest)
+            counts += [1] * len(rest)
             break
-        if not node.ranked:
+        if not node.ranked or node.ranked[0].count / whole < min_prob:
             break
-        child = node.ranked[0]
-        probability = probability * child.count / node.count
-        if probability < min_prob - _EQUAL:
-            break
-        tokens.append(child.token)
-        path.append(probability)
-        node, skip = child, 0
-    return Draft(sum(path), 0, tokens, range(-1, len(tokens) - 1), path)
+        node, skip = node.ranked[0], 0
+        tokens.append(node.token)
+        counts.append(node.count)
+    return _draft(tokens, range(-1, len(tokens) - 1), counts, whole)
 
 
 def _tree(tree: SuffixTree, node: Node, skip: int, most: int, min_prob: float) -> Draft:
     """The most probable continuations, best first; of equal ones that which was found first."""
     tokens: list[int] = []
     parents: list[int] = []
-    path: list[float] = []
-    # (-probability but for its rounding errors, when, probability, token, node, skip, parent)
-    heap: list[tuple[float, int, float, int, Node, int, int]] = []
-    when = 0
+    counts: list[int] = []
+    heap: list[tuple[int, int, int, Node, int, int]] = []  # (-count, when, token, node, skip, parent)
+    whole, when = node.count, 0
 
-    def found(node: Node, skip: int, probability: float, parent: int) -> None:
+    def found(node: Node, skip: int, parent: int) -> None:
         nonlocal when
         if node.ranked is None:
-            following = [(token, node, skip + 1, probability) for token in tree.behind(node, skip, 1)]
+            following = [(1, token, node, skip + 1) for token in tree.behind(node, skip, 1)]
         else:
-            following = [(child.token, child, 0, probability * child.count / node.count) for child in node.ranked]
-        for token, to, skipped, likely in following:
-            if likely < min_prob - _EQUAL:
+            following = [(child.count, child.token, child, 0) for child in node.ranked]
+        for count, token, to, skipped in following:
+            if count / whole < min_prob:
                 break
-            heappush(heap, (-round(likely, 9), when, likely, token, to, skipped, parent))
+            heappush(heap, (-count, when, token, to, skipped, parent))
             when += 1
 
-    found(node, skip, 1.0, -1)
+    found(node, skip, -1)
     while heap and len(tokens) < most:
-        _, _, probability, token, node, skip, parent = heappop(heap)
+        negative, _, token, node, skip, parent = heappop(heap)
         tokens.append(token)
         parents.append(parent)
-        path.append(probability)
-        found(node, skip, probability, len(tokens) - 1)
-    return Draft(sum(path), 0, tokens, parents, path)
+        counts.append(-negative)
+        found(node, skip, len(tokens) - 1)
+    return _draft(tokens, parents, counts, whole)
 
 
-def better(one: Draft, other: Draft) -> bool:
-    """Whether one promises more than the other, by more than rounding errors."""
-    return one.score > other.score + _EQUAL
+def _draft(tokens: Sequence[int], parents: Sequence[int], counts: Sequence[int], whole: int) -> Draft:
+    """A draft by its counts: a single division each, so that shares and scores that are equal are equal numbers."""
+    return Draft(sum(counts) / whole, 0, tokens, parents, [count / whole for count in counts])

@@ -77,7 +77,7 @@ def numbers(lines: Sequence[dict[str, Any]]) -> set[str]:
 
 def test_a_corpus_is_part_of_what_names_a_run(cli: Any, tmp_path: Path) -> None:
     """Another file under the same name is another run, and does not go on in the folder of the first."""
-    file, digests = tmp_path / "mine.txt", []
+    file, digests = tmp_path / "mine.txt", list[str]()
     for text in ("one text of mine", "another one"):
         file.write_text(text)
         folder = cli.made(

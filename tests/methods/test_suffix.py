@@ -114,7 +114,7 @@ def test_of_equal_scores_the_texts_own_is_taken() -> None:
 
 @pytest.mark.parametrize(("most", "kept"), [(1, []), (2, [C, D]), (3, [C, D])])
 def test_of_more_answers_than_are_kept_the_oldest_goes(most: int, kept: list[int]) -> None:
-    options = {"requests": most}
+    options: dict[str, Any] = {"requests": most}
     state = Decoder.state(Options(**options))
     first = answered(state, [X], [A, B, C, D], **options)
     assert shape(answered(state, [X], [A, B], **options).draft())[0] == kept
@@ -223,7 +223,7 @@ def test_what_goes_takes_its_nodes_along() -> None:
         tree.remove(gone)
     # A leaf that was opened for a while stays open, so there may be more of them, but not with every text that went.
     assert nodes(tree) < 2 * before
-    state: Any = Decoder.state(Options(requests=2))
+    state: Any = Decoder.state(Options(cached_requests=2))
     sizes = []
     for _ in range(30):
         answered(state, [X], words(40, 5, rng.randrange(99)), requests=2)

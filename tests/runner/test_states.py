@@ -169,7 +169,7 @@ def test_a_pair_keeps_what_each_of_its_halves_has_learnt(model: Any) -> None:
         (_, row) = session.methods
         records = [*session.decode(row, asked(7, 8, budgets=(20,)))]
         answers, matrix = session._context(row.label, asked(9)[0]).state
-    assert [text.tokens[:20] for text in answers._texts] == [record.output_ids for record in records]
+    assert [text.tokens[:20] for text in answers._texts.values()] == [record.output_ids for record in records]
     fed = {token for record in records for token in record.output_ids[:-1]}
     assert fed <= matrix.keys(), "every token of an answer was fed, but for its last one"
     assert [record.place for record in records] == [1, 2]
