@@ -83,7 +83,8 @@ def set_aside(path: Path, request_ids: Collection[str]) -> None:
         (aside if row.get("request_id") in request_ids else kept).extend(line)
     beside = path.with_suffix(".restarted.jsonl")
     before = read_bytes(beside, "remove it and repeat the command") if os.path.lexists(beside) else b""
-    write_atomic(beside, before + bytes(aside))
+    if not before.endswith(bytes(aside)):  # else a kill came between the two: they are there already
+        write_atomic(beside, before + bytes(aside))
     write_atomic(path, bytes(kept))
 
 
