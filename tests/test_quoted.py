@@ -52,7 +52,7 @@ def named(page: Path, text: str) -> list[Path]:
     links = (page.parent / link for link in re.findall(r"\]\(([^)#]+)", text))
     places = [link.resolve() for link in links if not str(link).startswith("http")]
     records = [place if place.is_dir() else place.parent for place in places if "records" in place.parts]
-    return [place for place in places if place.parent == ROOT / "results"] + records
+    return [place for place in places if place.parent == ROOT / "results" and place.is_dir()] + records
 
 
 @cache
