@@ -282,7 +282,8 @@ def test_a_full_disk_while_requests_are_set_aside_is_one_line_and_loses_nothing(
     cli.ok(*WARM, "--out", tmp_path)
     assert answers(folder) == answers(unbroken)
     beside = (folder / "requests.restarted.jsonl").read_bytes().splitlines()
-    assert beside and len(beside) == len(set(beside)), "set aside a second time, they are there once"
+    assert beside
+    assert len(beside) == len(set(beside)), "set aside a second time, they are there once"
 
 
 def test_such_a_run_is_killed_at_any_moment(cli: Any, tmp_path: Path, unbroken: Path) -> None:
