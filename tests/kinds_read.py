@@ -38,7 +38,7 @@ from specbench.evals.judge import endpoint, judge, mt_bench_files
 from specbench.evals.judge import prompts as judge_prompts
 from specbench.evals.judge.posting import Reply
 from specbench.hardware.profile import read_profile
-from specbench.methods.jetspec import checkpoint as head_files
+from specbench.models import head_files
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.msn.trees import TREE
 from specbench.methods.recycling.trees import TREE as RECYCLED

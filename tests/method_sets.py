@@ -110,6 +110,15 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"head": "random-dflash", "budget": 60, "width": 50, "depth": 4},
         {"budget": 24, "width": 20, "retrieve": "suffix min_score=0.5"},
     ],
+    "eagle3": [
+        {"budget": 40, "width": 30, "depth": 2},
+        {"tree": "chain", "depth": 4, "budget": 4},
+        {"budget": 24, "width": 6, "depth": 5},
+        {"budget": 9, "width": 64, "depth": 1},
+        {"head": "random-parallel", "budget": 50, "width": 40, "depth": 4},
+        {"head": "random-parallel", "tree": "chain", "depth": 3},
+        {"budget": 24, "width": 20, "depth": 3, "retrieve": "suffix min_score=0.5"},
+    ],
 }
 
 #: What a method cannot run without. In the tests any draft model's name stands for a near copy of the target; a head
@@ -117,9 +126,10 @@ OPTION_SETS: Mapping[str, Sequence[Mapping[str, Any]]] = {
 NEEDED: Mapping[str, Mapping[str, Any]] = {
     "sps": {"draft": "config:tiny"},
     "jetspec": {"head": "random", "width": 64, "budget": 96},
+    "eagle3": {"head": "random", "width": 64, "budget": 96, "depth": 2},
 }
 #: The part of it that presets leave open.
-_BARE = {"sps": {"draft": "config:tiny"}, "jetspec": {"head": "random"}}
+_BARE = {"sps": {"draft": "config:tiny"}, "jetspec": {"head": "random"}, "eagle3": {"head": "random"}}
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> Method:

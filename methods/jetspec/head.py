@@ -19,30 +19,18 @@ from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import (
     Qwen3DecoderLayer,
     Qwen3RMSNorm,
-    Qwen3RotaryEmbedding,
     apply_rotary_pos_emb,
 )
 
 from specbench.common import SpecbenchError, UsageError
 from specbench.common.errors import one_line
-from specbench.methods.jetspec import checkpoint
+from specbench.engine.rotary import ExactRotary
 from specbench.methods.jetspec.config import HeadConfig
+from specbench.models import head_files
 
 #: (layer, its attention module, q [B, heads, R, D], k and v [B, KV heads, R, D] of the block) -> [B, R, heads, D].
 #: It brings the context's keys and values, and the mask.
 Attend = Callable[[int, nn.Module, Tensor, Tensor, Tensor], Tensor]
-
-
-class _Rotary(Qwen3RotaryEmbedding):
-    """Frequencies that stay in float32 when the head is cast: rounded ones turn far positions by whole radians."""
-
-    inv_freq: Tensor
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        exact = self.inv_freq
-        super()._apply(fn, recurse)
-        self.inv_freq = exact.to(self.inv_freq.device)
-        return self
 
 
 class DraftHead(nn.Module):
@@ -63,7 +51,7 @@ class DraftHead(nn.Module):
         self.hidden_norm = Qwen3RMSNorm(hidden, eps=eps)
         self.layers = nn.ModuleList(Qwen3DecoderLayer(qwen3, index) for index in range(config.num_hidden_layers))
         self.norm = Qwen3RMSNorm(hidden, eps=eps)
-        self.rotary_emb = _Rotary(qwen3)
+        self.rotary_emb = ExactRotary(qwen3)
         if config.draft_vocab_size:
             self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
 
@@ -191,11 +179,11 @@ class DraftHead(nn.Module):
             UsageError: no head there, parameters missing, left over or of another shape, or another target's head.
             EnvironmentRefused: it cannot be had from the hub.
         """
-        return cls.read(checkpoint.find(str(where)), target, device=device, dtype=dtype)
+        return cls.read(head_files.find(str(where)), target, device=device, dtype=dtype)
 
     @classmethod
     def read(
-        cls, files: checkpoint.Checkpoint, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
+        cls, files: head_files.HeadFiles, target: Any = None, *, device: Any = "cpu", dtype: torch.dtype | None = None
     ) -> DraftHead:
         """:meth:`load` of files that were found already."""
         text = None if target is None else target.get_text_config()
@@ -205,7 +193,7 @@ class DraftHead(nn.Module):
         try:
             with torch.device("meta"):
                 head = cls(config)
-            rotary = _Rotary(_qwen3(config)).to(device)  # its buffers are in no file
+            rotary = ExactRotary(_qwen3(config)).to(device)  # its buffers are in no file
         except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
             raise
         except Exception as error:  # sizes that do not divide, a rope without its numbers: transformers' own checks
@@ -214,7 +202,7 @@ class DraftHead(nn.Module):
             ) from error
         tensors = files.tensors(device, dtype)
         tensors.pop("t2d", None)  # the same as d2t, asked the other way round
-        checkpoint.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
+        head_files.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
         head.load_state_dict(tensors, assign=True)
         head.rotary_emb = rotary
         ids = head.draft_ids

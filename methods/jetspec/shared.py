@@ -13,10 +13,10 @@ from specbench.common import UsageError
 from specbench.decoding import Target, TokenTree
 from specbench.decoding.trees.builders import BUILDERS, Knobs
 from specbench.decoding.trees.marginals import Marginals
-from specbench.methods.jetspec import checkpoint
 from specbench.methods.jetspec.config import HeadConfig, shipped
 from specbench.methods.jetspec.drafting import BlockPass
 from specbench.methods.jetspec.head import DraftHead
+from specbench.models import head_files
 
 #: Heads that need no files, and whether they are causal.
 RANDOM: Mapping[str, bool] = {"random": True, "random-dflash": False}
@@ -119,7 +119,7 @@ def _load(name: str | None, target: Target) -> tuple[DraftHead, dict[str, str]]:
         made = HeadConfig.for_target(config, mask_token_id=rows - 1, causal=RANDOM[name])
         head = DraftHead.random(made, device=model.device, dtype=model.dtype)
         return head, {"head": name, "head_parameters": str(_size(head))}
-    files = checkpoint.find(name)
+    files = head_files.find(name)
     head = DraftHead.read(files, config, device=model.device, dtype=model.dtype)
     said = {"head": files.shown, "head_sha256": files.sha256(), "head_parameters": str(_size(head))}
     return head, said | ({"head_revision": files.revision} if files.revision else {})

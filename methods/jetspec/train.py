@@ -6,26 +6,26 @@ epochs, no weights by offset. Blocks and anchors are those of SpecForge's DFlash
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from specbench.common import UsageError
 from specbench.decoding import option
 from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
 from specbench.methods.jetspec.head import DraftHead
-from specbench.methods.jetspec.learning.held_out import HeldOut, held_out
+from specbench.methods.jetspec.learning.held_out import held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.training import Job, fit
+from specbench.training.accepted import Accepted
 from specbench.training.answers import without_circles
 from specbench.training.checkpoints import claim
 from specbench.training.loop import Course, Look, in_bf16
 from specbench.training.recipe import FREE, LoopOptions, Text, digest
 from specbench.training.side_by_side import side_by_side, teaching
+from specbench.training.vocabulary import coverage, most_frequent
 
 OPTION = "head"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # as published heads are
@@ -66,7 +66,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     head = _new_head(options, job, texts)
     lesson = Lesson(head, model, anchors=options.anchors, gamma=options.gamma)
 
-    def measure() -> HeldOut:
+    def measure() -> Accepted:
         half = in_bf16(options, model.device)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
             return held_out(lesson, job.held_out, model.device)
@@ -95,15 +95,22 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         "cost": done.cost.model_dump(mode="json", exclude_none=True),
         "parameters": sum(p.numel() for p in head.parameters()),
         "held_out_texts": len(job.held_out),
+        **_coverage(head, job.held_out),
         "weights": str(job.out / "head"),
         **({f"held_out_{name}": value for name, value in _look(found).figures.items()} if found else {}),
     }
 
 
-def _look(found: HeldOut) -> Look:
+def _look(found: Accepted) -> Look:
     depths = " ".join(f"{share:.2f}" for share in found.depths)
     figures = {"accepted_length": round(found.accepted_length, 4), "depths": list(found.depths)}
     return Look(figures, f"accepted length {found.accepted_length:.2f}, by depth {depths}")
+
+
+def _coverage(head: DraftHead, texts: Sequence[Text]) -> dict[str, float]:
+    """Of held-out answers' tokens, those that can be drafted at all; nothing of a head that drafts every token."""
+    ids = head.draft_ids
+    return {} if ids is None or not texts else {"draft_vocab_coverage": round(coverage(ids, texts), 4)}
 
 
 def _new_head(options: Options, job: Job, texts: Sequence[Text]) -> DraftHead:
@@ -128,14 +135,3 @@ def _new_head(options: Options, job: Job, texts: Sequence[Text]) -> DraftHead:
         text = [*texts[0].prompt, *texts[0].answer]
         start_from_target(head, model, torch.tensor([text], device=model.device))
     return head
-
-
-def most_frequent(texts: Sequence[Text], size: int, vocabulary: int) -> Tensor:
-    """The tokens that answers use most, then those of prompts, then the lowest: ascending ids, int64 [size]."""
-    used: Counter[int] = Counter()
-    asked: Counter[int] = Counter()
-    for text in texts:
-        used.update(text.answer)
-        asked.update(text.prompt)
-    order = sorted(range(vocabulary), key=lambda token: (-used[token], -asked[token], token))
-    return torch.tensor(sorted(order[:size]))

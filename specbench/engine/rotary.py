@@ -1,4 +1,4 @@
-"""Rotary embeddings whose frequencies depend on the length, held still while they are constant.
+"""Rotary embeddings: those whose frequencies depend on the length, held still; and a small model's, kept exact.
 
 transformers asks the device how far a forward's positions reach before each of them (``dynamic`` and ``longrope``),
 which no CUDA graph can hold. An engine reaches no further than the positions up to which the frequencies are those that
@@ -10,6 +10,9 @@ from __future__ import annotations
 import inspect
 from types import MethodType
 from typing import Any
+
+from torch import Tensor
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 
 class HeldRotary:
@@ -37,3 +40,15 @@ def _asks(rope_type: Any) -> bool:
     """Whether a type of rope, or one of several by kind of layer, depends on the length."""
     types = rope_type.values() if isinstance(rope_type, dict) else [rope_type]
     return any("dynamic" in str(one) or one == "longrope" for one in types)
+
+
+class ExactRotary(LlamaRotaryEmbedding):
+    """Frequencies that stay in float32 when their model is cast: rounded ones turn far positions by whole radians."""
+
+    inv_freq: Tensor
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        exact = self.inv_freq
+        super()._apply(fn, recurse)
+        self.inv_freq = exact.to(self.inv_freq.device)
+        return self

@@ -140,7 +140,7 @@ def test_other_options_or_texts_are_not_mixed_into_a_training(texts: list[Text],
 
 
 def test_the_drafted_tokens_are_the_most_frequent() -> None:
-    from specbench.methods.jetspec.train import most_frequent
+    from specbench.training.vocabulary import most_frequent
 
     texts = [Text("a", [9, 9, 8, 3], [4, 4, 4, 7]), Text("b", [8], [7, 2])]
     assert most_frequent(texts, 2, 10).tolist() == [4, 7]

@@ -1,4 +1,4 @@
-"""Where a published head is, and what its files hold: a folder, or a hub id, either with ``::SUBFOLDER``."""
+"""Head files: where a published draft head is, and what it holds: a folder or a hub id, either with ``::SUBFOLDER``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _TODO = "take a whole copy of the head"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A head's files.
+class HeadFiles:
+    """Files of a head.
 
     Attributes:
         name: how the user called it.
@@ -71,8 +71,12 @@ class Checkpoint:
         return digest.hexdigest()
 
 
-def find(name: str) -> Checkpoint:
+def find(name: str, convert: str | None = None) -> HeadFiles:
     """A head by folder or hub id.
+
+    Args:
+        name: as the user gave it.
+        convert: command that makes .safetensors of a folder's pickled weights, where the method has one.
 
     Raises:
         UsageError: no such folder, or no head in it.
@@ -89,9 +93,18 @@ def find(name: str) -> Checkpoint:
     folder = folder / inner
     config, files = folder / "config.json", tuple(sorted(folder.glob("*.safetensors")))
     if not os.path.lexists(config) or not files:
-        raise UsageError(f"head {name} has no config.json with a .safetensors file beside it")
+        raise UsageError(f"head {name} has no config.json with a .safetensors file beside it{_other(folder, convert)}")
     values = read_json_object(config, _TODO)
-    return Checkpoint(name, name if revision else folder.name, values, files, revision)
+    return HeadFiles(name, name if revision else folder.name, values, files, revision)
+
+
+def _other(folder: Path, convert: str | None) -> str:
+    """What to do where the weights are pickled; a hub's listing of them is not fetched."""
+    if convert is None:
+        return ""
+    if any(folder.glob("*.bin")):
+        return f", but a pickle, which could run anything; convert it: {convert} {folder}"
+    return f"; one of pytorch_model.bin alone is downloaded whole and converted first: {convert} FOLDER"
 
 
 def check_names(name: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,369 @@
+"""An EAGLE-3 head's ``config.json``, in each producer's own sense. No torch.
+
+The producers agree on the layer and differ in what is around it, with the same keys for different things:
+
+- *original* (SafeAILab/EAGLE): ``midlayer.*``; reads the outputs of layers 1, L/2 - 1 and L - 4.
+- *specforge* (SpecForge, SGLang, NVIDIA): ``midlayer.*``; ``eagle_config.eagle_aux_hidden_state_layer_ids`` are layers
+  whose outputs are read; ``norm_output`` says whether the norm comes before the LM head, and is true if left out.
+- *speculators* (vLLM): ``layers.i.*`` and ``transformer_layer_config``; ``eagle_aux_hidden_state_layer_ids`` are layers
+  whose inputs are read; ``norm_output`` says whether what is fed back is behind the norm (EAGLE-3.1), and is false if
+  left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specbench.common import UsageError
+from specbench.common.reading import fitted
+
+Producer = Literal["original", "specforge", "speculators"]
+PRODUCERS: tuple[Producer, ...] = get_args(Producer)
+
+_TODO = "take a whole copy of the head"
+_FILE = "the head's config.json"
+_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+_SPECFORGE = ("LlamaForCausalLMEagle3", "PEagleDraftModel")
+# Types whose frequencies do not depend on the length of the text: a captured pass could not follow it.
+_ROPES = ("default", "linear", "yarn", "llama3")
+_LARGEST = 1 << 24  # of a size: beyond it products of two no longer fit where they are counted
+_MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # P-EAGLE's names for one thing, in vLLM's order
+
+
+def _size(most: int = _LARGEST) -> Any:
+    return Field(None, ge=1, le=most)
+
+
+class _Published(BaseModel):
+    """Types of what a published ``config.json`` may say, whoever wrote it; there is more in it."""
+
+    model_config = ConfigDict(strict=True)
+
+    hidden_size: int | None = _size()
+    target_hidden_size: int | None = _size()
+    intermediate_size: int | None = _size()
+    num_hidden_layers: int | None = _size(1024)
+    num_attention_heads: int | None = _size()
+    num_key_value_heads: int | None = _size()
+    head_dim: int | None = _size()
+    vocab_size: int | None = _size()
+    draft_vocab_size: int | None = _size()
+    eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    num_aux_hidden_states: int | None = _size(1024)
+    use_aux_hidden_state: bool | None = None
+    norm_before_residual: bool | None = None
+    norm_before_fc: bool | None = None
+    fc_norm: bool | None = None
+    norm_output: bool | None = None
+    mask_token_id: int | None = Field(None, ge=0)
+    pard_token: int | None = Field(None, ge=0)
+    ptd_token_id: int | None = Field(None, ge=0)
+    rms_norm_eps: float | None = Field(None, gt=0)
+    hidden_act: str | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
+    layer_types: list[str] | None = None
+    sliding_window: int | None = None
+    max_position_embeddings: int | None = None
+    rope_theta: float | None = Field(None, gt=0)
+    rope_parameters: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """HeadConfig: what a head is, beside its weights, in one sense whoever made it.
+
+    Attributes:
+        taps: layers of the target, from 0, whose outputs it reads, in the order of its ``fc``.
+        hidden_size, intermediate_size, num_attention_heads, num_key_value_heads, head_dim: its own layers.
+        num_hidden_layers: the first reads embedding and features, the others are plain layers.
+        target_hidden_size: of the target.
+        vocab_size: the target's; tokens that it reads.
+        draft_vocab_size: tokens that it can draft; ``vocab_size`` is all.
+        rope: ``rope_type``, ``rope_theta`` and what the type needs.
+        rms_norm_eps, hidden_act, attention_bias, mlp_bias: as in Llama.
+        head_norms: queries and keys are normalised, as in Qwen3.
+        layer_types, sliding_window: "sliding_attention" of layers that see no further than the window; empty where none
+            slides.
+        norm_before_residual: the first layer's residual is the normalised feature.
+        norm_before_fc: a norm over all features before ``fc``.
+        fc_norm: a norm over each tapped layer before ``fc``.
+        feeds_norm: what a draft is told in place of features is behind the final norm (EAGLE-3.1).
+        norm_before_scores: the final norm comes before the LM head.
+        mask_token_id: of a head that drafts all in one pass (P-EAGLE); None drafts token by token.
+        max_position_embeddings: for the record.
+        usual: the layers it reads are those that every reader takes where none are named.
+    """
+
+    taps: tuple[int, ...]
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    num_hidden_layers: int
+    target_hidden_size: int
+    vocab_size: int
+    draft_vocab_size: int
+    rope: Mapping[str, Any]
+    rms_norm_eps: float = 1e-6
+    hidden_act: str = "silu"
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    head_norms: bool = False
+    layer_types: tuple[str, ...] = ()
+    sliding_window: int | None = None
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    feeds_norm: bool = False
+    norm_before_scores: bool = True
+    mask_token_id: int | None = None
+    max_position_embeddings: int = 2048
+    usual: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses what no pass can run.
+
+        Raises:
+            UsageError: says what.
+        """
+        if self.norm_before_fc and self.fc_norm:
+            raise UsageError(f"{_FILE} has norm_before_fc and fc_norm, and a head has one of them at most; {_TODO}")
+        if self.draft_vocab_size > self.vocab_size:
+            raise UsageError(f"the head drafts {self.draft_vocab_size} tokens of {self.vocab_size}; {_TODO}")
+        kind = self.rope.get("rope_type", "default")
+        if kind not in _ROPES:
+            raise UsageError(f"the head has '{kind}' rope, which is not expressed yet; known: {', '.join(_ROPES)}")
+
+    @property
+    def parallel(self) -> bool:
+        """All drafts come of one pass."""
+        return self.mask_token_id is not None
+
+    @property
+    def whole(self) -> bool:
+        """It can draft every token, so that its ids are the target's."""
+        return self.draft_vocab_size == self.vocab_size
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], target_layers: int, producer: Producer | None = None) -> HeadConfig:
+        """A configuration from a published ``config.json``.
+
+        Args:
+            values: its content.
+            target_layers: of the target; which layers are read where the file does not say depends on it.
+            producer: in whose sense to read it; None is by what the file says (:func:`producer_of`).
+
+        Raises:
+            UsageError: something is missing, or cannot be run.
+        """
+        producer = producer or producer_of(values)
+        found = _flat(values)
+        if found.get("use_aux_hidden_state") is False:
+            raise UsageError(
+                "the head reads the target's last state alone, as EAGLE and EAGLE-2 do; take an EAGLE-3 head"
+            )
+        missing = [name for name in _SIZES if found.get(name) is None]
+        if missing:
+            raise UsageError(f"{_FILE} has no {', '.join(missing)}; it is no EAGLE-3 head")
+        hidden, heads = found["hidden_size"], found["num_attention_heads"]
+        kinds = tuple(found.get("layer_types") or ())
+        slides = "sliding_attention" in kinds
+        norm_output = found.get("norm_output")
+        return cls(
+            taps=_taps(found, target_layers, producer),
+            hidden_size=hidden,
+            intermediate_size=found["intermediate_size"],
+            num_attention_heads=heads,
+            num_key_value_heads=found.get("num_key_value_heads") or heads,
+            head_dim=found.get("head_dim") or hidden // heads,
+            num_hidden_layers=found.get("num_hidden_layers") or 1,
+            target_hidden_size=found.get("target_hidden_size") or hidden,
+            vocab_size=found["vocab_size"],
+            draft_vocab_size=found.get("draft_vocab_size") or found["vocab_size"],
+            rope=_rope(found),
+            rms_norm_eps=found.get("rms_norm_eps", 1e-6),
+            hidden_act=found.get("hidden_act", "silu"),
+            attention_bias=bool(found.get("attention_bias")),
+            mlp_bias=bool(found.get("mlp_bias")),
+            head_norms=_head_norms(values),
+            layer_types=kinds if slides else (),
+            sliding_window=found.get("sliding_window") if slides else None,
+            norm_before_residual=bool(found.get("norm_before_residual")),
+            norm_before_fc=bool(found.get("norm_before_fc")),
+            fc_norm=bool(found.get("fc_norm")),
+            feeds_norm=producer == "speculators" and bool(norm_output),
+            norm_before_scores=producer != "specforge" or norm_output is not False,
+            mask_token_id=_mask(values, found),
+            max_position_embeddings=found.get("max_position_embeddings", 2048),
+        )
+
+    @classmethod
+    def for_target(
+        cls,
+        target: Any,
+        *,
+        layers: int = 1,
+        intermediate_size: int | None = None,
+        draft_vocab_size: int = 0,
+        mask_token_id: int | None = None,
+    ) -> HeadConfig:
+        """The published shape for any target: its sizes, one layer.
+
+        Args:
+            target: the target's transformers configuration.
+            layers, intermediate_size: of the head; None is the target's.
+            draft_vocab_size: 0 is all of the target's tokens.
+            mask_token_id: of a parallel head.
+
+        Raises:
+            UsageError: the target has one layer only, which is its last.
+        """
+        config = target.get_text_config()
+        hidden, heads = config.hidden_size, config.num_attention_heads
+        rope = getattr(config, "rope_parameters", None) or {}
+        theta = rope.get("rope_theta") if isinstance(rope, Mapping) else None
+        taps, usual = _taps_of(config.num_hidden_layers)
+        return cls(
+            taps=taps,
+            usual=usual,
+            hidden_size=hidden,
+            intermediate_size=intermediate_size or getattr(config, "intermediate_size", None) or 3 * hidden,
+            num_attention_heads=heads,
+            num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
+            head_dim=getattr(config, "head_dim", None) or hidden // heads,
+            num_hidden_layers=layers,
+            target_hidden_size=hidden,
+            vocab_size=config.vocab_size,
+            draft_vocab_size=draft_vocab_size or config.vocab_size,
+            mask_token_id=mask_token_id,
+            rope={"rope_type": "default", "rope_theta": theta or 10000.0},
+            rms_norm_eps=getattr(config, "rms_norm_eps", None) or 1e-6,
+            max_position_embeddings=getattr(config, "max_position_embeddings", None) or 2048,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that SGLang, vLLM and SpecForge all read alike, of a head that :meth:`for_target` made.
+
+        It names neither ``norm_output`` nor, of a target deep enough, layers to read: each reader's default is right,
+        and their senses are not alike. A shallow target's layers are named as SGLang and SpecForge count.
+        """
+        ids = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(self.taps)}
+        rope = dict(self.rope)
+        theta = rope.pop("rope_theta")
+        return {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            **{name: getattr(self, name) for name in (*_SIZES, "num_hidden_layers", "num_key_value_heads", "head_dim")},
+            **{name: getattr(self, name) for name in ("draft_vocab_size", "rms_norm_eps", "hidden_act")},
+            "rope_theta": theta,
+            "rope_scaling": rope if rope.get("rope_type", "default") != "default" else None,
+            "max_position_embeddings": self.max_position_embeddings,
+            "attention_bias": self.attention_bias,
+            "tie_word_embeddings": False,
+            **({} if self.usual else {"eagle_config": ids}),
+        }
+
+
+def producer_of(values: Mapping[str, Any]) -> Producer:
+    """Whose ``config.json`` it is, by what it says."""
+    if any(name in values for name in ("speculators_model_type", "speculators_config", "transformer_layer_config")):
+        return "speculators"
+    named = values.get("architectures")
+    return "specforge" if isinstance(named, list) and any(name in _SPECFORGE for name in named) else "original"
+
+
+def shipped(model: str) -> Path | None:
+    """The folder of the head that comes with specbench for a model's alias; None where there is none."""
+    folder = Path(__file__).parent / "heads" / model
+    return folder if model and (folder / "config.json").is_file() else None
+
+
+def default_taps(target_layers: int) -> tuple[int, ...]:
+    """The layers whose outputs are read where nobody says: a low, a middle and a high one.
+
+    The original names them as the inputs of layers 2, L/2 and L - 3.
+
+    Raises:
+        UsageError: a target too shallow for three different ones.
+    """
+    found = (1, target_layers // 2 - 1, target_layers - 4)
+    if not 0 <= found[0] < found[1] < found[2]:
+        raise UsageError(
+            f"an EAGLE-3 head reads layers 1, L/2 - 1 and L - 4, which a target of {target_layers} has not"
+        )
+    return found
+
+
+def _taps_of(target_layers: int) -> tuple[tuple[int, ...], bool]:
+    """:func:`default_taps`, and True; of a shallow target its first layers, the last left out, and False."""
+    if target_layers < 2:
+        raise UsageError("a target of one layer has none that a head could read; choose another model")
+    try:
+        return default_taps(target_layers), True
+    except UsageError:
+        return tuple(range(target_layers - 1))[:3], False
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file says of the head, from wherever its producer puts it; the innermost says what a layer is."""
+    merged: dict[str, Any] = {}
+    for part in (values, values.get("eagle_config"), values.get("transformer_layer_config")):
+        if isinstance(part, Mapping):
+            merged.update({name: value for name, value in part.items() if value is not None})
+    known = fitted(_Published, merged, _FILE, _TODO)
+    return {name: value for name, value in known.model_dump().items() if value is not None}
+
+
+def _head_norms(values: Mapping[str, Any]) -> bool:
+    """Whether its layers are Qwen3's: speculators' are, unless they say otherwise; the others' are Llama's."""
+    inner = values.get("transformer_layer_config")
+    return isinstance(inner, Mapping) and inner.get("model_type", "qwen3") == "qwen3"
+
+
+def _taps(found: Mapping[str, Any], target_layers: int, producer: Producer) -> tuple[int, ...]:
+    ids = found.get("eagle_aux_hidden_state_layer_ids")
+    if ids is None:
+        return default_taps(target_layers)
+    taps = tuple(layer - 1 if producer == "speculators" else layer for layer in ids)
+    # The output of the last layer stands for two things: transformers gives it behind the final norm, others before.
+    if not taps or any(not 0 <= layer < target_layers - 1 for layer in taps):
+        raise UsageError(
+            f"the head reads the outputs of layers {', '.join(map(str, taps)) or 'none'} (as {producer} counts), and a "
+            f"target of {target_layers} has 0 to {target_layers - 2}; choose the head's own target, or eagle3.producer"
+        )
+    return taps
+
+
+def _mask(values: Mapping[str, Any], found: Mapping[str, Any]) -> int | None:
+    """The token that a parallel head reads at positions not drafted yet; None of a head that is none.
+
+    Raises:
+        UsageError: a parallel head does not say.
+    """
+    named = values.get("architectures")
+    kinds = {str(values.get("speculators_model_type")), *(named if isinstance(named, list) else ())}
+    if not kinds & {"peagle", "PEagleDraftModel", "PEagleSpeculator"} and not values.get("parallel_drafting"):
+        return None
+    inner = values.get("dflash_config")
+    first = inner.get("mask_token_id") if isinstance(inner, Mapping) else None
+    ids = [first, *(found.get(name) for name in _MASKS)]
+    chosen = next((token for token in ids if isinstance(token, int) and token >= 0), None)
+    if chosen is None:
+        raise UsageError(f"{_FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; {_TODO}")
+    return chosen
+
+
+def _rope(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``rope_parameters`` of transformers 5, or ``rope_theta`` and ``rope_scaling`` of the versions before."""
+    given: Mapping[str, Any] = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    rope = {"rope_theta": values.get("rope_theta") or 10000.0, **given}
+    rope["rope_type"] = rope.pop("type", None) or rope.get("rope_type", "default")
+    return rope

@@ -1,0 +1,153 @@
+"""The head's passes behind all texts at once: level by level, or a whole block of a parallel head.
+
+New rows of a text are read in the first pass, which also says the first level. Each further level is a pass over the W
+best paths of the one before, whose rows stand behind the text as scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.decoding import Target, TokenTree
+from specbench.decoding.trees.builders import BUILDERS, Knobs
+from specbench.decoding.trees.marginals import Marginals
+from specbench.engine import HeadPass, HeadRows
+from specbench.methods.eagle3.head import DraftHead
+from specbench.methods.eagle3.trees import Levels, chain
+
+
+class Drafts:
+    """Rounds of a head for the sequences of a run. S slots, W candidates of a path, D levels.
+
+    Args:
+        head: on the target's device and in its dtype.
+        target: what it drafts for; a head without an embedding reads the target's.
+        depth: D, tokens of the longest path.
+        width: W; 1 drafts a chain.
+
+    Raises:
+        EnvironmentRefused: no memory for the head's cache.
+    """
+
+    def __init__(self, head: DraftHead, target: Target, *, depth: int, width: int) -> None:
+        config = head.config
+        self._head, self._depth = head, depth
+        self._width = min(width, config.draft_vocab_size)
+        self._embed: Any = head.embed_tokens or target.model.get_input_embeddings()
+        self._ids = head.draft_ids
+        if config.parallel:
+            self._masks = torch.full((target.slots, depth - 1), config.mask_token_id or 0, device=head.device)
+            rows = depth - 1
+        else:
+            rows = self._width * (depth - 1)
+        shape = config.num_key_value_heads, config.head_dim, config.head_dim
+        self._passes = HeadPass(
+            target,
+            self._read,
+            self._draft,
+            shapes=dict.fromkeys(range(config.num_hidden_layers), shape),
+            new_rows=1 + depth,  # the longest path of a tree, root included
+            draft_rows=max(1, rows),
+            features=head.fc.in_features,
+            modules=[head],
+        )
+        self.open, self.close, self.length = self._passes.open, self._passes.close, self._passes.length
+        self._roots: dict[int, int] = {}
+        self.nbytes = self._passes.nbytes + sum(weight.nbytes for weight in head.parameters())
+
+    def append(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:
+        """Takes what the last forward of the target brought.
+
+        Args:
+            slot: whose.
+            tokens: n ids, each the one behind the token that its features are of; the last is the root of what follows.
+            features: [n, T × Ht].
+        """
+        self._passes.append(slot, tokens, features)
+        self._roots[slot] = tokens[-1]
+
+    def tree(self, slot: int, budget: int) -> TokenTree:
+        """The tree behind a slot's text; runs the round if that has not been done.
+
+        Raises:
+            ValueError: the slot has brought nothing new since it was asked last.
+        """
+        tokens, logp, best = self._passes.draft(slot)
+        root = self._roots[slot]
+        if self._width == 1:
+            deep = budget - 1
+            return chain(root, tokens.flatten().tolist()[:deep], logp.flatten().tolist()[:deep])
+        if self._head.config.parallel:
+            marginals = Marginals(root, tokens.tolist(), logp.tolist())
+            return BUILDERS["optimal"](marginals, budget, Knobs(spine=False))
+        return Levels(root, tokens.tolist(), logp.tolist(), best.tolist(), self._width).tree(budget)
+
+    # ------------------------------------------------------------------ the passes
+
+    def _layers(self, rows: HeadRows, before: Tensor) -> Tensor:
+        """Outputs [S, n, H] for rows, from what comes before each."""
+
+        def attend(layer: int, attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return rows.attend(layer, query, key, value, window=attention.window)
+
+        embedded = self._embed(rows.tokens.long()).to(before.dtype)
+        outputs: Tensor = self._head(before, embedded, rows.positions, attend)
+        return outputs
+
+    def _read(self, rows: HeadRows) -> Tensor:
+        assert rows.features is not None
+        return self._layers(rows, self._head.fuse(rows.features))
+
+    def _draft(self, rows: HeadRows, outputs: Tensor) -> Sequence[Tensor]:
+        last = rows.last(outputs)
+        return self._block(rows, last) if self._head.config.parallel else self._levels(rows, last)
+
+    def _block(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
+        """A parallel head's candidates [S, D, W] with log-probabilities: masks behind the last row, in one pass."""
+        outputs = last
+        if self._depth > 1:
+            masks = self._masks[: len(last)]
+            block = rows.block(masks)
+            before = self._head.fuse(self._head.mask_hidden).expand(*masks.shape, -1)
+            outputs = torch.cat([last, self._layers(block, before)], dim=1)
+        logp, found = self._best(outputs)
+        return self._known(found), logp, found[:, :0, 0]
+
+    def _levels(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
+        """All candidates as :class:`Levels` has them: tokens, log-probabilities, and which of them were extended."""
+        width = self._width
+        logp, found = self._best(last)
+        tokens = self._known(found)[:, 0]
+        total = logp[:, 0]
+        every, scored, extended = [tokens], [total], []
+        above, parents = last.expand(-1, width, -1), None  # what the rows of the next pass read, and hang under
+        for level in range(1, self._depth):
+            rows = rows.branch(tokens, parents)
+            outputs = self._layers(rows, self._head.fed_back(above))
+            logp, found = self._best(outputs)
+            candidates = self._known(found).flatten(1)
+            every.append(candidates)
+            scored.append(logp.flatten(1))
+            if level + 1 < self._depth:
+                total, best = (total[:, :, None] + logp).flatten(1).topk(width)
+                extended.append(best)
+                tokens, path = candidates.gather(1, best), best // width
+                above = outputs.gather(1, path[:, :, None].expand(-1, -1, outputs.shape[2]))
+                parents = (level - 1) * width + path
+        none = tokens[:, :0]
+        return torch.cat(every, dim=1), torch.cat(scored, dim=1), torch.cat(extended, dim=1) if extended else none
+
+    def _best(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The W best drafts behind each row: log-probabilities over all that can be drafted, and indices, [S, n, W]."""
+        scores = self._head.scores(outputs)
+        best, found = scores.topk(self._width, dim=-1)
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        return (best.to(wide) - scores.to(wide).logsumexp(-1, keepdim=True)).float(), found
+
+    def _known(self, found: Tensor) -> Tensor:
+        """The target's ids of what the head calls by its own."""
+        return found if self._ids is None else self._ids[found]

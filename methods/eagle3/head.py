@@ -1,0 +1,338 @@
+"""The EAGLE-3 draft head: one decoder layer that reads the target's features beside the embedding of the token behind.
+
+Li et al. 2025, arXiv:2503.01840, §3.1 and Figure 5. A row of its text pairs the features of a token with the token
+behind it, and says what comes next. A draft has no features yet: the head's own output for the row before it takes
+their place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from torch import Tensor, nn
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
+
+from specbench.common import SpecbenchError, UsageError
+from specbench.common.errors import one_line
+from specbench.engine.rotary import ExactRotary
+from specbench.methods.eagle3.config import HeadConfig, Producer
+from specbench.models import head_files
+
+#: (layer, its attention, q [B, heads, R, D], k and v [B, KV heads, R, D] of the rows) -> [B, R, heads, D]. It brings
+#: the keys and values of what the rows see, and the mask.
+Attend = Callable[[int, "Attention", Tensor, Tensor, Tensor], Tensor]
+
+_CONVERT = "python -m specbench.methods.eagle3.convert"
+_IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # what only training needs
+
+
+class Attention(nn.Module):
+    """Projections of a layer; the first layer's read twice the width.
+
+    Args:
+        config: the head's.
+        layer: index, from 0.
+    """
+
+    def __init__(self, config: HeadConfig, layer: int) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        slides = bool(config.layer_types) and config.layer_types[layer] == "sliding_attention"
+        self.window = config.sliding_window if slides else None
+        width, bias = config.hidden_size * (1 if layer else 2), config.attention_bias
+        queries, keys = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
+        self.q_proj = nn.Linear(width, queries, bias=bias)
+        self.k_proj = nn.Linear(width, keys, bias=bias)
+        self.v_proj = nn.Linear(width, keys, bias=bias)
+        self.o_proj = nn.Linear(queries, config.hidden_size, bias=bias)
+        if config.head_norms:
+            self.q_norm = LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps)
+            self.k_norm = LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps)
+
+    def project(self, inner: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries and keys, and values, of [B, R, width]: [B, heads, R, D], [B, KV heads, R, D] twice."""
+        query, key, value = (
+            projection(inner).unflatten(-1, (-1, self.head_dim))
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if hasattr(self, "q_norm"):
+            query, key = self.q_norm(query), self.k_norm(key)
+        query, key = apply_rotary_pos_emb(query.transpose(1, 2), key.transpose(1, 2), cos, sin)
+        return query, key, value.transpose(1, 2)
+
+
+class Layer(nn.Module):
+    """A decoder layer; the first one has a norm for each of the two things that it reads.
+
+    Args:
+        config: the head's.
+        layer: index, from 0.
+    """
+
+    def __init__(self, config: HeadConfig, layer: int) -> None:
+        super().__init__()
+        hidden, eps = config.hidden_size, config.rms_norm_eps
+        self._layer, self._norm_before_residual = layer, config.norm_before_residual
+        self.self_attn = Attention(config, layer)
+        self.mlp = LlamaMLP(_llama(config))
+        self.input_layernorm = LlamaRMSNorm(hidden, eps=eps)
+        self.post_attention_layernorm = LlamaRMSNorm(hidden, eps=eps)
+        if layer == 0:
+            self.hidden_norm = LlamaRMSNorm(hidden, eps=eps)
+
+    def forward(self, rows: Tensor, embedded: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """Rows [B, R, H] through the layer; ``embedded`` [B, R, H] is read by the first one alone."""
+        if self._layer == 0:
+            normed = self.hidden_norm(rows)
+            inner = torch.cat([self.input_layernorm(embedded), normed], dim=-1)
+            rows = normed if self._norm_before_residual else rows
+        else:
+            inner = self.input_layernorm(rows)
+        mixed = attend(self._layer, self.self_attn, *self.self_attn.project(inner, cos, sin))
+        rows = rows + self.self_attn.o_proj(mixed.flatten(2))
+        out: Tensor = rows + self.mlp(self.post_attention_layernorm(rows))
+        return out
+
+
+class DraftHead(nn.Module):
+    """The head; its parameters have speculators' names.
+
+    B sequences, R rows, H its width, T tapped layers of width Ht, V tokens of which it drafts Vd.
+
+    Args:
+        config: what it is.
+        embeds: it has an embedding of its own; without, the target's is read.
+    """
+
+    def __init__(self, config: HeadConfig, *, embeds: bool = False) -> None:
+        super().__init__()
+        self.config = config
+        hidden, eps, wide = config.hidden_size, config.rms_norm_eps, len(config.taps) * config.target_hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, hidden) if embeds else None
+        self.fc = nn.Linear(wide, hidden, bias=False)
+        if config.norm_before_fc:
+            self.input_norm = LlamaRMSNorm(wide, eps=eps)
+        if config.fc_norm:
+            self.fc_norm = nn.ModuleList(LlamaRMSNorm(config.target_hidden_size, eps=eps) for _ in config.taps)
+        if config.parallel:
+            self.mask_hidden = nn.Parameter(torch.zeros(1, 1, wide))
+        self.layers = nn.ModuleList(Layer(config, index) for index in range(config.num_hidden_layers))
+        self.norm = LlamaRMSNorm(hidden, eps=eps)
+        self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
+        self.rotary_emb = ExactRotary(_llama(config))
+        if not config.whole:
+            self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
+
+    @property
+    def device(self) -> torch.device:
+        return self.fc.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.fc.weight.dtype
+
+    @property
+    def draft_ids(self) -> Tensor | None:
+        """The target's ids of what it can draft, int64 [Vd]: each is its own index plus ``d2t``; None is all."""
+        if self.config.whole:
+            return None
+        offsets: Any = self.d2t
+        found: Tensor = torch.arange(len(offsets), device=offsets.device) + offsets
+        return found
+
+    def set_draft_ids(self, ids: Tensor) -> None:
+        """Says which tokens it can draft: ascending int64 [Vd]."""
+        self.d2t = (ids - torch.arange(len(ids))).to(self.device)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """What the first layer reads of the target's: [..., T × Ht] to [..., H]. Drafts pass none of it."""
+        if self.config.norm_before_fc:
+            features = self.input_norm(features)
+        if self.config.fc_norm:
+            parts = features.unflatten(-1, (len(self.fc_norm), -1)).unbind(-2)
+            features = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
+        fused: Tensor = self.fc(features)
+        return fused
+
+    def forward(self, before: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Rows through all layers.
+
+        Args:
+            before: [B, R, H] the fused features of the token before each row's, or what :meth:`fed_back` gave for the
+                row that a draft hangs under.
+            embedded: [B, R, H] embeddings of the rows' tokens.
+            positions: integer [B, R].
+            attend: attention of a layer, over text and drafts.
+
+        Returns:
+            [B, R, H], before the final norm.
+        """
+        cos, sin = self.rotary_emb(before, positions)
+        for layer in self.layers:
+            before = layer(before, embedded, cos, sin, attend)
+        return before
+
+    def fed_back(self, outputs: Tensor) -> Tensor:
+        """What the drafts under each row read in place of features, of :meth:`forward`'s [B, R, H]."""
+        found: Tensor = self.norm(outputs) if self.config.feeds_norm else outputs
+        return found
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Logits [B, R, Vd] of the token behind each row, of :meth:`forward`'s [B, R, H]."""
+        found: Tensor = self.lm_head(self.norm(outputs) if self.config.norm_before_scores else outputs)
+        return found
+
+    # ------------------------------------------------------------------ making, reading and writing
+
+    @classmethod
+    def random(
+        cls, config: HeadConfig, *, device: Any = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
+    ) -> DraftHead:
+        """A head of that shape that knows nothing, the same for the same seed; torch's generators stay as they were."""
+        where = torch.device(device)
+        with torch.device(where), torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+            torch.manual_seed(seed)
+            head = cls(config).to(dtype)
+            for parameter in head.parameters():
+                if parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=0.02)
+            if not config.whole:
+                head.set_draft_ids(torch.arange(config.draft_vocab_size))
+        return head
+
+    @classmethod
+    def read(
+        cls,
+        files: head_files.HeadFiles,
+        target: Any,
+        *,
+        producer: Producer | None = None,
+        device: Any = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> DraftHead:
+        """A head from its files.
+
+        Args:
+            files: what :func:`find` found.
+            target: the target's transformers configuration, which the head has to go with.
+            producer: in whose sense ``config.json`` is read; None is by what it says.
+            device: where to put it.
+            dtype: what to cast it to; None keeps what the file has.
+
+        Raises:
+            UsageError: parameters are missing, left over or of another shape, or it is another target's head.
+        """
+        text = target.get_text_config()
+        config = HeadConfig.from_json(files.config, text.num_hidden_layers, producer)
+        check_target(config, text, files.name)
+        tensors = {_renamed(name): tensor for name, tensor in files.tensors(device, dtype).items()}
+        for name in (*_IGNORED, *(["d2t"] if config.whole else [])):
+            tensors.pop(name, None)
+        embeds = "embed_tokens.weight" in tensors
+        if not embeds and config.hidden_size != config.target_hidden_size:
+            raise UsageError(f"head {files.name} lacks embed_tokens.weight, and the target's has another width")
+        try:
+            with torch.device("meta"):
+                head = cls(config, embeds=embeds)
+            rotary = ExactRotary(_llama(config)).to(device)  # its buffers are in no file
+        except (torch.OutOfMemoryError, MemoryError, SpecbenchError):
+            raise
+        except Exception as error:  # sizes that do not divide, a rope without its numbers: transformers' own checks
+            raise UsageError(
+                f"head {files.name}: no head can be made of its config.json: {one_line(str(error))}"
+            ) from error
+        head_files.check_names(files.name, {name: p.shape for name, p in head.state_dict().items()}, tensors)
+        head.load_state_dict(tensors, assign=True)
+        head.rotary_emb = rotary
+        ids = head.draft_ids
+        if ids is not None and not bool(((ids >= 0) & (ids < text.vocab_size)).all()):
+            raise UsageError(
+                f"head {files.name}: its d2t names tokens that the target has not; take a whole copy of it"
+            )
+        return head
+
+    def save(self, folder: str | Path, *, dtype: torch.dtype | None = None, largest: str = "5GB") -> None:
+        """Writes ``config.json`` and ``model.safetensors`` in the original layout, which every engine reads.
+
+        Args:
+            folder: made where it is not there; files of these names are overwritten.
+            dtype: of the file; None is the head's.
+            largest: size of a file, as "10MB"; a larger head is written in several, with an index beside them.
+        """
+        into = Path(folder)
+        into.mkdir(parents=True, exist_ok=True)
+        dtype = dtype or self.dtype
+        config = {**self.config.to_json(), "torch_dtype": str(dtype).removeprefix("torch.")}
+        (into / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        tensors = {
+            name.replace("layers.0.", "midlayer."): (p.to(dtype) if p.is_floating_point() else p)
+            .detach()
+            .contiguous()
+            .cpu()
+            for name, p in self.state_dict().items()
+        }
+        ids = self.draft_ids
+        if ids is not None:  # the same as d2t, asked the other way round; other engines want it
+            known = torch.zeros(self.config.vocab_size, dtype=torch.bool)
+            tensors["t2d"] = known.index_fill_(0, ids.cpu(), True)
+        save_torch_state_dict(tensors, into, max_shard_size=largest)
+
+
+def find(name: str) -> head_files.HeadFiles:
+    """A head by folder or hub id.
+
+    Raises:
+        UsageError: no such folder, no head in it, or one that has to be converted.
+        EnvironmentRefused: it cannot be had from the hub.
+    """
+    return head_files.find(name, convert=_CONVERT)
+
+
+def check_target(config: HeadConfig, target: Any, name: str) -> None:
+    """Whether a head goes with a target.
+
+    Args:
+        config: the head's.
+        target: the target's text configuration.
+        name: how the user called the head.
+
+    Raises:
+        UsageError: it was made for a target of another width or vocabulary.
+    """
+    for what, own, theirs in (
+        ("hidden size", config.target_hidden_size, target.hidden_size),
+        ("vocabulary", config.vocab_size, target.vocab_size),
+    ):
+        if own != theirs:
+            raise UsageError(f"head {name} is for a target with a {what} of {own}, this one's is {theirs}")
+    if config.mask_token_id is not None and config.mask_token_id >= target.vocab_size:
+        raise UsageError(f"head {name} has mask token {config.mask_token_id}, the target {target.vocab_size} tokens")
+
+
+def _renamed(name: str) -> str:
+    """The original's one layer by the name that the first of several has."""
+    return name.replace("midlayer.", "layers.0.", 1) if name.startswith("midlayer.") else name
+
+
+def _llama(config: HeadConfig) -> LlamaConfig:
+    return LlamaConfig(
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        rms_norm_eps=config.rms_norm_eps,
+        rope_parameters=dict(config.rope),
+        max_position_embeddings=config.max_position_embeddings,
+        hidden_act=config.hidden_act,
+        attention_bias=config.attention_bias,
+        mlp_bias=config.mlp_bias,
+        vocab_size=1,  # it has no embedding
+    )

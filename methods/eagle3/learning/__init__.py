@@ -1,0 +1,1 @@
+"""What training a head is made of; ``train.py`` puts it together."""

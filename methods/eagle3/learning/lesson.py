@@ -1,0 +1,134 @@
+"""A head in training: what it says at each step of the training-time test, against what the target says there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from specbench.methods.eagle3.head import DraftHead
+from specbench.methods.eagle3.learning.unrolled import unrolled
+from specbench.training.accepted import Accepted, leading
+from specbench.training.recipe import Text
+from specbench.training.teacher import Teacher
+
+# Rows whose scores are held at once: of a large vocabulary they are what fills the memory.
+_AT_ONCE = 1024
+
+
+class _Frozen:
+    """The target's parts. No module, so that none of its weights is trained, saved or moved."""
+
+    def __init__(self, head: DraftHead, model: Any) -> None:
+        self.teacher = Teacher(model, head.config.taps)
+        self.embed = head.embed_tokens or model.get_input_embeddings()
+        self.scorer: Any = model.get_output_embeddings()
+
+
+class Lesson(nn.Module):
+    """The head with its loss, Σᵢ decayⁱ · mean over rows of KL(p ‖ qᵢ).
+
+    p is the target's distribution over the tokens that can be drafted, qᵢ the head's at step i. A row whose best token
+    by the target cannot be drafted has nothing to learn (SpecForge, ``position_mask``).
+
+    Args:
+        head: in float32, on the target's device.
+        model: the target, a transformers causal LM.
+        steps: of the training-time test.
+        decay: of a step's weight to the next's.
+        recompute: see :func:`unrolled`.
+    """
+
+    def __init__(self, head: DraftHead, model: Any, *, steps: int, decay: float = 0.8, recompute: bool = False) -> None:
+        super().__init__()
+        self.head = head
+        self._frozen = _Frozen(head, model)
+        self._steps, self._decay, self._recompute = steps, decay, recompute
+
+    def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
+        """One step's loss.
+
+        Args:
+            ids: int64 [B, S] texts, filled up at their ends.
+            starts, ends: int64 [B] first position of each answer, and tokens of each text.
+
+        Returns:
+            ``loss``; ``kl``, the mean divergence of the first step; ``agrees`` and ``agrees_last``, the shares of rows
+            whose best token is the target's, of the first and of the last step.
+        """
+        features, states = self._frozen.teacher(ids)
+        # Rows whose token is in the answer, and has another behind it there.
+        count = int((ends - 1 - starts).max())
+        rows = (starts - 1)[:, None] + torch.arange(count, device=ids.device)
+        within = rows < (ends - 2)[:, None]
+        rows = rows.clamp(max=ids.shape[1] - 2)
+        known = self.head.draft_ids
+        total: Any = 0.0
+        said: list[tuple[Tensor, Tensor]] = []
+        for step, outputs in enumerate(self._outputs(features, ids, rows, self._steps, self._recompute)):
+            # The token that is foreseen, at row + 2 + step, is what the target says behind row + 1 + step.
+            learns = within & (rows + 2 + step < ends[:, None])
+            if not bool(learns.any()):
+                break
+            places = (rows + 1 + step).clamp(max=ids.shape[1] - 1)
+            taught = states.gather(1, places[:, :, None].expand(-1, -1, states.shape[2]))[learns]
+            parts = [
+                checkpoint(self._part, mine, theirs, known, use_reentrant=False)
+                for mine, theirs in zip(outputs[learns].split(_AT_ONCE), taught.split(_AT_ONCE), strict=True)
+            ]
+            divergence, agrees, learnt = (torch.stack(each).sum() for each in zip(*parts, strict=True))
+            kl = divergence / learnt.clamp(min=1)
+            total = total + self._decay**step * kl
+            said.append((kl.detach(), agrees / learns.sum()))
+        return {"loss": total, "kl": said[0][0], "agrees": said[0][1], "agrees_last": said[-1][1]}
+
+    def _outputs(
+        self, features: Tensor, ids: Tensor, rows: Tensor, steps: int, recompute: bool = False
+    ) -> Iterator[Tensor]:
+        dtype = self.head.dtype
+        padded = torch.nn.functional.pad(ids, (0, steps))
+        embedded = self._frozen.embed(padded).to(dtype)
+        if not any(parameter.requires_grad for parameter in self._frozen.embed.parameters()):
+            embedded = embedded.detach()
+        return unrolled(self.head, self.head.fuse(features.to(dtype)), embedded, rows, steps, recompute)
+
+    def _part(self, outputs: Tensor, taught: Tensor, known: Tensor | None) -> tuple[Tensor, ...]:
+        """Sums over some rows: the divergence of those that learn, rows that agree, rows that learn."""
+        scorer = self._frozen.scorer
+        with torch.no_grad():
+            teacher = scorer(taught.to(scorer.weight.dtype)).float()
+            best = teacher.argmax(-1)
+            if known is not None:
+                teacher = teacher[:, known]
+            likely = teacher.log_softmax(-1)
+            can = best == (teacher.argmax(-1) if known is None else known[teacher.argmax(-1)])
+        draft = self.head.scores(outputs).float()
+        divergence = (likely.exp() * (likely - draft.log_softmax(-1))).sum(-1)
+        said = draft.argmax(-1) if known is None else known[draft.argmax(-1)]
+        return (divergence * can).sum(), (said == best).sum(), can.sum()
+
+    @torch.no_grad()
+    def held_out(self, texts: Sequence[Text], depth: int, device: torch.device) -> Accepted:
+        """What decoding these texts, answers of the target itself, with the head's best chain would take.
+
+        A draft counts as far as all before it are the text's, and there the head has read the text's tokens: so what it
+        says over the text itself decides.
+        """
+        right = []
+        for text in texts:
+            ids = torch.tensor([[*text.prompt, *text.answer]], device=device)
+            start, end = len(text.prompt), ids.shape[1]
+            if end - start < 2:
+                continue
+            features, _ = self._frozen.teacher(ids)
+            rows = torch.arange(start - 1, end - 2, device=device)[None]
+            drafts = torch.stack(
+                [self.head.scores(out)[0].argmax(-1) for out in self._outputs(features, ids, rows, depth)], dim=1
+            )
+            known = self.head.draft_ids
+            drafts = drafts if known is None else known[drafts]
+            right.append(leading(drafts, ids[0], rows[0] + 1, end))
+        return Accepted.of(right, depth)

@@ -1,0 +1,95 @@
+"""First weights of a head: parts of the target's own that do the same work there.
+
+The head stands between features of the target and its vocabulary, as the target's last layers do. So its LM head is the
+target's (those rows of it that can be drafted), its final norm too; its layer is the target's last one, reading the
+features by the queries, keys and values of that layer and the embedding not yet; a wider MLP is that of the last layers
+side by side. EAGLE-3 and SpecForge begin with noise, and with much more text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from specbench.engine.step import decoder_layers
+from specbench.methods.eagle3.head import DraftHead
+
+_FINAL = ("norm", "final_layernorm", "ln_f")  # of transformers' base models
+
+
+@torch.no_grad()
+def start_from_target(head: DraftHead, model: Any) -> int:
+    """Copies what fits into a head of random weights; returns how many numbers."""
+    target = decoder_layers(model)
+    layers: list[Any] = [*head.layers]
+    copied = 0
+    for own, theirs in zip(layers, target[-len(layers) :], strict=True):
+        copied += _attention(own, theirs, head.config.hidden_size)
+        copied += _norms(own, theirs)
+    copied += _mlp(layers[-1], target)
+    final = next((getattr(model.base_model, name) for name in _FINAL if hasattr(model.base_model, name)), None)
+    copied += _copy(head.norm, final)
+    scorer = model.get_output_embeddings()
+    ids = head.draft_ids
+    if scorer.weight.shape[1] == head.config.hidden_size:
+        rows = scorer.weight if ids is None else scorer.weight[ids]
+        head.lm_head.weight.copy_(rows)
+        copied += rows.numel()
+    width = head.config.target_hidden_size
+    if width == head.config.hidden_size:
+        head.fc.weight.zero_()
+        head.fc.weight[:, -width:] = torch.eye(width)
+    return copied
+
+
+def _attention(own: Any, theirs: Any, hidden: int) -> int:
+    """Projections; those of the first layer read the features in their second half."""
+    copied = 0
+    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+        mine = getattr(own.self_attn, name).weight
+        given = getattr(getattr(theirs, "self_attn", None), name, None)
+        if given is None:
+            continue
+        part = mine[:, hidden:] if mine.shape[1] == 2 * hidden and name != "o_proj" else mine
+        if given.weight.shape == part.shape:
+            part.copy_(given.weight)
+            copied += part.numel()
+    return copied
+
+
+def _norms(own: Any, theirs: Any) -> int:
+    copied = sum(_copy(getattr(own, name), getattr(theirs, name, None)) for name in _NORMS)
+    if hasattr(own, "hidden_norm"):
+        copied += _copy(own.hidden_norm, getattr(theirs, "input_layernorm", None))
+    return copied
+
+
+_NORMS = ("input_layernorm", "post_attention_layernorm")
+
+
+def _mlp(own: Any, target: list[nn.Module]) -> int:
+    """As many of the target's last MLPs as fit beside one another: a sum of theirs, each behind the same norm."""
+    copied = at = 0
+    for layer in reversed(target):
+        given: Any = getattr(layer, "mlp", None)
+        if not all(hasattr(given, name) for name in ("gate_proj", "up_proj", "down_proj")):
+            break
+        size = given.gate_proj.weight.shape[0]
+        if at + size > own.mlp.gate_proj.weight.shape[0]:
+            break
+        for name in ("gate_proj", "up_proj"):
+            getattr(own.mlp, name).weight[at : at + size].copy_(getattr(given, name).weight)
+        own.mlp.down_proj.weight[:, at : at + size].copy_(given.down_proj.weight)
+        copied, at = copied + 3 * given.gate_proj.weight.numel(), at + size
+    return copied
+
+
+def _copy(own: nn.Module, theirs: Any) -> int:
+    """A norm's weight, where both have one of a shape; returns how many numbers."""
+    weight, given = getattr(own, "weight", None), getattr(theirs, "weight", None)
+    if weight is None or given is None or weight.shape != given.shape:
+        return 0
+    weight.copy_(given)
+    return int(given.numel())

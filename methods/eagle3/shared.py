@@ -1,0 +1,85 @@
+"""What all sequences of a run share: the head, its rounds, and the size of their trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.common import UsageError
+from specbench.decoding import Target
+from specbench.methods.eagle3 import head as heads
+from specbench.methods.eagle3.config import HeadConfig, shipped
+from specbench.methods.eagle3.drafting import Drafts
+from specbench.methods.eagle3.head import DraftHead
+
+#: Heads that need no files: layers of each, and whether it drafts all in one pass. P-EAGLE's published sizes have four.
+RANDOM: Mapping[str, tuple[int, bool]] = {"random": (1, False), "random-parallel": (4, True)}
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A head ready to draft.
+
+    Attributes:
+        drafts: its rounds.
+        taps: layers of the target that it reads.
+        weights: which head it is, for the record.
+        budget: rows of a tree at most, root included.
+        passes: forwards of the head that a round takes.
+    """
+
+    drafts: Drafts
+    taps: tuple[int, ...]
+    weights: Mapping[str, str]
+    budget: int
+    passes: int
+
+
+def prepare(options: Any, target: Target) -> Shared:
+    """Loads the head that the options name and makes it ready for a target.
+
+    Raises:
+        UsageError: none is named, or it does not go with the target.
+        EnvironmentRefused: it cannot be had, or no memory is left for its cache.
+    """
+    producer = None if options.producer == "auto" else options.producer
+    head, weights = target.once(("eagle3", options.head, producer), lambda: _ready(options.head, producer, target))
+    width = 1 if options.tree == "chain" else options.width
+    # A chain of less rows than its depth needs no pass behind them.
+    depth = min(options.depth, options.budget - 1)
+    key = "eagle3", options.head, producer, depth, width
+    drafts = target.once(key, lambda: Drafts(head, target, depth=depth, width=width))
+    passes = 1 + (min(1, depth - 1) if head.config.parallel else depth - 1)
+    return Shared(drafts, head.config.taps, weights, options.budget, passes)
+
+
+def _ready(name: str | None, producer: Any, target: Target) -> tuple[DraftHead, dict[str, str]]:
+    head, weights = _load(name, producer, target)
+    head.eval().requires_grad_(False)
+    return head, weights
+
+
+def _load(name: str | None, producer: Any, target: Target) -> tuple[DraftHead, dict[str, str]]:
+    """The head, and what the record says of it."""
+    model = target.model
+    config = model.config.get_text_config()
+    if name is None:
+        own = shipped(target.name)
+        if own is None:
+            raise UsageError(f"no head comes with {target.name}; give one with --head")
+        name = str(own)
+    if name in RANDOM:
+        layers, parallel = RANDOM[name]
+        last = int(model.get_input_embeddings().weight.shape[0]) - 1
+        made = HeadConfig.for_target(config, layers=layers, mask_token_id=last if parallel else None)
+        head = DraftHead.random(made, device=model.device, dtype=model.dtype)
+        return head, {"head": name, "head_parameters": str(_size(head))}
+    files = heads.find(name)
+    head = DraftHead.read(files, config, producer=producer, device=model.device, dtype=model.dtype)
+    said = {"head": files.shown, "head_sha256": files.sha256(), "head_parameters": str(_size(head))}
+    return head, said | ({"head_revision": files.revision} if files.revision else {})
+
+
+def _size(head: DraftHead) -> int:
+    return sum(parameter.numel() for parameter in head.parameters())

@@ -1,0 +1,131 @@
+"""Training an EAGLE-3 head: training-time test on the target's own answers (Li et al. 2025, §3.2; SpecForge).
+
+Loss, weights of the steps (0.8 to the power of the step) and which rows learn are SpecForge's. The draft vocabulary is
+the most frequent tokens of the answers learnt from; how many tokens of held-out answers are in it, the card says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from specbench.common import UsageError
+from specbench.decoding import option
+from specbench.methods.eagle3.config import HeadConfig
+from specbench.methods.eagle3.head import DraftHead
+from specbench.methods.eagle3.learning.lesson import Lesson
+from specbench.methods.eagle3.learning.start import start_from_target
+from specbench.training import Job, fit
+from specbench.training.accepted import Accepted
+from specbench.training.answers import without_circles
+from specbench.training.checkpoints import claim
+from specbench.training.loop import Course, Look, in_bf16
+from specbench.training.recipe import FREE, LoopOptions, Text, digest
+from specbench.training.side_by_side import side_by_side, teaching
+from specbench.training.vocabulary import coverage, most_frequent
+
+OPTION = "head"  # of the method: what is trained goes there
+_KEPT = torch.bfloat16  # as published heads are
+
+
+class Options(LoopOptions):
+    """Options of the recipe."""
+
+    layers: int = option(1, help="of the head; EAGLE-3 has one", ge=1)
+    intermediate: int | None = option(None, help="width of its MLP; default is the target's", ge=1)
+    draft_vocab: int = option(0, help="tokens that can be drafted: the most frequent of the answers; 0 is all", ge=0)
+    start: Literal["target", "random"] = option("target", help="first weights: parts of the target's own, or noise")
+    unroll: int = option(7, help="steps of the training-time test: drafts that it learns to go on from", ge=1)
+    decay: float = option(0.8, help="step i weighs decay to the power of i", gt=0, le=1)
+    max_tokens: int = option(2048, help="tokens of a text, prompt included; longer answers are cut", ge=8)
+    keep_circles: int = option(3, help="rounds that stay of an answer that repeats itself to its end; 0 is all", ge=0)
+    activation_checkpointing: bool = option(
+        False, "checkpointing", help="compute activations again in the backward pass: less memory, a third more time"
+    )
+    epochs: float = option(10.0, help="passes over the texts", gt=0)
+    batch: int = option(4, help="texts of a step, on each device", ge=1)
+    lr: float = option(1e-4, help="learning rate, after warm-up and before its cosine", gt=0)
+    warmup: float = option(0.015, help="share of the steps", ge=0, le=1)
+    beta2: float = option(0.95, help="of AdamW", ge=0, lt=1)
+    clip: float = option(0.5, help="largest norm of the gradient", gt=0)
+
+
+def train(options: Options, job: Job) -> Mapping[str, Any]:
+    """Trains a head, or goes on from the last checkpoint in ``job.out``; the head is left in ``job.out/head``.
+
+    Raises:
+        UsageError: no text has an answer of two tokens, or ``job.out`` holds a head in training with other options.
+    """
+    texts = teaching(without_circles(job.texts, options.keep_circles), options.max_tokens)
+    if not texts:
+        raise UsageError("no answer has two tokens to learn from; raise --max-new-tokens or give other prompts")
+    about = {"seed": job.seed, "texts": digest(job.texts)}
+    claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, "a head")
+    model = job.target.model
+    head = _new_head(options, job, texts)
+    lesson = Lesson(head, model, steps=options.unroll, decay=options.decay, recompute=options.activation_checkpointing)
+
+    def measure() -> Accepted:
+        half = in_bf16(options, model.device)
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
+            return lesson.held_out(job.held_out, options.unroll, model.device)
+
+    course = Course(
+        lesson=lesson,
+        texts=texts,
+        collate=lambda visit, met: side_by_side(met),
+        size=lambda text: len(text.prompt) + len(text.answer),
+        look=(lambda: _look(measure())) if job.held_out else None,
+    )
+    done = fit(course, options, job)
+    for parameter in head.parameters():  # what is measured is what is kept
+        parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
+    found = measure() if job.held_out else None
+    if found:
+        job.say(f"held out, head as kept: {_look(found).line}")
+    head.save(job.out / "head", dtype=_KEPT)
+    trained = sum(p.numel() for p in head.parameters())
+    return {
+        "texts": len(texts),
+        "answer_tokens": sum(len(text.answer) for text in texts),
+        "steps": done.steps,
+        "epochs": done.visits,
+        "answer_tokens_learnt": done.answer_tokens,
+        "loss": round(done.last.get("loss", float("nan")), 4),
+        "agrees": round(done.last.get("agrees", float("nan")), 4),
+        "cost": done.cost.model_dump(mode="json", exclude_none=True),
+        "parameters": trained,
+        "parameters_outside_lm_head": trained - head.lm_head.weight.numel(),
+        "held_out_texts": len(job.held_out),
+        **_coverage(head, job.held_out),
+        "weights": str(job.out / "head"),
+        **({f"held_out_{name}": value for name, value in _look(found).figures.items()} if found else {}),
+    }
+
+
+def _look(found: Accepted) -> Look:
+    depths = " ".join(f"{share:.2f}" for share in found.depths)
+    figures = {"accepted_length": round(found.accepted_length, 4), "depths": list(found.depths)}
+    return Look(figures, f"accepted length {found.accepted_length:.2f}, by depth {depths}")
+
+
+def _coverage(head: DraftHead, texts: Sequence[Text]) -> dict[str, float]:
+    """Of held-out answers' tokens, those that can be drafted at all; nothing of a head that drafts every token."""
+    ids = head.draft_ids
+    return {} if ids is None or not texts else {"draft_vocab_coverage": round(coverage(ids, texts), 4)}
+
+
+def _new_head(options: Options, job: Job, texts: Sequence[Text]) -> DraftHead:
+    model, vocabulary = job.target.model, job.target.vocab_size
+    size = options.draft_vocab if 0 < options.draft_vocab < vocabulary else 0
+    config = HeadConfig.for_target(
+        model.config, layers=options.layers, intermediate_size=options.intermediate, draft_vocab_size=size
+    )
+    head = DraftHead.random(config, device=model.device, seed=job.seed)
+    if size:
+        head.set_draft_ids(most_frequent(texts, size, vocabulary))
+    if options.start == "target":
+        start_from_target(head, model)
+    return head

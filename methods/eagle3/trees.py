@@ -1,0 +1,94 @@
+"""EAGLE-2's dynamic tree: of all paths that were scored, the most probable ones (Li et al. 2024, arXiv:2406.16858, §4).
+
+The head scores level by level on the device: of each level the best W paths by total log-probability are extended by W
+tokens each. Here, on the host, the best of all of them become rows.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specbench.decoding import TokenTree
+
+_WORD = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """What a head scored behind one text: W tokens behind it, then W behind each of the W best paths of each level.
+
+    Attributes:
+        root: the last emitted token.
+        tokens: [W + (D - 1) · W²], level by level, and in a level by the path that they extend.
+        logp: natural log-probability of each under its path, the same shape.
+        best: [(D - 2) · W] which W of a level's W² were extended, from the second level on; of the first all were.
+        width: W.
+    """
+
+    root: int
+    tokens: Sequence[int]
+    logp: Sequence[float]
+    best: Sequence[int]
+    width: int
+
+    def parents(self) -> list[int]:
+        """The candidate that each hangs under, -1 for the text."""
+        width, every = self.width, len(self.tokens)
+        found = [-1] * width
+        above = list(range(width))  # candidates that the next level's paths end with
+        level = 0
+        while len(found) < every:
+            start = len(found)
+            found += [parent for parent in above for _ in range(width)]
+            above = [start + one for one in self.best[level * width : (level + 1) * width]]
+            level += 1
+        return found
+
+    def tree(self, budget: int) -> TokenTree:
+        """The ``budget`` - 1 most probable paths under the root; of equal ones those that were scored first.
+
+        A path is never more probable than its beginning, so with it all of its beginnings are in the tree.
+        """
+        parents = self.parents()
+        totals: list[float] = []
+        for parent, logp in zip(parents, self.logp, strict=True):
+            totals.append(logp + (totals[parent] if parent >= 0 else 0.0))
+        every = range(len(totals))
+        kept = sorted(heapq.nsmallest(budget - 1, every, key=lambda one: (-totals[one], one)))
+        row_of = {one: row for row, one in enumerate(kept, 1)}
+        return TokenTree(
+            [self.root, *(self.tokens[one] for one in kept)],
+            [-1, *(0 if parents[one] < 0 else row_of[parents[one]] for one in kept)],
+            origins=_WORD,
+            scores=[None, *(self.logp[one] for one in kept)],
+        )
+
+
+def chain(root: int, tokens: Sequence[int], logp: Sequence[float]) -> TokenTree:
+    """One path under the root."""
+    return TokenTree.chain([root, *tokens], origins=_WORD, scores=[None, *logp])
+
+
+def totals(tree: TokenTree) -> list[float]:
+    """Total log-probability of the path to each row, the root's 0."""
+    scores = tree.row_scores() or []
+    found = [0.0]
+    for parent, score in zip(tree.parents[1:], scores[1:], strict=True):
+        found.append(found[parent] + (score if score is not None else 0.0))
+    return found
+
+
+def best_path(tree: TokenTree) -> tuple[list[int], float]:
+    """Tokens of the path that takes the best-scored child each time, down to a leaf, and its log-probability."""
+    children: dict[int, list[int]] = {}
+    for row in range(1, len(tree)):
+        children.setdefault(tree.parents[row], []).append(row)
+    scores = totals(tree)
+    tokens: list[int] = []
+    row = 0
+    while row in children:
+        row = max(children[row], key=scores.__getitem__)
+        tokens.append(tree.tokens[row])
+    return tokens, scores[row]

@@ -1,0 +1,252 @@
+"""``train eagle3``: heads learn, an interrupted training ends as an uninterrupted one does, and the engine agrees."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import method_sets
+import pytest
+import torch
+from models_tiny import attached, prompt, tiny_llama
+from targets import loaded
+
+from specbench.common.errors import UsageError
+from specbench.common.prompt import Prompt
+from specbench.decoding.protocol import Context
+from specbench.methods.eagle3.config import HeadConfig
+from specbench.methods.eagle3.head import DraftHead, find
+from specbench.methods.eagle3.learning.lesson import Lesson
+from specbench.methods.eagle3.learning.start import start_from_target
+from specbench.methods.eagle3.learning.unrolled import unrolled
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import StopRule
+from specbench.training.answers import Asking, ask
+from specbench.training.recipe import Job, Text
+from specbench.training.vocabulary import coverage
+
+if TYPE_CHECKING:
+    from specbench.methods.eagle3.train import Options
+
+VOCAB, ANSWER = 97, 24
+
+
+def target() -> Any:
+    return tiny_llama(VOCAB, num_hidden_layers=7)
+
+
+def options(**more: Any) -> Options:
+    from specbench.methods.eagle3.train import Options
+
+    chosen = {"batch": 3, "lr": 1e-2, "steps": 8, "bf16": False, "unroll": 4, "log_every": 1, "eval_every": 100}
+    return Options(**{**chosen, "save_every": 4, "keep_circles": 0, "clip": 5.0, **more})
+
+
+def train(chosen: Options, job: Job) -> Mapping[str, Any]:
+    from specbench.methods.eagle3 import train as recipe  # and with it transformers' Trainer, PEFT and datasets
+
+    return recipe.train(chosen, job)
+
+
+def kept(folder: Path) -> DraftHead:
+    return DraftHead.read(find(str(folder / "head")), target().config, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Text]:
+    """The tiny target's own greedy answers."""
+    prompts = [Prompt(f"p{n}", bytes(1 + i % 90 for i in prompt(4, 90, n)).decode(), False) for n in range(6)]
+    return ask(loaded(target()), prompts, Asking(ANSWER, 4), tmp_path_factory.mktemp("answers"))
+
+
+def job(texts: Sequence[Text], out: Path, say: Callable[[str], None] = lambda line: None, aside: int = 0) -> Job:
+    return Job(loaded(target()), texts[aside:], texts[:aside], out, 0, say)
+
+
+def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: list[Text], tmp_path: Path) -> None:
+    said: list[str] = []
+    texts = texts[:3]
+    card = train(options(steps=50, draft_vocab=60, lr=2e-2), Job(loaded(target()), texts, texts, tmp_path, 0, said.append))
+    losses = [float(line.split("loss ")[1].split()[0]) for line in said if "loss" in line]
+    assert len(losses) == 50
+    assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
+    assert card["held_out_accepted_length"] > 1.5
+    assert card["draft_vocab_coverage"] == 1.0  # they are the texts that it was chosen on
+    assert card["parameters"] - card["parameters_outside_lm_head"] == 60 * 32
+
+    # The same texts decoded by the engine with the head's chain take as many rounds as were counted without it.
+    head = kept(tmp_path)
+    assert head.draft_ids is not None
+    counted = Lesson(head, target(), steps=4).held_out(texts, 4, torch.device("cpu"))
+    assert counted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
+    with attached(target(), capacity=60, max_rows=8) as engine:
+        chosen = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5, "depth": 4}
+        method = method_sets.ready(method_sets.with_options("eagle3", chosen), engine)
+        rule = StopRule(frozenset(), (), ANSWER, str)
+        runner = Runner(engine, lambda label, request: Context(VOCAB, 0, random.Random(0)))
+        requests = [Request(text.id, 0, text.prompt, rule) for text in texts]
+        records = {record.prompt_id: record for record in runner.segment(method, requests)}
+    assert [records[text.id].output_ids for text in texts] == [list(text.answer) for text in texts]
+    assert sum(record.target_forwards for record in records.values()) == counted.rounds
+
+
+def test_the_file_is_in_the_original_layout(texts: list[Text], tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    train(options(steps=1, draft_vocab=40), job(texts, tmp_path))
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert (config["vocab_size"], config["draft_vocab_size"]) == (VOCAB, 40)
+    # Readers do not agree on what these mean, so that leaving them out is the one way to be read alike.
+    assert not {"norm_output", "eagle_aux_hidden_state_layer_ids", "eagle_config"} & config.keys()
+    tensors = load_file(tmp_path / "head" / "model.safetensors")
+    assert "midlayer.hidden_norm.weight" in tensors
+    assert not any(name.startswith("layers.") for name in tensors)
+    ids = torch.arange(40) + tensors["d2t"]
+    assert torch.equal(tensors["t2d"].nonzero()[:, 0], ids)
+    assert torch.equal(kept(tmp_path).draft_ids, ids)  # type: ignore[arg-type]
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two trainings left the same head."""
+    mine, theirs = (kept(folder).state_dict() for folder in (one, other))
+    return all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(texts: list[Text], tmp_path: Path) -> None:
+    class Cut(Exception):
+        pass
+
+    def cut(line: str) -> None:
+        if line.startswith("step 6/"):
+            raise Cut
+
+    train(options(), job(texts, tmp_path / "whole"))
+    with pytest.raises(Cut):
+        train(options(), job(texts, tmp_path / "parts", cut))
+    said: list[str] = []
+    train(options(), job(texts, tmp_path / "parts", said.append))
+    assert said[0].startswith("going on from")
+    assert said[1].startswith("step 5/8")
+    assert same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_held_out_texts_are_not_learnt_from(texts: list[Text], tmp_path: Path) -> None:
+    train(options(steps=2, draft_vocab=50), job(texts, tmp_path / "a", aside=2))
+    swapped = [Text(text.id, text.prompt, [5] * ANSWER) for text in texts[:2]] + texts[2:]
+    card = train(options(steps=2, draft_vocab=50), job(swapped, tmp_path / "b", aside=2))
+    assert same(tmp_path / "a", tmp_path / "b")
+    ids = kept(tmp_path / "b").draft_ids
+    assert ids is not None
+    assert card["draft_vocab_coverage"] == float(5 in ids.tolist()) == coverage(ids, swapped[:2])
+
+
+def test_other_options_or_texts_are_not_mixed_into_a_training(texts: list[Text], tmp_path: Path) -> None:
+    train(options(steps=1), job(texts, tmp_path))
+    with pytest.raises(UsageError, match="has a head in training with another unroll; give another --out"):
+        train(options(steps=1, unroll=2), job(texts, tmp_path))
+    with pytest.raises(UsageError, match="another texts"):
+        train(options(steps=1), job(texts[1:], tmp_path))
+    with pytest.raises(UsageError, match="no answer has two tokens"):
+        train(options(), job([Text("a", [1, 2], [3])], tmp_path / "short"))
+
+
+def made(layers: int = 1, seed: int = 3) -> DraftHead:
+    """A random head of large weights, so that a step's features say much about the next."""
+    config = HeadConfig.for_target(target().config, layers=layers, draft_vocab_size=50)
+    head = DraftHead.random(config, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            noise = 0.3 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + noise if parameter.dim() == 1 else noise)
+    return head.double()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_each_step_is_what_a_draft_behind_its_row_reads(layers: int) -> None:
+    """Against a text that grows by one row at a time, everything of it computed anew."""
+    head = made(layers)
+    generator = torch.Generator().manual_seed(1)
+    fused, embedded = torch.randn(2, 9, 32, generator=generator).double(), torch.randn(2, 14, 32).double()
+    rows = torch.tensor([[2, 5, 7], [0, 3, 6]])
+    found = list(unrolled(head, fused, embedded, rows, 4))
+
+    def plain(layer: int, attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        return mixed.transpose(1, 2)
+
+    for text in range(2):
+        for column, row in enumerate(rows[text].tolist()):
+            before = fused[text : text + 1, : row + 1]
+            for step in range(4):
+                count = row + 1 + step
+                tokens, positions = embedded[text : text + 1, 1 : count + 1], torch.arange(count)[None]
+                out = head(before, tokens, positions, plain)
+                assert torch.allclose(found[step][text, column], out[0, -1], atol=1e-9)
+                before = torch.cat([before, head.fed_back(out[:, -1:])], dim=1)
+
+
+def test_computing_activations_again_changes_no_gradient(texts: list[Text]) -> None:
+    from specbench.training.side_by_side import side_by_side
+
+    found = []
+    for recompute in (False, True):
+        model = target()
+        lesson = Lesson(made(2).float(), model, steps=3, recompute=recompute)
+        loss = lesson(**side_by_side(texts[:3]))["loss"]
+        loss.backward()
+        found.append([float(loss.detach()), *(p.grad.clone() for p in lesson.parameters() if p.grad is not None)])
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
+    assert len(found[0]) == len(found[1]) > 10
+    for mine, theirs in zip(found[0][1:], found[1][1:], strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_is_the_divergence_of_rows_that_can_draft_the_targets_token(texts: list[Text]) -> None:
+    """Written down once more, row by row, for one text."""
+    model, head, steps = target(), made().float(), 3
+    text = texts[0]
+    ids = torch.tensor([[*text.prompt, *text.answer]])
+    start, end = len(text.prompt), ids.shape[1]
+    lesson = Lesson(head, model, steps=steps, decay=0.5)
+    found = lesson(ids=ids, starts=torch.tensor([start]), ends=torch.tensor([end]))
+    with torch.no_grad():
+        states = model(ids).logits[0].float()
+        hidden = model(ids, output_hidden_states=True).hidden_states
+        fused = head.fuse(torch.cat([hidden[layer + 1] for layer in head.config.taps], dim=-1))
+        embedded = model.get_input_embeddings()(torch.nn.functional.pad(ids, (0, steps)))
+        rows = torch.arange(start - 1, end - 2)[None]
+        known = head.draft_ids
+        assert known is not None
+        total = 0.0
+        for step, outputs in enumerate(unrolled(head, fused, embedded, rows, steps)):
+            losses = []
+            for column, row in enumerate(rows[0].tolist()):
+                if row + 2 + step >= end or int(states[row + 1 + step].argmax()) not in known.tolist():
+                    continue
+                target_p = states[row + 1 + step][known].softmax(-1)
+                said = head.scores(outputs[:, column])[0].log_softmax(-1)
+                losses.append(float((target_p * (target_p.log() - said)).sum()))
+            assert losses
+            total += 0.5**step * sum(losses) / len(losses)
+    assert float(found["loss"].detach()) == pytest.approx(total, rel=1e-4)
+
+
+def test_first_weights_are_the_targets(texts: list[Text]) -> None:
+    model = target()
+    config = HeadConfig.for_target(model.config, intermediate_size=2 * 48, draft_vocab_size=50)
+    head = DraftHead.random(config)
+    head.set_draft_ids(torch.arange(7, 57))
+    assert start_from_target(head, model) > 10_000
+    last, before = model.model.layers[-1], model.model.layers[-2]
+    own: Any = head.layers[0]
+    assert torch.equal(own.self_attn.k_proj.weight[:, 32:], last.self_attn.k_proj.weight)
+    assert torch.equal(own.mlp.gate_proj.weight, torch.cat([last.mlp.gate_proj.weight, before.mlp.gate_proj.weight]))
+    assert torch.equal(head.lm_head.weight, model.lm_head.weight[7:57])
+    rows = torch.randn(3, 32)
+    both = last.mlp(rows) + before.mlp(rows)
+    assert torch.allclose(own.mlp(rows), both, atol=1e-5)
