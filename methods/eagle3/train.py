@@ -44,6 +44,9 @@ class Options(LoopOptions):
     activation_checkpointing: bool = option(
         False, "checkpointing", help="compute activations again in the backward pass: less memory, a third more time"
     )
+    keep_features: bool = option(
+        False, help="the target's features of each text stay in memory: later epochs need no forward of it"
+    )
     epochs: float = option(10.0, help="passes over the texts", gt=0)
     batch: int = option(4, help="texts of a step, on each device", ge=1)
     lr: float = option(1e-4, help="learning rate, after warm-up and before its cosine", gt=0)

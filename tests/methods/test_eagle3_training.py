@@ -69,7 +69,9 @@ def job(texts: Sequence[Text], out: Path, say: Callable[[str], None] = lambda li
 def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: list[Text], tmp_path: Path) -> None:
     said: list[str] = []
     texts = texts[:3]
-    card = train(options(steps=50, draft_vocab=60, lr=2e-2), Job(loaded(target()), texts, texts, tmp_path, 0, said.append))
+    card = train(
+        options(steps=50, draft_vocab=60, lr=2e-2), Job(loaded(target()), texts, texts, tmp_path, 0, said.append)
+    )
     losses = [float(line.split("loss ")[1].split()[0]) for line in said if "loss" in line]
     assert len(losses) == 50
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
@@ -204,6 +206,29 @@ def test_computing_activations_again_changes_no_gradient(texts: list[Text]) -> N
     assert len(found[0]) == len(found[1]) > 10
     for mine, theirs in zip(found[0][1:], found[1][1:], strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_features_that_are_kept_are_those_of_a_forward(texts: list[Text]) -> None:
+    from specbench.training.side_by_side import side_by_side
+    from specbench.training.teacher import Remembered, Teacher
+
+    asked = []
+    teacher = Teacher(target(), (1, 3))
+
+    def counted(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(len(ids))
+        return teacher(ids)
+
+    remembered = Remembered(counted)  # type: ignore[arg-type]
+    for some in (texts[:3], texts[3:5], [texts[4], texts[0]], [texts[2]], texts[:3]):
+        batch = side_by_side(some)
+        ids = torch.nn.functional.pad(batch["ids"], (0, 3))
+        found, plain = remembered(ids, batch["ends"]), teacher(ids)
+        for row, end in enumerate(batch["ends"].tolist()):
+            for mine, theirs in zip(found, plain, strict=True):
+                assert mine.shape == theirs.shape
+                assert torch.allclose(mine[row, :end], theirs[row, :end], atol=1e-4)
+    assert asked == [3, 2]
 
 
 def test_the_loss_is_the_divergence_of_rows_that_can_draft_the_targets_token(texts: list[Text]) -> None:

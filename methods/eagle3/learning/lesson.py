@@ -13,7 +13,7 @@ from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.unrolled import unrolled
 from specbench.training.accepted import Accepted, leading
 from specbench.training.recipe import Text
-from specbench.training.teacher import Teacher
+from specbench.training.teacher import Remembered, Teacher
 
 # Rows whose scores are held at once: of a large vocabulary they are what fills the memory.
 _AT_ONCE = 1024
@@ -22,8 +22,10 @@ _AT_ONCE = 1024
 class _Frozen:
     """The target's parts. No module, so that none of its weights is trained, saved or moved."""
 
-    def __init__(self, head: DraftHead, model: Any) -> None:
-        self.teacher = Teacher(model, head.config.taps)
+    def __init__(self, head: DraftHead, model: Any, keep: bool) -> None:
+        teacher = Teacher(model, head.config.taps)
+        remembered = Remembered(teacher)
+        self.teach = remembered if keep else lambda ids, ends: teacher(ids)
         self.embed = head.embed_tokens or model.get_input_embeddings()
         self.scorer: Any = model.get_output_embeddings()
 
@@ -40,12 +42,22 @@ class Lesson(nn.Module):
         steps: of the training-time test.
         decay: of a step's weight to the next's.
         recompute: see :func:`unrolled`.
+        keep: what the target says of a text stays in memory, see :class:`Remembered`.
     """
 
-    def __init__(self, head: DraftHead, model: Any, *, steps: int, decay: float = 0.8, recompute: bool = False) -> None:
+    def __init__(
+        self,
+        head: DraftHead,
+        model: Any,
+        *,
+        steps: int,
+        decay: float = 0.8,
+        recompute: bool = False,
+        keep: bool = False,
+    ) -> None:
         super().__init__()
         self.head = head
-        self._frozen = _Frozen(head, model)
+        self._frozen = _Frozen(head, model, keep)
         self._steps, self._decay, self._recompute = steps, decay, recompute
 
     def forward(self, ids: Tensor, starts: Tensor, ends: Tensor) -> dict[str, Tensor]:
@@ -59,31 +71,49 @@ class Lesson(nn.Module):
             ``loss``; ``kl``, the mean divergence of the first step; ``agrees`` and ``agrees_last``, the shares of rows
             whose best token is the target's, of the first and of the last step.
         """
-        features, states = self._frozen.teacher(ids)
-        # Rows whose token is in the answer, and has another behind it there.
+        features, states = self._frozen.teach(ids, ends)
+        # Rows whose token is in the answer, and has another behind it there; what is said behind the row's token.
         count = int((ends - 1 - starts).max())
-        rows = (starts - 1)[:, None] + torch.arange(count, device=ids.device)
-        within = rows < (ends - 2)[:, None]
-        rows = rows.clamp(max=ids.shape[1] - 2)
-        known = self.head.draft_ids
+        place = torch.arange(count, device=ids.device)
+        rows = ((starts - 1)[:, None] + place).clamp(max=ids.shape[1] - 2)
+        taught = self._taught(states.gather(1, (rows + 1)[:, :, None].expand(-1, -1, states.shape[2])))
         total: Any = 0.0
         said: list[tuple[Tensor, Tensor]] = []
         for step, outputs in enumerate(self._outputs(features, ids, rows, self._steps, self._recompute)):
-            # The token that is foreseen, at row + 2 + step, is what the target says behind row + 1 + step.
-            learns = within & (rows + 2 + step < ends[:, None])
+            learns = place + step < (ends - 1 - starts)[:, None]
             if not bool(learns.any()):
                 break
-            places = (rows + 1 + step).clamp(max=ids.shape[1] - 1)
-            taught = states.gather(1, places[:, :, None].expand(-1, -1, states.shape[2]))[learns]
+            # Step i of a row foresees what the target says behind the row i further on.
+            behind = (place + step).clamp(max=count - 1)
+            theirs = [part[:, behind][learns] for part in taught]
             parts = [
-                checkpoint(self._part, mine, theirs, known, use_reentrant=False)
-                for mine, theirs in zip(outputs[learns].split(_AT_ONCE), taught.split(_AT_ONCE), strict=True)
+                checkpoint(self._part, mine, *some, use_reentrant=False)
+                for mine, *some in zip(
+                    outputs[learns].split(_AT_ONCE), *(x.split(_AT_ONCE) for x in theirs), strict=True
+                )
             ]
             divergence, agrees, learnt = (torch.stack(each).sum() for each in zip(*parts, strict=True))
             kl = divergence / learnt.clamp(min=1)
             total = total + self._decay**step * kl
             said.append((kl.detach(), agrees / learns.sum()))
         return {"loss": total, "kl": said[0][0], "agrees": said[0][1], "agrees_last": said[-1][1]}
+
+    @torch.no_grad()
+    def _taught(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the target says of rows [B, R, H]: log-probabilities [B, R, Vd] of what can be drafted, its best token
+        [B, R], and whether that can be drafted."""
+        scorer, known = self._frozen.scorer, self.head.draft_ids
+        likely, best, can = [], [], []
+        for some in states.flatten(0, 1).split(_AT_ONCE):
+            scores = scorer(some.to(scorer.weight.dtype)).float()
+            first = scores.argmax(-1)
+            drafted = scores if known is None else scores[:, known]
+            own = drafted.argmax(-1)
+            likely.append(drafted.log_softmax(-1))
+            best.append(first)
+            can.append(first == (own if known is None else known[own]))
+        shape = states.shape[:2]
+        return torch.cat(likely).unflatten(0, shape), torch.cat(best).view(shape), torch.cat(can).view(shape)
 
     def _outputs(
         self, features: Tensor, ids: Tensor, rows: Tensor, steps: int, recompute: bool = False
@@ -95,19 +125,13 @@ class Lesson(nn.Module):
             embedded = embedded.detach()
         return unrolled(self.head, self.head.fuse(features.to(dtype)), embedded, rows, steps, recompute)
 
-    def _part(self, outputs: Tensor, taught: Tensor, known: Tensor | None) -> tuple[Tensor, ...]:
+    def _part(self, outputs: Tensor, likely: Tensor, best: Tensor, can: Tensor) -> tuple[Tensor, ...]:
         """Sums over some rows: the divergence of those that learn, rows that agree, rows that learn."""
-        scorer = self._frozen.scorer
-        with torch.no_grad():
-            teacher = scorer(taught.to(scorer.weight.dtype)).float()
-            best = teacher.argmax(-1)
-            if known is not None:
-                teacher = teacher[:, known]
-            likely = teacher.log_softmax(-1)
-            can = best == (teacher.argmax(-1) if known is None else known[teacher.argmax(-1)])
+        known = self.head.draft_ids
         draft = self.head.scores(outputs).float()
         divergence = (likely.exp() * (likely - draft.log_softmax(-1))).sum(-1)
-        said = draft.argmax(-1) if known is None else known[draft.argmax(-1)]
+        own = draft.argmax(-1)
+        said = own if known is None else known[own]
         return (divergence * can).sum(), (said == best).sum(), can.sum()
 
     @torch.no_grad()
@@ -123,7 +147,7 @@ class Lesson(nn.Module):
             start, end = len(text.prompt), ids.shape[1]
             if end - start < 2:
                 continue
-            features, _ = self._frozen.teacher(ids)
+            features, _ = self._frozen.teach(ids, torch.tensor([end]))
             rows = torch.arange(start - 1, end - 2, device=device)[None]
             drafts = torch.stack(
                 [self.head.scores(out)[0].argmax(-1) for out in self._outputs(features, ids, rows, depth)], dim=1
