@@ -143,9 +143,9 @@ def step(recipe: Any, kind: Kind, monkeypatch: pytest.MonkeyPatch, dtype: torch.
                 seen.faults.append(f"{name}, which is computed, in {buffer.dtype}")
         stack.enter_context(seen)
         shape = Shape(rows, SLOTS, 4)
-        outcome, hidden = program.run(_packed(shape), shape, kind, cache, TritonAttention)
+        outcome, hidden, probabilities = program.run(_packed(shape), shape, kind, cache, TritonAttention)
         assert outcome.shape == (shape.width_out(kind.top_k),)
-        assert (hidden is not None) == bool(kind.taps)
+        assert (hidden is not None, probabilities is not None) == (bool(kind.taps), kind.probabilities)
     return seen
 
 

@@ -38,12 +38,11 @@ from specbench.evals.judge import endpoint, judge, mt_bench_files
 from specbench.evals.judge import prompts as judge_prompts
 from specbench.evals.judge.posting import Reply
 from specbench.hardware.profile import read_profile
-from specbench.models import head_files
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.msn.trees import TREE
 from specbench.methods.recycling.trees import TREE as RECYCLED
 from specbench.methods.sam import corpus as corpora
-from specbench.models import adapters, names
+from specbench.models import adapters, head_files, names
 from specbench.models.checkpoint import read_config
 from specbench.models.export import copies
 from specbench.models.loader import ByteTokenizer

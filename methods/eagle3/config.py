@@ -28,6 +28,7 @@ PRODUCERS: tuple[Producer, ...] = get_args(Producer)
 _TODO = "take a whole copy of the head"
 _FILE = "the head's config.json"
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+_BLOCKS = ("block_size", "jetspec_config")  # of heads of another kind
 _SPECFORGE = ("LlamaForCausalLMEagle3", "PEagleDraftModel")
 # Types whose frequencies do not depend on the length of the text: a captured pass could not follow it.
 _ROPES = ("default", "linear", "yarn", "llama3")
@@ -169,6 +170,10 @@ class HeadConfig:
         if found.get("use_aux_hidden_state") is False:
             raise UsageError(
                 "the head reads the target's last state alone, as EAGLE and EAGLE-2 do; take an EAGLE-3 head"
+            )
+        if any(name in values for name in _BLOCKS):
+            raise UsageError(
+                f"{_FILE} is of a head that drafts blocks, as JetSpec's and DFlash's do, and no EAGLE-3 head's"
             )
         missing = [name for name in _SIZES if found.get(name) is None]
         if missing:
@@ -357,7 +362,10 @@ def _mask(values: Mapping[str, Any], found: Mapping[str, Any]) -> int | None:
     ids = [first, *(found.get(name) for name in _MASKS)]
     chosen = next((token for token in ids if isinstance(token, int) and token >= 0), None)
     if chosen is None:
-        raise UsageError(f"{_FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; {_TODO}")
+        raise UsageError(
+            f"{_FILE} is of a parallel head (P-EAGLE) and has no {' or '.join(_MASKS)}; add the token that it was "
+            "trained with"
+        )
     return chosen
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import exp, fsum
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import model_validator
+
 from specbench import decoding
 from specbench.common import UsageError
 from specbench.decoding import Context, StepResult, Target, TokenTree, option
@@ -35,7 +37,18 @@ class Options(decoding.Options):
         10, "K", "k", help="paths that a level extends, and tokens by which each (its top-k)", ge=1, le=64
     )
     depth: int = option(8, "D", help="tokens of the longest path; each but the first takes a pass", ge=1, le=64)
+    verify: Literal["noise", "block"] = option(
+        "noise",
+        help="tree=chain: what accepts sampled drafts: the target's noise, or block verification, whose texts are not "
+        "AR's but of AR's distribution",
+    )
     retrieve: Named | None = retrieve()
+
+    @model_validator(mode="after")
+    def _verifies_chains(self) -> Options:
+        if self.verify == "block" and self.tree != "chain":
+            raise ValueError("verify=block verifies chains; set tree=chain")
+        return self
 
 
 class Decoder(decoding.Decoder):
@@ -52,6 +65,10 @@ class Decoder(decoding.Decoder):
         if options.tree == "chain" or options.width == 1:
             return min(options.budget, 1 + options.depth)
         return options.budget
+
+    @staticmethod
+    def own_noise(options: Options) -> bool:
+        return options.verify == "block"
 
     @staticmethod
     def check(options: Options, model: str) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import Target, TokenTree
+from specbench.decoding.tree import Proposal
 from specbench.decoding.trees.builders import BUILDERS, Knobs
 from specbench.decoding.trees.marginals import Marginals
 from specbench.engine import HeadPass, HeadRows
@@ -28,12 +29,13 @@ class Drafts:
         target: what it drafts for; a head without an embedding reads the target's.
         depth: D, tokens of the longest path.
         width: W; 1 drafts a chain.
+        draws: above temperature 0 a chain's tokens are drawn from what the head says, in place of the best ones.
 
     Raises:
         EnvironmentRefused: no memory for the head's cache.
     """
 
-    def __init__(self, head: DraftHead, target: Target, *, depth: int, width: int) -> None:
+    def __init__(self, head: DraftHead, target: Target, *, depth: int, width: int, draws: bool = False) -> None:
         config = head.config
         self._head, self._depth = head, depth
         self._width = min(width, config.draft_vocab_size)
@@ -44,6 +46,10 @@ class Drafts:
             rows = depth - 1
         else:
             rows = self._width * (depth - 1)
+        # What the tokens of each slot were drawn from, and by which temperature: data of a captured round.
+        self._sampling, self._draws = target.sampling, draws
+        self._drawn_from = torch.zeros(target.slots, depth if draws else 0, config.draft_vocab_size, device=head.device)
+        self._temperature = torch.zeros((), device=head.device)
         shape = config.num_key_value_heads, config.head_dim, config.head_dim
         self._passes = HeadPass(
             target,
@@ -53,6 +59,7 @@ class Drafts:
             new_rows=1 + depth,  # the longest path of a tree, root included
             draft_rows=max(1, rows),
             features=head.fc.in_features,
+            draws=depth if draws else 0,
             modules=[head],
         )
         self.open, self.close, self.length = self._passes.open, self._passes.close, self._passes.length
@@ -76,11 +83,14 @@ class Drafts:
         Raises:
             ValueError: the slot has brought nothing new since it was asked last.
         """
+        temperature = self._sampling().temperature if self._draws else 0.0
+        self._temperature.fill_(temperature)
         tokens, logp, best = self._passes.draft(slot)
         root = self._roots[slot]
         if self._width == 1:
             deep = budget - 1
-            return chain(root, tokens.flatten().tolist()[:deep], logp.flatten().tolist()[:deep])
+            proposal = Proposal(self._drawn_from[slot, :deep].clone(), self._ids) if temperature else None
+            return chain(root, tokens.flatten().tolist()[:deep], logp.flatten().tolist()[:deep], proposal)
         if self._head.config.parallel:
             marginals = Marginals(root, tokens.tolist(), logp.tolist())
             return BUILDERS["optimal"](marginals, budget, Knobs(spine=False))
@@ -117,10 +127,20 @@ class Drafts:
         logp, found = self._best(outputs)
         return self._known(found), logp, found[:, :0, 0]
 
+    def _drawn(self, rows: HeadRows, outputs: Tensor, place: int) -> tuple[Tensor, Tensor]:
+        """As :meth:`_best` of one candidate, drawn at the target's temperature; greedy it is the best one."""
+        scores = self._head.scores(outputs)[:, 0].float()
+        greedy = self._temperature == 0
+        said = (scores / torch.where(greedy, 1.0, self._temperature)).softmax(-1)
+        self._drawn_from[: len(said), place] = said
+        found = torch.where(greedy, scores.argmax(-1), rows.drawn(said, place))[:, None, None]
+        return scores.log_softmax(-1)[:, None].gather(-1, found), found
+
     def _levels(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
         """All candidates as :class:`Levels` has them: tokens, log-probabilities, and which of them were extended."""
         width = self._width
-        logp, found = self._best(last)
+        best_of = self._drawn if self._draws else lambda rows, outputs, level: self._best(outputs)
+        logp, found = best_of(rows, last, 0)
         tokens = self._known(found)[:, 0]
         total = logp[:, 0]
         every, scored, extended = [tokens], [total], []
@@ -128,7 +148,7 @@ class Drafts:
         for level in range(1, self._depth):
             rows = rows.branch(tokens, parents)
             outputs = self._layers(rows, self._head.fed_back(above))
-            logp, found = self._best(outputs)
+            logp, found = best_of(rows, outputs, level)
             candidates = self._known(found).flatten(1)
             every.append(candidates)
             scored.append(logp.flatten(1))

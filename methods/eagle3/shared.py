@@ -48,8 +48,11 @@ def prepare(options: Any, target: Target) -> Shared:
     width = 1 if options.tree == "chain" else options.width
     # A chain of less rows than its depth needs no pass behind them.
     depth = min(options.depth, options.budget - 1)
-    key = "eagle3", options.head, producer, depth, width
-    drafts = target.once(key, lambda: Drafts(head, target, depth=depth, width=width))
+    draws = options.verify == "block"
+    if draws and head.config.parallel:
+        raise UsageError("eagle3.verify=block draws each token behind the last one, which a parallel head cannot do")
+    key = "eagle3", options.head, producer, depth, width, draws
+    drafts = target.once(key, lambda: Drafts(head, target, depth=depth, width=width, draws=draws))
     passes = 1 + (min(1, depth - 1) if head.config.parallel else depth - 1)
     return Shared(drafts, head.config.taps, weights, options.budget, passes)
 

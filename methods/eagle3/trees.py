@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench.decoding import TokenTree
+from specbench.decoding.tree import Proposal
 
 _WORD = "head"
 
@@ -66,9 +67,9 @@ class Levels:
         )
 
 
-def chain(root: int, tokens: Sequence[int], logp: Sequence[float]) -> TokenTree:
-    """One path under the root."""
-    return TokenTree.chain([root, *tokens], origins=_WORD, scores=[None, *logp])
+def chain(root: int, tokens: Sequence[int], logp: Sequence[float], proposal: Proposal | None = None) -> TokenTree:
+    """One path under the root, and what its tokens were drawn from, where they were."""
+    return TokenTree.chain([root, *tokens], origins=_WORD, scores=[None, *logp], proposal=proposal)
 
 
 def totals(tree: TokenTree) -> list[float]:

@@ -1,14 +1,15 @@
 """Speculative decoding: a small model writes the next tokens, one a pass (Leviathan et al. 2023; Chen et al. 2023).
 
 The draft model runs in an engine of its own (:mod:`.drafter`) and samples with the target's noise, which belongs to the
-position: where the two models agree on the distribution they agree on the token.
+position: where the two models agree on the distribution they agree on the token. Or it draws with numbers of its own,
+says from what, and the engine verifies the block (Sun et al. 2024).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import field_serializer
 
@@ -24,6 +25,9 @@ class Options(decoding.Options):
 
     draft: str = option("", help="the draft model, as --model takes one: alias, hub id, folder, .gguf, config:NAME")
     draft_tokens: int = option(5, "k", help="tokens drafted a step, each in a forward of the draft model", ge=1, le=511)
+    verify: Literal["noise", "block"] = option(
+        "noise", help="what accepts sampled drafts: the target's noise, or block verification, whose texts are not AR's"
+    )
 
     @field_serializer("draft")
     def _named(self, draft: str) -> str:
@@ -45,6 +49,10 @@ class Decoder(decoding.Decoder):
         return 1 + options.draft_tokens
 
     @staticmethod
+    def own_noise(options: Options) -> bool:
+        return options.verify == "block"
+
+    @staticmethod
     def check(options: Options, model: str) -> None:
         if not options.draft:
             raise UsageError("sps needs a draft model of the target's vocabulary; give one with --set sps.draft=MODEL")
@@ -63,7 +71,8 @@ class Decoder(decoding.Decoder):
                 raise type(error)(f"draft model {draft.spec.name}: {error}") from error
 
         draft, engine = target.once(("sps", options.draft), load)
-        return Drafter(engine, draft, options.draft_tokens, target.sampling)
+        vocab = int(target.model.get_output_embeddings().weight.shape[0]) if options.verify == "block" else 0
+        return Drafter(engine, draft, options.draft_tokens, target.sampling, vocab)
 
     @staticmethod
     def weights(shared: Drafter | None) -> Mapping[str, str]:
@@ -81,8 +90,10 @@ class Decoder(decoding.Decoder):
         self._drafter.extend(self._held, result.emitted)
 
     def draft(self) -> TokenTree:
-        drafts = self._drafter.draft(self._held)
+        drafts, proposal = self._drafter.draft(self._held)
         self.draft_forwards += len(drafts)
+        if proposal:
+            return TokenTree.chain([self._last, *drafts], origins="draft-model", proposal=proposal)
         # A draft model with more padding rows than the target could draft a token that the target does not have.
         known = takewhile(lambda token: token < self._vocab_size, drafts)
         return TokenTree.chain([self._last, *known], origins="draft-model")

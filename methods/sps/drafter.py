@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError
 from specbench.decoding import TokenTree
-from specbench.decoding.tree import COMPUTED
+from specbench.decoding.tree import COMPUTED, Proposal
 
 if TYPE_CHECKING:
     from specbench.engine import Engine, Sampling
@@ -29,13 +29,23 @@ class Drafter:
         model: the draft model.
         draft_tokens: passes a step, and so tokens drafted.
         sampling: the target's at the moment.
+        drawn_over: tokens of a target that verifies blocks: above temperature 0 drafts are drawn from the draft model's
+            distribution with numbers of their own. 0 is a draft model that samples with the target's noise.
     """
 
     #: Rows of the largest pass: the last draft and the target's token behind it.
     MAX_ROWS = 2
 
-    def __init__(self, engine: Engine, model: LoadedModel, draft_tokens: int, sampling: Callable[[], Sampling]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        model: LoadedModel,
+        draft_tokens: int,
+        sampling: Callable[[], Sampling],
+        drawn_over: int = 0,
+    ) -> None:
         self.engine = engine
+        self._drawn_over = drawn_over
         self._vocab_size = model.vocab_size
         self._draft_tokens = draft_tokens
         self._sampling = sampling
@@ -43,6 +53,7 @@ class Drafter:
         self._texts: dict[int, list[int]] = {}  # slot -> prompt and output
         self._waiting: set[int] = set()  # slots whose text has grown since they were drafted for
         self._drafts: dict[int, list[int]] = {}  # slot -> drafts not yet fetched
+        self._proposals: dict[int, Proposal] = {}  # slot -> what they were drawn from
         self.nbytes = model.spec.weight_bytes + engine.cache.nbytes
         revision = {"revision": model.spec.revision} if model.spec.revision else {}
         self.weights: Mapping[str, str] = {
@@ -75,18 +86,22 @@ class Drafter:
         self.engine.rewind(slot, min(self.engine.length(slot), len(text) - 1))
         self._waiting.add(slot)
 
-    def draft(self, slot: int) -> list[int]:
-        """What the draft model says next, a token for each pass that was run: fewer where the cache ends."""
+    def draft(self, slot: int) -> tuple[list[int], Proposal | None]:
+        """What the draft model says next, and what it was drawn from where it was drawn.
+
+        A token for each pass that was run: fewer where the cache ends.
+        """
         if slot in self._waiting:
             self._follow()
             self._pass_on()
-        return self._drafts.pop(slot)
+        return self._drafts.pop(slot), self._proposals.pop(slot, None)
 
     def end(self, slot: int) -> None:
         """Forgets a sequence."""
         self.engine.free(slot)
         self._waiting.discard(slot)
         self._drafts.pop(slot, None)
+        self._proposals.pop(slot, None)
         del self._texts[slot]
 
     def _follow(self) -> None:
@@ -95,7 +110,9 @@ class Drafter:
         if self.engine.sampling != sampling:
             self.engine.sampling = sampling
         if self._warm_for != sampling and not self._texts:
-            self.engine.prepare(self.MAX_ROWS, forced=True, context=self.engine.capacity // 2)
+            self.engine.prepare(
+                self.MAX_ROWS, probabilities=self._drawn_over > 0, forced=True, context=self.engine.capacity // 2
+            )
             self._warm_for = sampling
 
     def _pass_on(self) -> None:
@@ -103,16 +120,23 @@ class Drafter:
         engine = self.engine
         unread = {slot: self._texts[slot][engine.length(slot) :] for slot in sorted(self._waiting)}
         self._drafts.update((slot, []) for slot in unread)
+        drawing = self._drawn_over > 0 and not engine.sampling.greedy
+        roots = {slot: len(self._texts[slot]) - 1 for slot in unread}
+        drawn = engine.drafts(roots, self._draft_tokens, self._drawn_over) if drawing else None
         for _ in range(self._draft_tokens):
             fits = {slot: self._known(ids) for slot, ids in unread.items() if engine.length(slot) < engine.capacity}
             if not fits:
                 break
             # Tokens that the target has decided on are fed as a chain that is told to agree with them.
             told = {slot: [*ids[1:], COMPUTED] for slot, ids in fits.items()}
-            results = engine.step({slot: TokenTree.chain(ids) for slot, ids in fits.items()}, forced=told)
-            for slot, result in results.items():
-                self._drafts[slot].append(result.emitted[-1])
-            unread = {slot: result.emitted[-1:] for slot, result in results.items()}
+            trees = {slot: TokenTree.chain(ids) for slot, ids in fits.items()}
+            results = engine.step(trees, probabilities=drawing, forced=told)
+            said = drawn.draw(results) if drawn else {slot: result.emitted[-1] for slot, result in results.items()}
+            for slot, token in said.items():
+                self._drafts[slot].append(token)
+            unread = {slot: [token] for slot, token in said.items()}
+        if drawn:
+            self._proposals.update((slot, drawn.proposal(slot)) for slot in self._waiting if self._drafts[slot])
         self._waiting.clear()
 
     def _known(self, ids: Sequence[int]) -> list[int]:

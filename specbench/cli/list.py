@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specbench.backends.protocol import Mode
 
 # What would make a table wider than a terminal.
-_ONLY_JSON = {"options", "suits", "hub id", "base", "tokenizer", "template", "paper"}
+_ONLY_JSON = {"options", "paper"}
 
 _KINDS = ("methods", "engines", "tasks", "presets", "models", "gpus")
 
@@ -32,10 +32,12 @@ def list_(
 
     engines are others beside ours, whose modes are rows of a run: list vllm:ngram has the options of one.
     """
-    listings = {
-        "methods": _methods, "engines": _engines, "tasks": _tasks, "presets": _presets, "models": _models,
-        "gpus": _gpus,
-    }  # fmt: skip
+    if kind == "models":
+        from specbench.cli.list_models import list_models
+
+        list_models(as_json)
+        return
+    listings = {"methods": _methods, "engines": _engines, "tasks": _tasks, "presets": _presets, "gpus": _gpus}
     rows = listings[kind](as_json) if kind in listings else _options_of(kind)
     if as_json:
         output.emit_json(rows)
@@ -172,32 +174,6 @@ def _presets(full: bool) -> list[dict[str, Any]]:
 def _options(card: registry.Card) -> dict[str, Any]:
     schema: dict[str, Any] = card.load().Options.model_json_schema(by_alias=False)
     return dict(schema.get("properties", {}))
-
-
-def _models(full: bool) -> list[dict[str, Any]]:
-    from specbench.models import names as models
-
-    known = models.aliases()
-
-    def here(entry: dict[str, Any]) -> bool:
-        return models.wheel_file(known.get(entry.get("base", ""), entry) if "adapter" in entry else entry) is not None
-
-    dummies: dict[str, Any] = {f"config:{name}": {"title": "dummy weights of this shape"} for name in models.configs()}
-    return [
-        {
-            "model": name,
-            "here": name in dummies or here(entry),
-            "method": entry.get("method"),
-            "hub id": entry.get("hub"),
-            "base": entry.get("base"),
-            "options": entry.get("options", {}),
-            "suits": entry.get("suits", {}),
-            "tokenizer": entry.get("tokenizer"),
-            "template": entry.get("template"),
-            "what it is": entry["title"],
-        }
-        for name, entry in {**known, **dummies}.items()
-    ]
 
 
 def _gpus(full: bool) -> list[dict[str, Any]]:

@@ -102,6 +102,15 @@ class Decoder(ABC):
         return 0
 
     @staticmethod
+    def own_noise(options: Any) -> bool:
+        """Whether, above temperature 0, texts have AR's distribution and are not AR's: trees come with a proposal.
+
+        Such a row is not compared with AR text by text. ``noise = "own"`` in ``method.toml`` says the same of all
+        options.
+        """
+        return False
+
+    @staticmethod
     def check(options: Any, model: str) -> None:
         """Refuses what can be seen to be no use before any model is loaded, such as a missing draft model.
 

@@ -32,6 +32,26 @@ Scores: TypeAlias = "Sequence[float | None] | Callable[[TokenTree], Sequence[flo
 
 
 @dataclass(frozen=True)
+class Proposal:
+    """Proposal: what the drafts of a chain were drawn from.
+
+    Each draft was drawn from its row, given the drafts before it, by numbers that nothing else is decided by: neither
+    the target's noise, nor those of any earlier block, whose rejected drafts have had a say in where it ended. Above
+    temperature 0 the engine then accepts by block verification (:mod:`specbench.engine.block`): more of a block, and a
+    text of AR's distribution in place of AR's text. A method whose trees have proposals says so in
+    :meth:`~specbench.decoding.Decoder.own_noise`. Greedy, forced and in a prefill a proposal means nothing.
+
+    Attributes:
+        probabilities: float32 [rows - 1, W] on the target's device: of the drafts in rows 1, 2, …; not negative, of sum
+            1 in each row, and not to be changed any more.
+        ids: int64 [W], the target's tokens that the columns are of, each once; None is the first W of them.
+    """
+
+    probabilities: Tensor
+    ids: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class TokenTree:
     """A draft to verify in one target forward.
 
@@ -50,9 +70,12 @@ class TokenTree:
             [rows]; None for a row, or for the tree, of which the drafter has none. Or a function of the tree that finds
             them: it is called with ``--trace`` alone, once the clock has stopped. No decision hangs on it either, and
             trees that differ in nothing else are equal.
+        proposal: what the drafts were drawn from, of a chain all of whose rows may be emitted; None where they were not
+            drawn, or nobody says from what.
 
     Raises:
-        ValueError: lengths differ, the root is not row 0, or a parent does not come before its child.
+        ValueError: lengths differ, the root is not row 0, a parent does not come before its child, or what has a
+            proposal is no chain.
     """
 
     tokens: Sequence[int]
@@ -60,6 +83,7 @@ class TokenTree:
     accept: Sequence[bool] | None = field(default=None)
     origins: str | Sequence[str] = "draft"
     scores: Scores | None = field(default=None, compare=False, repr=False)
+    proposal: Proposal | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         rows = len(self.tokens)
@@ -74,6 +98,11 @@ class TokenTree:
         for row in range(1, rows):
             if not 0 <= self.parents[row] < row:
                 raise ValueError(f"row {row} has parent {self.parents[row]}; parents come before their children")
+        if self.proposal is not None:
+            if not self.is_chain or not all(self.accept or ()):
+                raise ValueError("what has a proposal is a chain, all of whose rows may be emitted")
+            if len(self.proposal.probabilities) != rows - 1:
+                raise ValueError(f"{rows - 1} drafts have a proposal of {len(self.proposal.probabilities)}")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -102,16 +131,17 @@ class TokenTree:
         drafts_only: bool = False,
         origins: str | Sequence[str] = "draft",
         scores: Scores | None = None,
+        proposal: Proposal | None = None,
     ) -> TokenTree:
         """A tree without branches: ``tokens[0]`` is the root and each later token hangs under the one before.
 
         Args:
             tokens: root followed by the guesses, shape [rows].
             drafts_only: mark every guess as a row that is never emitted.
-            origins, scores: as of the tree.
+            origins, scores, proposal: as of the tree.
         """
         accept = [True] + [False] * (len(tokens) - 1) if drafts_only else None
-        return cls(tokens, range(-1, len(tokens) - 1), accept, origins, scores)
+        return cls(tokens, range(-1, len(tokens) - 1), accept, origins, scores, proposal)
 
 
 @dataclass(frozen=True)
@@ -140,6 +170,8 @@ class StepResult:
         top: with ``top_k``: (scores, ids), each [rows, k], highest first; the scores are what the sampler maximises.
         hidden: with ``taps``: the tapped layers' outputs, one beside the other, of the tokens that this call put in the
             cache, in their order, [tokens, taps × hidden size]. On the device, and only until the next step.
+        probabilities: with ``probabilities``: what the token after each row is drawn from, behind temperature, top-k
+            and top-p, float32 [rows, V]. On the device, and only until the next step.
     """
 
     emitted: list[int]
@@ -147,6 +179,7 @@ class StepResult:
     next_tokens: list[int]
     top: tuple[Tensor, Tensor] | None = None
     hidden: Tensor | None = None
+    probabilities: Tensor | None = None
 
 
 #: Entry of a row that is not forced: its next token is the target's own.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import StepResult, TokenTree
-from specbench.engine import checks, graphs, memory, pack, room, rotary
+from specbench.engine import block, checks, graphs, memory, pack, room, rotary
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions, Steps
 from specbench.engine.attention.interface import Calls
@@ -26,7 +26,7 @@ from specbench.engine.ops import TorchOps
 from specbench.engine.pack import Batch, Outcome, Shape
 from specbench.engine.phases import Phases
 from specbench.engine.sampler import Sampling
-from specbench.engine.step import Kind, Mark, Program, unmarked
+from specbench.engine.step import Computed, Kind, Mark, Program, unmarked
 
 CALIBRATION_CONTEXT = 512  # cached tokens of the steps that :meth:`Engine.step_seconds` times
 _TIMED = 5  # of each
@@ -241,7 +241,8 @@ class Engine:
         Args:
             slot: an occupied slot; ids are appended to what it holds.
             ids: prompt token ids, at least one.
-            tree: guesses under the last prompt token (``tree.tokens[0] == ids[-1]``); default none.
+            tree: guesses under the last prompt token (``tree.tokens[0] == ids[-1]``); default none. What follows a
+                prompt is AR's token for every method: of drafts with a proposal, too, it accepts what equals AR's.
             top_k: return the k highest scores of each tree row.
             taps: layers, from 0, whose outputs to return.
 
@@ -277,15 +278,21 @@ class Engine:
         *,
         top_k: int = 0,
         taps: tuple[int, ...] = (),
+        probabilities: bool = False,
         phases: Phases | None = None,
         forced: Forced | None = None,
     ) -> dict[int, StepResult]:
         """One target forward over the trees of several slots: verify, accept, commit.
 
+        A tree is accepted as far as it is what the target itself says with its noise. Above temperature 0 a tree that
+        has a proposal, and is not forced, is verified as a block (:mod:`specbench.engine.block`), behind the forward
+        and outside of its graph: rows of a chain stay where they are, whatever is accepted of it.
+
         Args:
             trees: tree of each slot to step; each root is that slot's last emitted token.
             top_k: return the k highest scores of each row.
             taps: layers, from 0, whose outputs to return.
+            probabilities: return what the token after each row is drawn from.
             phases: stop-watch that is told where the time goes.
             forced: per slot, a next token for each row of its tree that takes the place of the computed one, or
                 :data:`~specbench.decoding.tree.COMPUTED`. For simulated acceptance: all the work is done all the same.
@@ -295,7 +302,10 @@ class Engine:
 
         Raises:
             UsageError: a sequence has reached the capacity, or a tree is larger than the engine was made for.
+            ValueError: probabilities are asked for at temperature 0, or a proposal does not go with this target.
         """
+        if probabilities and self.sampling.greedy:
+            raise ValueError("at temperature 0 nothing is drawn, and so there are no probabilities")
         for slot, tree in trees.items():
             self._check_rows(tree)
             if self.length(slot) >= self.capacity:
@@ -304,15 +314,17 @@ class Engine:
                 )
         mark = phases.mark if phases else unmarked
         batch = Batch.of(trees)
+        blocks = self._blocks(batch, forced)
         attention, tall = self.attentions.of(trees.values())
+        told = forced is not None
         if self._graphs is not None:
-            kind = self._kind(attention, tall, top_k, taps, forced is not None)
+            kind = self._kind(attention, tall, top_k, taps, told, probabilities or bool(blocks))
             graph = self._graphs.step(batch, self._cached, kind, forced)
             if graph is not None:
-                return self._replayed(graph, batch, mark)
-        kind = Kind(self.sampling, top_k, taps, forced is not None, attention, tall)
+                return self._replayed(graph, batch, blocks, mark)
+        kind = Kind(self.sampling, top_k, taps, told, attention, tall, probabilities or bool(blocks))
         try:
-            return self._eager(batch, kind, forced, mark)
+            return self._eager(batch, blocks, kind, forced, mark)
         except (RuntimeError, MemoryError) as error:
             if not memory.ran_out(error):
                 raise
@@ -323,13 +335,21 @@ class Engine:
         graphs.settle(self.device)
 
     def prepare(
-        self, max_rows: int, *, top_k: int = 0, taps: tuple[int, ...] = (), forced: bool = False, context: int = 0
+        self,
+        max_rows: int,
+        *,
+        top_k: int = 0,
+        taps: tuple[int, ...] = (),
+        probabilities: bool = False,
+        forced: bool = False,
+        context: int = 0,
     ) -> None:
         """Captures and times every graph that trees of up to ``max_rows`` rows can need, so that no request pays.
 
         Args:
             max_rows: rows of the largest tree.
             top_k, taps, forced: as the steps will be asked for.
+            probabilities: whether they will be asked for, or trees will have proposals; greedy nobody does.
             context: cached tokens that step times are taken at.
         """
         if self._graphs is None:
@@ -339,7 +359,8 @@ class Engine:
         try:
             self.attentions.settle(lambda name: self._one_row_seconds(name, context))
             for steps in self.attentions.steps(max_rows, self.slots):
-                kind = self._kind(steps.attention, steps.tall, top_k, taps, forced)
+                wanted = probabilities and not self.sampling.greedy
+                kind = self._kind(steps.attention, steps.tall, top_k, taps, forced, wanted)
                 self._graphs.tune(steps, kind, min(context, self.capacity))
         except torch.OutOfMemoryError as error:
             raise EnvironmentRefused(
@@ -401,6 +422,16 @@ class Engine:
             self.rewind(slot, length)
         return sorted(taken)[_TIMED // 2]
 
+    def drafts(self, starts: Mapping[int, int], most: int, vocab: int) -> block.DrawnDrafts:
+        """What draws drafts from this engine's probabilities, and knows what they were drawn from.
+
+        Args:
+            starts: slot of this engine -> position in its text of the root of the tree that is drafted for.
+            most: drafts of a sequence at most.
+            vocab: tokens of the target.
+        """
+        return block.DrawnDrafts(starts, most, vocab, self.sampling.seed, self.device)
+
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Device work of a method's own, as steps are run: captured in a CUDA graph, or as it is.
 
@@ -443,48 +474,74 @@ class Engine:
         start, batch = self.length(slot), Batch.of({slot: tree})
         before = torch.tensor(head, device=self.device) if head else None
         shape = Shape(len(tree), self.slots)
-        out, hidden = self._plain.run(
+        out = self._plain.run(
             self._packed(batch, shape), shape, kind, self.cache, self.attentions.backend("reference"),
             groups=batch.prompt(self._cached), head=before, commit=False,
         )  # fmt: skip
-        outcome = Outcome(out.cpu().numpy(), shape, top_k)
-        return self._commit(slot, start + len(head), tree, outcome.result(slot, tree, 0, hidden))
+        outcome = Outcome(out.outcome.cpu().numpy(), shape, top_k)
+        return self._commit(slot, start + len(head), tree, outcome.result(slot, tree, 0, out.hidden))
 
-    def _eager(self, batch: Batch, kind: Kind, forced: Forced | None, mark: Mark) -> dict[int, StepResult]:
+    def _eager(
+        self, batch: Batch, blocks: Mapping[int, TokenTree], kind: Kind, forced: Forced | None, mark: Mark
+    ) -> dict[int, StepResult]:
         """A step on exact shapes, as far as rows are not padded."""
         shape = self._shape(row_bucket(batch.rows) if self._padded else batch.rows, kind)
-        out, hidden = self._program.run(
+        out = self._program.run(
             self._packed(batch, shape, forced), shape, kind, self.cache,
             self.attentions.backend(kind.attention, kind.tall),
             groups=batch.groups(self._cached), commit=False, mark=mark,
         )  # fmt: skip
-        outcome = Outcome(out.cpu().numpy(), shape, kind.top_k)  # the one host read of a step
+        verdicts = self._verdicts(batch, blocks, out.probabilities)
+        # The one host read of a step, but for verdicts.
+        outcome = Outcome(out.outcome.cpu().numpy(), shape, kind.top_k)
         mark("accept")
         results = {
-            slot: self._commit(slot, self.length(slot), tree, outcome.result(slot, tree, batch.first[slot], hidden))
-            for slot, tree in batch.trees.items()
+            slot: self._commit(slot, self.length(slot), batch.trees[slot], result)
+            for slot, result in outcome.results(batch, out.hidden, out.probabilities, verdicts).items()
         }
         mark("commit")
         return results
 
-    def _replayed(self, graph: StepGraph, batch: Batch, mark: Mark) -> dict[int, StepResult]:
+    def _replayed(
+        self, graph: StepGraph, batch: Batch, blocks: Mapping[int, TokenTree], mark: Mark
+    ) -> dict[int, StepResult]:
         """The same step as a graph, its commit included."""
         mark("build")
-        outcome = graph.run()
+        graph.launch()
         mark("forward")
-        results = {
-            slot: outcome.result(slot, tree, batch.first[slot], graph.hidden) for slot, tree in batch.trees.items()
-        }
+        verdicts = self._verdicts(batch, blocks, graph.probabilities)
+        outcome = graph.outcome()
+        results = outcome.results(batch, graph.hidden, graph.probabilities, verdicts)
         mark("accept")
         for slot, result in results.items():
             self._lengths[slot] = self.length(slot) + len(result.path)
         mark("commit")
         return results
 
+    def _blocks(self, batch: Batch, forced: Forced | None) -> dict[int, TokenTree]:
+        """The trees of a step that are verified as blocks."""
+        if self.sampling.greedy:
+            return {}
+        return {
+            slot: tree
+            for slot, tree in batch.trees.items()
+            if tree.proposal is not None and not (forced and slot in forced)
+        }
+
+    def _verdicts(
+        self, batch: Batch, blocks: Mapping[int, TokenTree], probabilities: Tensor | None
+    ) -> dict[int, block.Verdict]:
+        """On those trees."""
+        if not blocks:
+            return {}
+        assert probabilities is not None
+        p = {slot: probabilities[batch.first[slot] :][: len(tree)] for slot, tree in blocks.items()}
+        return block.verify(blocks, p, {slot: self.length(slot) for slot in blocks}, self.sampling.seed)
+
     def _captured_step(self, shape: Shape, kind: Kind) -> Any:
         """The device work of a step, for capture."""
 
-        def run(packed: Tensor) -> tuple[Tensor, Tensor | None]:
+        def run(packed: Tensor) -> Computed:
             backend = self.attentions.backend(kind.attention, kind.tall)
             return self._program.run(packed, shape, kind, self.cache, backend)
 
@@ -499,10 +556,20 @@ class Engine:
     def _shape(self, rows: int, kind: Kind) -> Shape:
         return Shape(rows, self.slots, self.attentions.height(rows, kind.attention, kind.tall))
 
-    def _kind(self, attention: str, tall: bool, top_k: int, taps: tuple[int, ...], forced: bool) -> Kind:
-        # With top-k the scores are made by torch, which bakes the sampling in.
+    def _kind(
+        self,
+        attention: str,
+        tall: bool,
+        top_k: int,
+        taps: tuple[int, ...],
+        forced: bool,
+        probabilities: bool = False,
+    ) -> Kind:
+        # With top-k the scores are made by torch, which bakes the sampling in; of probabilities it is the temperature.
         sampling = self.sampling if top_k else self._program.ops.same_graph(self.sampling)
-        return Kind(sampling, top_k, taps, forced, attention, tall)
+        if probabilities:
+            sampling = replace(sampling, temperature=self.sampling.temperature)
+        return Kind(sampling, top_k, taps, forced, attention, tall, probabilities)
 
     @property
     def _cached(self) -> list[int]:

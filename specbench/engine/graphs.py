@@ -22,7 +22,7 @@ from specbench.decoding import TokenTree
 from specbench.engine import pack
 from specbench.engine.attention.choice import Steps
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
-from specbench.engine.step import Kind
+from specbench.engine.step import Computed, Kind
 
 #: Takes the work to capture, returns what replays it. The work has run at least once when it returns.
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
@@ -98,35 +98,43 @@ class StepGraph:
     """One captured step, with the host and device arrays it reads and writes.
 
     Args:
-        run: from int32 [shape.width_in] on the device to (int32 [shape.width_out(top_k)], hidden) there.
+        run: from int32 [shape.width_in] on the device to what the step leaves there.
         shape: of the step.
         top_k: k.
         device: where it runs.
         capture: how it is captured, on its first run.
+        place: where probabilities like these are kept until the next step.
     """
 
     def __init__(
         self,
-        run: Callable[[Tensor], tuple[Tensor, Tensor | None]],
+        run: Callable[[Tensor], Computed],
         shape: pack.Shape,
         top_k: int,
         device: torch.device,
         capture: Capture,
+        place: Callable[[Tensor], Tensor] = torch.empty_like,
     ) -> None:
         pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
         host_in = torch.zeros(shape.width_in, dtype=torch.int32, pin_memory=pinned)
         host_out = torch.zeros(shape.width_out(top_k), dtype=torch.int32, pin_memory=pinned)
         static_in = torch.zeros_like(host_in, device=device)
 
-        self.hidden: Tensor | None = None  # of the last run, on the device
+        # Of the last run, on the device; not in memory of the graphs' own pool, which may be another graph's too.
+        self.hidden: Tensor | None = None
+        self.probabilities: Tensor | None = None
 
         def work() -> None:
             static_in.copy_(host_in, non_blocking=True)
-            out, hidden = run(static_in)
+            out, hidden, probabilities = run(static_in)
             if hidden is not None:
-                if self.hidden is None:  # before the capture: memory of a graph's own pool may be another graph's too
+                if self.hidden is None:  # before the capture
                     self.hidden = torch.empty_like(hidden)
                 self.hidden.copy_(hidden)
+            if probabilities is not None:
+                if self.probabilities is None:
+                    self.probabilities = place(probabilities)
+                self.probabilities.copy_(probabilities)
             host_out.copy_(out, non_blocking=True)
 
         self.shape = shape
@@ -147,8 +155,16 @@ class StepGraph:
 
     def run(self) -> pack.Outcome:
         """Runs the step on what is in ``input`` and waits for its outcome, the step's one wait."""
+        self.launch()
+        return self.outcome()
+
+    def launch(self) -> None:
+        """Runs the step on what is in ``input``; the host goes on."""
         assert self._replay is not None
         self._replay()
+
+    def outcome(self) -> pack.Outcome:
+        """Waits for the outcome of what was launched."""
         settle(self._device)
         return pack.Outcome(self._host_out, self.shape, self._top_k)
 
@@ -190,7 +206,7 @@ class StepGraphs:
         pinned: pad to the next bucket always, whatever is measured.
     """
 
-    make: Callable[[pack.Shape, Kind], Callable[[Tensor], tuple[Tensor, Tensor | None]]]
+    make: Callable[[pack.Shape, Kind], Callable[[Tensor], Computed]]
     shape: Callable[[int, Kind], pack.Shape]
     slots: int
     max_rows: int
@@ -203,6 +219,7 @@ class StepGraphs:
     _graphs: dict[tuple[int, Kind], StepGraph] = field(default_factory=dict)
     _best: dict[tuple[int, Kind], int] = field(default_factory=dict)
     _step_s: dict[tuple[int, Kind], float] = field(default_factory=dict)
+    _kept: Tensor | None = None  # probabilities of the last step, whichever graph's: a vocabulary for each row is large
 
     def row_buckets(self, fewest: int, most: int) -> list[int]:
         """Buckets that steps of so many rows may be padded to, those included that are tried in place of one row."""
@@ -257,7 +274,7 @@ class StepGraphs:
     def _known(self, kind: Kind, buckets: Collection[int]) -> Mapping[int, int]:
         """Bucket -> the bucket that an earlier run padded it to, as far as it is one that its rows fit in."""
         mine = _words(kind)
-        for choice in self.choices:
+        for choice in ({"probabilities": False, **each} for each in self.choices):  # older runs had none
             if all(choice.get(name) == value for name, value in mine.items()):
                 pairs = [(int(rows), int(padded)) for rows, padded in choice["padded_to"].items()]
                 # Another would be captured inside a request, or have no room.
@@ -307,8 +324,17 @@ class StepGraphs:
         key = rows, kind
         if key not in self._graphs:
             shape = self.shape(rows, kind)
-            self._graphs[key] = StepGraph(self.make(shape, kind), shape, kind.top_k, self.device, self.capture)
+            self._graphs[key] = StepGraph(
+                self.make(shape, kind), shape, kind.top_k, self.device, self.capture, self._place
+            )
         return self._graphs[key]
+
+    def _place(self, probabilities: Tensor) -> Tensor:
+        """Memory that all graphs share for them; of a smaller graph its beginning. Graphs keep a smaller one alive."""
+        rows = len(probabilities)
+        if self._kept is None or len(self._kept) < rows:
+            self._kept = torch.empty_like(probabilities)
+        return self._kept[:rows]
 
     def _capture(self, graph: StepGraph) -> None:
         started, before = time.perf_counter(), _memory(self.device)
@@ -328,6 +354,7 @@ def _words(kind: Kind) -> dict[str, Any]:
         "taps": list(kind.taps),
         "greedy": kind.sampling.greedy,
         "forced": kind.forced,
+        "probabilities": kind.probabilities,
     }
 
 

@@ -26,6 +26,7 @@ from specbench.engine.head_rows import HeadRows, Surroundings
 from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import Ancestry, Ops, TorchOps
 from specbench.engine.products import Linears, kind_for
+from specbench.engine.sampler import Stream, uniforms
 
 CHUNK = 1024  # rows of a prompt that are read at a time
 
@@ -64,6 +65,8 @@ class HeadPass:
         new_rows: rows that a step of the target brings at most: those of the longest path.
         draft_rows: rows that ``draft`` computes behind the text, at most.
         features: numbers in the features of a row; 0 is a head that reads tokens only.
+        draws: drafts that ``draft`` draws from distributions at most, by :meth:`HeadRows.drawn`; 0 is a head that takes
+            the best.
         modules: the head's own, whose linear layers become the engine's; so does the attention of a transformers model.
 
     Raises:
@@ -80,6 +83,7 @@ class HeadPass:
         new_rows: int,
         draft_rows: int,
         features: int = 0,
+        draws: int = 0,
         modules: Sequence[nn.Module] = (),
     ) -> None:
         slots, dtype = target.slots, target.model.dtype
@@ -110,6 +114,9 @@ class HeadPass:
         # Length, number of new rows, the last of their tokens, all of them.
         self._host_in = torch.zeros(3 + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
         self._device_in = torch.zeros_like(self._host_in, device=device)
+        self._sampling = target.sampling
+        self._host_numbers = torch.zeros(slots, draws, dtype=torch.float64, pin_memory=self._pinned)
+        self._numbers = torch.zeros_like(self._host_numbers, device=device)
         self._orders: dict[tuple[int, int], Ancestry] = {}
         self._layouts: dict[tuple[int, int], Layout] = {}
         self._seats: list[_Seat | None] = [None] * slots
@@ -245,6 +252,10 @@ class HeadPass:
             slots = next(bucket for bucket in self._launches if bucket >= slots)
         columns = [self._column(seat) for seat in self._seats[:slots]]
         self._host_in[:, :slots] = torch.tensor(columns, dtype=torch.int32).T
+        if draws := self._numbers.shape[1]:
+            # By where a block begins, so that no two blocks of a text share a number.
+            roots = [self.length(slot) for slot in waiting]
+            self._host_numbers[waiting] = uniforms(self._sampling().seed, Stream.DRAFT, roots, draws)
         if self._launches:
             self._launches[slots]()
         else:
@@ -270,6 +281,7 @@ class HeadPass:
     def _work(self, slots: int) -> None:
         """The device work of a round over the first ``slots`` slots, the copies from and to the host included."""
         self._device_in.copy_(self._host_in, non_blocking=True)
+        self._numbers.copy_(self._host_numbers, non_blocking=True)
         parts = [
             part.float().view(torch.int32) if part.is_floating_point() else part.int()
             for part in self._compute(slots)
@@ -284,6 +296,7 @@ class HeadPass:
         order = self._chain(slots, self._new_rows)
         # Rows that only fill up come last: no other row sees them, and the drafts overwrite them.
         rows = HeadRows.of_text(around, order, tokens, self._features[:slots], length, new, anchor)
+        rows = replace(rows, numbers=self._numbers[:slots])
         return self._draft(rows, self._read(rows))
 
     def _absorb(self, slot: int, tokens: Sequence[int], features: Tensor) -> None:

@@ -19,6 +19,7 @@ from specbench.engine.attention.interface import Backend, Visibility
 from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Layout
 from specbench.engine.ops import Ancestry, Ops
+from specbench.engine.sampler import drawn
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class HeadRows:
         positions: integer [S, n], in the text.
         features: [S, n, size] what the target's tapped layers put out; None of drafts and of a head that reads none.
         anchor: integer [S], the last token of each text.
+        numbers: float64 [S, draws] by which drafts are drawn; None where none are.
     """
 
     tokens: Tensor
@@ -75,6 +77,7 @@ class HeadRows:
     _end: Tensor  # integer [S], cells of the text, its new rows included
     _new: Tensor  # integer [S], its new rows
     _parents: Tensor | None = None  # int32 [S, R], of the draft rows up to these
+    numbers: Tensor | None = None
 
     @classmethod
     def of_text(
@@ -172,6 +175,16 @@ class HeadRows:
         """The output of each text's last token, [S, 1, …], of those of its new rows [S, n, …]."""
         at = (self._new.long() - 1).clamp(min=0).view(-1, *[1] * (outputs.dim() - 1))
         return outputs.gather(1, at.expand(-1, 1, *outputs.shape[2:]))
+
+    def drawn(self, probabilities: Tensor, place: int) -> Tensor:
+        """A draft of each text drawn from what the head says, int64 [S], for block verification.
+
+        Args:
+            probabilities: [S, V].
+            place: which draft of the block it is, from 0; each is drawn once.
+        """
+        assert self.numbers is not None, "a head pass draws as many drafts as it was made for"
+        return drawn(probabilities, self.numbers[:, place])
 
     def block(self, tokens: Tensor, *, look_ahead: bool = False) -> HeadRows:
         """Rows behind the text that one pass computes together.

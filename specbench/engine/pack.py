@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -17,9 +18,12 @@ from torch import Tensor
 
 from specbench.decoding import StepResult, TokenTree
 from specbench.decoding.tree import COMPUTED
+from specbench.engine.block import Verdict
 from specbench.engine.layout import Group, Layout, groups_of
 
 Ints = npt.NDArray[np.int32]
+
+_NONE: Mapping[int, Verdict] = MappingProxyType({})
 
 
 class Shape(NamedTuple):
@@ -169,15 +173,44 @@ class Outcome:
         ids, scores = self.packed[2 * (rows + slots) :].reshape(2, rows, self.top_k)
         return scores.view(np.float32), ids
 
-    def result(self, slot: int, tree: TokenTree, first: int, hidden: Tensor | None = None) -> StepResult:
-        """What the forward decided for a slot whose root is row ``first``.
+    def results(
+        self,
+        batch: Batch,
+        hidden: Tensor | None = None,
+        probabilities: Tensor | None = None,
+        verdicts: Mapping[int, Verdict] = _NONE,
+    ) -> dict[int, StepResult]:
+        """What the forward decided for each slot of a step.
 
-        ``hidden`` is [head + N, size] as :meth:`Program.run` has it.
+        Args:
+            batch: what was stepped.
+            hidden, probabilities: as :class:`specbench.engine.step.Computed` has them.
+            verdicts: on chains that were verified as blocks.
         """
+        return {
+            slot: self.result(slot, tree, batch.first[slot], hidden, probabilities, verdicts.get(slot))
+            for slot, tree in batch.trees.items()
+        }
+
+    def result(
+        self,
+        slot: int,
+        tree: TokenTree,
+        first: int,
+        hidden: Tensor | None = None,
+        probabilities: Tensor | None = None,
+        verdict: Verdict | None = None,
+    ) -> StepResult:
+        """The same of the slot whose root is row ``first``."""
         rows, slots = self.shape.rows, self.shape.slots
         stop = first + len(tree)
-        kept = int(self.packed[2 * rows + slot])
+        kept, behind = int(self.packed[2 * rows + slot]), int(self.packed[2 * rows + slots + slot])
         path: list[int] = self.packed[rows + first : rows + first + kept].tolist()
+        next_tokens: list[int] = self.packed[first:stop].tolist()
+        if verdict is not None:
+            kept, behind = 1 + verdict.accepted, verdict.token
+            path = list(range(kept))
+            next_tokens[:kept] = [*map(int, tree.tokens[1:kept]), behind]
         top = None
         if self.top_k:
             scores, ids = self._top
@@ -186,9 +219,10 @@ class Outcome:
             before = len(hidden) - rows  # those of a prompt before the tree, where there is only one sequence
             hidden = hidden[first : before + first + kept]
         return StepResult(
-            emitted=[int(tree.tokens[row]) for row in path[1:]] + [int(self.packed[2 * rows + slots + slot])],
+            emitted=[int(tree.tokens[row]) for row in path[1:]] + [behind],
             path=path,
-            next_tokens=self.packed[first:stop].tolist(),
+            next_tokens=next_tokens,
             top=top,
             hidden=hidden,
+            probabilities=None if probabilities is None else probabilities[first:stop],
         )

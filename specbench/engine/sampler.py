@@ -3,18 +3,32 @@
 ``argmax(logits / T + g)`` with standard Gumbel ``g`` is an exact draw from ``softmax(logits / T)``: the Gumbel-max
 trick (Maddison et al., 2014, §2). Here ``g`` is a pure function of (seed, absolute position, token id), so every
 lossless decoder emits, token for token, what autoregressive decoding emits with that seed.
+
+What is drawn otherwise, drafts with probabilities and their verification (:mod:`specbench.engine.block`), is drawn by
+:func:`uniforms` of streams of their own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
+
+
+class Stream(Enum):
+    """What uniform numbers are for: a key constant for each, so that no two of them share a number."""
+
+    DRAFT = 0x3C6EF372
+    VERIFY = 0xA54FF53A
 
 
 @dataclass(frozen=True)
@@ -50,9 +64,17 @@ class Sampling:
     def greedy(self) -> bool:
         return self.temperature == 0
 
+    @property
+    def filters(self) -> bool:
+        """Whether some tokens are left out."""
+        return self.top_k > 0 or self.top_p < 1
 
-def _mix(x: Tensor) -> Tensor:
-    """A bijective 32-bit finaliser (xor-shift-multiply, 3 rounds) on int64 tensors that hold 32-bit values."""
+
+def _mix(x: Any) -> Any:
+    """A bijective 32-bit finaliser (xor-shift-multiply, 3 rounds) on int64 tensors or arrays that hold 32-bit values.
+
+    The products wrap, which leaves their low 32 bits as they are.
+    """
     x = ((x ^ (x >> 17)) * 0xED5AD4BB) & _MASK
     x = ((x ^ (x >> 11)) * 0xAC4C1B51) & _MASK
     x = ((x ^ (x >> 15)) * 0x31848BAB) & _MASK
@@ -70,17 +92,68 @@ def gumbel(seed: Tensor, positions: Tensor, vocab: int) -> Tensor:
     Returns:
         float32 [S, Q, V].
     """
-    # Two independent 32-bit keys per (seed, position); the first shifts the token's counter, the second is folded in
-    # between two mixing rounds, so that streams of neighbouring positions do not overlap.
-    low, high = _mix((seed & _MASK) ^ 0x9E3779B9), _mix((seed >> 32) ^ 0x85EBCA6B)
-    first = _mix((low + positions * 0x9E3779B1) & _MASK)
-    second = _mix((high ^ first) + positions & _MASK)
     token = torch.arange(vocab, device=positions.device, dtype=torch.int64)
-    bits = _mix(_mix((token + first.unsqueeze(-1)) & _MASK) ^ second.unsqueeze(-1))
+    bits = _bits(seed & _MASK, seed >> 32, positions, token)
     # u near 0 gives the large values that decide an argmax, and float32 resolves it there to 2^-33; u near 1 is
     # clamped below 1, which only bounds how unlikely a token can be made.
     u = ((bits.to(torch.float32) + 0.5) * 2.0**-32).clamp_(max=1 - 2.0**-24)
     return -torch.log(-torch.log1p(-u))
+
+
+def _bits(low: Any, high: Any, positions: Any, numbers: Any) -> Any:
+    """32 random bits [S, Q, n] of each of ``numbers`` [n] at ``positions`` [S, Q], keyed by seeds.
+
+    Tensors or arrays of int64; ``low`` and ``high`` [S, 1] are the halves of the seeds.
+    """
+    # Two independent 32-bit keys per (seed, position); the first shifts the number's counter, the second is folded in
+    # between two mixing rounds, so that streams of neighbouring positions do not overlap.
+    low, high = _mix(low ^ 0x9E3779B9), _mix(high ^ 0x85EBCA6B)
+    first = _mix((low + positions * 0x9E3779B1) & _MASK)
+    second = _mix((high ^ first) + positions & _MASK)
+    return _mix(_mix((numbers + first[..., None]) & _MASK) ^ second[..., None])
+
+
+def uniforms(seed: int, stream: Stream, starts: Sequence[int], count: int, first: int = 0) -> Tensor:
+    """Uniform numbers as a function of (seed, stream, start of a block, place in it): no state, the same anywhere.
+
+    The start is part of the key, and not only the position that a place has in the text. A block that is verified as a
+    whole ends where all of its drafts and numbers together say so; those behind that end have been looked at, and used
+    once more for the same position, in the next block, they would no longer be independent of the text before it.
+
+    Args:
+        seed: below 2^63.
+        stream: what the numbers are for.
+        starts: S positions, each of the root of a block.
+        count: places.
+        first: the first of them.
+
+    Returns:
+        float64 [S, count] above 0 and below 1, on the CPU.
+    """
+    start, place = np.array(starts, dtype=np.int64)[:, None], np.arange(first, first + count, dtype=np.int64)[None]
+    halves = [_mix(np.array([[half ^ stream.value]])) for half in (seed & _MASK, seed >> 32)]
+    # A key of 64 bits for each (seed, start): one half alone would be the same for some of a few thousand texts.
+    low = _mix((halves[0] + start * 0x9E3779B1) & _MASK)
+    high = _mix((halves[1] + start & _MASK) ^ low)
+    words = _bits(low, high, place, np.arange(2, dtype=np.int64))
+    found = np.ldexp(words[..., 0] + np.ldexp(words[..., 1] + 0.5, -32), -32)
+    return torch.from_numpy(found.clip(max=1 - 2.0**-40))  # far enough below 1 that a product with a sum is below it
+
+
+def drawn(weights: Tensor, numbers: Tensor) -> Tensor:
+    """Tokens drawn by weight, by inversion of the cumulative sum.
+
+    Args:
+        weights: [..., V], not negative.
+        numbers: float64 [...], uniform in (0, 1).
+
+    Returns:
+        int64 [...]; where all weights are 0 the last token.
+    """
+    reached = weights.cumsum(-1, dtype=torch.float64)
+    wanted = reached[..., -1:] * numbers[..., None]
+    # The first that exceeds it has a weight of its own, or would not exceed.
+    return torch.searchsorted(reached, wanted, right=True)[..., 0].clamp_(max=weights.shape[-1] - 1)
 
 
 @lru_cache(maxsize=256)  # 50 MB at 50k tokens
@@ -113,6 +186,26 @@ def _filter(scores: Tensor, sampling: Sampling) -> Tensor:
     return scores
 
 
+def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Logits [S, Q, V] over the temperature, -inf for tokens left out, float32: their softmax is what is drawn from.
+
+    Of greedy sampling the logits themselves.
+    """
+    return logits if sampling.greedy else _filter(logits.float() / sampling.temperature, sampling)
+
+
+def perturbed(kept: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
+    """The noise of each position added to what :func:`filtered` made, in place; greedy there is none."""
+    if sampling.greedy:
+        return kept
+    vocab = kept.shape[-1]
+    if kept.device.type == "cpu":
+        for row, position in zip(kept.view(-1, vocab), positions.flatten().tolist(), strict=True):
+            row += _cpu_row(sampling.seed, position, vocab)
+        return kept
+    return kept.add_(_noise(sampling.seed, positions, vocab))
+
+
 def scores(logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
     """What the next token is the argmax of.
 
@@ -124,12 +217,4 @@ def scores(logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
     Returns:
         [S, Q, V]; the logits themselves when greedy, else float32 perturbed logits.
     """
-    if sampling.greedy:
-        return logits
-    kept = _filter(logits.float() / sampling.temperature, sampling)
-    vocab = logits.shape[-1]
-    if logits.device.type == "cpu":
-        for row, position in zip(kept.view(-1, vocab), positions.flatten().tolist(), strict=True):
-            row += _cpu_row(sampling.seed, position, vocab)
-        return kept
-    return kept.add_(_noise(sampling.seed, positions, vocab))
+    return perturbed(filtered(logits, sampling), positions, sampling)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Group, Layout
 from specbench.engine.logits import LogitChunks
 from specbench.engine.ops import Ancestry, Ops
-from specbench.engine.sampler import Sampling, scores
+from specbench.engine.sampler import Sampling, filtered, perturbed
 
 
 def decoder_layers(model: Any) -> list[nn.Module]:
@@ -74,6 +74,7 @@ class Kind:
         forced: whether next tokens may be put in place of the computed ones.
         attention: name of the backend.
         tall: whether attention goes by tiles of many rows of a sequence, and not by tiles of about one.
+        probabilities: whether what each row's next token is drawn from is wanted; only above temperature 0.
     """
 
     sampling: Sampling
@@ -82,6 +83,22 @@ class Kind:
     forced: bool = False
     attention: str = "reference"
     tall: bool = True
+    probabilities: bool = False
+
+
+class Computed(NamedTuple):
+    """What a step leaves on the device. N rows, S slots.
+
+    Attributes:
+        outcome: int32 [shape.width_out(kind.top_k)].
+        hidden: where layers are tapped [head + N, taps × hidden size], of the head's rows, then for each slot of the
+            row at each depth of its path.
+        probabilities: where they are wanted float32 [N, V], of the tokens behind the tree's rows, in their own order.
+    """
+
+    outcome: Tensor
+    hidden: Tensor | None = None
+    probabilities: Tensor | None = None
 
 
 class Program:
@@ -110,7 +127,7 @@ class Program:
         head: Tensor | None = None,
         commit: bool = True,
         mark: Mark = unmarked,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> Computed:
         """One forward over the trees of some slots.
 
         Args:
@@ -123,10 +140,6 @@ class Program:
             head: int64 [H] prompt tokens before the root, in a prefill of one slot.
             commit: move the accepted rows' KV; without it the caller does.
             mark: told where the time goes.
-
-        Returns:
-            (outcome, hidden): int32 [shape.width_out(kind.top_k)], and where layers are tapped [head + N, taps ×
-            hidden size], of the head's rows, then for each slot of the row at each depth of its path.
         """
         fields = pack.split(packed, shape, groups)
         layout = fields.layout
@@ -139,7 +152,7 @@ class Program:
                 chosen.append(self._choose(some, positions[:, row : row + some.shape[1]], kind))
                 row += some.shape[1]
         hidden = torch.cat(outputs, dim=-1) if kind.taps else None
-        next_token, top = _joined(chosen)
+        next_token, top, probabilities = _joined(chosen)
         if kind.forced:
             next_token = torch.where(fields.forced == COMPUTED, next_token, fields.forced)
         mark("forward")
@@ -150,7 +163,8 @@ class Program:
             self.ops.commit(cache.buffers, layout, lengths, count, path)
         if hidden is not None:
             hidden = _along(hidden[0], path, layout)
-        return pack.join(next_token[0], path, count, bonus, top), hidden
+        outcome = pack.join(next_token[0], path, count, bonus, top)
+        return Computed(outcome, hidden, None if probabilities is None else probabilities[0])
 
     @torch.inference_mode()
     def logits(
@@ -202,24 +216,43 @@ class Program:
             yield LogitChunks(self._model, arguments, kept), outputs
 
     def _choose(self, logits: Tensor, positions: Tensor, kind: Kind) -> Chosen:
-        """Next token [1, N] of every row, and (scores, ids) [1, N, k] where they are wanted."""
-        if not kind.top_k:
-            return self.ops.choose(logits, positions, kind.sampling), None
-        chosen = scores(logits, positions, kind.sampling)
-        best, ids = chosen.topk(kind.top_k, dim=-1)
-        return chosen.argmax(-1), (best, ids)
+        """Next token of every row, and what else is wanted of its logits [1, n, V]."""
+        sampling = kind.sampling
+        if not kind.top_k and not kind.probabilities:
+            return Chosen(self.ops.choose(logits, positions, sampling))
+        kept = filtered(logits, sampling)
+        probabilities = kept.softmax(-1) if kind.probabilities else None
+        if not kind.top_k and not sampling.filters:  # by kernels, where there are any: as in steps that want no more
+            return Chosen(self.ops.choose(logits, positions, sampling), probabilities=probabilities)
+        chosen = perturbed(kept, positions, sampling)
+        best = chosen.topk(kind.top_k, dim=-1) if kind.top_k else None
+        return Chosen(chosen.argmax(-1), best and (best.values, best.indices), probabilities)
 
 
-Chosen = tuple[Tensor, tuple[Tensor, Tensor] | None]  # next tokens [1, n], and (scores, ids) [1, n, k]
+class Chosen(NamedTuple):
+    """Of n rows.
+
+    Attributes:
+        next_token: [1, n].
+        top: (scores, ids) [1, n, k].
+        probabilities: float32 [1, n, V].
+    """
+
+    next_token: Tensor
+    top: tuple[Tensor, Tensor] | None = None
+    probabilities: Tensor | None = None
 
 
 def _joined(chosen: Sequence[Chosen]) -> Chosen:
     """What was chosen in chunks, in one."""
     if len(chosen) == 1:
         return chosen[0]
-    tops = [top for _, top in chosen if top is not None]
+    tops = [each.top for each in chosen if each.top is not None]
     top = (torch.cat([best for best, _ in tops], dim=1), torch.cat([ids for _, ids in tops], dim=1)) if tops else None
-    return torch.cat([next_token for next_token, _ in chosen], dim=1), top
+    parts = [each.probabilities for each in chosen if each.probabilities is not None]
+    return Chosen(
+        torch.cat([each.next_token for each in chosen], dim=1), top, torch.cat(parts, dim=1) if parts else None
+    )
 
 
 def _along(hidden: Tensor, path: Tensor, layout: Layout) -> Tensor:

@@ -122,7 +122,8 @@ def check_names(name: str, wanted: Mapping[str, Any], found: Mapping[str, Tensor
     if missing:
         raise UsageError(f"head {name} lacks {len(missing)} of {len(wanted)} parameters, such as {missing[0]}")
     if extra:
-        raise UsageError(f"head {name} holds {len(extra)} tensors that a head has not, such as {extra[0]}")
+        many = "1 tensor" if len(extra) == 1 else f"{len(extra)} tensors"
+        raise UsageError(f"head {name} holds {many} that a head has not, such as {extra[0]}")
     for parameter, shape in wanted.items():
         if found[parameter].shape != shape:
             own = [*found[parameter].shape]
@@ -144,6 +145,8 @@ def _download(repository: str, inner: str) -> Path:
             error = reason
         else:
             if not cached or any((folder / inner).glob("*.safetensors")):
+                return folder
+            if any((folder / inner).glob("*.bin")):  # as somebody has downloaded it: whole, so that it can be converted
                 return folder
     raise EnvironmentRefused(
         f"head {repository} cannot be had from the hub ({_first_line(error)}); give a local folder, or check name and "

@@ -106,6 +106,10 @@ def plan_simulated(methods: Sequence[Method], specs: Sequence[str]) -> dict[str,
     return parse_simulated(specs, rows, {method.label for method in methods if method.name == BASELINE})
 
 
+#: Option that names weights, as --head does, and not how to draft: no preset has it.
+_HEAD = "head"
+
+
 def default_settings(
     names: Sequence[str], settings: Sequence[str], method: str, options: Mapping[str, Any]
 ) -> list[str]:
@@ -113,7 +117,7 @@ def default_settings(
 
     Args:
         names, settings: as in :func:`plan_methods`; what is set there is left out of the result, by whatever name it
-            is set, and a label with ``preset=`` gets nothing.
+            is set, and a label with ``preset=`` gets nothing but the draft head, which no preset names.
         method: whose defaults; every row of it gets them.
         options: option name -> value; ``preset`` stands for the options of that preset.
 
@@ -128,8 +132,9 @@ def default_settings(
     return [
         f"{label}.{known.get(option, option)}={str(value).lower() if isinstance(value, bool) else value}"
         for label, name in labels.items()
-        if name == method and "preset" not in raw[label]
+        if name == method
         for option, value in _beside(raw[label], defaults, known).items()
+        if "preset" not in raw[label] or option == _HEAD
     ]
 
 
@@ -217,7 +222,8 @@ def make_method(label: str, name: str, raw: Mapping[str, Any]) -> Method:
     noise = card.info.get("noise", "shared")
     if noise not in ("shared", "own"):
         raise UsageError(f"{card.who}: noise in its method.toml is shared or own, not {noise}")
-    own = noise == "own"
+    with guests.hosting(card.who):
+        own = noise == "own" or bool(module.Decoder.own_noise(options))
     method = Method(name, label, options, lossless, module.Decoder, measures, own_noise=own, origin=card.origin)
     other = other_of(options, name)
     return pair(method, make_method(label, other.name, other.raw), other.role) if other else method

@@ -207,6 +207,7 @@ class Session:
                 method.max_rows,
                 top_k=method.top_k,
                 taps=method.taps,
+                probabilities=method.own_noise,
                 forced=method.label in self._simulated,
                 context=context,
             )

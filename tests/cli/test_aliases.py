@@ -176,28 +176,6 @@ def test_nothing_is_said_where_nothing_is_set_and_help_tells_both_defaults(cli: 
         assert "ar,jacobi, or the alias's" in cli(command, "--help", columns=160).out
 
 
-def test_the_list_has_an_aliass_method_on_its_line(cli: Any) -> None:
-    for columns in (80, 140):
-        lines = cli("list", "models", columns=columns).out.splitlines()
-        assert lines[0].split() == ["model", "here", "method", "what", "it", "is"]
-        rows = {words[0]: words[2] for words in (text.split() for text in lines[2:]) if len(words) > 2}
-        for name, entry in names.aliases().items():
-            assert rows[name] == entry.get("method", "–")
-        assert max(map(len, lines)) <= columns
-
-
-def test_the_json_list_has_all_of_it(cli: Any) -> None:
-    rows = {row["model"]: row for row in json.loads(cli("list", "models", "--json").out)}
-    shown = rows["cllm-math-7b"]
-    assert (shown["method"], shown["options"]) == ("cllm", {"preset": "gsm8k"})
-    assert (shown["base"], shown["tokenizer"], shown["template"]) == ("GAIR/Abel-7B-001",) * 2 + ("cllm-math",)
-    assert shown["hub id"] == "cllm/consistency-llm-7b-math"
-    assert rows["config:tiny"] == {
-        "model": "config:tiny", "here": True, "method": None, "hub id": None, "base": None, "options": {}, "suits": {},
-        "tokenizer": None, "template": None, "what it is": "dummy weights of this shape",
-    }  # fmt: skip
-
-
 def test_head_is_the_option_of_that_name_in_every_row_that_has_it_and_wins_over_the_alias() -> None:
     def heads(model: str, method: str | None, *settings: str) -> dict[str, Any]:
         made = resolve(Plan(method=method, task="humaneval", model=model, settings=settings, head="a/b"))

@@ -147,11 +147,13 @@ class Watching(Engine):
         *,
         top_k: int = 0,
         taps: tuple[int, ...] = (),
+        probabilities: bool = False,
         phases: Phases | None = None,
         forced: Mapping[int, Sequence[int]] | None = None,
     ) -> dict[int, StepResult]:
         assert (top_k, taps) == (self.seen.method.top_k, self.seen.method.taps)
         assert forced is None, "nothing is simulated here"
+        assert not probabilities, "the target's are the engine's own business"
         for slot, tree in trees.items():
             self.check(tree, self.seen.last[slot])
         results = super().step(trees, top_k=top_k, taps=taps, phases=phases)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from specbench.decoding.tree import TokenTree
+from specbench.decoding.tree import Proposal, TokenTree
 
 
 def test_malformed_trees_are_refused() -> None:
@@ -46,3 +48,17 @@ def test_scores_are_one_for_each_row_whether_they_are_there_or_found_later() -> 
     assert (len(made), made == TokenTree.chain([5, 6, 7]), asked) == (3, True, []), "asked before anybody looks"
     assert (made.row_scores(), asked) == ([None, -6.0, -7.0], [made])
     assert TokenTree.chain([5, 6]).row_scores() is None
+
+
+def test_what_has_a_proposal_is_a_chain_that_may_be_emitted_with_a_row_for_each_draft() -> None:
+    rows: Any = [[0.5, 0.5]] * 2  # any sequence of rows: a tree looks at their number only
+    made = TokenTree.chain([5, 6, 7], proposal=Proposal(rows))
+    assert made == TokenTree.chain([5, 6, 7])
+    assert repr(made) == repr(TokenTree.chain([5, 6, 7]))
+    assert len(TokenTree.chain([5], proposal=Proposal([]))) == 1  # type: ignore[arg-type]
+    for tree, accept in (([-1, 0, 0], None), ([-1, 0, 1], [True, True, False])):
+        with pytest.raises(ValueError, match="a chain, all of whose rows may be emitted"):
+            TokenTree([5, 6, 7], tree, accept, proposal=Proposal(rows))
+    for tokens in ([5, 6], [5, 6, 7, 8], [5]):
+        with pytest.raises(ValueError, match=f"{len(tokens) - 1} drafts have a proposal of 2"):
+            TokenTree.chain(tokens, proposal=Proposal(rows))

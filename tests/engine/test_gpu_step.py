@@ -22,6 +22,8 @@ KINDS = {
     "top-k": Kind(SAMPLED, top_k=4, attention="triton"),
     "tapped": Kind(Sampling(), taps=(0, 1), attention="triton"),
     "forced": Kind(Sampling(), forced=True, attention="triton"),
+    "probabilities": Kind(SAMPLED, attention="triton", probabilities=True),
+    "filtered probabilities": Kind(Sampling(0.8, top_p=0.9), attention="triton", probabilities=True),
 }
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specbench.decoding.tree import COMPUTED, TokenTree
 from specbench.engine import sampler
-from specbench.engine.sampler import Sampling, gumbel, scores
+from specbench.engine.sampler import Sampling, Stream, drawn, filtered, gumbel, scores, uniforms
 
 Record = Callable[[str, object], None]
 
@@ -251,3 +251,61 @@ def test_a_token_after_a_prompt_is_drawn_by_its_place_in_the_text(before: int) -
         chain = TokenTree.chain(ids[before:])
         forced = {slot: [*ids[before + 1 :], COMPUTED]}
         assert engine.step({slot: chain}, forced=forced)[slot].emitted[-1:] == expected
+
+
+# ------------------------------------------------------------------ uniform numbers
+
+
+def of(seed: int, stream: Stream = Stream.VERIFY, starts: Sequence[int] = range(600), count: int = 40) -> Tensor:
+    return uniforms(seed, stream, starts, count)
+
+
+def test_numbers_are_uniform_and_never_0_or_1() -> None:
+    found = torch.cat([of(seed) for seed in (0, 7, 1 << 40, (1 << 63) - 1)]).flatten()
+    assert scipy.stats.kstest(found[::2].numpy(), "uniform").pvalue > LIMIT
+    assert 0 < found.min() < found.max() < 1
+    assert found.max() * 3.0 < 3.0  # nor does a product with a sum reach the sum
+    assert len(found.unique()) == len(found), "of more than 32 bits"
+
+
+def test_numbers_of_other_seeds_streams_starts_and_places_are_uncorrelated() -> None:
+    base = of(7)
+    bound = 4.5 / math.sqrt(base.numel())
+    others = {
+        "seed": of(8),
+        "upper half of the seed": of(7 + (1 << 32)),
+        "stream": of(7, Stream.DRAFT),
+        "start": of(7, starts=range(1, 601)),
+        "far start": of(7, starts=range(1 << 20, (1 << 20) + 600)),
+        "noise of the sampler": noise([7], range(600), 40)[0],
+    }
+    for name, other in others.items():
+        assert abs(correlation(base, other)) < bound, name
+        for shift in (1, 3):
+            # What is the next block's must not be this one's further on.
+            assert abs(correlation(base[:, shift:], other[:, :-shift])) < bound, name
+            assert abs(correlation(base[shift:, :-shift], other[:-shift, shift:])) < bound, name
+
+
+def test_numbers_are_the_same_alone_and_among_others() -> None:
+    whole = of(3, starts=[5, 900, 5], count=9)
+    assert torch.equal(whole[0], whole[2])
+    assert torch.equal(of(3, starts=[900], count=4), whole[1:2, :4])
+    assert torch.equal(uniforms(3, Stream.VERIFY, [900], 4, first=3), whole[1:2, 3:7])
+
+
+def test_tokens_are_drawn_by_their_weights() -> None:
+    weights = torch.tensor([0.0, 2.0, 0.0, 5.0, 3.0, 0.0])
+    numbers = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:-1] + 5e-5
+    found = drawn(weights.expand(10_000, 6), numbers)
+    assert found.bincount(minlength=6).tolist() == [0, 2_000, 0, 5_000, 3_000, 0]
+    assert drawn(weights, numbers[0]).item() == 1
+    assert drawn(weights, numbers[-1]).item() == 4
+    assert drawn(torch.zeros(6), numbers[0]).item() == 5  # of nothing some token
+
+
+@pytest.mark.parametrize("sampling", SETTINGS, ids=name)
+def test_the_softmax_of_what_filters_leave_is_what_is_drawn_from(sampling: Sampling) -> None:
+    logits = 2 * torch.randn(1, 5, VOCAB, generator=torch.Generator().manual_seed(1))
+    found = filtered(logits, sampling).softmax(-1)[0]
+    torch.testing.assert_close(found.double(), exact(logits[0], sampling), atol=1e-6, rtol=1e-5)

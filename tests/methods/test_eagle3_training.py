@@ -195,16 +195,17 @@ def test_each_step_is_what_a_draft_behind_its_row_reads(layers: int) -> None:
 def test_computing_activations_again_changes_no_gradient(texts: list[Text]) -> None:
     from specbench.training.side_by_side import side_by_side
 
-    found = []
+    found: list[tuple[float, list[torch.Tensor]]] = []
     for recompute in (False, True):
         model = target()
         lesson = Lesson(made(2).float(), model, steps=3, recompute=recompute)
         loss = lesson(**side_by_side(texts[:3]))["loss"]
         loss.backward()
-        found.append([float(loss.detach()), *(p.grad.clone() for p in lesson.parameters() if p.grad is not None)])
+        gradients = [p.grad.clone() for p in lesson.parameters() if p.grad is not None]
+        found.append((float(loss.detach()), gradients))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
-    assert len(found[0]) == len(found[1]) > 10
-    for mine, theirs in zip(found[0][1:], found[1][1:], strict=True):
+    assert len(found[0][1]) == len(found[1][1]) > 10
+    for mine, theirs in zip(found[0][1], found[1][1], strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-6)
 
 

@@ -180,7 +180,7 @@ def test_files_that_are_no_head_are_refused(tmp_path: Path) -> None:
     save_file({name: value for name, value in whole.items() if name != "fc.weight"}, file)
     refused("lacks 1 of 36 parameters, such as fc.weight")
     save_file({**whole, "lm_head.weight": torch.zeros(1)}, file)
-    refused("holds 1 tensors that a head has not, such as lm_head.weight")
+    refused("holds 1 tensor that a head has not, such as lm_head.weight")
     save_file({**whole, "norm.weight": torch.zeros(3)}, file)
     refused(r"norm.weight is \[3\], its config.json makes it \[24\]")
     file.write_bytes(b"no tensors")

@@ -356,7 +356,7 @@ def test_a_draft_model_that_the_engine_refuses_is_named(engine: Engine) -> None:
 def test_records_tell_the_draft_model_and_no_folder(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text("{}")
     options = Options(draft=f"config:{tmp_path}/small.json", draft_tokens=2)
-    assert options.model_dump(mode="json") == {"draft": "config:small", "draft_tokens": 2}
+    assert options.model_dump(mode="json") == {"draft": "config:small", "draft_tokens": 2, "verify": "noise"}
     method, _ = made(engine, 2)
     assert method.weights == {"draft": "config:tiny", "dtype": "float64", "fingerprint": "of config:tiny"}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +13,18 @@ from checkpoints import byte_tokenizer, save
 from jinja2 import TemplateError
 
 from specbench.common import registry
-from specbench.common.errors import EnvironmentRefused
+from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.common.options import names as option_names
 from specbench.common.prompt import Prompt
 from specbench.models import loader, names
 from specbench.models.loader import load
 from specbench.runner.methods import default_settings, plan_methods
+from specbench.runner.plan import Plan
+from specbench.runner.resolving import resolve
 from specbench.runner.tasks import plan_tasks
 
 WEIGHTS = {"hub", "wheel", "adapter", "base", "tokenizer", "template"}
-FIELDS = {"title", "licence", "method", "options", "suits", "asks", *WEIGHTS}
+FIELDS = {"title", "licence", "method", "options", "suits", "asks", "pickled", "tried", *WEIGHTS}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 ALIASES = names.aliases()
 
@@ -38,6 +42,9 @@ def test_an_entry_is_well_formed() -> None:
         assert entry.get("base") != entry.get("hub", alias), alias
         assert entry.get("template") in {None, *names.templates()}, alias
         assert "method" in entry or "options" not in entry, alias
+        assert set(entry.get("pickled", ())) <= set(names.heads(entry)), alias
+        # No hub is within our reach: what comes from there alone has never been loaded.
+        assert entry.get("tried", False) == ("wheel" in entry or "adapter" in entry), alias
 
 
 def test_what_an_entry_asks_is_what_the_tasks_take() -> None:
@@ -95,6 +102,8 @@ PUBLISHED = {
     "jetspec: head=JetSpec/jetspec-qwen3-8b": "jetspec-qwen3-8b",
     "jetspec: head=JetSpec/jetspec-qwen3-30b-a3b": "jetspec-qwen3-30b-a3b",
     "jetspec: head=z-lab/Qwen3-8B-DFlash-b16 tree=chain budget=16": "dflash-qwen3-8b",
+    "eagle3: head=yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": "eagle3-llama-3.1-8b",
+    "eagle3: head=RedHatAI/Qwen3-8B-speculator.peagle": "peagle-qwen3-8b",
 }
 
 
@@ -105,6 +114,100 @@ def test_options_are_the_published_ones() -> None:
             settings = default_settings([method], [], method, options)
             said = " ".join([f"{method}:", *(setting.removeprefix(f"{method}.") for setting in settings)])
             assert said == expected, alias
+
+
+#: Target, and the head that a method takes with it, as the lists of JetSpec, speculators and EAGLE name them.
+HEADS = {
+    "qwen3-8b": (
+        "Qwen/Qwen3-8B",
+        {"jetspec": "JetSpec/jetspec-qwen3-8b", "eagle3": "RedHatAI/Qwen3-8B-speculator.eagle3"},
+    ),
+    "qwen3-14b": ("Qwen/Qwen3-14B", {"eagle3": "RedHatAI/Qwen3-14B-speculator.eagle3"}),
+    "qwen3-32b": ("Qwen/Qwen3-32B", {"eagle3": "RedHatAI/Qwen3-32B-speculator.eagle3"}),
+    "qwen3-30b-a3b": ("Qwen/Qwen3-30B-A3B", {"jetspec": "JetSpec/jetspec-qwen3-30b-a3b"}),
+    "llama-3.1-8b-instruct": (
+        "meta-llama/Llama-3.1-8B-Instruct",
+        {"eagle3": "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3"},
+    ),
+    "llama-3.3-70b-instruct": (
+        "meta-llama/Llama-3.3-70B-Instruct",
+        {"eagle3": "RedHatAI/Llama-3.3-70B-Instruct-speculator.eagle3"},
+    ),
+    "vicuna-13b-v1.3": ("lmsys/vicuna-13b-v1.3", {"eagle3": "yuhuili/EAGLE3-Vicuna1.3-13B"}),
+    "jetspec-qwen3-8b": ("Qwen/Qwen3-8B", {"jetspec": "JetSpec/jetspec-qwen3-8b"}),
+    "jetspec-qwen3-30b-a3b": ("Qwen/Qwen3-30B-A3B", {"jetspec": "JetSpec/jetspec-qwen3-30b-a3b"}),
+    "dflash-qwen3-8b": ("Qwen/Qwen3-8B", {"jetspec": "z-lab/Qwen3-8B-DFlash-b16"}),
+    "eagle3-llama-3.1-8b": ("meta-llama/Llama-3.1-8B-Instruct", {"eagle3": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}),
+    "peagle-qwen3-8b": ("Qwen/Qwen3-8B", {"eagle3": "RedHatAI/Qwen3-8B-speculator.peagle"}),
+}
+
+
+def planned(model: str, method: str | None, *settings: str, head: str | None = None) -> tuple[dict[str, Any], str]:
+    """Row -> its option ``head``, of the rows that have one, and the line that says what the alias sets."""
+    made = resolve(Plan(method=method, task="humaneval", model=model, settings=settings, head=head))
+    return {spec.label: spec.options["head"] for spec in made.specs() if "head" in spec.options}, " ".join(made.notes)
+
+
+def test_the_head_of_a_target_is_the_published_one_and_is_told() -> None:
+    assert {
+        alias: (entry["hub"], names.heads(entry)) for alias, entry in ALIASES.items() if names.heads(entry)
+    } == HEADS
+    for alias, (_, heads) in HEADS.items():
+        for method, head in heads.items():
+            found, told = planned(alias, f"ar,{method}")
+            assert found == {method: head}
+            assert f"--set {method}.head={head}" in told
+    assert planned("qwen3-8b", "eagle3,jetspec,eagle3")[0] == {
+        "eagle3": "RedHatAI/Qwen3-8B-speculator.eagle3",
+        "jetspec": "JetSpec/jetspec-qwen3-8b",
+        "eagle3#2": "RedHatAI/Qwen3-8B-speculator.eagle3",
+    }
+    assert planned("qwen3-8b", None) == ({}, "qwen3-8b sets chat template qwen3-direct"), "no method asks for one"
+
+
+def test_a_preset_keeps_the_head_and_sets_the_rest() -> None:
+    for method, head in HEADS["qwen3-8b"][1].items():
+        plan = Plan(method=method, task="humaneval", model="qwen3-8b", settings=(f"{method}.preset=published",))
+        (options,) = (spec.options for spec in resolve(plan).specs() if spec.name == method)
+        assert (options["head"], options["width"]) == (head, {"jetspec": 7, "eagle3": 10}[method])
+
+
+def test_a_head_of_the_users_own_wins_by_flag_and_by_setting() -> None:
+    for alias, (_, heads) in HEADS.items():
+        for method in heads:
+            for found, told in (planned(alias, method, head="a/b"), planned(alias, method, f"{method}.head=a/b")):
+                assert (found, "head=" in told) == ({method: "a/b"}, False)
+    found, told = planned("qwen3-8b", "jetspec,eagle3,jetspec", "jetspec#2.head=random", "eagle3.tree=chain")
+    assert list(found.values()) == ["JetSpec/jetspec-qwen3-8b", "RedHatAI/Qwen3-8B-speculator.eagle3", "random"]
+
+
+@pytest.mark.parametrize(("model", "method"), [("qwen3-14b", "jetspec"), ("qwen3-30b-a3b", "eagle3")])
+def test_a_method_without_a_published_head_still_asks_for_one(model: str, method: str) -> None:
+    with pytest.raises(UsageError, match=f"{method} drafts with a head that was trained for the model"):
+        planned(model, method)
+
+
+def test_a_pickled_head_is_one_of_a_method_that_converts_them() -> None:
+    pickled = {
+        (method, names.heads(entry)[method]) for entry in ALIASES.values() for method in entry.get("pickled", ())
+    }
+    assert {head.partition("/")[0] for _, head in pickled} == {"yuhuili"}
+    assert all(importlib.util.find_spec(f"specbench.methods.{method}.convert") for method, _ in pickled)
+    rest = {head for entry in ALIASES.values() for head in names.heads(entry).values()} - {head for _, head in pickled}
+    assert not any(head.startswith("yuhuili/") for head in rest)
+
+
+def test_an_alias_is_planned_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any, **__: Any) -> Any:
+        raise AssertionError("asks the network")
+
+    monkeypatch.setattr(socket.socket, "connect", none)
+    monkeypatch.setattr(socket, "getaddrinfo", none)
+    for alias, entry in ALIASES.items():
+        made = resolve(Plan(method=None, task="humaneval", model=alias))
+        assert made.methods[-1].name == entry.get("method", "jacobi")
+        for method in names.heads(entry):
+            assert planned(alias, f"ar,{method}")[0]
 
 
 def test_a_cllm_checkpoint_has_tokenizer_and_prompt_of_its_target() -> None:

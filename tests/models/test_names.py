@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants, snapshot_download
 
 from specbench.common.errors import UsageError
 from specbench.models import names
@@ -53,6 +54,41 @@ def test_an_alias_whose_wheel_is_installed_is_the_wheels_file(
     file.parent.mkdir()
     file.touch()
     assert resolve("toy") == Source("gguf", "toy", str(file), "toy-weights:toy.gguf")
+
+
+def test_the_hubs_cache_is_read_as_its_client_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--someone--toy-7b"
+    new, old = (repository / "snapshots" / (commit * 40) for commit in "ab")
+    assert names.hub_files("someone/toy-7b") is None
+    for folder in (new, old):
+        folder.mkdir(parents=True)
+        (folder / "config.json").touch()
+        (folder / "model.safetensors").touch()
+    assert names.hub_files("someone/toy-7b") is None, "no branch says which"
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("a" * 40)
+    assert names.hub_files("someone/toy-7b") == new == Path(snapshot_download("someone/toy-7b", local_files_only=True))
+    assert names.hub_files("someone/toy") is None
+    (new / "model.safetensors").rename(new / "pytorch_model.bin")
+    assert names.hub_files("someone/toy-7b") == new
+    (new / "pytorch_model.bin").unlink()
+    assert names.hub_files("someone/toy-7b") is None, "a configuration alone is no model"
+    (new / "pytorch_model.bin").symlink_to("../../blobs/gone")
+    assert names.hub_files("someone/toy-7b") is None, "a download that was broken off"
+    (repository / "refs" / "main").write_bytes(b"\xff")
+    assert names.hub_files("someone/toy-7b") is None
+
+
+def test_heads_are_those_of_its_own_method_and_of_what_suits_it() -> None:
+    suits = {"jetspec": {"head": "a/b", "tree": "chain"}, "eagle3": {"tree": "chain"}}
+    assert names.heads({"suits": suits}) == {"jetspec": "a/b"}
+    assert names.heads({"suits": suits, "method": "eagle3", "options": {"head": "c/d"}}) == {
+        "jetspec": "a/b",
+        "eagle3": "c/d",
+    }
+    assert names.heads({"suits": suits, "method": "jetspec"}) == {}, "as a run sets them: its own options alone"
+    assert names.heads({"method": "jf"}) == names.heads({}) == {}
 
 
 def test_an_alias_wins_over_a_folder_of_its_name(

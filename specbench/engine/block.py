@@ -1,0 +1,175 @@
+"""Block verification: drafts that were drawn at random are accepted as a block (Sun et al. 2024, arXiv:2403.10444).
+
+Who knows the distribution q that a draft was drawn from need not hope that the target draws the same token: it accepts
+it with a probability, and where it does not, draws from what q has left of the target's distribution p. What is emitted
+is distributed as the target's own text; it is not the text that plain decoding with the same seed emits. Verified one
+by one (Leviathan et al. 2023) a draft counts only if all before it were accepted by themselves; verified as a block, a
+draft that p likes better than q makes up for one before it, and no rule accepts more of a block on average.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specbench.decoding import StepResult, TokenTree
+from specbench.decoding.tree import Proposal
+from specbench.engine.sampler import Stream, drawn, uniforms
+
+
+class Verdict(NamedTuple):
+    """What became of a block.
+
+    Attributes:
+        accepted: drafts accepted, τ.
+        token: the one behind them, Y.
+    """
+
+    accepted: int
+    token: int
+
+
+def accept_block(p: Tensor, q: Tensor, tokens: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """How many drafts of a block are accepted, and the token behind them: Algorithm 2 of the paper.
+
+    With X_1 … X_γ the drafts, p(·|X^i) the target's distribution behind the first i of them (the paper's M_b), q(·|X^i)
+    that which X_{i+1} was drawn from (M_s), and p_0 = 1:
+
+        p_i = min(p_{i−1} · p(X_i|X^{i−1}) / q(X_i|X^{i−1}), 1)
+        S_i = Σ_x max(p_i · p(x|X^i) − q(x|X^i), 0)
+        h_i = S_i / (S_i + 1 − p_i) for i < γ, and h_γ = p_γ
+        τ   = the largest i with η_i ≤ h_i, 0 if there is none
+        Y   ~ max(p_τ · p(·|X^τ) − q(·|X^τ), 0) / S_τ for τ < γ, and p(·|X^γ) for τ = γ
+
+    A draft is kept if it or any one behind it passes. With a q of zeros behind the last draft, where nothing is
+    drafted, the two cases of h and of Y are one: S_γ = p_γ.
+
+    A draft with q(X_i) = 0, which nobody can have drawn, and all behind it are never accepted; a row of zeros in q ends
+    the block before it.
+
+    Args:
+        p: float [..., γ + 1, V].
+        q: the same [..., γ, V]; rows may sum to less than 1.
+        tokens: int64 [..., γ].
+        numbers: float64 [..., γ + 1], uniform in (0, 1): η_1 … η_γ, then that by which Y is drawn.
+
+    Returns:
+        (τ, Y): int64 [...] each.
+    """
+    h, left = chances(p, q, tokens)
+    places = torch.arange(h.shape[-1], device=p.device)
+    passed = torch.cat([torch.ones_like(h[..., :1], dtype=torch.bool), numbers[..., :-1] <= h[..., 1:]], dim=-1)
+    accepted = (passed * places).amax(-1)
+    at = accepted[..., None, None].expand(*accepted.shape, 1, p.shape[-1])
+    return accepted, drawn(left.gather(-2, at)[..., 0, :], numbers[..., -1])
+
+
+def chances(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """What decides about a block beside its numbers.
+
+    Args:
+        p, q, tokens: as of :func:`accept_block`.
+
+    Returns:
+        (h, left): float64 [..., γ + 1], h_1 … h_γ from place 1 on, of no meaning at 0; [..., γ + 1, V] the weights that
+        Y is drawn by where so many drafts are accepted.
+    """
+    drawn_q, its_p = (rows.gather(-1, tokens[..., None])[..., 0].double() for rows in (q, p[..., :-1, :]))
+    step = torch.where(drawn_q > 0, its_p.log() - drawn_q.log(), -torch.inf)
+    # log p_i is a walk that is held at 0: its sum less the most that the sum has been, where that is above 0.
+    walk = torch.cat([torch.zeros_like(p[..., 0, :1], dtype=torch.float64), step.cumsum(-1)], dim=-1)
+    reach = (walk - walk.cummax(-1).values).exp()
+    left = (reach[..., None].to(p.dtype) * p - torch.cat([q, torch.zeros_like(p[..., :1, :])], dim=-2)).clamp_(min=0)
+    surplus = left.sum(-1, dtype=torch.float64)
+    # Where both parts are 0, target and drafts agree, and no block ends: whatever h is, some h behind it is 1.
+    whole = surplus + (1 - reach)
+    h = torch.where(whole > 0, surplus, 1.0) / torch.where(whole > 0, whole, 1.0)
+    # Nothing is left where rounding alone can end a block: p and q are one distribution there.
+    return h, torch.where(surplus[..., None] > 0, left, p)
+
+
+@torch.inference_mode()
+def verify(
+    trees: Mapping[int, TokenTree], probabilities: Mapping[int, Tensor], starts: Mapping[int, int], seed: int
+) -> dict[int, Verdict]:
+    """Verdicts on the chains of some slots that have a proposal; one read of the device.
+
+    Args:
+        trees: theirs.
+        probabilities: the target's behind each row, float32 [rows, V].
+        starts: position of each root.
+        seed: of the run.
+
+    Raises:
+        ValueError: a proposal has more columns than the target has tokens.
+    """
+    alike: dict[int, list[int]] = defaultdict(list)
+    for slot, tree in trees.items():
+        alike[len(tree)].append(slot)
+    found = []
+    for rows, slots in alike.items():
+        p = torch.stack([probabilities[slot] for slot in slots])
+        q = torch.stack([_over_all(trees[slot].proposal, p.shape[-1]) for slot in slots])
+        tokens = torch.tensor([list(trees[slot].tokens[1:]) for slot in slots], dtype=torch.int64)
+        numbers = uniforms(seed, Stream.VERIFY, [starts[slot] for slot in slots], rows)
+        found.append(torch.stack(accept_block(p, q, tokens.to(p.device), numbers.to(p.device))))
+    accepted, behind = torch.cat(found, dim=1).tolist()
+    order = [slot for slots in alike.values() for slot in slots]
+    return {slot: Verdict(*verdict) for slot, *verdict in zip(order, accepted, behind, strict=True)}
+
+
+def _over_all(proposal: Proposal | None, vocab: int) -> Tensor:
+    """A proposal's probabilities [rows - 1, V]; tokens that it has no columns for have none."""
+    assert proposal is not None
+    q = proposal.probabilities
+    columns = q.shape[-1]
+    if columns > vocab:
+        raise ValueError(f"a proposal over {columns} tokens does not go with a target of {vocab}")
+    if proposal.ids is None:
+        return torch.nn.functional.pad(q, (0, vocab - columns)) if columns < vocab else q
+    return q.new_zeros(len(q), vocab).index_copy_(1, proposal.ids, q)
+
+
+class DrawnDrafts:
+    """Drafts that are drawn one behind the other, for the sequences of a step of the target together.
+
+    Their numbers are new for each block, and no noise of the target's: what block verification needs them to be.
+
+    Args:
+        starts: slot -> position of the root of its block.
+        most: drafts of a sequence at most.
+        vocab: tokens of the target; none above them is drawn.
+        seed: of the run.
+        device: where the probabilities are.
+    """
+
+    def __init__(self, starts: Mapping[int, int], most: int, vocab: int, seed: int, device: torch.device) -> None:
+        self._row = {slot: row for row, slot in enumerate(starts)}
+        self._vocab, self._place = vocab, 0
+        self._numbers = uniforms(seed, Stream.DRAFT, list(starts.values()), most).to(device)
+        self._drawn_from: dict[int, list[Tensor]] = {slot: [] for slot in starts}
+
+    @torch.inference_mode()
+    def draw(self, results: Mapping[int, StepResult]) -> dict[int, int]:
+        """The next draft of some of the slots, drawn from the probabilities behind the last row of each."""
+        behind = {slot: result.probabilities for slot, result in results.items()}
+        slots, q = list(behind), torch.stack([rows[-1, : self._vocab] for rows in behind.values() if rows is not None])
+        # A larger draft model may give a share to tokens that the target lacks.
+        q = q / q.sum(-1, keepdim=True).clamp_(min=torch.finfo(q.dtype).tiny)
+        tokens = drawn(q, self._numbers[self._rows(slots), self._place]).tolist()
+        self._place += 1
+        for slot, row in zip(slots, q, strict=True):
+            self._drawn_from[slot].append(row)
+        return dict(zip(slots, tokens, strict=True))
+
+    def proposal(self, slot: int) -> Proposal:
+        """What the drafts of a slot, one at least, were drawn from."""
+        return Proposal(torch.stack(self._drawn_from[slot]))
+
+    def _rows(self, slots: Collection[int]) -> Sequence[int] | slice:
+        rows = [self._row[slot] for slot in slots]
+        return slice(None) if rows == list(range(len(self._row))) else rows

@@ -1,0 +1,261 @@
+"""``list models``: what each alias loads, what of it is here, and a run that takes what the list says."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run_json
+from checkpoints import byte_tokenizer
+from huggingface_hub import constants
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from specbench.cli import list_models
+from specbench.common import registry
+from specbench.methods.eagle3.config import HeadConfig as Eagle3Config
+from specbench.methods.eagle3.head import DraftHead as Eagle3Head
+from specbench.methods.jetspec.config import HeadConfig as JetspecConfig
+from specbench.methods.jetspec.head import DraftHead as JetspecHead
+from specbench.models import configured_shape, loader, names
+
+COMMIT = "0123456789abcdef" * 2 + "01234567"
+HEADS = {"jetspec": "someone/toy-jetspec", "eagle3": "someone/toy-eagle3"}
+
+
+def listed(cli: Any) -> dict[str, dict[str, Any]]:
+    """The list as JSON, by name."""
+    return {row["model"]: row for row in json.loads(cli.ok("list", "models", "--json").out)}
+
+
+def blocks(cli: Any, columns: int) -> dict[str, str]:
+    """The table as text: model -> its lines with its heads', as one; the legend is under ``""``."""
+    table, legend = cli.ok("list", "models", columns=columns).out.split("\n\n")
+    found: dict[str, str] = {"": " ".join(legend.split())}
+    name = ""
+    for line in table.splitlines()[2:]:
+        name = line.split()[0] if line[0] != " " else name
+        found[name] = f"{found.get(name, '')} {line}"
+    return {name: " ".join(text.split()) for name, text in found.items()}
+
+
+# ------------------------------------------------------------------------------------------------------------ the list
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_a_model_is_listed_with_all_that_it_loads(cli: Any, columns: int) -> None:
+    said = blocks(cli, columns)
+    assert said["qwen3-8b"] == (
+        "qwen3-8b Qwen3 8B, not thinking Qwen/Qwen3-8B, 16.4 GB, Apache-2.0, untried "
+        "jetspec JetSpec/jetspec-qwen3-8b, untried eagle3 RedHatAI/Qwen3-8B-speculator.eagle3, untried"
+    )
+    assert said["llama-3.3-70b-instruct"] == (
+        "llama-3.3-70b-instruct Llama 3.3 70B Instruct meta-llama/Llama-3.3-70B-Instruct, Llama 3.3 Community License, "
+        "untried eagle3 RedHatAI/Llama-3.3-70B-Instruct-speculator.eagle3, untried"
+    )
+    assert said["jf-coder-7b"] == (
+        "jf-coder-7b Jacobi Forcing Coder 7B v1 (jf) JacobiForcing/JacobiForcing_Coder_7B_v1, untried"
+    )
+    assert said["vicuna-13b-v1.3"].endswith("eagle3 yuhuili/EAGLE3-Vicuna1.3-13B, untried, to be converted")
+    assert said["smollm2-135m-jf"].endswith("(jf) adapter of smollm2-135m, 0.269 GB, Apache-2.0, here")
+    assert said["config:qwen3-8b"] == "config:qwen3-8b dummy weights of this shape, 16.4 GB"
+    assert said["config:tiny"].endswith("shape, under 0.1 GB")
+    assert said.keys() == {"", *names.aliases(), *(f"config:{name}" for name in names.configs())}
+    for word in ("--head wins", "untried: never loaded by us", "python -m specbench.methods.METHOD.convert FOLDER"):
+        assert word in said[""]
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_no_line_is_too_long_and_no_id_is_broken(cli: Any, columns: int) -> None:
+    out = cli.ok("list", "models", columns=columns).out
+    assert max(map(len, out.splitlines())) <= columns
+    assert "…" not in out
+    words = {word.strip(",") for word in out.split()}
+    for entry in names.aliases().values():
+        assert {entry.get("hub", "Qwen/Qwen3-8B"), *names.heads(entry).values()} - words <= {
+            names.aliases()[names.DEFAULT_MODEL]["hub"]  # its wheel is here
+        }
+    head = out.splitlines()[0].split("  ")
+    assert [word.strip() for word in head if word.strip()] == (
+        ["model", "what it is, and what it loads"] if columns == 80 else ["model", "what it is", "what it loads"]
+    )
+
+
+def test_a_wide_terminal_has_a_line_for_most_models_and_a_narrow_one_two(cli: Any) -> None:
+    lines = {columns: cli.ok("list", "models", columns=columns).out.splitlines() for columns in (80, 139, 140, 200)}
+    assert len(lines[200]) < len(lines[140]) < len(lines[139]) < len(lines[80])
+    assert ["what it is, and" in lines[columns][0] for columns in (139, 140)] == [True, False]
+    assert any(
+        re.fullmatch(r"abel-7b +target of cllm-math-7b +GAIR/Abel-7B-001, untried *", line) for line in lines[140]
+    )
+
+
+def test_the_json_has_all_of_it(cli: Any) -> None:
+    rows = listed(cli)
+    shown = rows["cllm-math-7b"]
+    assert (shown["method"], shown["options"]) == ("cllm", {"preset": "gsm8k"})
+    assert (shown["base"], shown["tokenizer"], shown["template"]) == ("GAIR/Abel-7B-001",) * 2 + ("cllm-math",)
+    assert shown["hub id"] == "cllm/consistency-llm-7b-math"
+    assert rows["config:tiny"] == {
+        "model": "config:tiny", "here": True, "method": None, "hub id": None, "wheel": None, "base": None,
+        "bf16 GB": 0.0, "licence": None, "untried": False, "heads": [], "options": {}, "suits": {}, "tokenizer": None,
+        "template": None, "what it is": "dummy weights of this shape",
+    }  # fmt: skip
+    shown = rows["eagle3-llama-3.1-8b"]
+    assert (shown["licence"], shown["untried"], shown["here"]) == ("Llama 3.1 Community License", True, False)
+    assert shown["heads"] == [
+        {
+            "method": "eagle3", "head": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "here": False, "untried": True,
+            "to be converted": True,
+        }
+    ]  # fmt: skip
+    for name, entry in names.aliases().items():
+        assert rows[name]["method"] == entry.get("method")
+        assert {head["method"]: head["head"] for head in rows[name]["heads"] if head["head"]} == names.heads(entry)
+        assert rows[name]["untried"] == (name.partition("-")[0] != "smollm2"), "the only ones that a run of ours is of"
+
+
+def test_sizes_are_those_of_the_configurations_that_are_here_and_no_others(cli: Any) -> None:
+    rows = listed(cli)
+    sized = {name for name, row in rows.items() if row["bf16 GB"] is not None and not name.startswith("config:")}
+    qwen = {"qwen3-8b", "jetspec-qwen3-8b", "dflash-qwen3-8b", "peagle-qwen3-8b"}
+    smollm2 = {"smollm2-135m", "smollm2-135m-jf", "smollm2-135m-cllm", "smollm2-135m-msn"}
+    assert sized == qwen | smollm2
+    assert {rows[name]["bf16 GB"] for name in qwen} == {rows["config:qwen3-8b"]["bf16 GB"]} == {16.381}
+    assert {rows[name]["bf16 GB"] for name in smollm2} == {0.269}
+    for name in names.configs():
+        shape = configured_shape(names.resolve(f"config:{name}"), "bfloat16")
+        assert shape is not None
+        assert rows[f"config:{name}"]["bf16 GB"] == round(shape.parameters * shape.weight_bytes / 1e9, 3)
+
+
+MADE_UP: dict[str, dict[str, Any]] = {
+    "a mixture": {"model_type": "qwen3_moe"},
+    "biases": {"model_type": "qwen3", "attention_bias": True},
+    "more biases": {"mlp_bias": True},
+    "a window": {"model_type": "qwen2", "use_sliding_window": True},
+    "no width": {"hidden_size": None},
+    "no heads": {"num_attention_heads": 0, "head_dim": None},
+    "a llama": {},
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": False},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32},
+    "mistral": {"model_type": "mistral", "num_key_value_heads": None},
+}
+
+
+def test_weights_are_counted_where_a_step_is_and_are_the_same(tmp_path: Path) -> None:
+    values = json.loads(names.configs()["tiny"].read_text(encoding="utf-8"))
+    counted = 0
+    for name, other in MADE_UP.items():
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps({**values, **other}))
+        shape = configured_shape(names.resolve(f"config:{file}"), "bfloat16")
+        assert (list_models._bf16_gb(file) is None) == (shape is None), name
+        if shape is not None:
+            counted += 1
+            assert list_models._parameters({**values, **other}) == shape.parameters, name
+    assert counted == 4
+    assert list_models._bf16_gb(None) is list_models._bf16_gb(tmp_path) is None
+
+
+def test_a_head_that_comes_with_a_method_is_listed_under_its_model(cli: Any) -> None:
+    head = {"method": "jetspec", "head": None, "here": True, "untried": False, "to be converted": False}
+    rows = listed(cli)
+    assert head in rows["smollm2-135m"]["heads"]
+    assert "jetspec a head that comes with it, here" in blocks(cli, 80)["smollm2-135m"]
+    shipped = {
+        (folder.name, name)
+        for name, card in registry.methods().items()
+        for folder in (card.folder / "heads").glob("*")
+        if (folder / "config.json").is_file()
+    }
+    assert {(name, one["method"]) for name, row in rows.items() for one in row["heads"] if not one["head"]} == shipped
+
+
+def test_it_needs_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys; from specbench.cli.app import main; code = main(['list', 'models']); "
+        "sys.exit(code or bool({'torch', 'transformers', 'numpy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------ what is here
+
+
+def into_cache(cache: Path, hub: str, files: Path) -> None:
+    """Moves a folder into a hub cache, as the hub's client lays it out: blobs, and a commit that links to them."""
+    repository = cache / f"models--{hub.replace('/', '--')}"
+    snapshot = repository / "snapshots" / COMMIT
+    for folder in (snapshot, repository / "blobs", repository / "refs"):
+        folder.mkdir(parents=True)
+    for at, file in enumerate(sorted(files.iterdir())):
+        blob = repository / "blobs" / f"{at:064}"
+        file.rename(blob)
+        (snapshot / file.name).symlink_to(Path("../../blobs") / blob.name)
+    (repository / "refs" / "main").write_text(COMMIT)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty hub cache, an alias ``toy`` with a head for each of two methods, and no network."""
+    entry: dict[str, Any] = {
+        "title": "a toy", "hub": "someone/toy", "suits": {method: {"head": head} for method, head in HEADS.items()},
+    }  # fmt: skip
+    entries = {**names.aliases(), "toy": entry}
+    monkeypatch.setattr(names, "aliases", lambda: entries)
+    monkeypatch.setattr(loader, "_hub_in_reach", lambda: False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def target(folder: Path) -> Any:
+    """Writes a target of eight layers into a folder, and returns its configuration."""
+    values = json.loads(names.configs()["tiny"].read_text(encoding="utf-8"))
+    config = AutoConfig.for_model(**{**values, "num_hidden_layers": 8})
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return config
+
+
+def test_what_the_hubs_cache_has_is_listed_as_here(cli: Any, cache: Path, tmp_path: Path) -> None:
+    row = listed(cli)["toy"]
+    assert (row["here"], row["bf16 GB"], {head["here"] for head in row["heads"]}) == (False, None, {False})
+    target(tmp_path / "toy")
+    into_cache(cache, "someone/toy", tmp_path / "toy")
+    row = listed(cli)["toy"]
+    # 64 x (128 + 2 x 64 + 2 x 32 of attention, 3 x 128 of the block) a layer, embedding and norms, two bytes each
+    layer = 64 * (64 + 2 * 32 + 64 + 3 * 128) + 2 * 64
+    assert (row["here"], row["bf16 GB"]) == (True, round(2 * (8 * layer + 320 * 64 + 64) / 1e9, 3))
+    assert {head["here"] for head in row["heads"]} == {False}
+    assert "someone/toy, under 0.1 GB, here, untried" in blocks(cli, 80)["toy"]
+
+
+@pytest.mark.parametrize("method", ["jetspec", "eagle3"])
+def test_a_run_takes_the_head_that_is_listed_from_the_hubs_cache(
+    cli: Any, cache: Path, tmp_path: Path, method: str
+) -> None:
+    config = target(tmp_path / "toy")
+    head: Any = (
+        JetspecHead.random(JetspecConfig.for_target(config, mask_token_id=319))
+        if method == "jetspec"
+        else Eagle3Head.random(Eagle3Config.for_target(config))
+    )
+    head.save(tmp_path / "head")
+    into_cache(cache, "someone/toy", tmp_path / "toy")
+    into_cache(cache, HEADS[method], tmp_path / "head")
+    assert [head["here"] for head in listed(cli)["toy"]["heads"]] == [one == method for one in HEADS]
+    given = ("--model", "toy", "--method", f"ar,{method}", "--limit", 1, "--max-new-tokens", 6, "--no-score")
+    said = cli.ok("run", *given, "--out", tmp_path / "out")
+    assert said.err.splitlines()[0] == f"toy sets --set {method}.head={HEADS[method]}"
+    (folder,) = (tmp_path / "out").iterdir()
+    weights = run_json.config(folder)["methods"][1]["weights"]
+    assert (weights["head"], weights["head_revision"]) == (HEADS[method], COMMIT)
+    other = next(one for one in HEADS if one != method)
+    refused = cli.refused(3, "run", *given[:3], f"ar,{other}", *given[4:], "--out", tmp_path / "other")
+    assert f"head {HEADS[other]} cannot be had from the hub" in refused

@@ -1,0 +1,379 @@
+"""Each producer's heads against the oracle: every score of every drafted tree, the trees themselves, and refusals.
+
+Heads are tiny and random, in the files that producers write (:mod:`eagle3_oracle`). What a round drafts is compared
+with what the oracle says of the text so far, whose features are transformers' own. With a head misread in one of the
+ways of ``WRONG`` the same comparison fails, so that the method reads each of them as described.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from eagle3_oracle import PRODUCERS, WRONG, dense, expand, taps, write
+from models_tiny import attached, autoregressive, layer_outputs, prompt, tiny_llama
+from safetensors.torch import load_file, save_file
+from targets import alone, target
+from torch import Tensor
+
+from specbench.common.errors import UsageError
+from specbench.decoding import StepResult, TokenTree
+from specbench.decoding.protocol import Context, Method
+from specbench.methods.eagle3.convert import convert
+from specbench.methods.eagle3.decoder import Decoder
+from specbench.runner.loop import Request, Runner
+from specbench.runner.methods import make_method
+from specbench.runner.stop import StopRule
+
+VOCAB, LAYERS = 17, 8  # so few tokens that random drafts are often right; so many layers that all taps differ
+TINY = {"vocab": VOCAB, "draft_vocab": 9, "masks": {"mask_token_id": 15}}
+TREE = {"width": 3, "depth": 4, "budget": 20}
+TOLERANCE = 1e-5
+NOTICED = 1e-3
+
+#: (producer, keys, the misreadings that show in such a head). Every flag is in both values somewhere.
+HEADS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "original": (
+        "original",
+        {},
+        ["taps", "residual", "fed back", "order", "shift", "position", "eps", "theta", "d2t", "softmax"],
+    ),
+    "original, every token": (
+        "original",
+        {"draft_vocab": VOCAB, "own_embedding": True, "head_dim": None, "rope": ""},
+        ["d2t of all", "embedding", "taps"],
+    ),
+    "original, wide target": (
+        "original",
+        {"hidden": 24, "own_embedding": True, "draft_vocab": None, "maps": (), "rope": "parameters"},
+        ["theta", "eps", "fed back"],
+    ),
+    "specforge": ("specforge", {"ids": [2, 5, 6]}, ["taps", "fed back", "residual", "d2t"]),
+    "specforge, default layers": ("specforge", {"rope": "parameters"}, ["taps", "theta"]),
+    "specforge, 3.1": (
+        "specforge",
+        {"fc_norm": True, "norm_output": True, "ids": [1, 4, 5]},
+        ["fc_norm", "fc_norm fed back", "norm_output", "fed back", "norms the other way", "eps"],
+    ),
+    "specforge, scores without norm": ("specforge", {"norm_output": False, "fc_norm": False}, ["norm_output"]),
+    "speculators": (
+        "speculators",
+        {"norm_before_residual": True, "verifier_norm": True, "norm_output": False},
+        ["taps", "residual", "verifier_norm", "norm_output", "fed back", "eps", "theta", "order", "position"],
+    ),
+    "speculators, 3.1": (
+        "speculators",
+        {"norm_output": True, "fc_norm": True, "layers": 2, "ids": [6, 2, 4, 3], "norm_before_residual": False}
+        | {"seed": 2},  # of those tried, the one whose rounding grows least from draft to draft
+        ["taps", "taps sorted", "norm_output", "fed back", "fc_norm", "fc_norm fed back", "layers", "residual"],
+    ),
+    "speculators, gpt-oss": (
+        "speculators",
+        {"norm_before_fc": True, "ids": [2, 4, 5], "qk_norm": True, "rope": "parameters", "own_embedding": True},
+        ["norm_before_fc", "norms the other way", "qk_norm", "qk_norm late", "theta", "embedding", "fed back"],
+    ),
+    "speculators, wide target": (
+        "speculators",
+        {"hidden": 24, "own_embedding": True, "fc_norm": True, "norm_output": True, "maps": ("d2t",)},
+        ["norm_output", "fc_norm", "d2t"],
+    ),
+    "peagle-specforge": (
+        "peagle-specforge",
+        {"layers": 2, "masks": {"ptd_token_id": 1, "pard_token": 3}, "ids": [2, 3, 6]},
+        ["mask token", "mask fed back", "mask embedding", "look ahead", "taps", "layers", "residual", "position"],
+    ),
+    "peagle-specforge, all keys": (
+        "peagle-specforge",
+        {"norm_before_residual": True, "own_embedding": True}
+        | {"masks": {"ptd_token_id": 1, "mask_token_id": 4, "dflash_config.mask_token_id": 7}},
+        ["mask token", "residual", "embedding"],
+    ),
+    "peagle-speculators": (
+        "peagle-speculators",
+        {"layers": 3, "fc_norm": True, "qk_norm": True, "norm_before_residual": True, "own_embedding": True},
+        ["mask without norms", "mask fed back", "mask embedding", "look ahead", "taps", "qk_norm", "layers", "fc_norm"],
+    ),
+    "peagle-speculators, gpt-oss": (
+        "peagle-speculators",
+        {"norm_before_fc": True, "ids": [5, 3]},
+        ["mask without norms", "norm_before_fc", "taps sorted", "eps", "theta"],
+    ),
+}
+
+
+def test_heads_are_of_all_producers_and_show_all_misreadings() -> None:
+    assert {producer for producer, *_ in HEADS.values()} == set(PRODUCERS)
+    assert {wrong for *_, shown in HEADS.values() for wrong in shown} == set(WRONG)
+
+
+# ------------------------------------------------------------------ rounds in an engine
+
+
+PROMPTS = [prompt(length, VOCAB, length) for length in (1, 12)]
+
+
+Drafts = tuple[int, ...]  # tokens from the one below the root on
+Say = Callable[[Drafts], Tensor]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the head was told and what it drafted.
+
+    Attributes:
+        layers: of the target, its outputs [n, Ht] for the text, as transformers computes them.
+        features: the ones that the head got, [n, taps × Ht].
+        text: n + 1 tokens, the prompt's first; the last has no features yet.
+        tree: what was drafted behind it.
+    """
+
+    layers: list[Tensor]
+    features: Tensor
+    text: list[int]
+    tree: TokenTree
+
+    def paths(self) -> list[Drafts]:
+        """Drafts on the way to each row, the root's none."""
+        found: list[Drafts] = [()]
+        for row in range(1, len(self.tree)):
+            found.append((*found[self.tree.parents[row]], self.tree.tokens[row]))
+        return found
+
+
+@cache
+def model() -> Any:
+    return tiny_llama(VOCAB, num_hidden_layers=LAYERS).double()
+
+
+@cache
+def answer(ids: tuple[int, ...]) -> tuple[list[int], list[Tensor]]:
+    """What plain decoding says behind a prompt, and each layer's outputs for both."""
+    with attached(model(), capacity=60, max_rows=4) as engine:
+        truth = autoregressive(engine, [*ids], 20)
+    return truth, [layer[0] for layer in layer_outputs(model(), torch.tensor([[*ids, *truth]]))]
+
+
+def ready(folder: Path, engine: Any, **options: Any) -> Method:
+    return make_method("eagle3", "eagle3", {"head": str(folder), **TREE, **options}).ready(target(engine))
+
+
+def rounds(folder: Path, tokens: int = 6, **options: Any) -> list[Round]:
+    """Those of two prompts that are decoded together; what is emitted is AR's, and the features are transformers'."""
+    seen: list[Round] = []
+
+    class Watched(Decoder):
+        def begin(self, prompt: Sequence[int]) -> None:
+            self._text, self._features = [*prompt], list[Tensor]()
+            self._layers = answer(tuple(prompt))[1]
+            super().begin(prompt)
+
+        def observe(self, result: StepResult) -> None:
+            assert result.hidden is not None
+            self._text += result.emitted
+            self._features.append(result.hidden.clone())
+            super().observe(result)
+
+        def draft(self) -> TokenTree:
+            tree, text = super().draft(), [*self._text]
+            layers = [layer[: len(text) - 1] for layer in self._layers]
+            seen.append(Round(layers, torch.cat(self._features), text, tree))
+            return tree
+
+    truth = [answer(tuple(ids))[0] for ids in PROMPTS]
+    with attached(model(), slots=2, capacity=60, max_rows=64) as engine:
+        method = replace(ready(folder, engine, **options), decoder=Watched)
+        rule = StopRule(frozenset(), (), tokens, str)
+        requests = [Request(str(at), 0, ids, rule) for at, ids in enumerate(PROMPTS)]
+        runner = Runner(engine, lambda *_: Context(VOCAB, 0, random.Random(0)), 2)
+        records = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+    assert [record.output_ids for record in records] == [said[:tokens] for said in truth]
+    assert sum(record.target_forwards for record in records) == len(seen)
+    for each in seen:
+        own = told(folder, each)
+        assert (each.features - own).abs().max() < 1e-5 * own.abs().max()
+    return seen
+
+
+# ------------------------------------------------------------------ the oracle on a round
+
+
+def told(folder: Path, each: Round, wrong: str = "") -> Tensor:
+    """The features that a head is to be told."""
+    return torch.cat([each.layers[layer] for layer in taps(folder, LAYERS, wrong=wrong)], dim=-1)
+
+
+def says(folder: Path, each: Round, wrong: str = "") -> Say:
+    """The oracle's log-probabilities behind a path of drafts under a round's text."""
+    # The features that the head got, so that it is the head alone that is compared: they were shown to be right.
+    features = told(folder, each, wrong) if wrong.startswith("taps") else each.features
+    embedding, known = model().get_input_embeddings().weight, dict[Drafts, Tensor]()
+
+    def say(path: Drafts) -> Tensor:
+        if path not in known:
+            said = dense(folder, features, each.text[1:], path, embedding, wrong=wrong)
+            known.update({path[:at]: row for at, row in enumerate(said)})
+        return known[path]
+
+    return say
+
+
+def difference(each: Round, say: Say) -> float:
+    """How far the scores of a tree's rows are from the oracle's, at most; of large ones, in float32, the share."""
+    scores, paths = each.tree.row_scores(), each.paths()
+    assert scores is not None
+    assert scores[0] is None
+    assert len(set(paths)) == len(paths)
+    worst = 0.0
+    for path, score in sorted(zip(paths[1:], scores[1:], strict=True), key=lambda row: -len(row[0])):
+        assert score is not None
+        worst = max(worst, abs(score - float(say(path[:-1])[path[-1]])) / max(1.0, abs(score)))
+    return worst
+
+
+def best_of_all(say: Say, width: int, depth: int, budget: int) -> list[tuple[Drafts, float]]:
+    """The best paths of the ``width`` best tokens of each position, however many a level has.
+
+    A parallel head has scored them all, in the one pass that it makes.
+    """
+
+    def narrow(path: Drafts) -> Tensor:
+        said = say((0,) * len(path))  # which drafts come before, it does not see
+        return said.masked_fill(said < said.topk(width).values[-1], -torch.inf)
+
+    return expand(narrow, max(budget, width**depth), depth, budget)
+
+
+def check(folder: Path, seen: Sequence[Round], width: int, depth: int, budget: int) -> None:
+    """Every score, and every tree node for node."""
+    grown = best_of_all if "mask_hidden" in load_file(folder / "model.safetensors") else expand
+    for each in seen:
+        say = says(folder, each)
+        assert difference(each, say) < TOLERANCE
+        assert set(each.paths()[1:]) == {path for path, _ in grown(say, width, depth, budget)}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_every_score_is_the_oracles_and_no_misread_heads(kind: str, tmp_path: Path) -> None:
+    producer, keys, shown = HEADS[kind]
+    folder = write(tmp_path, producer, **{**TINY, **keys})
+    seen = rounds(folder)
+    assert len(seen) >= 6  # three of each prompt
+    assert any(len(path) == TREE["depth"] for each in seen for path in each.paths())  # three levels were fed back
+    check(folder, seen, **TREE)
+    for wrong in shown:
+        assert any(difference(each, says(folder, each, wrong)) > NOTICED for each in seen), wrong
+
+
+@pytest.mark.parametrize("producer", ["speculators", "peagle-specforge"])
+@pytest.mark.parametrize(
+    ("tree", "width", "depth", "budget"),
+    [("chain", 3, 4, 9), ("chain", 3, 6, 4), ("dynamic", 1, 3, 9), ("dynamic", 2, 3, 60), ("dynamic", 4, 5, 5)],
+)
+def test_trees_of_other_sizes(producer: str, tree: str, width: int, depth: int, budget: int, tmp_path: Path) -> None:
+    """Chains are trees of width 1; what cannot be filled is left out, and what does not fit."""
+    folder = write(tmp_path, producer, **TINY, layers=2, norm_output=True)
+    seen = rounds(folder, 4, tree=tree, width=width, depth=depth, budget=budget)
+    check(folder, seen, 1 if tree == "chain" else width, depth, budget)
+    if tree == "chain":
+        assert all(each.tree.is_chain for each in seen)
+
+
+def test_accepted_paths_bring_their_features(tmp_path: Path) -> None:
+    """Rounds behind several accepted drafts, of a longer text, are as right as the others."""
+    folder = write(tmp_path, "speculators", **TINY, layers=2, norm_output=True)
+    seen = rounds(folder, 18, depth=3, width=4, budget=24)
+    own = [each for each in seen if each.text[:12] == PROMPTS[1]]
+    brought = [len(after.text) - len(before.text) for before, after in pairwise(own)]
+    assert max(brought) > 1
+    check(folder, own[-3:], 4, 3, 24)
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+def refusal(folder: Path | str, layers: int = LAYERS, vocab: int = VOCAB, hidden: int = 32) -> str:
+    """The one line that a head is refused with for a target of such sizes."""
+    other = tiny_llama(vocab, num_hidden_layers=layers, hidden_size=hidden)
+    made = make_method("eagle3", "eagle3", {"head": str(folder), **TREE})
+    with pytest.raises(UsageError) as refused:
+        made.ready(alone(other, capacity=40))
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def changed(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
+    """The same head with other tensors."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda head: head.pop("midlayer.self_attn.o_proj.weight"), r"lacks 1 of \d+ .*self_attn\.o_proj\.weight"),
+        (lambda head: head.pop("midlayer.hidden_norm.weight"), r"lacks 1 of \d+ .*hidden_norm\.weight"),
+        (lambda head: head.pop("lm_head.weight"), r"lacks 1 of \d+ .*lm_head\.weight"),
+        (lambda head: head.pop("d2t"), r"lacks 1 of \d+ .*d2t"),
+        (lambda head: head.update(stray=torch.zeros(2)), r"holds 1 tensor .*stray"),
+        (lambda head: head.update({"fc_norm.0.weight": torch.ones(32)}), r"holds 1 tensor .*fc_norm\.0\.weight"),
+        (lambda head: head.update({"fc.weight": torch.zeros(32, 64)}), r"fc\.weight is \[32, 64\], .* \[32, 96\]"),
+        (lambda head: head.update(d2t=head["d2t"][:-1].clone()), r"d2t is \[8\], .* \[9\]"),
+        (lambda head: head.update(d2t=head["d2t"] + VOCAB), r"d2t names tokens that the target has not"),
+        (lambda head: head.update(d2t=head["d2t"] - VOCAB), r"d2t names tokens that the target has not"),
+        (lambda head: head.update(d2t=head["d2t"].float()), r"d2t is of torch\.float32"),
+    ],
+)
+def test_files_that_are_not_whole_are_refused(change: Any, message: str, tmp_path: Path) -> None:
+    assert re.search(message, refusal(changed(write(tmp_path, "original", **TINY), change)))
+
+
+@pytest.mark.parametrize(
+    ("producer", "keys", "sizes", "message"),
+    [
+        ("original", {}, {"vocab": 19}, "target with a vocabulary of 17, this one's is 19"),
+        ("speculators", {}, {"hidden": 40}, "target with a hidden size of 32, this one's is 40"),
+        ("speculators", {"hidden": 24}, {}, "lacks embed_tokens.weight"),
+        ("specforge", {"ids": [1, 3, 8]}, {}, "layers 1, 3, 8 .* a target of 8 has 0 to 6"),
+        ("speculators", {"ids": [2, 4, 9]}, {}, "layers 1, 3, 8 .* a target of 8 has 0 to 6"),
+        ("speculators", {"ids": [0, 4, 5]}, {}, "layers -1, 3, 4 .* a target of 8 has 0 to 6"),
+        ("specforge", {"ids": [1, 3, 4]}, {"layers": 4}, "layers 1, 3, 4 .* a target of 4 has 0 to 2"),
+        ("original", {}, {"layers": 4}, "a target of 4"),
+        ("speculators", {"norm_before_fc": True, "fc_norm": True}, {}, "norm_before_fc and fc_norm"),
+        ("peagle-specforge", {"masks": {}}, {}, "no mask_token_id or pard_token or ptd_token_id"),
+        ("peagle-speculators", {"masks": {"mask_token_id": 17}}, {}, "mask token 17, the target 17 tokens"),
+    ],
+)
+def test_heads_of_other_targets_are_refused(
+    producer: str, keys: dict[str, Any], sizes: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    assert re.search(message, refusal(write(tmp_path, producer, **{**TINY, **keys}), **sizes))
+
+
+def test_a_parallel_head_without_its_mask_is_refused(tmp_path: Path) -> None:
+    folder = changed(write(tmp_path, "peagle-speculators", **TINY), lambda head: head.pop("mask_hidden"))
+    assert re.search(r"lacks 1 of \d+ .*mask_hidden", refusal(folder))
+
+
+def test_a_pickle_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    folder = write(tmp_path / "head", "original", **TINY)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").unlink()
+    message = refusal(folder)
+    assert f"python -m specbench.methods.eagle3.convert {folder}" in message
+    assert convert(folder) == folder
+    assert load_file(folder / "model.safetensors").keys() == safetensors.torch.load(whole).keys()
+    ready_target = alone(model(), capacity=40)
+    made = make_method("eagle3", "eagle3", {"head": str(folder), **TREE}).ready(ready_target)
+    assert made.taps == taps(folder, LAYERS)
