@@ -49,7 +49,7 @@ test: $(READY)  ## the tests, without the long matrices: five minutes on two cor
 test-all: $(READY)  ## the tests with the long matrices
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not gpu"
 
-test-faults: $(READY)  ## does the suite notice 102 planted faults? seven minutes on two cores
+test-faults: $(READY)  ## does the suite notice 103 planted faults? seven minutes on two cores
 	$(BIN)/python tests/faults/run.py
 
 lint: $(READY)  ## style, types and import rules

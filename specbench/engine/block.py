@@ -64,8 +64,10 @@ def accept_block(p: Tensor, q: Tensor, tokens: Tensor, numbers: Tensor) -> tuple
     places = torch.arange(h.shape[-1], device=p.device)
     passed = torch.cat([torch.ones_like(h[..., :1], dtype=torch.bool), numbers[..., :-1] <= h[..., 1:]], dim=-1)
     accepted = (passed * places).amax(-1)
-    at = accepted[..., None, None].expand(*accepted.shape, 1, p.shape[-1])
-    return accepted, drawn(left.gather(-2, at)[..., 0, :], numbers[..., -1])
+    behind, target = _row(left, accepted), _row(p, accepted)
+    # Nothing is left where rounding alone has ended a block: p and q are one distribution there.
+    behind = torch.where(behind.amax(-1, keepdim=True) > 0, behind, target)
+    return accepted, drawn(behind, numbers[..., -1])
 
 
 def chances(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,20 +78,26 @@ def chances(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         (h, left): float64 [..., γ + 1], h_1 … h_γ from place 1 on, of no meaning at 0; [..., γ + 1, V] the weights that
-        Y is drawn by where so many drafts are accepted.
+        Y is drawn by where so many drafts are accepted, of sum S.
     """
     drawn_q, its_p = (rows.gather(-1, tokens[..., None])[..., 0].double() for rows in (q, p[..., :-1, :]))
     step = torch.where(drawn_q > 0, its_p.log() - drawn_q.log(), -torch.inf)
     # log p_i is a walk that is held at 0: its sum less the most that the sum has been, where that is above 0.
     walk = torch.cat([torch.zeros_like(p[..., 0, :1], dtype=torch.float64), step.cumsum(-1)], dim=-1)
     reach = (walk - walk.cummax(-1).values).exp()
-    left = (reach[..., None].to(p.dtype) * p - torch.cat([q, torch.zeros_like(p[..., :1, :])], dim=-2)).clamp_(min=0)
+    left = reach[..., None].to(p.dtype) * p
+    left[..., :-1, :].sub_(q).clamp_(min=0)
     surplus = left.sum(-1, dtype=torch.float64)
     # Where both parts are 0, target and drafts agree, and no block ends: whatever h is, some h behind it is 1.
     whole = surplus + (1 - reach)
     h = torch.where(whole > 0, surplus, 1.0) / torch.where(whole > 0, whole, 1.0)
-    # Nothing is left where rounding alone can end a block: p and q are one distribution there.
-    return h, torch.where(surplus[..., None] > 0, left, p)
+    return h, left
+
+
+def _row(rows: Tensor, at: Tensor) -> Tensor:
+    """[..., V], of each block [..., n, V] the row ``at`` [...]."""
+    every = rows.reshape(-1, *rows.shape[-2:])
+    return every[torch.arange(len(every), device=at.device), at.flatten()].view(*at.shape, rows.shape[-1])
 
 
 @torch.inference_mode()
@@ -112,14 +120,19 @@ def verify(
         alike[len(tree)].append(slot)
     found = []
     for rows, slots in alike.items():
-        p = torch.stack([probabilities[slot] for slot in slots])
-        q = torch.stack([_over_all(trees[slot].proposal, p.shape[-1]) for slot in slots])
+        p = _stacked([probabilities[slot] for slot in slots])
+        q = _stacked([_over_all(trees[slot].proposal, p.shape[-1]) for slot in slots])
         tokens = torch.tensor([list(trees[slot].tokens[1:]) for slot in slots], dtype=torch.int64)
         numbers = uniforms(seed, Stream.VERIFY, [starts[slot] for slot in slots], rows)
         found.append(torch.stack(accept_block(p, q, tokens.to(p.device), numbers.to(p.device))))
     accepted, behind = torch.cat(found, dim=1).tolist()
     order = [slot for slots in alike.values() for slot in slots]
     return {slot: Verdict(*verdict) for slot, *verdict in zip(order, accepted, behind, strict=True)}
+
+
+def _stacked(blocks: Sequence[Tensor]) -> Tensor:
+    """[S, rows, V]; of one block no copy is made."""
+    return blocks[0][None] if len(blocks) == 1 else torch.stack(list(blocks))
 
 
 def _over_all(proposal: Proposal | None, vocab: int) -> Tensor:

@@ -285,8 +285,8 @@ class Engine:
         """One target forward over the trees of several slots: verify, accept, commit.
 
         A tree is accepted as far as it is what the target itself says with its noise. Above temperature 0 a tree that
-        has a proposal, and is not forced, is verified as a block (:mod:`specbench.engine.block`), behind the forward
-        and outside of its graph: rows of a chain stay where they are, whatever is accepted of it.
+        has a proposal is verified as a block (:mod:`specbench.engine.block`), behind the forward and outside of its
+        graph: rows of a chain stay where they are, whatever is accepted of it. Where it is forced, that is for nothing.
 
         Args:
             trees: tree of each slot to step; each root is that slot's last emitted token.
@@ -314,14 +314,14 @@ class Engine:
                 )
         mark = phases.mark if phases else unmarked
         batch = Batch.of(trees)
-        blocks = self._blocks(batch, forced)
+        blocks = self._blocks(batch)
         attention, tall = self.attentions.of(trees.values())
         told = forced is not None
         if self._graphs is not None:
             kind = self._kind(attention, tall, top_k, taps, told, probabilities or bool(blocks))
             graph = self._graphs.step(batch, self._cached, kind, forced)
             if graph is not None:
-                return self._replayed(graph, batch, blocks, mark)
+                return self._replayed(graph, batch, blocks, forced, mark)
         kind = Kind(self.sampling, top_k, taps, told, attention, tall, probabilities or bool(blocks))
         try:
             return self._eager(batch, blocks, kind, forced, mark)
@@ -491,7 +491,7 @@ class Engine:
             self.attentions.backend(kind.attention, kind.tall),
             groups=batch.groups(self._cached), commit=False, mark=mark,
         )  # fmt: skip
-        verdicts = self._verdicts(batch, blocks, out.probabilities)
+        verdicts = self._verdicts(batch, blocks, out.probabilities, forced)
         # The one host read of a step, but for verdicts.
         outcome = Outcome(out.outcome.cpu().numpy(), shape, kind.top_k)
         mark("accept")
@@ -503,13 +503,18 @@ class Engine:
         return results
 
     def _replayed(
-        self, graph: StepGraph, batch: Batch, blocks: Mapping[int, TokenTree], mark: Mark
+        self,
+        graph: StepGraph,
+        batch: Batch,
+        blocks: Mapping[int, TokenTree],
+        forced: Forced | None,
+        mark: Mark,
     ) -> dict[int, StepResult]:
         """The same step as a graph, its commit included."""
         mark("build")
         graph.launch()
         mark("forward")
-        verdicts = self._verdicts(batch, blocks, graph.probabilities)
+        verdicts = self._verdicts(batch, blocks, graph.probabilities, forced)
         outcome = graph.outcome()
         results = outcome.results(batch, graph.hidden, graph.probabilities, verdicts)
         mark("accept")
@@ -518,25 +523,22 @@ class Engine:
         mark("commit")
         return results
 
-    def _blocks(self, batch: Batch, forced: Forced | None) -> dict[int, TokenTree]:
+    def _blocks(self, batch: Batch) -> dict[int, TokenTree]:
         """The trees of a step that are verified as blocks."""
         if self.sampling.greedy:
             return {}
-        return {
-            slot: tree
-            for slot, tree in batch.trees.items()
-            if tree.proposal is not None and not (forced and slot in forced)
-        }
+        return {slot: tree for slot, tree in batch.trees.items() if tree.proposal is not None}
 
     def _verdicts(
-        self, batch: Batch, blocks: Mapping[int, TokenTree], probabilities: Tensor | None
+        self, batch: Batch, blocks: Mapping[int, TokenTree], probabilities: Tensor | None, forced: Forced | None
     ) -> dict[int, block.Verdict]:
-        """On those trees."""
+        """On those trees, as far as they count: the work is done for a forced one too."""
         if not blocks:
             return {}
         assert probabilities is not None
         p = {slot: probabilities[batch.first[slot] :][: len(tree)] for slot, tree in blocks.items()}
-        return block.verify(blocks, p, {slot: self.length(slot) for slot in blocks}, self.sampling.seed)
+        found = block.verify(blocks, p, {slot: self.length(slot) for slot in blocks}, self.sampling.seed)
+        return {slot: verdict for slot, verdict in found.items() if not (forced and slot in forced)}
 
     def _captured_step(self, shape: Shape, kind: Kind) -> Any:
         """The device work of a step, for capture."""

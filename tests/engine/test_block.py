@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.tree import Proposal, StepResult, TokenTree
-from specbench.engine import block
 from specbench.engine.block import DrawnDrafts, Verdict, accept_block, chances, verify
 from specbench.engine.sampler import Stream, drawn, uniforms
 
@@ -108,7 +107,7 @@ def emitted(p: Tensor, q: Tensor, root: int, drafts: int) -> Tensor:
     chance = its.gather(-1, tokens[..., None])[..., 0].prod(-1)
     h, left = chances(mine, its, tokens)
     h[:, 0] = 1  # no draft is always accepted
-    behind = left / left.sum(-1, keepdim=True)
+    behind = left / left.sum(-1, keepdim=True).clamp(min=1e-300)  # of nothing where no block can end
     joint = torch.zeros(*[vocab] * (drafts + 1), dtype=torch.float64)
     for accepted in range(drafts + 1):
         ends = chance * h[:, accepted] * (1 - h[:, accepted + 1 :]).prod(-1)
@@ -320,6 +319,15 @@ def test_a_block_is_verified_alike_alone_and_among_others() -> None:
     assert torch.equal(together, torch.stack(alone))
 
 
+def test_the_rule_reads_nothing_on_the_host_and_stays_on_its_device() -> None:
+    """As a tensor without memory sees it: what would read one, or mix it with one of the CPU, raises."""
+    p, numbers = torch.empty(2, 4, 9, device="meta"), torch.empty(2, 4, dtype=torch.float64, device="meta")
+    tokens = torch.empty(2, 3, dtype=torch.int64, device="meta")
+    accepted, token = accept_block(p, p[:, :3], tokens, numbers)
+    assert accepted.device == token.device == p.device
+    assert accepted.shape == token.shape == (2,)
+
+
 # ------------------------------------------------------------------ trees and slots
 
 
@@ -412,5 +420,5 @@ def test_rounding_cannot_draw_a_token_of_no_weight() -> None:
     p = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
     q = torch.tensor([[0.5, 0.75]])  # above p everywhere: sums to more than 1, as rounding can
     numbers = torch.tensor([1 - 1e-9, 0.1], dtype=torch.float64)
+    assert chances(p, q, torch.tensor([0]))[1][0].tolist() == [0, 0]
     assert list(map(int, accept_block(p, q, torch.tensor([0]), numbers))) == [0, 0]
-    assert block.chances(p, q, torch.tensor([0]))[1][0].tolist() == p[0].tolist()

@@ -22,6 +22,7 @@ from specbench.engine import graphs
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket
 from specbench.engine.engine import Engine
 from specbench.engine.graphs import CaptureFailed, cuda_capture
+from specbench.engine.sampler import Sampling
 
 VOCAB = 97
 TOKENS = 12
@@ -121,6 +122,27 @@ def test_what_a_step_hands_out_is_no_other_graphs_memory(model: Any) -> None:
         assert graph.hidden.data_ptr() == address, "made once, before a capture, and not inside of one"
 
 
+def test_probabilities_are_the_last_steps_whatever_size_its_graph_is_of(model: Any) -> None:
+    sampled = Sampling(0.8, top_k=9, seed=4)
+    rng, found = random.Random(2), []
+    grown = [random_tree(rng, 3, VOCAB, rows) for rows in (2, 9, 1, 5, 9, 2)]
+    for captured in (False, True):
+        with attached(model, slots=2, capacity=60, max_rows=9, graphs=captured, sampling=sampled) as engine:
+            slots = [engine.alloc(), engine.alloc()]
+            seen = []
+            for tree in grown:
+                for slot in slots:
+                    engine.rewind(slot, 0)
+                    engine.prefill(slot, prompt(5 + slot, VOCAB))
+                results = engine.step(dict.fromkeys(slots, tree), probabilities=True)
+                seen += [
+                    result.probabilities.clone() for result in results.values() if result.probabilities is not None
+                ]
+            found.append(seen)
+    assert [len(rows) for rows in found[0]] == [len(tree) for tree in grown for _ in range(2)]
+    torch.testing.assert_close(found[1], found[0])
+
+
 SLOW_FOR_ONE = {1: 9.0, 2: 3.0, 4: 4.0, 8: 5.0, 16: 4.5, 32: 6.0, 48: 6.0, 64: 8.0}
 
 
@@ -172,6 +194,11 @@ def test_a_resumed_run_pads_as_the_run_before_it(model: Any, monkeypatch: pytest
         (after,) = timed(engine, even, monkeypatch)
     assert json.loads(json.dumps(after["padded_to"])) == before[0]["padded_to"]
     assert chains == ["reference"]
+    del before[0]["probabilities"]  # which records of older versions do not name
+    with attached(model, **how) as engine:
+        engine.pad_as(before)
+        (after,) = timed(engine, even, monkeypatch)
+    assert json.loads(json.dumps(after["padded_to"])) == before[0]["padded_to"]
     with attached(model, **how) as engine:
         engine.pad_as([before[0] | {"attention": "another"}])
         (other,) = timed(engine, even, monkeypatch)

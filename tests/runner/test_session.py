@@ -139,7 +139,16 @@ def test_what_is_captured_is_what_the_steps_will_be(model: Any, captured: list[t
         session.capture(40, temperature=0.5)
         assert session.engine.sampling.temperature == 0.5
         assert captured == [
-            (m.max_rows, {"top_k": m.top_k, "taps": m.taps, "forced": m.label == "jacobi", "context": 40})
+            (
+                m.max_rows,
+                {
+                    "top_k": m.top_k,
+                    "taps": m.taps,
+                    "probabilities": m.own_noise,
+                    "forced": m.label == "jacobi",
+                    "context": 40,
+                },
+            )
             for m in session.methods
         ]
         assert max(how["top_k"] for _, how in captured) > 0
