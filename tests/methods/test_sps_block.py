@@ -393,6 +393,7 @@ def test_in_graphs_the_same_is_drafted_and_accepted_and_nothing_is_captured_late
     engine: Engine, monkeypatch: pytest.MonkeyPatch, sampling: Sampling
 ) -> None:
     monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+    monkeypatch.setattr(graphs, "_TIMED", 1)  # how fast a recording replays is no matter here
     options: dict[str, Any] = {"slots": 2, "capacity": 40, "sampling": sampling}
 
     def engine_of(model: Any, rows: int) -> Engine:
