@@ -68,7 +68,14 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, "a head")
     model = job.target.model
     head = _new_head(options, job, texts)
-    lesson = Lesson(head, model, steps=options.unroll, decay=options.decay, recompute=options.activation_checkpointing)
+    lesson = Lesson(
+        head,
+        model,
+        steps=options.unroll,
+        decay=options.decay,
+        recompute=options.activation_checkpointing,
+        keep=options.keep_features,
+    )
 
     def measure() -> Accepted:
         half = in_bf16(options, model.device)

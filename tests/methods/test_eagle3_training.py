@@ -232,6 +232,26 @@ def test_features_that_are_kept_are_those_of_a_forward(texts: list[Text]) -> Non
     assert asked == [3, 2]
 
 
+def test_a_training_that_keeps_features_asks_the_target_once_for_each_text(
+    texts: list[Text], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench.training.teacher import Teacher
+
+    asked: list[int] = []
+    real = Teacher.__call__
+
+    def counted(self: Teacher, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(len(ids))
+        return real(self, ids)
+
+    monkeypatch.setattr(Teacher, "__call__", counted)
+    for keep, times in ((True, 1), (False, 3)):
+        asked.clear()
+        chosen = options(steps=6, batch=2, keep_features=keep)
+        train(chosen, job(texts[:4], tmp_path / str(keep)))
+        assert sum(asked) == 4 * times
+
+
 def test_the_loss_is_the_divergence_of_rows_that_can_draft_the_targets_token(texts: list[Text]) -> None:
     """Written down once more, row by row, for one text."""
     model, head, steps = target(), made().float(), 3
