@@ -130,12 +130,4 @@ class Decoder(decoding.Decoder):
         if not rounds:
             return {}
         expected = fsum(exp(total) for tree in self._trees for total in totals(tree)[1:])
-        return {"expected": expected / rounds, "tree_depth": sum(map(_depth, self._trees)) / rounds}
-
-
-def _depth(tree: TokenTree) -> int:
-    """Rows on the longest path, the root not counted."""
-    depths = [0] * len(tree)
-    for row in range(1, len(tree)):
-        depths[row] = depths[tree.parents[row]] + 1
-    return max(depths)
+        return {"expected": expected / rounds, "tree_depth": sum(tree.depth for tree in self._trees) / rounds}

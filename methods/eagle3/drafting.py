@@ -84,7 +84,8 @@ class Drafts:
             ValueError: the slot has brought nothing new since it was asked last.
         """
         temperature = self._sampling().temperature if self._draws else 0.0
-        self._temperature.fill_(temperature)
+        if self._draws:
+            self._temperature.fill_(temperature)
         tokens, logp, best = self._passes.draft(slot)
         root = self._roots[slot]
         if self._width == 1:

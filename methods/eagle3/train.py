@@ -21,10 +21,10 @@ from specbench.training import Job, fit
 from specbench.training.accepted import Accepted
 from specbench.training.answers import without_circles
 from specbench.training.checkpoints import claim
-from specbench.training.loop import Course, Look, in_bf16
+from specbench.training.loop import Course, in_bf16
 from specbench.training.recipe import FREE, LoopOptions, Text, digest
 from specbench.training.side_by_side import side_by_side, teaching
-from specbench.training.vocabulary import coverage, most_frequent
+from specbench.training.vocabulary import covered, most_frequent
 
 OPTION = "head"  # of the method: what is trained goes there
 _KEPT = torch.bfloat16  # as published heads are
@@ -87,14 +87,14 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         texts=texts,
         collate=lambda visit, met: side_by_side(met),
         size=lambda text: len(text.prompt) + len(text.answer),
-        look=(lambda: _look(measure())) if job.held_out else None,
+        look=(lambda: measure().look) if job.held_out else None,
     )
     done = fit(course, options, job)
     for parameter in head.parameters():  # what is measured is what is kept
         parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
     found = measure() if job.held_out else None
     if found:
-        job.say(f"held out, head as kept: {_look(found).line}")
+        job.say(f"held out, head as kept: {found.look.line}")
     head.save(job.out / "head", dtype=_KEPT)
     trained = sum(p.numel() for p in head.parameters())
     return {
@@ -109,22 +109,10 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         "parameters": trained,
         "parameters_outside_lm_head": trained - head.lm_head.weight.numel(),
         "held_out_texts": len(job.held_out),
-        **_coverage(head, job.held_out),
+        **covered(head.draft_ids, job.held_out),
         "weights": str(job.out / "head"),
-        **({f"held_out_{name}": value for name, value in _look(found).figures.items()} if found else {}),
+        **({f"held_out_{name}": value for name, value in found.look.figures.items()} if found else {}),
     }
-
-
-def _look(found: Accepted) -> Look:
-    depths = " ".join(f"{share:.2f}" for share in found.depths)
-    figures = {"accepted_length": round(found.accepted_length, 4), "depths": list(found.depths)}
-    return Look(figures, f"accepted length {found.accepted_length:.2f}, by depth {depths}")
-
-
-def _coverage(head: DraftHead, texts: Sequence[Text]) -> dict[str, float]:
-    """Of held-out answers' tokens, those that can be drafted at all; nothing of a head that drafts every token."""
-    ids = head.draft_ids
-    return {} if ids is None or not texts else {"draft_vocab_coverage": round(coverage(ids, texts), 4)}
 
 
 def _new_head(options: Options, job: Job, texts: Sequence[Text]) -> DraftHead:

@@ -111,13 +111,5 @@ class Decoder(decoding.Decoder):
         if not rounds:
             return {}
         expected = sum(expected_accepted(tree, marginals) for tree, marginals in self._drafts)
-        depth = sum(_depth(tree) for tree, _ in self._drafts)
+        depth = sum(tree.depth for tree, _ in self._drafts)
         return {"expected": expected / rounds, "tree_depth": depth / rounds}
-
-
-def _depth(tree: TokenTree) -> int:
-    """Rows on the longest path, the root not counted."""
-    depths = [0] * len(tree)
-    for row in range(1, len(tree)):
-        depths[row] = depths[tree.parents[row]] + 1
-    return max(depths)

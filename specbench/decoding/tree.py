@@ -121,6 +121,14 @@ class TokenTree:
         return found
 
     @property
+    def depth(self) -> int:
+        """Rows on the longest path, the root not counted."""
+        depths = [0]
+        for parent in self.parents[1:]:
+            depths.append(depths[parent] + 1)
+        return max(depths)
+
+    @property
     def is_chain(self) -> bool:
         """Whether each row hangs under the one before it."""
         return all(parent == row - 1 for row, parent in enumerate(self.parents))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specbench.training.loop import Look
+
 
 @dataclass(frozen=True)
 class Accepted:
@@ -30,6 +32,13 @@ class Accepted:
     def accepted_length(self) -> float:
         """Tokens per round, the bonus token included (τ of JetSpec and EAGLE-3)."""
         return self.tokens / max(1, self.rounds)
+
+    @property
+    def look(self) -> Look:
+        """The same as a training says and records it."""
+        depths = " ".join(f"{share:.2f}" for share in self.depths)
+        figures = {"accepted_length": round(self.accepted_length, 4), "depths": list(self.depths)}
+        return Look(figures, f"accepted length {self.accepted_length:.2f}, by depth {depths}")
 
     @classmethod
     def of(cls, right: Sequence[Tensor], depth: int) -> Accepted:

@@ -27,3 +27,8 @@ def coverage(ids: Tensor, texts: Iterable[Text]) -> float:
     known = set(ids.tolist())
     tokens = [token for text in texts for token in text.answer]
     return sum(token in known for token in tokens) / len(tokens) if tokens else float("nan")
+
+
+def covered(ids: Tensor | None, texts: Sequence[Text]) -> dict[str, float]:
+    """:func:`coverage` as a card has it; nothing of a head that drafts every token, or where no text was held out."""
+    return {} if ids is None or not texts else {"draft_vocab_coverage": round(coverage(ids, texts), 4)}
