@@ -37,7 +37,8 @@ class _Did(NamedTuple):
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    out: Any
+    read: frozenset[int]  # the memory of its inputs
+    out: list[Any]
 
 
 class _Recorder(TorchDispatchMode):
@@ -52,8 +53,9 @@ class _Recorder(TorchDispatchMode):
             raise CaptureFailed(f"{func} reads the device; use --graphs off")
         if packet in _SHAPED_BY_DATA or _chosen_by_mask(packet, args) or _repeated_by_data(func, kwargs):
             raise CaptureFailed(f"{func} has a shape that only its data tell, and reads the device; use --graphs off")
+        read = frozenset(_memory(x) for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor))
         out = func(*args, **kwargs)
-        self.log.append(_Did(func, args, kwargs, out))
+        self.log.append(_Did(func, args, kwargs, read, tree_flatten(out)[0]))
         return out
 
 
@@ -97,8 +99,7 @@ def _repeated_by_data(func: Any, kwargs: dict[str, Any]) -> bool:
 def _replay(log: list[_Did]) -> None:
     for did in log:
         again = did.func(*did.args, **did.kwargs)
-        inputs = {_memory(x) for x in tree_flatten((did.args, did.kwargs))[0] if isinstance(x, Tensor)}
-        for old, new in zip(tree_flatten(did.out)[0], tree_flatten(again)[0], strict=True):
+        for old, new in zip(did.out, tree_flatten(again)[0], strict=True):
             if not isinstance(old, Tensor):
                 if old != new:
                     raise ReplayDiffers(f"{did.func} gave {new} on the host, and {old} when it was recorded")
@@ -108,7 +109,7 @@ def _replay(log: list[_Did]) -> None:
             before, after = _memory(old), _memory(new)
             if before == after:  # a view, or work done in place
                 continue
-            if before in inputs or after in inputs:
+            if before in did.read or after in did.read:
                 raise ReplayDiffers(f"{did.func} allocates in one of recording and replay, and not in the other")
             old.copy_(new)
 

@@ -42,12 +42,13 @@ def test_an_autoregressive_head_drafts_from_what_the_target_computed(
     monkeypatch.setattr(head_pass, "CHUNK", 8)  # long prompts come in parts
     model = tiny_llama(VOCAB, num_hidden_layers=LAYERS).double()
     # Prompts shorter and longer than a path; budgets that leave holes between sequences.
-    asked = [(1, 6), (19, 25), (DEPTH + 1, 30), (30, 12), (2, 40), (9, 17)]
+    asked = [(1, 6), (19, 12), (DEPTH + 1, 18), (30, 8), (2, 40), (9, 10)]
     prompts = [prompt(length, VOCAB, seed) for seed, (length, _) in enumerate(asked)]
     rounds: list[Any] = []
     monkeypatch.setattr(EagleDecoder, "rounds", rounds)
-    with attached(model, slots=3, capacity=60, max_rows=16, sampling=sampling, graphs=captured) as engine:
+    with attached(model, slots=1, capacity=60, max_rows=16, sampling=sampling) as engine:
         truth = [autoregressive(engine, ids, budget) for ids, (_, budget) in zip(prompts, asked, strict=True)]
+    with attached(model, slots=3, capacity=60, max_rows=16, sampling=sampling, graphs=captured) as engine:
         method = Method("eagle", "eagle", Options(), True, EagleDecoder).ready(target(engine))
         requests = [
             Request(str(at), 0, ids, StopRule(frozenset(), (), budget, str))
