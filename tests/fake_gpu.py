@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -21,21 +21,14 @@ from models_tiny import SUPPORTED, build
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from triton.runtime.jit import KernelInterface
 
 from specbench.engine import sampler
-from specbench.engine.attention import interface
-from specbench.engine.attention.backends import TritonAttention
-from specbench.engine.cache import ShapeRecorder, StaticCache
-from specbench.engine.kernels import tree_attention
 from specbench.engine.kernels.ops import TritonOps
+from specbench.engine.nodes import META, MetaStep, launches
 from specbench.engine.pack import Shape
-from specbench.engine.rotary import HeldRotary
-from specbench.engine.step import Kind, Program
+from specbench.engine.step import Kind
 
 SLOTS, CAPACITY = 3, 64
-H200 = (227 * 1024, 132)  # shared bytes of a program, multiprocessors
-GPU = torch.device("meta")
 
 
 @dataclass
@@ -60,8 +53,8 @@ class Seen(TorchDispatchMode):
         self.operations += 1
         name = str(func)
         tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)]
-        if any(leaf.device != GPU for leaf in tensors):
-            self.faults.append(f"{name} with a tensor on the {next(t.device for t in tensors if t.device != GPU)}")
+        if any(leaf.device != META for leaf in tensors):
+            self.faults.append(f"{name} with a tensor on the {next(t.device for t in tensors if t.device != META)}")
         if func in (torch.ops.aten.cos.default, torch.ops.aten.sin.default) and args[0].dtype != torch.float32:
             self.faults.append(f"{name} of positions in {args[0].dtype}")
         return out
@@ -87,18 +80,15 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     """Kernels are noted instead of launched, the device is an H200, and noise has to be keyed by 64 bits."""
     seen = Seen()
 
-    def launch(kernel: Any, grid: Any) -> Any:
-        def note(*args: Any, **kwargs: Any) -> None:
-            seen.launches.append(kernel.__name__)
-            for name, each in {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}.items():
-                if not isinstance(each, Tensor):
-                    continue
-                if each.device != GPU:
-                    seen.faults.append(f"{kernel.__name__} with a tensor on the {each.device}")
-                if _WORDS[each.dtype] not in compiled()[kernel.__name__, name]:
-                    seen.faults.append(f"{kernel.__name__} was not compiled for {name} in {each.dtype}")
-
-        return note
+    def note(kernel: Any, args: Sequence[Any], named: dict[str, Any]) -> None:
+        seen.launches.append(kernel.__name__)
+        for name, each in {**dict(zip(kernel.arg_names, args, strict=False)), **named}.items():
+            if not isinstance(each, Tensor):
+                continue
+            if each.device != META:
+                seen.faults.append(f"{kernel.__name__} with a tensor on the {each.device}")
+            if _WORDS[each.dtype] not in compiled()[kernel.__name__, name]:
+                seen.faults.append(f"{kernel.__name__} was not compiled for {name} in {each.dtype}")
 
     gumbel = sampler.gumbel
 
@@ -107,50 +97,45 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
             seen.faults.append(f"noise keyed by {positions.dtype}")
         return gumbel(seed, positions, vocab)
 
-    with monkeypatch.context() as patched:
-        for kind in (KernelInterface, *KernelInterface.__subclasses__()):
-            patched.setattr(kind, "__getitem__", launch)
+    with monkeypatch.context() as patched, launches(note):
         patched.setattr(sampler, "gumbel", keyed)
-        patched.setattr(tree_attention, "_figures", lambda device: H200)
-        properties = type("Properties", (), {"multi_processor_count": H200[1]})
-        patched.setattr(torch.cuda, "get_device_properties", lambda device: properties)
         yield seen
 
 
-def step(recipe: Any, kind: Kind, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype = torch.bfloat16) -> Seen:
+def step(
+    recipe: Any,
+    kind: Kind,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    fused: bool = True,
+) -> Seen:
     """What a captured step of a family does on the GPU.
 
     Raises:
         RuntimeError, NotImplementedError: it reads a value on the host, its shapes depend on one, or it computes with a
             tensor on the CPU.
     """
-    rows = 16
-    with ExitStack() as stack:
-        with torch.device(GPU):
-            model = build(recipe)
-        _cast(model, dtype)
-        model.set_attn_implementation(interface.NAME)
-        rotary = HeldRotary(model)
-        rotary.attach()
-        program, recorder = Program(model, TritonOps(GPU)), ShapeRecorder()
-        with watched(monkeypatch):
-            program.logits(_packed(Shape(1, 1, 1)), Shape(1, 1, 1), recorder, TritonAttention)
-        cache = StaticCache(recorder.shapes, SLOTS, CAPACITY, dtype, GPU)
-        seen = stack.enter_context(watched(monkeypatch))
+    model = on_meta(recipe, dtype)
+    meta = MetaStep(model, TritonOps(META), slots=SLOTS, capacity=CAPACITY, fused=fused)
+    with watched(monkeypatch) as seen:
         held = model.state_dict().keys()
         for name, buffer in model.named_buffers():
             if name not in held and buffer.is_floating_point() and buffer.dtype != torch.float32:
                 seen.faults.append(f"{name}, which is computed, in {buffer.dtype}")
-        stack.enter_context(seen)
-        shape = Shape(rows, SLOTS, 4)
-        outcome, hidden, probabilities = program.run(_packed(shape), shape, kind, cache, TritonAttention)
-        assert outcome.shape == (shape.width_out(kind.top_k),)
+        with seen:
+            outcome, hidden, probabilities = meta.run(16, kind)
+        assert outcome.shape == (Shape(16, SLOTS, 4).width_out(kind.top_k),)
         assert (hidden is not None, probabilities is not None) == (bool(kind.taps), kind.probabilities)
     return seen
 
 
-def _packed(shape: Shape) -> Tensor:
-    return torch.zeros(shape.width_in, dtype=torch.int32, device=GPU)
+def on_meta(recipe: Any, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """A model of a family without memory."""
+    with torch.device(META):
+        model = build(recipe)
+    _cast(model, dtype)
+    return model
 
 
 def _cast(model: Any, dtype: torch.dtype) -> None:

@@ -115,6 +115,7 @@ def small_cases() -> Iterator[Case]:
     yield from _tree_cases()
     yield from _choice_cases()
     yield from _cache_cases()
+    yield from _layer_cases()
 
 
 def _tree_cases() -> Iterator[Case]:
@@ -165,6 +166,50 @@ def _cache_cases() -> Iterator[Case]:
         types = {"buffer": "*bf16", "count": "*i32", "path": "*i32"} | by_slot
         sizes = {"SIZE": size, "WIDE": wide, "TILE_ROWS": tile_rows} | _ones(rows, "slots", "heads")
         yield Case("commit", f"{size} {rows} rows", kv._commit, types, sizes, {"num_warps": 4}, plain)
+
+
+def _layer_cases() -> Iterator[Case]:
+    """Between a layer's products: of Qwen3-8B, SmolLM2-135M, Gemma3 and odd heads; a row alone and many."""
+    from triton import next_power_of_2
+
+    from specbench.engine.kernels import gated, norm, rotate
+
+    for size, dtype, gemma in (
+        (4096, "bf16", False), (576, "bf16", False), (8192, "bf16", False),
+        (2560, "bf16", True), (4096, "fp16", False), (4096, "fp32", False),
+    ):  # fmt: skip
+        wide = next_power_of_2(size)
+        of_rows = ("residual", "branch", "weight", "branch_weight", "total", "normed")
+        types = dict.fromkeys(of_rows, f"*{dtype}") | dict.fromkeys(("eps", "branch_eps"), "fp32")
+        for adds in (True, False):
+            sizes = {"SIZE": size, "ADDS": adds, "BRANCH_NORM": gemma, "WIDE": wide}
+            sizes |= dict.fromkeys(("OFFSET", "BRANCH_OFFSET"), int(gemma))
+            words = f"{size} {dtype}" + " both norms" * gemma + ("" if adds else " no sum")
+            options = {"num_warps": norm.warps_for(wide), **norm._OPTIONS}
+            yield Case("add_norm", words, norm._add_norm, types, sizes, options, frozenset())
+    for size, dtype, silu in (
+        (12288, "bf16", True), (1536, "bf16", True), (10240, "bf16", False), (12288, "fp16", True),
+        (12288, "fp32", True),
+    ):  # fmt: skip
+        types = dict.fromkeys(("both", "out"), f"*{dtype}")
+        sizes = {"SIZE": size, "SILU": silu, "BLOCK": gated._BLOCK}
+        words = f"{size} {dtype} {'silu' if silu else 'gelu'}"
+        yield Case("gated", words, gated._gated, types, sizes, gated._OPTIONS, frozenset())
+    plain = frozenset({"rows", "slots", "heads", "kv_heads"})
+    for size, rotary, normed, offset, rows, dtype in (
+        (128, 128, True, 0, 1, "bf16"), (128, 128, True, 0, 64, "bf16"), (128, 128, False, 0, 64, "bf16"),
+        (64, 64, False, 0, 64, "bf16"), (256, 256, True, 1, 64, "bf16"), (96, 96, False, 0, 64, "bf16"),
+        (80, 32, False, 0, 64, "bf16"), (128, 128, True, 0, 64, "fp16"), (128, 128, True, 0, 64, "fp32"),
+    ):  # fmt: skip
+        wide = next_power_of_2(size)
+        names = ("query", "key", "value", "cos", "sin", "query_weight", "key_weight", "turned", "keys", "values")
+        types = dict.fromkeys(names, f"*{dtype}") | dict.fromkeys(("slot_of", "firsts", "lengths"), "*i32")
+        types |= dict.fromkeys(("query_eps", "key_eps"), "fp32")
+        sizes = {"SIZE": size, "VALUE": size, "ROTARY": rotary, "QUERY_NORM": normed, "KEY_NORM": normed}
+        sizes |= {"QUERY_OFFSET": offset, "KEY_OFFSET": offset, "WIDE": wide}
+        sizes |= {"TILE_ROWS": max(1, rotate._TILE // wide)} | _ones(rows, "rows", "slots")
+        words = f"{size} {dtype} {rows} rows" + f" of {rotary}" * (rotary != size) + " norms" * normed
+        yield Case("rotate", words, rotate._rotate, types, sizes, rotate._OPTIONS, plain)
 
 
 def _ones(rows: int, *arguments: str) -> dict[str, Any]:

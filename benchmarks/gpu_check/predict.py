@@ -1,15 +1,15 @@
 """Predictions: what a step should take, from assumptions that are named beside each one. No torch.
 
 Seconds of a step = kernels × seconds of one small dependent kernel + the longer of bytes / bandwidth and FLOPs / peak.
-Bandwidth and peak are measured by the first part; kernel counts and the time of one are assumptions: counted by reading
-the code and the library's layers, never on a device.
+Bandwidth and peak are measured by the first part; kernel counts are taken without a device, and the time of one is an
+assumption.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.gpu_check.shapes import Shape
 from specbench.hardware.roofline import Ceilings, Cost, ModelShape, bound_s, step_cost
@@ -17,8 +17,14 @@ from specbench.hardware.roofline import Ceilings, Cost, ModelShape, bound_s, ste
 #: Assumed seconds from the start of one small kernel of a graph to that of the next, which waits for it.
 NODE_S = 2.25e-6
 
-#: Assumed kernels of a layer, as it is and compiled.
-NODES: Mapping[str, tuple[int, int]] = {"qwen2.5-7b": (40, 16), "qwen3-8b": (56, 17)}
+Layers = Literal["fused", "plain", "compiled"]
+
+#: Kernels of a layer: fused and plain (as transformers has it) as counted without a device
+#: (:mod:`specbench.engine.nodes`), compiled as assumed.
+NODES: Mapping[str, Mapping[Layers, int]] = {
+    "qwen2.5-7b": {"fused": 10, "plain": 40, "compiled": 16},
+    "qwen3-8b": {"fused": 10, "plain": 56, "compiled": 17},
+}
 
 #: Assumed kernels of one pass of JetSpec's head.
 HEAD_NODES = 480
@@ -44,9 +50,9 @@ def fields(
     return {} if prediction is None else {"predicted": of(prediction.seconds), "basis": prediction.basis}
 
 
-def nodes(shape: Shape, compiled: bool = False) -> int:
-    """Assumed kernels of a step."""
-    return shape.layers * NODES[shape.family][compiled]
+def nodes(shape: Shape, layers: Layers = "fused") -> int:
+    """Predicted kernels of a step."""
+    return shape.layers * NODES[shape.family][layers]
 
 
 def step(
@@ -56,7 +62,7 @@ def step(
     rows: int,
     context: int,
     slots: int = 1,
-    compiled: bool = False,
+    layers: Layers = "fused",
 ) -> Prediction | None:
     """A step of ``slots`` sequences and so many rows of each; None where the device's ceilings are not known.
 
@@ -65,11 +71,11 @@ def step(
         cost: its weights and cache, as :func:`specbench.profiling.shape.shape_of` counts them.
         ceilings: of the device.
         rows, context, slots: of the step.
-        compiled: whether its layers are.
+        layers: how its layers run.
     """
     if ceilings is None or cost is None:
         return None
-    return _sum(nodes(shape, compiled), step_cost(cost, rows, context, slots), ceilings)
+    return _sum(nodes(shape, layers), step_cost(cost, rows, context, slots), ceilings)
 
 
 def round_of_head(verify: Prediction | None, head_bytes: float, ceilings: Ceilings | None) -> Prediction | None:
@@ -88,5 +94,5 @@ def _sum(count: int, cost: Cost, ceilings: Ceilings) -> Prediction:
         f"{ceilings.bytes_per_s / 1e9:.4g} GB/s" if bound == "bytes" else f"{ceilings.flops_per_s / 1e12:.4g} TFLOP/s"
     )
     return Prediction(
-        count * NODE_S + moved, f"{count} kernels (assumed) × {NODE_S * 1e6:g} µs (assumed) + {what} / {rate}"
+        count * NODE_S + moved, f"{count} kernels (predicted) × {NODE_S * 1e6:g} µs (assumed) + {what} / {rate}"
     )

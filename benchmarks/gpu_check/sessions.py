@@ -73,6 +73,7 @@ def session(
     slots: int = 1,
     graphs: bool = True,
     compile: bool = False,
+    native: bool | None = None,
     backend: str = "auto",
     trace: bool = False,
     simulated: Mapping[str, SimulatedAcceptance] | None = None,
@@ -84,7 +85,7 @@ def session(
         loaded, methods, capacity, slots, trace, simulated: of :class:`specbench.runner.Session`.
         graphs: capture steps. A model that cannot be captured is then stepped eagerly, and its engine's report says so;
             in a rehearsal it is an error.
-        compile, backend: of the engine.
+        compile, native, backend: of the engine.
     """
     from benchmarks.gpu_check import recorder
 
@@ -92,8 +93,8 @@ def session(
     wanted = (True if bench.rehearse else None) if graphs else False
     with recorder.installed() if bench.rehearse else nullcontext():
         return Session(
-            loaded, methods, capacity=capacity, slots=slots, kernels=Kernels(backend, wanted, compile), trace=trace,
-            simulated=simulated,
+            loaded, methods, capacity=capacity, slots=slots, kernels=Kernels(backend, wanted, compile, native),
+            trace=trace, simulated=simulated,
         )  # fmt: skip
 
 
@@ -144,8 +145,13 @@ def step_times(engine: Engine, rows: int, context: int, attention: str | None = 
 
 
 def captures(shape: str, engine: Engine) -> Iterator[Figure]:
-    """What was captured and what it cost, or why nothing was."""
+    """What was captured and what it cost, or why nothing was; and what of the layers is fused."""
     report = engine.report()
+    if "fusions" in report:
+        missing = "; ".join(f"{name}: {why}" for name, why in report["not_fused"].items())
+        yield Figure("fusions of layers", len(report["fusions"]), "of 3", ">= 3", missing, shape=shape)
+    elif why := report.get("why_not_fused"):
+        yield Figure("fusions of layers", None, note=why, shape=shape)
     if not report["graphs"]:
         yield Figure("graphs captured", 0, "graphs", note=report.get("why_eager", ""), shape=shape)
         return

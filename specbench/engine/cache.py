@@ -90,6 +90,12 @@ class StaticCache:
         ops.write(key, value, keys, values, layout, lengths)
         return keys, values
 
+    def place(self, layer_idx: int) -> tuple[Tensor, Tensor, Layout, Tensor]:
+        """(keys, values, layout, lengths): a layer's cache, and where the forward that is under way writes in it."""
+        assert self._aim is not None
+        layout, lengths, _ = self._aim
+        return *self._layers[layer_idx], layout, lengths
+
     def stored(self, layer_idx: int) -> tuple[Tensor, Tensor]:
         """A layer's keys and values [slots, heads, L, size], as views."""
         return self._layers[layer_idx]

@@ -1,4 +1,4 @@
-"""Layer code: what runs a model's layers: our own on a CPU, a compiler's, or transformers' with faster products."""
+"""Layer code: what runs a model's layers: our own on a CPU, few kernels on a GPU, a compiler's, or transformers'."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from specbench.common import EnvironmentRefused
 from specbench.engine import compiled, products
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
-from specbench.engine.cpu.layers import OwnLayers, Unlike
+from specbench.engine.cpu.layers import OwnLayers
+from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.parts import Unlike
+
+#: Layers of our own, by the kind of device.
+OF_DEVICE: dict[str, type[OwnLayers] | type[FusedLayers]] = {"cpu": OwnLayers, "cuda": FusedLayers}
 
 
 class LayerCode:
@@ -18,8 +23,9 @@ class LayerCode:
     Args:
         model: a transformers causal LM.
         compile: run its layers through torch.compile.
-        native: run them by our own code (:mod:`specbench.engine.cpu`); None is where that can be had.
-        captured: whether steps are captured, which holds operations of torch alone.
+        native: run them by our own code (:mod:`specbench.engine.cpu`, :mod:`specbench.engine.fused_layers`); None is
+            where that can be had.
+        captured: whether steps are captured, which on a CPU holds operations of torch alone.
 
     Attributes:
         linears: what computes products: "own", "onednn" or "torch".
@@ -30,17 +36,19 @@ class LayerCode:
         self._model, self._compile, self._asked = model, compile, native is True
         self._attention: str = model.config._attn_implementation
         self._parts: list[Any] = []
+        self._fused: FusedLayers | None = None
         self.linears, self.why = "torch", self._barred(native, captured)
 
     def _barred(self, native: bool | None, captured: bool) -> str:
         """Why our own code is out of the question."""
         if native is False:
             return "not asked for"
-        if self._model.device.type != "cpu":
-            return "our own layers are for CPUs"
         if self._compile:
             return "torch.compile was asked for"
-        return "captured steps hold operations of torch alone" if captured else ""
+        device = self._model.device.type
+        if device not in OF_DEVICE:
+            return "our own layers are for CPUs and CUDA"
+        return "captured steps hold operations of torch alone" if captured and device == "cpu" else ""
 
     def settle(self, cache: StaticCache, calls: Calls, check: Callable[[], None]) -> None:
         """Chooses, checks what is chosen against the model's own forward, and leaves it attached.
@@ -56,7 +64,12 @@ class LayerCode:
         """
         if not self.why:
             try:
-                self._take([OwnLayers(self._model, cache, calls)], "own")
+                layers = OF_DEVICE[self._model.device.type](self._model, cache, calls)
+                self._take([layers], "own" if isinstance(layers, OwnLayers) else "torch")
+                if isinstance(layers, FusedLayers):
+                    self._fused = layers
+                    with layers.learn():
+                        check()
                 check()
                 return
             except Unlike as unlike:
@@ -94,5 +107,10 @@ class LayerCode:
 
     def report(self) -> dict[str, Any]:
         """What was chosen, for the records."""
-        why = {"why_not_own": self.why} if self.why and self._model.device.type == "cpu" else {}
-        return {"linears": self.linears, **why}
+        device = self._model.device.type
+        found: dict[str, Any] = {"linears": self.linears}
+        if self._fused is not None and self._fused in self._parts:
+            return {**found, **self._fused.report()}
+        if self.why and device in OF_DEVICE:
+            found["why_not_own" if device == "cpu" else "why_not_fused"] = self.why
+        return found

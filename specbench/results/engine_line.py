@@ -13,8 +13,8 @@ def engine_line(report: Mapping[str, Any]) -> str:
 
     Args:
         report: what ``Engine.report()`` says: ``attention`` and ``why`` it was chosen, ``graphs`` captured with
-            ``capture_s`` and ``capture_bytes``, ``compile_s``, ``linears`` and ``why_not_own``. What is missing or None
-            is left out of the line.
+            ``capture_s`` and ``capture_bytes``, ``compile_s``, ``linears`` and ``why_not_own``; on a GPU ``fusions``,
+            ``not_fused`` and ``why_not_fused``. What is missing or None is left out of the line.
     """
     parts = []
     if attention := report.get("attention"):
@@ -34,10 +34,13 @@ def engine_line(report: Mapping[str, Any]) -> str:
 
 
 def layers_line(report: Mapping[str, Any]) -> str:
-    """Whose layers ran on a CPU, as "layers: our own C++"; empty where the report does not say."""
+    """Whose layers ran, as "layers: our own C++"; empty where the report does not say."""
     if report.get("linears") == "own":
         return "layers: our own C++"
-    why = report.get("why_not_own")
+    if fusions := report.get("fusions"):
+        missing = "".join(f"; not {name}: {why}" for name, why in (report.get("not_fused") or {}).items())
+        return f"layers: fused ({', '.join(fusions)}{missing})"
+    why = report.get("why_not_own") or report.get("why_not_fused")
     return f"layers: transformers' ({why})" if why else ""
 
 

@@ -1,4 +1,4 @@
-"""Native: whether a run's layers go by our own C++, and its build before anything is timed."""
+"""Native: whether a run's layers go by code of our own, and the build of the C++ before anything is timed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from specbench.runner.plan import Decoding, Plan, split
 _WORTH = 200
 
 
-def native_of(plan: Decoding) -> bool | None:
-    """What the engine is told: on, off, or None, which is on where it can be had."""
+def native_of(plan: Decoding, device: str) -> bool | None:
+    """What the engine is told on a kind of device: on, off, or None, which is on where it can be had."""
     if plan.native != "auto":
         return plan.native == "on"
+    if device != "cpu":
+        return None
     return False if _tokens(plan) < _WORTH and not SOURCE.built else None
 
 
 def build_layers(plan: Decoding, say: Callable[[str], None]) -> None:
     """Builds our layers where a plan will want them and they have not been built; a failure is the engine's to tell."""
-    if native_of(plan) is False or plan.compile:
+    if native_of(plan, "cpu") is False or plan.compile:
         return
     try:
         library.open_library(say)

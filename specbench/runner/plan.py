@@ -82,7 +82,7 @@ class Stepping(Flags):
     graphs: Literal["auto", "on", "off"] = flag("auto", "--graphs", help="CUDA graphs: on, off; auto: on for CUDA.")
     compile: bool = flag(False, "--compile", help="torch.compile on the model's layers.")
     native: Literal["auto", "on", "off"] = flag(
-        "auto", "--native", help="Layers by our own C++, on a CPU: on, off; auto: on where a compiler is."
+        "auto", "--native", help="Layers by our own code (CPU: C++; GPU: Triton): on, off; auto: on where it can be."
     )
 
 

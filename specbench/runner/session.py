@@ -55,9 +55,9 @@ class Kernels:
     deterministic: bool = False
 
     @classmethod
-    def of(cls, plan: Plan) -> Kernels:
-        """What a plan says of them."""
-        return cls(plan.attention, SWITCH[plan.graphs], plan.compile, native_of(plan), plan.deterministic)
+    def of(cls, plan: Plan, device: str = "cpu") -> Kernels:
+        """What a plan says of them on a kind of device."""
+        return cls(plan.attention, SWITCH[plan.graphs], plan.compile, native_of(plan, device), plan.deterministic)
 
 
 class Session:
@@ -333,7 +333,7 @@ def session_of(
     """
 
     plan = resolved.plan
-    kernels = Kernels.of(plan)
+    kernels = Kernels.of(plan, model.model.device.type)
     captured = environment.capture(str(model.model.device))
     of = {
         "model": model.spec.fingerprint,

@@ -35,6 +35,7 @@ def test_a_short_run_waits_for_no_build(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert Kernels.of(few).native is None  # what is there already costs nothing
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert Kernels.of(few).native is False
+    assert Kernels.of(few, "cuda").native is None  # nothing is built there before a run
     native.build_layers(few, lambda line: pytest.fail(line))
 
 

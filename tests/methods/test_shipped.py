@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib import import_module
+from math import prod
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 import specbench
 from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Method
-from specbench.methods.jetspec.config import shipped
-from specbench.methods.jetspec.decoder import Decoder, Options
 from specbench.models import names
 from specbench.models.adapters import CARD
 from specbench.models.loader import LoadedModel, load
@@ -22,9 +23,10 @@ from specbench.runner.session import Session
 from specbench.runner.stop import StopRule
 
 METHODS = Path(specbench.__file__ or "").parent / "methods"
-ADAPTERS, HEADS = sorted(METHODS.glob("*/adapters/*")), sorted(METHODS.glob("jetspec/heads/*"))
+ADAPTERS, HEADS = sorted(METHODS.glob("*/adapters/*")), sorted(METHODS.glob("*/heads/*"))
 ALIASES = {names.resolve(name).location: (name, entry) for name, entry in names.aliases().items() if "adapter" in entry}
 MEGABYTE = 1_000_000
+CARD_OF_HEAD = "README.md"
 QUESTIONS = (
     "Ann has 3 boxes with 4 pens each. She gives 5 pens away. How many are left?",
     "A train goes 60 miles an hour for 3 hours and then 40 miles an hour for 2 hours. How far does it go?",
@@ -58,12 +60,14 @@ def test_an_adapters_card_says_what_it_is(folder: Path) -> None:
     assert card["after"]["tpf"] > card["before"]["tpf"]
 
 
-@pytest.mark.parametrize("folder", HEADS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", HEADS, ids=lambda folder: f"{folder.parts[-3]}-{folder.name}")
 def test_a_head_belongs_to_an_alias(folder: Path) -> None:
     assert_small_and_explained(folder, "gsm8k-train", "steps", "loss", "accepted length")
     assert folder.name in names.aliases()
-    assert shipped(folder.name) == folder
-    Decoder.check(Options(), folder.name)
+    method = folder.parts[-3]
+    assert import_module(f"specbench.methods.{method}.config").shipped(folder.name) == folder
+    decoder = import_module(f"specbench.methods.{method}.decoder")
+    decoder.Decoder.check(decoder.Options(), folder.name)
 
 
 @pytest.mark.slow  # it loads a model and decodes 300 tokens of it
@@ -75,9 +79,29 @@ def test_an_adapter_saves_forwards_on_questions_that_nobody_has_trained_on(folde
     assert tokens_per_forward(load(name, device="cpu"), method) > tokens_per_forward(smollm2, method)
 
 
-def test_the_embedded_models_head_saves_forwards(smollm2: LoadedModel) -> None:
-    _, method = plan_methods(["jetspec"], ["jetspec.budget=8"])
+@pytest.mark.parametrize("name", sorted({folder.parts[-3] for folder in HEADS}))
+def test_the_embedded_models_heads_save_forwards(name: str, smollm2: LoadedModel) -> None:
+    _, method = plan_methods([name], [f"{name}.budget=8"])
     assert tokens_per_forward(smollm2, method, QUESTIONS[:1], 12) > 1.3
+
+
+def test_two_heads_of_one_model_were_given_the_same_to_learn() -> None:
+    cards = [(folder / CARD_OF_HEAD).read_text(encoding="utf-8") for folder in HEADS]
+    assert len(cards) == 2
+    for text in ("2202 texts, 285,270 tokens", "992 (1.8 epochs), 4 texts"):
+        assert all(text in card for card in cards)
+    outside = [parameters_outside_the_lm_head(folder) for folder in HEADS]
+    assert max(outside) < 1.1 * min(outside)
+
+
+def parameters_outside_the_lm_head(folder: Path) -> int:
+    """By the headers of a head's files."""
+    count = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as tensors:
+            shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+        count += sum(prod(shape) for name, shape in shapes.items() if name not in ("lm_head.weight", "d2t", "t2d"))
+    return count
 
 
 def tokens_per_forward(

@@ -32,6 +32,12 @@ CAPTURED = {"graphs": 14, "capture_s": 2.07, "capture_bytes": 310 << 20}
             "layers: transformers' (no C++ compiler was found)",
         ),
         ({"linears": "onednn"}, ""),
+        ({"linears": "torch", "fusions": ["norm", "mlp"], "not_fused": {}}, "layers: fused (norm, mlp)"),
+        (
+            {"fusions": ["norm"], "not_fused": {"mlp": "layer 3 comes out 0.2 off"}},
+            "layers: fused (norm; not mlp: layer 3 comes out 0.2 off)",
+        ),
+        ({"why_not_fused": "triton is not installed"}, "layers: transformers' (triton is not installed)"),
         ({}, ""),
     ],
 )

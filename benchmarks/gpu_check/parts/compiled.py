@@ -1,11 +1,11 @@
-"""Compiled: the same steps with the layers through torch.compile, beside those as they are."""
+"""Compiled: the same steps with the layers through torch.compile, and as transformers has them, beside the fused."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.gpu_check import sessions
+from benchmarks.gpu_check import predict, sessions
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.parts import each
 from benchmarks.gpu_check.parts.steps import ladder, one_row
@@ -14,6 +14,8 @@ from benchmarks.gpu_check.shapes import WANTED
 from specbench.runner.methods import plan_methods
 
 _ROWS = 64
+#: How layers run; of all but the first family for as many of them as there is time for.
+_LAYERS: tuple[predict.Layers, ...] = ("compiled", "plain")
 
 
 def run(bench: Bench) -> Iterator[Figure]:
@@ -29,13 +31,19 @@ def _family(bench: Bench, family: str) -> Iterator[Figure]:
     if shape is None or loaded is None:
         return
     methods = plan_methods(["jacobi"], [f"jacobi.n={rows}"])
-    # Compiled kernels are no operations of torch any more, which is what a rehearsal records.
-    graphs = not bench.rehearse
-    with sessions.session(bench, loaded, methods, capacity=capacity, compile=True, graphs=graphs) as opened:
-        plain = bench.journal.find("ar_ms", shape.name)
-        for figure in one_row(bench, shape, opened, compiled=True):
-            yield figure
-            if plain and figure.key == "compiled ar_ms" and figure.value:
-                yield Figure("compiled AR step over as it is", figure.value / plain, shape=shape.name, key="compiled")
-        yield from ladder(bench, shape, opened, rows, compiled=True)
-        yield from sessions.captures(shape.name, opened.engine)
+    for layers in _LAYERS if family == WANTED[0] else _LAYERS[:1]:
+        compiled = layers == "compiled"
+        # Compiled kernels are no operations of torch any more, which is what a rehearsal records.
+        graphs = not (bench.rehearse and compiled)
+        native = None if compiled else False
+        with sessions.session(
+            bench, loaded, methods, capacity=capacity, compile=compiled, graphs=graphs, native=native
+        ) as opened:
+            fused = bench.journal.find("ar_ms", shape.name)
+            for figure in one_row(bench, shape, opened, layers):
+                yield figure
+                if fused and figure.key == f"{layers} ar_ms" and figure.value:
+                    name = f"{layers} AR step over fused"
+                    yield Figure(name, figure.value / fused, shape=shape.name, key=layers)
+            yield from ladder(bench, shape, opened, rows, layers=layers)
+            yield from sessions.captures(shape.name, opened.engine)

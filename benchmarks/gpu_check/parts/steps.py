@@ -43,12 +43,17 @@ def _family(bench: Bench, family: str) -> Iterator[Figure]:
         yield from sessions.captures(shape.name, opened.engine)
 
 
-def one_row(bench: Bench, shape: Shape, opened: Session, compiled: bool = False) -> Iterator[Figure]:
+def prefix(layers: predict.Layers) -> str:
+    """Of the names of figures: none says how layers run by default."""
+    return "" if layers == "fused" else f"{layers} "
+
+
+def one_row(bench: Bench, shape: Shape, opened: Session, layers: predict.Layers = "fused") -> Iterator[Figure]:
     """AR: its step alone, then as a request is decoded, with the loop around it."""
-    size, engine, how = bench.size, opened.engine, "compiled " if compiled else ""
+    size, engine, how = bench.size, opened.engine, prefix(layers)
     cost, ceilings = shape_of(engine), bench.ceilings
     seconds, padded = sessions.step_times(engine, 1, size.context)[1]
-    expected = predict.step(shape, cost, ceilings, 1, size.context, compiled=compiled)
+    expected = predict.step(shape, cost, ceilings, 1, size.context, layers=layers)
     note = f"context {size.context}, padded to {padded} rows, median of its replays"
     yield Figure(
         f"{how}AR step", 1e3 * seconds, "ms", note=note, shape=shape.name, key=f"{how}ar_ms",
@@ -70,16 +75,16 @@ def one_row(bench: Bench, shape: Shape, opened: Session, compiled: bool = False)
 
 
 def ladder(
-    bench: Bench, shape: Shape, opened: Session, rows: int, *, above: int = 1, compiled: bool = False
+    bench: Bench, shape: Shape, opened: Session, rows: int, *, above: int = 1, layers: predict.Layers = "fused"
 ) -> Iterator[Figure]:
     """Steps of more than ``above`` rows up to ``rows`` of them."""
-    context, how = bench.size.context, "compiled " if compiled else ""
+    context, how = bench.size.context, prefix(layers)
     cost, ceilings = shape_of(opened.engine), bench.ceilings
     times = sessions.step_times(opened.engine, rows, context)
     one = times[1][0]
     for count in (bucket for bucket in ROW_BUCKETS if above < bucket <= rows and bucket in times):
         seconds, padded = times[count]
-        expected = predict.step(shape, cost, ceilings, count, context, compiled=compiled)
+        expected = predict.step(shape, cost, ceilings, count, context, layers=layers)
         note = f"context {context}, padded to {padded} rows" if padded != count else f"context {context}"
         yield Figure(
             f"{how}step of {count} rows", 1e3 * seconds, "ms", note=note, shape=shape.name,

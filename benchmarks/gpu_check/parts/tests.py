@@ -31,6 +31,11 @@ CHOSEN: Mapping[str, Mapping[str, str]] = {
         "test_splits_make_no_difference": "", "test_windows_count_positions_not_cells": "",
         "test_any_group_of_heads_whatever_the_height": "",
     },
+    "tests/engine/kernels/test_layer_kernels.py": {
+        "test_sum_and_norm": "576", "test_norms_rotation_and_store": "sizes42 or sizes84 or sizes91",
+        "test_activation": "1100",
+    },
+    "tests/engine/kernels/test_fused_layers.py": {"test_fused_layers_decode_what_the_models_own_decode": "gemma3"},
     "tests/engine/kernels/test_sample.py": {
         "test_random_bits_are_the_samplers": "", "test_the_noise_is_what_decides_flat_logits": "",
     },

@@ -1,15 +1,11 @@
 """Layers: which models step through our own C++, and the switch between it and transformers' code.
 
-A decoder layer is taken over when its parts are those of a Llama: norms by root mean square, query, key and value,
-rotary embedding by halves, attention, and a gated MLP, each of which a model may lack or have twice. That is read off
-its modules and parameters, all of which have to be accounted for. What cannot be read off them (a factor on the
-residual, say) shows when the engine compares its logits with the model's own.
+A decoder layer is taken over when its parts are those of a Llama (:mod:`specbench.engine.parts`).
 """
 
 from __future__ import annotations
 
 import ctypes
-import inspect
 from types import MethodType
 from typing import Any
 
@@ -20,11 +16,8 @@ from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import Backend, Calls
 from specbench.engine.cache import StaticCache
 from specbench.engine.cpu import library
+from specbench.engine.parts import Norm, Parts, Unlike, norm_of, parts_of, plain_linear
 from specbench.engine.step import decoder_layers
-
-
-class Unlike(Exception):
-    """A layer is not of the kind; says in what."""
 
 
 class OwnLayers:
@@ -45,9 +38,10 @@ class OwnLayers:
             raise Unlike(f"{model.dtype} is not computed in".replace("torch.", ""))
         self._kept: list[Tensor] = []  # what the structures point to
         self._layers = decoder_layers(model)
-        found = [self._layer(layer, cache, calls) for layer in self._layers]
+        parts = [parts_of(layer, cache.shapes, calls) for layer in self._layers]
+        found = [self._layer(each, cache) for each in parts]
         head = model.get_output_embeddings()
-        product, norms = self._linear(head, "LM head"), self._other_norms(model)
+        product, norms = self._linear(plain_linear(head, "LM head")), self._other_norms(model)
         self._structures = (library.Layer * len(found))(*found)
         self._work = library.Work(library.open_library())
         self._capacity, self._slots = cache.capacity, len(cache.stored(next(iter(cache.shapes)))[0])
@@ -109,84 +103,39 @@ class OwnLayers:
         self._work.aim(tensors, self._slots, self._capacity)
         self._aimed, self._ready = step, {}
 
-    # ------------------------------------------------------------------ reading a layer
+    # ------------------------------------------------------------------ structures of the C++
 
-    def _layer(self, layer: nn.Module, cache: StaticCache, calls: Calls) -> Any:
-        parts = _Parts(layer)
-        attention, mlp = parts.child("self_attn"), parts.child("mlp")
-        index = getattr(attention, "layer_idx", None)
-        if index not in cache.shapes or index not in calls.heads:
-            raise Unlike("its layers have no number")
-        kv_heads, size, value_size = cache.shapes[index]
-        heads = calls.heads[index]
-        if "position_ids" in inspect.signature(type(attention).forward).parameters:
-            # Queries scaled by their place in the text, say: nothing that a comparison of short texts would show.
-            raise Unlike("its attention goes by positions beside the rotary embedding")
+    def _layer(self, parts: Parts, cache: StaticCache) -> Any:
+        attention, mlp, heads = parts.attention, parts.mlp, parts.attention.heads
+        assert mlp is not None
+        if max(heads.size, heads.value_size) > library.LARGEST_HEAD:
+            raise Unlike(f"its heads of {max(heads.size, heads.value_size)} are larger than {library.LARGEST_HEAD}")
         found = library.Layer()
-        found.before_attention = self._norm(parts.take("input_layernorm"))
-        sandwich = parts.has("pre_feedforward_layernorm")
-        after = parts.take("post_attention_layernorm")
-        if sandwich:
-            found.after_attention = self._norm(after)
-            found.before_mlp = self._norm(parts.take("pre_feedforward_layernorm"))
-            found.after_mlp = self._norm(parts.take("post_feedforward_layernorm"))
-        else:
-            found.before_mlp = self._norm(after)
-        if parts.has("self_attn.qkv_proj"):
-            found.inputs[0] = self._linear(parts.take("self_attn.qkv_proj"), "qkv_proj")
-            if found.inputs[0].out != heads * size + kv_heads * (size + value_size):
-                raise Unlike("its qkv_proj has another form")
-        else:
-            for at, name in enumerate(("q_proj", "k_proj", "v_proj")):
-                found.inputs[at] = self._linear(parts.take(f"self_attn.{name}"), name)
-        for name, field in (("q_norm", "of_query"), ("k_norm", "of_key")):
-            if parts.has(f"self_attn.{name}"):
-                norm = parts.take(f"self_attn.{name}")
-                if sum(weight.numel() for weight in norm.parameters()) != size:
-                    raise Unlike(f"its {name} is not of single heads")
+        for field, norm in (
+            ("before_attention", parts.before_attention), ("after_attention", parts.after_attention),
+            ("before_mlp", parts.before_mlp), ("after_mlp", parts.after_mlp),
+            ("of_query", attention.of_query), ("of_key", attention.of_key),
+        ):  # fmt: skip
+            if norm is not None:
                 setattr(found, field, self._norm(norm))
-        found.output = self._linear(parts.take("self_attn.o_proj"), "o_proj")
-        if parts.has("mlp.gate_up_proj"):
-            found.gate = self._linear(parts.take("mlp.gate_up_proj"), "gate_up_proj")
-        else:
-            found.gate = self._linear(parts.take("mlp.gate_proj"), "gate_proj")
-            found.up = self._linear(parts.take("mlp.up_proj"), "up_proj")
-        found.down = self._linear(parts.take("mlp.down_proj"), "down_proj")
-        parts.all_taken()
-        if max(size, value_size) > library.LARGEST_HEAD:
-            raise Unlike(f"its heads of {max(size, value_size)} are larger than {library.LARGEST_HEAD}")
-        name = _activation(mlp)
-        if name not in library.ACTIVATIONS:
-            raise Unlike(f"its activation is {name}")
-        window = calls.windows[index]
-        scale = calls.scales[index]
-        found.heads = library.Heads(
-            heads, kv_heads, size, value_size, window or 0, size**-0.5 if scale is None else scale
-        )
+        for at, module in enumerate(attention.inputs):
+            found.inputs[at] = self._linear(module)
+        found.output, found.gate, found.down = map(self._linear, (attention.output, mlp.inputs[0], mlp.down))
+        if len(mlp.inputs) > 1:
+            found.up = self._linear(mlp.inputs[1])
+        scale = heads.size**-0.5 if heads.scale is None else heads.scale
+        found.heads = library.Heads(heads.heads, heads.kv_heads, heads.size, heads.value_size, heads.window or 0, scale)
         found.hidden, found.inner = found.output.out, found.down.in_
-        found.activation, found.type = library.ACTIVATIONS[name], library.TYPES[cache.stored(index)[0].dtype]
-        keys, values = cache.stored(index)
+        keys, values = cache.stored(attention.index)
+        found.activation, found.type = library.ACTIVATIONS[mlp.activation], library.TYPES[keys.dtype]
         self._kept += [keys, values]
         found.keys, found.values = keys.data_ptr(), values.data_ptr()
         return found
 
-    def _norm(self, module: nn.Module) -> library.Norm:
-        weight = getattr(module, "weight", None)
-        eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-        if not isinstance(weight, Tensor) or not isinstance(eps, float) or len(list(module.parameters())) != 1:
-            raise Unlike(f"{type(module).__name__} is not a norm by root mean square")
-        # Some norms multiply by 1 + weight; which ones is asked of the module itself.
-        given = torch.linspace(-1, 2, weight.numel(), dtype=weight.dtype)
-        with torch.inference_mode():
-            own = module(given).float()
-        wide = given.float()
-        normed = wide * torch.rsqrt(wide.square().mean() + eps)
-        for factor in (weight.detach().float(), 1 + weight.detach().float()):
-            if torch.allclose(own, normed * factor, rtol=2e-2, atol=2e-2):
-                factor = factor.clone()
-                self._kept.append(factor)
-                return library.Norm(factor.data_ptr(), eps)
-        raise Unlike(f"{type(module).__name__} is not a norm by root mean square")
+    def _norm(self, norm: Norm) -> library.Norm:
+        factor = norm.weight.float() + norm.offset
+        self._kept.append(factor)
+        return library.Norm(factor.data_ptr(), norm.eps)
 
     def _other_norms(self, model: nn.Module) -> list[tuple[nn.Module, library.Norm]]:
         """Norms outside the layers, as that before the LM head: torch's sums depend on how many rows there are."""
@@ -194,58 +143,17 @@ class OwnLayers:
         found = []
         for module in model.modules():
             if module not in inside and not list(module.children()) and type(module).__name__.endswith("RMSNorm"):
-                found.append((module, self._norm(module)))
+                found.append((module, self._norm(norm_of(module))))
         return found
 
-    def _linear(self, module: nn.Module, name: str) -> library.Linear:
-        if type(module) is not nn.Linear:
-            raise Unlike(f"its {name} is {type(module).__name__} and not a linear layer")
-        weight = module.weight.detach()
-        if not weight.is_contiguous():
-            raise Unlike(f"the weights of its {name} do not lie row by row")
+    def _linear(self, module: nn.Linear) -> library.Linear:
         bias = None if module.bias is None else module.bias.detach().float().contiguous()
         # Of a model that was loaded in int8: bytes and scales, the product of which the weights are.
-        weight, scale = getattr(module, "eight_bits", (weight, None))
+        weight, scale = getattr(module, "eight_bits", (module.weight.detach(), None))
         self._kept += [each for each in (weight, bias, scale) if each is not None]
         bias_at, scale_at = (None if each is None else each.data_ptr() for each in (bias, scale))
         out, size = weight.shape
         return library.Linear(weight.data_ptr(), bias_at, scale_at, out, size, library.TYPES[weight.dtype])
-
-
-class _Parts:
-    """The modules of a layer, each of which is taken once, so that none with parameters is overlooked."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        self._modules = dict(layer.named_modules())
-        self._left = {name for name, _ in layer.named_parameters()}
-
-    def has(self, name: str) -> bool:
-        return self._modules.get(name) is not None
-
-    def child(self, name: str) -> nn.Module:
-        if not self.has(name):
-            raise Unlike(f"its layers have no {name}")
-        return self._modules[name]
-
-    def take(self, name: str) -> nn.Module:
-        module = self.child(name)
-        self._left -= {f"{name}.{parameter}" for parameter, _ in module.named_parameters()}
-        return module
-
-    def all_taken(self) -> None:
-        if self._left:
-            raise Unlike(f"its layers have a {min(self._left)}")
-
-
-def _activation(mlp: nn.Module) -> str:
-    """Name of the activation of a gated MLP, as configurations call it."""
-    from transformers.activations import ACT2FN
-
-    found = getattr(mlp, "act_fn", getattr(mlp, "activation_fn", None))
-    for name in library.ACTIVATIONS:
-        if type(found) is type(ACT2FN[name]):
-            return name
-    return type(found).__name__
 
 
 class _Layer:

@@ -1,0 +1,173 @@
+"""Nodes: the kernels that a step launches, counted without a GPU.
+
+The device is torch's "meta": tensors without memory, on which every operation says what it would launch. A node is a
+call of torch whose result lies in memory of its own, or that writes to an argument, or a launch of a Triton kernel. A
+library call may launch more than one, so a count is a prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from specbench.engine.attention import interface
+from specbench.engine.attention.backends import TritonAttention
+from specbench.engine.attention.interface import Calls
+from specbench.engine.cache import ShapeRecorder, StaticCache
+from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.pack import Shape
+from specbench.engine.parts import Unlike
+from specbench.engine.rotary import HeldRotary
+from specbench.engine.step import Computed, Kind, Program, decoder_layers
+
+META = torch.device("meta")
+# Shared bytes that a program may take, and multiprocessors: of an H200.
+FIGURES = (227 * 1024, 132)
+_MEMORY_ALONE = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "lift_fresh", "_unsafe_view")
+_OFF = ("dropout",)  # in evaluation
+
+
+class Node(NamedTuple):
+    """A kernel of a step.
+
+    Attributes:
+        name: of the operation, or of the Triton kernel.
+        layer: in which it runs, from 0; None is before the first or behind the last.
+    """
+
+    name: str
+    layer: int | None
+
+
+class Nodes(TorchDispatchMode):
+    """Counts what runs inside of it.
+
+    Attributes:
+        seen: the nodes, in order.
+        layer: of which the next ones are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Node] = []
+        self.layer: int | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name not in (*_MEMORY_ALONE, *_OFF) and (_writes(func) or _memory(found) - _memory((args, kwargs))):
+            self.add(name)
+        return found
+
+    def add(self, name: str) -> None:
+        """Notes a node."""
+        self.seen.append(Node(name, self.layer))
+
+    def of_layers(self) -> list[list[str]]:
+        """Names, layer by layer."""
+        layers = sorted({node.layer for node in self.seen if node.layer is not None})
+        return [[node.name for node in self.seen if node.layer == layer] for layer in layers]
+
+    def others(self) -> list[str]:
+        """Names of what belongs to no layer."""
+        return [node.name for node in self.seen if node.layer is None]
+
+
+def _writes(func: Any) -> bool:
+    """Whether an operation changes an argument."""
+    return any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
+
+
+def _memory(tree: Any) -> set[int]:
+    """Where its tensors lie: a view is where what it views is, and so is a copy that was none."""
+    return {leaf.untyped_storage()._cdata for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)}
+
+
+@contextmanager
+def launches(note: Callable[[Any, Sequence[Any], dict[str, Any]], None]) -> Iterator[None]:
+    """Kernels are told to ``note`` (kernel, arguments, named arguments) in place of a launch; the device is an H200."""
+    from triton.runtime.jit import KernelInterface  # triton is not everywhere
+
+    from specbench.engine.kernels import tree_attention
+
+    def launch(kernel: Any, grid: Any) -> Any:
+        return lambda *args, **named: note(kernel, args, named)
+
+    properties = type("Properties", (), {"multi_processor_count": FIGURES[1]})
+    with ExitStack() as stack:
+        for kind in (KernelInterface, *KernelInterface.__subclasses__()):
+            stack.enter_context(patch.object(kind, "__getitem__", launch))
+        stack.enter_context(patch.object(tree_attention, "_figures", lambda device: FIGURES))
+        stack.enter_context(patch.object(torch.cuda, "get_device_properties", lambda device: properties))
+        yield
+
+
+class MetaStep:
+    """A captured step of a model on the meta device, by Triton attention.
+
+    Args:
+        model: a transformers causal LM on the meta device.
+        ops: the device work beside its layers.
+        slots, capacity: of the cache.
+        fused: run its layers fused, where they are of the kind; else as transformers has them.
+
+    Attributes:
+        why_not_fused: in words; empty where they are.
+    """
+
+    def __init__(self, model: Any, ops: Any, *, slots: int = 1, capacity: int = 1024, fused: bool = True) -> None:
+        model.set_attn_implementation(interface.NAME)
+        self._layers = decoder_layers(model)
+        HeldRotary(model).attach()
+        self._program, recorder, calls = Program(model, ops), ShapeRecorder(), Calls()
+        with launches(lambda *_: None):
+            self._program.logits(_packed(Shape(1, 1, 1)), Shape(1, 1, 1), recorder, TritonAttention, calls=calls)
+        self._cache = StaticCache(recorder.shapes, slots, capacity, model.dtype, META)
+        self._slots = slots
+        self.why_not_fused = "" if fused else "not asked for"
+        if fused:
+            try:
+                FusedLayers(model, self._cache, calls).attach()
+            except Unlike as unlike:
+                self.why_not_fused = f"{unlike}"
+
+    def run(self, rows: int, kind: Kind, *, height: int = 4) -> Computed:
+        """A step of so many rows; nothing is computed."""
+        shape = Shape(rows, self._slots, height)
+        return self._program.run(_packed(shape), shape, kind, self._cache, TritonAttention)
+
+    def nodes(self, rows: int, kind: Kind) -> Nodes:
+        """What a step of so many rows launches, when it has run before: what is allocated once is there by then."""
+        with launches(lambda *_: None):
+            self.run(rows, kind)
+        found = Nodes()
+        with ExitStack() as stack:
+            for at, layer in enumerate(self._layers):
+                # Not a hook behind it: layers that somebody listens to do more.
+                stack.enter_context(patch.object(layer, "forward", _within(found, at, layer.forward)))
+            stack.enter_context(launches(lambda kernel, *_: found.add(kernel.__name__)))
+            stack.enter_context(found)
+            self.run(rows, kind)
+        return found
+
+
+def _within(nodes: Nodes, at: int, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **given: Any) -> Any:
+        nodes.layer = at
+        try:
+            return forward(*args, **given)
+        finally:
+            nodes.layer = None
+
+    return run
+
+
+def _packed(shape: Shape) -> Tensor:
+    return torch.zeros(shape.width_in, dtype=torch.int32, device=META)

@@ -1,0 +1,270 @@
+"""Parts: what a decoder layer is made of, read off its modules, for layers that run by code of our own.
+
+The kind is Llama's: norms by root mean square, query, key and value, rotary embedding by halves, attention, and a gated
+MLP, each of which a model may lack or have twice. All parameters of a layer have to be accounted for. What cannot be
+read off modules (a factor on the residual, say) shows when a forward is compared with the model's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from specbench.engine.attention.interface import Calls
+from specbench.engine.cache import LayerShape
+
+ACTIVATIONS = ("silu", "swish", "gelu_pytorch_tanh")
+
+
+class Unlike(Exception):
+    """A layer is not of the kind; says in what."""
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A root-mean-square norm.
+
+    Attributes:
+        module: whose weight multiplies.
+        eps: under the root.
+        offset: 1 where the factor is 1 + weight, else 0.
+    """
+
+    module: nn.Module
+    eps: float
+    offset: int
+
+    @property
+    def weight(self) -> Tensor:
+        """[size], as it is at the moment."""
+        weight = self.module.weight
+        assert isinstance(weight, Tensor)
+        return weight.detach()
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A layer's attention.
+
+    Attributes:
+        heads, kv_heads: of queries, and of keys and values.
+        size, value_size: of a head.
+        window: a row sees only keys less than this many positions before it; None is no limit.
+        scale: factor on the scores; None is the usual one.
+    """
+
+    heads: int
+    kv_heads: int
+    size: int
+    value_size: int
+    window: int | None
+    scale: float | None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Query, key and value to the output product.
+
+    Attributes:
+        module: all of it.
+        index: the layer's number, by which the cache knows it.
+        inputs: the products of query, key and value; one where they are merged already.
+        of_query, of_key: norms of single heads.
+        output: the product behind.
+        heads: its sizes.
+    """
+
+    module: nn.Module
+    index: int
+    inputs: tuple[nn.Linear, ...]
+    of_query: Norm | None
+    of_key: Norm | None
+    output: nn.Linear
+    heads: Heads
+
+
+@dataclass(frozen=True)
+class Gated:
+    """A gated MLP: down(act(gate) * up).
+
+    Attributes:
+        module: all of it.
+        inputs: the products of gate and up; one where they are merged already.
+        down: the product behind.
+        activation: its name in configurations.
+    """
+
+    module: nn.Module
+    inputs: tuple[nn.Linear, ...]
+    down: nn.Linear
+    activation: str
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A decoder layer.
+
+    Attributes:
+        before_attention, after_attention: norms around the attention; the second, of its output, is rare.
+        before_mlp, after_mlp: likewise.
+        attention: what stands between them.
+        mlp: None where it is not of the kind, as with experts: ``mlp_module`` is what it is.
+        mlp_module: all of it.
+    """
+
+    before_attention: Norm
+    after_attention: Norm | None
+    before_mlp: Norm
+    after_mlp: Norm | None
+    attention: Attention
+    mlp: Gated | None
+    mlp_module: nn.Module
+
+
+def parts_of(layer: nn.Module, shapes: dict[int, LayerShape], calls: Calls, *, any_mlp: bool = False) -> Parts:
+    """The parts of a layer.
+
+    Args:
+        layer: a transformers decoder layer.
+        shapes: what each layer stores.
+        calls: what each layer's attention is.
+        any_mlp: take an MLP that is not of the kind as a whole.
+
+    Raises:
+        Unlike: the layer is of another kind.
+    """
+    modules = _Modules(layer)
+    attention, mlp = modules.child("self_attn"), modules.child("mlp")
+    before = norm_of(modules.take("input_layernorm"))
+    after_attention = after_mlp = None
+    second = modules.take("post_attention_layernorm")
+    if modules.has("pre_feedforward_layernorm"):  # norms on both sides
+        after_attention, before_mlp = norm_of(second), norm_of(modules.take("pre_feedforward_layernorm"))
+        after_mlp = norm_of(modules.take("post_feedforward_layernorm"))
+    else:
+        before_mlp = norm_of(second)
+    found = _attention(attention, modules, shapes, calls)
+    gated: Gated | None
+    try:
+        gated = _gated(mlp, modules)
+    except Unlike:
+        if not any_mlp:
+            raise
+        gated = None
+        modules.take("mlp")
+    modules.all_taken()
+    return Parts(before, after_attention, before_mlp, after_mlp, found, gated, mlp)
+
+
+def _attention(attention: nn.Module, modules: _Modules, shapes: dict[int, LayerShape], calls: Calls) -> Attention:
+    index = getattr(attention, "layer_idx", None)
+    if not isinstance(index, int) or index not in shapes or index not in calls.heads:
+        raise Unlike("its layers have no number")
+    kv_heads, size, value_size = shapes[index]
+    heads = calls.heads[index]
+    if "position_ids" in inspect.signature(type(attention).forward).parameters:
+        # Queries scaled by their place in the text, say: nothing that a comparison of short texts would show.
+        raise Unlike("its attention goes by positions beside the rotary embedding")
+    if modules.has("self_attn.qkv_proj"):
+        inputs = [modules.linear("self_attn.qkv_proj")]
+        if inputs[0].out_features != heads * size + kv_heads * (size + value_size):
+            raise Unlike("its qkv_proj has another form")
+    else:
+        inputs = [modules.linear(f"self_attn.{name}") for name in ("q_proj", "k_proj", "v_proj")]
+        if [each.out_features for each in inputs] != [heads * size, kv_heads * size, kv_heads * value_size]:
+            raise Unlike("its query, key or value has another form")
+    norms: list[Norm | None] = []
+    for name in ("q_norm", "k_norm"):
+        norms.append(norm_of(modules.take(f"self_attn.{name}")) if modules.has(f"self_attn.{name}") else None)
+        if norms[-1] and norms[-1].weight.numel() != size:
+            raise Unlike(f"its {name} is not of single heads")
+    output = modules.linear("self_attn.o_proj")
+    sizes = Heads(heads, kv_heads, size, value_size, calls.windows[index], calls.scales[index])
+    return Attention(attention, index, tuple(inputs), norms[0], norms[1], output, sizes)
+
+
+def _gated(mlp: nn.Module, modules: _Modules) -> Gated:
+    if modules.has("mlp.gate_up_proj"):
+        inputs = [modules.linear("mlp.gate_up_proj")]
+    else:
+        inputs = [modules.linear("mlp.gate_proj"), modules.linear("mlp.up_proj")]
+    return Gated(mlp, tuple(inputs), modules.linear("mlp.down_proj"), _activation(mlp))
+
+
+def norm_of(module: nn.Module) -> Norm:
+    """A module as the norm that it is.
+
+    Raises:
+        Unlike: it is none by root mean square.
+    """
+    weight = getattr(module, "weight", None)
+    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    if not isinstance(weight, Tensor) or not isinstance(eps, float) or len(list(module.parameters())) != 1:
+        raise Unlike(f"{type(module).__name__} is not a norm by root mean square")
+    if weight.is_meta:  # nothing can be computed, and so nothing can come out wrong
+        return Norm(module, eps, 0)
+    # Some norms multiply by 1 + weight; which ones is asked of the module itself.
+    given = torch.linspace(-1, 2, weight.numel(), dtype=weight.dtype, device=weight.device)
+    with torch.inference_mode():
+        own = module(given).float()
+    wide = given.float()
+    normed = wide * torch.rsqrt(wide.square().mean() + eps)
+    for offset in (0, 1):
+        if torch.allclose(own, normed * (offset + weight.detach().float()), rtol=2e-2, atol=2e-2):
+            return Norm(module, eps, offset)
+    raise Unlike(f"{type(module).__name__} is not a norm by root mean square")
+
+
+def plain_linear(module: nn.Module, name: str) -> nn.Linear:
+    """A module as a linear layer whose weights lie row by row.
+
+    Raises:
+        Unlike: it is something else.
+    """
+    if type(module) is not nn.Linear:
+        raise Unlike(f"its {name} is {type(module).__name__} and not a linear layer")
+    if not module.weight.is_contiguous():
+        raise Unlike(f"the weights of its {name} do not lie row by row")
+    return module
+
+
+def _activation(mlp: nn.Module) -> str:
+    """Name of the activation of a gated MLP, as configurations call it."""
+    from transformers.activations import ACT2FN
+
+    found = getattr(mlp, "act_fn", getattr(mlp, "activation_fn", None))
+    for name in ACTIVATIONS:
+        if type(found) is type(ACT2FN[name]):
+            return name
+    raise Unlike(f"its activation is {type(found).__name__}")
+
+
+class _Modules:
+    """The modules of a layer, each of which is taken once, so that none with parameters is overlooked."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._modules = dict(layer.named_modules())
+        self._left = {name for name, _ in layer.named_parameters()}
+
+    def has(self, name: str) -> bool:
+        return self._modules.get(name) is not None
+
+    def child(self, name: str) -> nn.Module:
+        if not self.has(name):
+            raise Unlike(f"its layers have no {name}")
+        return self._modules[name]
+
+    def take(self, name: str) -> nn.Module:
+        module = self.child(name)
+        self._left -= {f"{name}.{parameter}" for parameter, _ in module.named_parameters()}
+        return module
+
+    def linear(self, name: str) -> nn.Linear:
+        return plain_linear(self.take(name), name.rpartition(".")[2])
+
+    def all_taken(self) -> None:
+        if self._left:
+            raise Unlike(f"its layers have a {min(self._left)}")

@@ -1,0 +1,165 @@
+"""Whole models by fused layers: the text of the layers as they are, and what is not used where it would be wrong."""
+
+from __future__ import annotations
+
+import copy
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from models_tiny import SUPPORTED, attached, autoregressive, build, decode, prompt
+from random_trees import hiding_tree
+
+from specbench.common import EnvironmentRefused
+from specbench.decoding import TokenTree
+from specbench.engine import Engine, code, fused_layers
+from specbench.engine.fused_layers import FUSIONS, FusedLayers
+from specbench.engine.kernels import gated, norm, rotate
+from specbench.engine.sampler import Sampling
+
+DENSE = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
+OPTIONS: dict[str, Any] = {"slots": 2, "capacity": 40, "max_rows": 16}
+TOKENS = 3
+
+
+@pytest.fixture(autouse=True)
+def _fused_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(code.OF_DEVICE, "cpu", FusedLayers)
+
+
+@cache
+def small(family: str, layers: int = 2) -> Any:
+    """A model of a family with few layers: Triton's interpreter takes its time for each."""
+    config, model, options = SUPPORTED[family]
+    kinds = {"layer_types": ["sliding_attention", "full_attention"][:layers]} if "layer_types" in options else {}
+    found = build((config, model, {**options, "num_hidden_layers": layers, **kinds}))
+    return found.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def fusions(engine: Engine) -> list[str]:
+    found: list[str] = engine.report()["fusions"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(each, marks=[] if each == "gemma3" else pytest.mark.slow) for each in DENSE]
+)
+def test_fused_layers_decode_what_the_models_own_decode(family: str) -> None:
+    model = small(family)
+    vocab = model.get_input_embeddings().num_embeddings
+    ids = prompt(6, vocab)
+    sampling = Sampling(0.9, seed=3)
+    with attached(model, native=False, sampling=sampling, **OPTIONS) as engine:
+        expected = autoregressive(engine, ids, TOKENS)
+    with attached(model, sampling=sampling, **OPTIONS) as engine:
+        assert fusions(engine) == [*FUSIONS]
+        assert engine.report()["not_fused"] == {}
+        assert autoregressive(engine, ids, TOKENS) == expected
+        engine.alloc()
+        rng = random.Random(1)
+        drafts: list[list[int]] = [expected[1:3], expected[2:3], []]  # of which two tokens are right, one and none
+
+        def draft(out: list[int]) -> TokenTree:
+            return hiding_tree(rng, out[-1], drafts[min(len(out), 3) - 1], vocab, 6, apart=True)
+
+        assert decode(engine, ids, TOKENS, draft) == expected
+    with attached(model, native=False, sampling=sampling, **OPTIONS) as engine:
+        assert "fusions" not in engine.report()
+        assert autoregressive(engine, ids, TOKENS) == expected
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
+def test_tapped_layers_are_those_of_the_model(family: str) -> None:
+    model = small(family)
+    taps, ids = (0, 1), prompt(5, 97)
+    found = []
+    for native in (False, None):
+        with attached(model, native=native, **OPTIONS) as engine:
+            slot = engine.alloc()
+            engine.prefill(slot, ids)
+            hidden = engine.step({slot: TokenTree([5, 6, 7], [-1, 0, 0])}, taps=taps)[slot].hidden
+            assert hidden is not None
+            found.append(hidden)
+    plain, fused = found
+    assert torch.allclose(plain, fused, atol=1e-4)
+    first, second = plain.chunk(2, -1)
+    assert not torch.allclose(first, second, atol=1e-2)
+
+
+def test_experts_stay_and_what_is_around_them_is_fused() -> None:
+    model = small("mixtral", 1)
+    with attached(model, native=False, **OPTIONS) as engine:
+        expected = autoregressive(engine, prompt(8, 149), TOKENS)
+    with attached(model, **OPTIONS) as engine:
+        assert fusions(engine) == ["norm", "attention"]
+        assert engine.report()["not_fused"] == {"mlp": "its MLP is not of the kind"}
+        assert autoregressive(engine, prompt(8, 149), TOKENS) == expected
+
+
+@pytest.mark.parametrize(
+    ("fusion", "kernel", "module"),
+    [("norm", "add_norm", norm), ("attention", "rotate", rotate), ("mlp", "gated", gated)],
+)
+def test_a_kernel_that_computes_something_else_is_not_used(
+    fusion: str, kernel: str, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = getattr(module, kernel)
+
+    def wrong(*args: Any) -> Any:
+        found = own(*args)
+        return (found[0] * 1.01, found[1]) if isinstance(found, tuple) else found * 1.01
+
+    model = small("llama", 1)
+    with attached(model, native=False, **OPTIONS) as engine:
+        expected = autoregressive(engine, prompt(8, 97), TOKENS)
+    monkeypatch.setattr(module, kernel, wrong)
+    with attached(model, **OPTIONS) as engine:
+        assert fusions(engine) == [each for each in FUSIONS if each != fusion]
+        assert "layer 0 comes out 0.0" in engine.report()["not_fused"][fusion]
+        assert autoregressive(engine, prompt(8, 97), TOKENS) == expected
+
+
+def test_a_kernel_that_cannot_be_compiled_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("out of resource\nmore")
+
+    monkeypatch.setattr(gated, "gated", broken)
+    with attached(small("llama", 1), **OPTIONS) as engine:
+        assert engine.report()["not_fused"] == {"mlp": "layer 0: RuntimeError: out of resource"}
+
+
+def test_layers_with_a_factor_on_the_residual_stay_as_they_are() -> None:
+    model = build(("GraniteConfig", "GraniteForCausalLM", {"vocab_size": 97, "residual_multiplier": 0.5}))
+    with attached(model, native=False, **OPTIONS) as engine:
+        expected = autoregressive(engine, prompt(8, 97), TOKENS)
+    with attached(model, **OPTIONS) as engine:
+        report = engine.report()
+        assert "fusions" not in report
+        why = report["why_not_own" if engine.device.type == "cpu" else "why_not_fused"]
+        assert "something else than their parts say: layer 0 comes out" in why
+        assert autoregressive(engine, prompt(8, 97), TOKENS) == expected
+    with pytest.raises(EnvironmentRefused, match="something else than their parts say"):
+        Engine(model, native=True, **OPTIONS)
+
+
+def test_merged_weights_are_no_second_copy_and_serve_the_next_engine() -> None:
+    model = copy.deepcopy(small("qwen2", 1))
+    before = {name: each.detach().clone() for name, each in model.named_parameters()}
+    places = []
+    for _ in range(2):
+        with attached(model, **OPTIONS):
+            layer = model.model.layers[0]
+            places.append([each.weight.data_ptr() for each in (layer.self_attn.q_proj, layer.mlp.up_proj)])
+    assert places[0] == places[1]
+    attention = layer.self_attn
+    assert attention.k_proj.weight.data_ptr() == attention.q_proj.weight.data_ptr() + attention.q_proj.weight.nbytes
+    assert attention.v_proj.bias.untyped_storage()._cdata == attention.q_proj.bias.untyped_storage()._cdata
+    assert all(torch.equal(each, before[name]) for name, each in model.named_parameters())
+
+
+def test_without_triton_layers_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_layers.importlib.util, "find_spec", lambda name: None)
+    with attached(small("llama", 1), backend="reference", **OPTIONS) as engine:
+        assert "triton is not installed" in engine.code.why

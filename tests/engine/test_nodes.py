@@ -1,0 +1,94 @@
+"""Kernels of a step: how many a layer launches, of every family; one more a layer is what this notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import on_meta
+from models_tiny import SUPPORTED
+from torch import Tensor
+
+from specbench.engine.kernels.ops import TritonOps
+from specbench.engine.nodes import META, MetaStep, Nodes
+from specbench.engine.sampler import Sampling
+from specbench.engine.step import Kind
+
+FUSED = [
+    "_add_norm", "linear", "_rotate", "attend", "combine", "linear", "_add_norm", "linear", "_gated", "linear",
+]  # fmt: skip
+DENSE = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
+KINDS = {
+    "one row": (1, Kind(Sampling(), attention="triton")),
+    "64 rows": (64, Kind(Sampling(), attention="triton")),
+    "sampled": (64, Kind(Sampling(0.8, seed=2**40), attention="triton")),
+}
+#: Nodes a layer as transformers has it, and beside the layers.
+AS_IT_IS = {"qwen2": 40, "qwen3": 56, "gemma3": 84, "gpt2": 19}
+
+
+def nodes(family: str, rows: int, kind: Kind, *, fused: bool = True) -> Nodes:
+    return MetaStep(on_meta(SUPPORTED[family]), TritonOps(META), fused=fused).nodes(rows, kind)
+
+
+def per_layer(found: Nodes) -> Sequence[Sequence[str]]:
+    layers = found.of_layers()
+    assert len(layers) > 1
+    return layers
+
+
+@pytest.mark.parametrize("what", KINDS)
+@pytest.mark.parametrize("family", DENSE)
+def test_a_layer_takes_ten_nodes_whatever_its_family_has(family: str, what: str) -> None:
+    found = nodes(family, *KINDS[what])
+    assert [*per_layer(found)] == [FUSED] * len(per_layer(found))
+    assert len(found.others()) <= (41 if family == "gemma3" else 30)  # it has two rotary embeddings
+
+
+def test_experts_are_left_as_they_are() -> None:
+    *_, last = per_layer(nodes("mixtral", *KINDS["64 rows"]))
+    assert last[:7] == FUSED[:7]
+    assert last[7:] == [*last[7:-1], "to"]  # not one addition to the residual stream behind them
+    assert len(last) <= 30
+
+
+@pytest.mark.parametrize("family", AS_IT_IS)
+def test_layers_as_transformers_has_them(family: str) -> None:
+    found = nodes(family, *KINDS["one row"], fused=False)
+    assert {len(layer) for layer in per_layer(found)} == {AS_IT_IS[family]}
+
+
+def test_a_layer_that_is_listened_to_adds_up_at_once() -> None:
+    taps = nodes("qwen3", 16, Kind(Sampling(), taps=(0,), attention="triton"))
+    assert [*per_layer(taps)] == [[*FUSED, "add"], FUSED, FUSED]
+
+
+@pytest.mark.parametrize(
+    ("work", "count"),
+    [
+        (lambda x: x.view(6, 4).transpose(0, 1)[1:], 0),
+        (lambda x: (x.to(torch.float32), x.contiguous(), x.reshape(24)), 0),  # as it is already
+        (lambda x: torch.empty_like(x), 0),
+        (lambda x: torch.nn.functional.dropout(x, training=False), 0),
+        (lambda x: x.to(torch.bfloat16), 1),
+        (lambda x: x.t().contiguous(), 1),
+        (lambda x: x.t().reshape(24), 1),
+        (lambda x: x + 1, 1),
+        (lambda x: x.add_(1), 1),
+        (lambda x: torch.nn.functional.linear(x, x), 1),
+        (lambda x: (x * x).sum(), 2),
+    ],
+)
+@torch.inference_mode()
+def test_what_counts_as_a_node(work: Callable[[Tensor], Any], count: int) -> None:
+    x = torch.zeros(4, 6, device=META)
+    with Nodes() as found:
+        work(x)
+    assert len(found.seen) == count, found.seen
+
+
+def test_a_model_of_another_kind_is_said_to_be() -> None:
+    model = on_meta(SUPPORTED["gpt2"])
+    assert MetaStep(model, TritonOps(META)).why_not_fused == "its layers have no self_attn"
