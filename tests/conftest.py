@@ -7,7 +7,6 @@ import functools
 import gc
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import small_data
 import torch
 from hypothesis import HealthCheck, settings
+from pace import slowness
 
 # Read when a Triton kernel is defined: without a GPU they run in its interpreter.
 if not torch.cuda.is_available():
@@ -46,18 +46,10 @@ settings.load_profile("here")
 
 
 #: Seconds of processor time, its children's included, that a test of the default selection may take on a quiet machine
-#: on which :func:`_pace` takes ``PACE``. What needs more is marked slow.
-LONGEST, PACE = 3.0, 0.036
+#: of :mod:`pace`. What needs more is marked slow.
+LONGEST = 3.0
 #: How much more the same work takes where other processes share the caches and the units of a core: 2.2 s became 3.3.
 CROWDED = 1.5
-
-
-def _pace() -> float:
-    """Processor seconds of a piece of work like that of most tests: small tensors, and Python around them."""
-    before, ones = time.process_time(), torch.ones(64, 64)
-    for turn in range(3000):
-        _ = {at: at * turn for at in range(20)}, (ones @ ones).softmax(-1).sum()
-    return time.process_time() - before
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -84,10 +76,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     children = after.children_user + after.children_system - before.children_user - before.children_system
     # A child is charged when it ends, and may have begun, and worked, long before this test.
     used = own + min(children, (after.elapsed - before.elapsed) * cores)
-    if used > LONGEST * CROWDED and not any(item.iter_markers("slow")):
-        slower = max(1.0, _pace() / PACE)
-        if used > LONGEST * CROWDED * slower:
-            pytest.fail(f"took {used:.1f} s of processor time, and {LONGEST:g} are allowed: shrink it, or mark it slow")
+    if used > LONGEST * CROWDED and not any(item.iter_markers("slow")) and used > LONGEST * CROWDED * slowness():
+        pytest.fail(f"took {used:.1f} s of processor time, and {LONGEST:g} are allowed: shrink it, or mark it slow")
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
-    from specbench.cli.app import entry as entry
     from specbench.cli.app import main as main
+    from specbench.cli.console import entry as entry
 else:
     __getattr__, __dir__ = door(__name__)

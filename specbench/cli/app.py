@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -66,6 +67,7 @@ app.command("new-method")(new_method.new_method)
 
 @app.callback(invoke_without_command=True)
 def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    gc.enable()  # see console
     if version:
         typer.echo(__version__)
         raise typer.Exit
@@ -107,12 +109,3 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(message: str, code: int) -> int:
     typer.echo(f"error: {' '.join(message.split())}", err=True)
     return code
-
-
-def entry() -> None:
-    """The console script."""
-    sys.exit(main())
-
-
-if __name__ == "__main__":
-    entry()
