@@ -139,6 +139,7 @@ class Handler(BaseHTTPRequestHandler):
                     continue
                 if sent == 3 and behaviour == "death":
                     os.kill(os.getpid(), signal.SIGSEGV)
+                    time.sleep(100)  # the signal may reach another thread first, and this one would go on
                 if sent == 3 and behaviour == "break":
                     return self.connection.shutdown(socket.SHUT_RDWR)
                 if sent == 3 and behaviour == "stall":
