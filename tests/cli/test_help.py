@@ -114,7 +114,7 @@ FLAGS = {
 PLANNED = {*("run", "sweep", "tune", "check-lossless", "profile", "perplexity", "quality", "train", "trajectories")}
 PLANNED |= {"export-model"}
 HEAVY = ("torch", "transformers", "pandas", "matplotlib", "numpy")
-QUICK = 0.5  # seconds, of a machine of the usual pace
+QUICK, PROMISED = 0.5, 1.2  # seconds, of a machine of the usual pace and of any
 
 
 def commands() -> dict[str, Any]:
@@ -209,7 +209,7 @@ def test_answers_at_once(command: list[str]) -> None:
     starts = []
     for _ in range(12):
         starts.append(seconds())
-        if starts[-1] < QUICK or starts[-1] < QUICK * slowness():
+        if starts[-1] < QUICK or starts[-1] < min(PROMISED, QUICK * slowness()):
             return
     pytest.fail(f"specbench {' '.join(command)} takes {min(starts):.2f} s at best")
 

@@ -25,7 +25,7 @@ KINDS = {
     "64 rows": (64, Kind(Sampling(), attention="triton")),
     "sampled": (64, Kind(Sampling(0.8, seed=2**40), attention="triton")),
 }
-#: Nodes a layer as transformers has it, and beside the layers.
+#: Nodes a layer as transformers has it.
 AS_IT_IS = {"qwen2": 40, "qwen3": 56, "gemma3": 84, "gpt2": 19}
 
 
