@@ -80,6 +80,7 @@ _PARTIAL = ("partial", "maxima", "totals")
 def attention_cases(capability: int) -> Iterator[Case]:
     """The attention kernel with every tile, and the kernel that joins splits."""
     from specbench.engine.kernels import tree_attention_kernels as kernels
+    from specbench.engine.kernels.tree_attention import _JOINED_ROWS
 
     for heads, steps in ((HEADS, STEPS), (MORE_HEADS, TILES)):
         for (group, size), step in product(heads, steps):
@@ -94,8 +95,11 @@ def attention_cases(capability: int) -> Iterator[Case]:
             types = dict.fromkeys(("query", "keys", "values", "out"), f"*{step.dtype}") | {"scale": "fp32"}
             types |= _BY_SLOT | dict.fromkeys(("bits", "depth"), "*i32")
             types |= dict.fromkeys(_PARTIAL, f"*{step.dtype}" if step.direct else "*fp32")
+            joins = not step.direct and tile.block_m <= _JOINED_ROWS
+            types["arrivals"] = "*i32" if joins else types["out"]
             constants = {
                 "group": group, "key_size": size, "value_size": size, "has_window": step.window, "direct": step.direct,
+                "joins": joins,
                 "block_m": tile.block_m, "block_n": tile.block_n, "block_k": padded_size(size),
                 "block_v": padded_size(size), "block_s": 64,
                 "chunk": tile.chunk, "min_tiles": step.min_tiles, "stages": tile.stages,

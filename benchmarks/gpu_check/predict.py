@@ -19,8 +19,8 @@ NODE_S = 2.25e-6
 
 Layers = Literal["fused", "plain", "compiled"]
 
-#: Kernels of a layer: fused and plain (as transformers has it) as counted without a device
-#: (:mod:`specbench.engine.nodes`), compiled as assumed.
+#: Kernels of a layer in a step of a tree: fused and plain (as transformers has it) as counted without a device
+#: (:mod:`specbench.engine.nodes`), compiled as assumed. At one row attention takes one less.
 NODES: Mapping[str, Mapping[Layers, int]] = {
     "qwen2.5-7b": {"fused": 10, "plain": 40, "compiled": 16},
     "qwen3-8b": {"fused": 10, "plain": 56, "compiled": 17},
@@ -50,9 +50,9 @@ def fields(
     return {} if prediction is None else {"predicted": of(prediction.seconds), "basis": prediction.basis}
 
 
-def nodes(shape: Shape, layers: Layers = "fused") -> int:
-    """Predicted kernels of a step."""
-    return shape.layers * NODES[shape.family][layers]
+def nodes(shape: Shape, layers: Layers = "fused", rows: int = 1) -> int:
+    """Predicted kernels of a step of so many rows of a sequence."""
+    return shape.layers * (NODES[shape.family][layers] - (rows == 1))
 
 
 def step(
@@ -75,7 +75,7 @@ def step(
     """
     if ceilings is None or cost is None:
         return None
-    return _sum(nodes(shape, layers), step_cost(cost, rows, context, slots), ceilings)
+    return _sum(nodes(shape, layers, rows), step_cost(cost, rows, context, slots), ceilings)
 
 
 def round_of_head(verify: Prediction | None, head_bytes: float, ceilings: Ceilings | None) -> Prediction | None:

@@ -1,9 +1,10 @@
 """Fused layers: a decoder layer in few kernels, for GPUs, where at few rows each kernel costs more than what it reads.
 
-A layer of Llama's kind (:mod:`specbench.engine.parts`) takes ten launches: residual add and norm, one product for
-query, key and value, norms of heads with the rotary embedding and the store to the cache, two of attention, the output
-product, residual add and norm, one product for gate and up, the activation, and the last product. What a layer adds to
-its residual stream is added where the next layer, or the norm behind the last one, reads it.
+A layer of Llama's kind (:mod:`specbench.engine.parts`) takes nine launches: residual add and norm, one product for
+query, key and value, norms of heads with the rotary embedding and the store to the cache, attention (two where many
+rows split a cache), the output product, residual add and norm, one product for gate and up, the activation, and the
+last product. What a layer adds to its residual stream is added where the next layer, or the norm behind the last one,
+reads it.
 
 Which of it a model gets is settled at load (:meth:`FusedLayers.learn`): each layer is run over random rows as
 transformers has it and as we do, and what differs by more than rounding is left as it is.

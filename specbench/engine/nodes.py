@@ -129,7 +129,10 @@ class MetaStep:
         self._program, recorder, calls = Program(model, ops), ShapeRecorder(), Calls()
         with launches(lambda *_: None):
             self._program.logits(_packed(Shape(1, 1, 1)), Shape(1, 1, 1), recorder, TritonAttention, calls=calls)
-        self._cache = StaticCache(recorder.shapes, slots, capacity, model.dtype, META)
+        shapes = recorder.shapes
+        self._kv_heads = min(kv_heads for kv_heads, _, _ in shapes.values())
+        self._group = max(count // shapes[layer][0] for layer, count in calls.heads.items())
+        self._cache = StaticCache(shapes, slots, capacity, model.dtype, META)
         self._slots = slots
         self.why_not_fused = "" if fused else "not asked for"
         if fused:
@@ -138,8 +141,11 @@ class MetaStep:
             except Unlike as unlike:
                 self.why_not_fused = f"{unlike}"
 
-    def run(self, rows: int, kind: Kind, *, height: int = 4) -> Computed:
-        """A step of so many rows; nothing is computed."""
+    def run(self, rows: int, kind: Kind) -> Computed:
+        """A step of so many rows, within :func:`launches`; nothing is computed."""
+        from specbench.engine.kernels.tree_attention import tile_height  # triton is not everywhere
+
+        height = tile_height(rows, self._group, kind.tall, META, self._kv_heads)
         shape = Shape(rows, self._slots, height)
         return self._program.run(_packed(shape), shape, kind, self._cache, TritonAttention)
 

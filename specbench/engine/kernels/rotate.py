@@ -52,7 +52,7 @@ def _turned(
     return tl.where(turns[None, :], turned, x).to(DTYPE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "slots"])  # a prompt of any length, without another compilation
 def _rotate(
     query, key, value, cos, sin, query_weight, key_weight, turned, keys, values, slot_of, firsts, lengths,
     rows, slots, heads, kv_heads, query_row, key_row, value_row,

@@ -2,9 +2,9 @@
 
 The prefix is read once per KV head and tile: the query heads that share it and the rows of the tree are packed into the
 M side of the tile (grouped-query packing, as in FlashAttention-2's decoding kernels, arXiv 2307.08691). Its cells are
-shared out to several programs whose partial softmaxes a second kernel combines (Flash-Decoding, Dao et al. 2023),
-because a decode step has far fewer rows than a GPU has multiprocessors. Only the tree's own cells look at a mask, one
-bit per pair of rows.
+shared out to several programs (Flash-Decoding, Dao et al. 2023), because a decode step has far fewer rows than a GPU
+has multiprocessors. Their partial softmaxes are combined by the last of them to be done, where they are few rows, and
+by a second kernel where they are many. Only the tree's own cells look at a mask, one bit per pair of rows.
 
 Nothing here reads the device from the host, so a captured launch serves every cache length and every layout of its
 rows: grids are functions of shapes and of two device figures alone.
@@ -28,6 +28,10 @@ _LOG2_E = math.log2(math.e)
 _CPU_SHARED, _CPU_MULTIPROCESSORS = 99 * 1024, 4  # the interpreter has no device to ask
 _COMBINE_COLUMNS = 64
 _FEW_SLOTS = 64  # one kernel serves up to so many
+# Packed rows whose splits one program joins. It reads about 60 bytes a cycle: 16 rows of 128 numbers, split 16 times,
+# take it a microsecond, less than a launch; 64 rows would take four.
+_JOINED_ROWS = 16
+_ARRIVALS = 1 << 14  # counts of a buffer at least
 
 
 @lru_cache(maxsize=16)
@@ -39,6 +43,18 @@ def _figures(device: torch.device) -> tuple[int, int]:
     # triton's own figures: what a launch asks for is held against them
     found = driver.active.utils.get_device_properties(index)
     return found["max_shared_mem"], found["multiprocessor_count"]
+
+
+_kept: list[Tensor] = []  # a captured launch counts in the buffer that it was captured with
+_buffers: dict[torch.device, Tensor] = {}
+
+
+def _arrivals(device: torch.device, count: int) -> Tensor:
+    """int32 zeros, as many as ``count`` or more: launches leave them as they find them, so one buffer serves all."""
+    if device not in _buffers or len(_buffers[device]) < count:
+        _buffers[device] = torch.zeros(max(count, _ARRIVALS), dtype=torch.int32, device=device)
+        _kept.append(_buffers[device])
+    return _buffers[device]
 
 
 def tile_height(rows: int, group: int, tall: bool, device: torch.device, kv_heads: int = 1) -> int:
@@ -59,6 +75,7 @@ def tree_attention(
     *,
     splits: int | None = None,
     tile: Tile | None = None,
+    joins: bool | None = None,
 ) -> Tensor:
     """Attention of tree rows to their slot's cache and to their ancestors.
 
@@ -84,6 +101,8 @@ def tree_attention(
             in the cache, and ``length + depth`` in the tree.
         splits: programs for one slot and KV head; None asks :func:`tiles.share_for`.
         tile: the shape of a program; None asks :func:`tiles.tile_for`.
+        joins: whether the last split of a tile joins all of its splits; else a second kernel does. None is for tiles of
+            few rows.
 
     Returns:
         [1, N, H, Dv], contiguous, in the dtype of ``query``; zeros for padding.
@@ -105,8 +124,11 @@ def tree_attention(
     programs_each = -(-height * group // tile.block_m)
     out = query.new_empty(1, rows, heads, value_size)
     direct = most == 1
+    joins = not direct and (tile.block_m <= _JOINED_ROWS if joins is None else joins)
     # With one split the partial buffers are only arguments; `out` stands in, so that nothing is allocated.
-    partial = maxima = totals = out
+    partial = maxima = totals = arrivals = out
+    if joins:
+        arrivals = _arrivals(query.device, slots * kv_heads * share)
     if not direct:
         lines = slots * kv_heads * share * height * group
         partial, maxima, totals = (
@@ -138,6 +160,7 @@ def tree_attention(
         partial,
         maxima,
         totals,
+        arrivals,
         (key_size**-0.5 if scale is None else scale) * _LOG2_E,
         slots,
         rows,
@@ -152,6 +175,7 @@ def tree_attention(
         v_cell=values.stride(2),
         key_size=key_size,
         direct=direct,
+        joins=joins,
         block_m=tile.block_m,
         block_k=padded_size(key_size),
         block_v=padded_size(value_size),
@@ -162,7 +186,7 @@ def tree_attention(
         num_stages=tile.stages,
         **shape,
     )
-    if not direct:
+    if not (direct or joins):
         block_v = min(_COMBINE_COLUMNS, padded_size(value_size))
         combine[(rows * group, -(-value_size // block_v), kv_heads)](
             partial,

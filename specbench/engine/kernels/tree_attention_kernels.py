@@ -1,4 +1,10 @@
-"""The device code of :mod:`specbench.engine.kernels.tree_attention`: partial softmaxes of splits, and their sum."""
+"""The device code of :mod:`specbench.engine.kernels.tree_attention`: partial softmaxes of splits, and their sum.
+
+Of a short tile the last split to arrive joins them all. Each counts itself in behind a barrier, with the order of a
+release and an acquire: whoever finds all others counted sees what they stored. Splits are summed in their own order,
+whichever came last. A tall tile's partial results are more than one program should read alone: there a second kernel
+does it, with a program for each row.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +88,7 @@ def attend(
     partial,
     maxima,
     totals,
+    arrivals,
     scale,
     slots,
     rows,
@@ -104,6 +111,7 @@ def attend(
     value_size: tl.constexpr,
     has_window: tl.constexpr,
     direct: tl.constexpr,
+    joins: tl.constexpr,
     block_m: tl.constexpr,
     block_n: tl.constexpr,
     block_k: tl.constexpr,
@@ -119,7 +127,9 @@ def attend(
     lengths, and those that read the same cells are neighbours, for L2's sake. A tile is ``height`` rows of a slot; more
     than ``block_m`` packed rows are shared by ``programs_each`` programs. ``scale`` includes log2(e). A tile with one
     split, as all have with ``direct``, puts its result into ``out`` [N, H, Dv]; else it goes to ``partial``
-    fp32 [S, Hkv, share, height x G, Dv] with ``maxima`` and ``totals`` [S, Hkv, share, height x G].
+    fp32 [S, Hkv, share, height x G, Dv] with ``maxima`` and ``totals`` [S, Hkv, share, height x G]. With ``joins`` the
+    last split of the tile brings it from there to ``out``; ``arrivals`` int32 [S, Hkv, share] is zero before the launch
+    and behind it.
     """
     kv_head = tl.program_id(1)
     heads = tl.num_programs(1) * group
@@ -214,11 +224,37 @@ def attend(
         to = out + ((root + row) * heads + kv_head * group + head) * value_size
         tl.store(to[:, None] + at_v[None, :], result.to(out.dtype.element_ty), mask=stored)
     else:
-        line = ((slot * tl.num_programs(1) + kv_head) * share + tile * room + split) * (height * group)
-        sums = partial + line * value_size + packed * value_size
-        tl.store(sums[:, None] + at_v[None, :], acc, mask=stored)
-        tl.store(maxima + line + packed, highest, mask=alive)
-        tl.store(totals + line + packed, total, mask=alive)
+        pair = (slot * tl.num_programs(1) + kv_head) * share
+        lines = height * group  # of a split
+        line = (pair + tile * room + split) * lines + packed
+        tl.store(partial + line[:, None] * value_size + at_v[None, :], acc, mask=stored)
+        tl.store(maxima + line, highest, mask=alive)
+        tl.store(totals + line, total, mask=alive)
+        if joins:
+            tl.debug_barrier()  # all threads' stores before the count of one of them
+            arrived = tl.atomic_add(arrivals + pair + place % tiles, 1, sem="acq_rel", scope="gpu")
+            if arrived == splits - 1:
+                line = (pair + tile * room) * lines + packed
+                acc = tl.full([block_m, block_v], 0.0, tl.float32)
+                highest = tl.full([block_m], _LOWEST, tl.float32)
+                total = tl.full([block_m], 0.0, tl.float32)
+                # Unrolled, so that some loads are under way at a time; past this program's own L1: others stored it.
+                for _ in tl.range(0, splits, loop_unroll_factor=4):
+                    found = tl.load(maxima + line, mask=alive, other=_LOWEST, cache_modifier=".cg")
+                    sums = tl.load(
+                        partial + line[:, None] * value_size + at_v[None, :], mask=stored, other=0.0,
+                        cache_modifier=".cg",
+                    )  # fmt: skip
+                    above = tl.maximum(highest, found)
+                    fade, weight = tl.exp2(highest - above), tl.exp2(found - above)
+                    acc = acc * fade[:, None] + sums * weight[:, None]
+                    part = tl.load(totals + line, mask=alive, other=0.0, cache_modifier=".cg")
+                    highest, total = above, total * fade + part * weight
+                    line += lines
+                result = acc / tl.where(total > 0, total, 1.0)[:, None]
+                to = out + ((root + row) * heads + kv_head * group + head) * value_size
+                tl.store(to[:, None] + at_v[None, :], result.to(out.dtype.element_ty), mask=stored)
+                tl.store(arrivals + pair + place % tiles, 0)
 
 
 @triton.jit(do_not_specialize=["slots", "height", "programs_each", "window", "share", "most"])

@@ -19,6 +19,7 @@ from torch import Tensor
 from specbench.decoding.tree import TokenTree
 from specbench.engine.attention.backends import ReferenceAttention
 from specbench.engine.attention.interface import Visibility
+from specbench.engine.kernels import tree_attention as launch
 from specbench.engine.kernels.bits import tree_bits_by_torch
 from specbench.engine.kernels.tiles import Tile
 from specbench.engine.kernels.tree_attention import tree_attention
@@ -47,6 +48,7 @@ class Case:
     window: int | None = None
     splits: int | None = 1
     tile: Tile | None = None
+    joins: bool | None = None
     chain: bool = False
     seed: int = 0
 
@@ -113,7 +115,7 @@ def check(case: Case, device: str) -> Tensor:
     for buffer in (given.keys, given.values):
         for slot, (length, rows) in enumerate(zip(case.lengths, case.sizes, strict=True)):
             buffer[slot, :, length + rows if rows else 0 :] = float("nan" if slot % 2 else "inf")
-    got = given.call(window=case.window, splits=case.splits, tile=case.tile)
+    got = given.call(window=case.window, splits=case.splits, tile=case.tile, joins=case.joins)
     real = given.layout.real
     assert got.is_contiguous()
     assert got.dtype == case.dtype
@@ -155,9 +157,53 @@ def test_many_rows(tile: Tile, device: str) -> None:
 @pytest.mark.parametrize("splits", [1, 2, pytest.param(5, marks=pytest.mark.slow), 23])
 def test_splits_make_no_difference(splits: int, device: str) -> None:
     """Also where splits are left over, where one begins in the prefix and ends in the tree, and between many tiles."""
-    for height in (40, 20):
+    for height, joins in ((40, False), (20, True)):
         tile = replace(FLAT, block_m=64)
-        check(Case(lengths=(130, 0, 31), sizes=(40, 3, 5), splits=splits, height=height, tile=tile), device)
+        check(
+            Case(lengths=(130, 0, 31), sizes=(40, 3, 5), splits=splits, height=height, tile=tile, joins=joins), device
+        )
+
+
+def test_splits_are_counted_anew_by_every_launch(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Tensor] = []
+
+    def arrivals(where: torch.device, count: int) -> Tensor:
+        if not made:
+            made.append(torch.zeros(count, dtype=torch.int32, device=where))
+        return made[0]
+
+    monkeypatch.setattr(launch, "_arrivals", arrivals)
+    case = Case(lengths=(200, 31), sizes=(9, 3), splits=3, kv_heads=2, joins=True)
+    for _ in range(2):  # the second finds what the first has left
+        check(case, device)
+        assert len(made[0]) == 2 * 2 * 3
+        assert not made[0].any()
+    made[0].fill_(-1)  # the last split to arrive is not known for the last
+    with pytest.raises(AssertionError):
+        check(case, device)
+
+
+def test_a_wide_tile_is_joined_by_a_kernel_of_its_own(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    for name in ("attend", "combine"):
+        monkeypatch.setattr(launch, name, _Told(getattr(launch, name), called, name))
+    check(Case(lengths=(130,), sizes=(9,), splits=3, tile=FLAT), device)
+    assert called == ["attend"]
+    check(Case(lengths=(130,), sizes=(9,), splits=3, tile=TALL), device)
+    assert called == ["attend", "attend", "combine"]
+    check(Case(lengths=(130,), sizes=(9,), splits=1, tile=TALL), device)
+    assert called == ["attend", "attend", "combine", "attend"]
+
+
+class _Told:
+    """A kernel whose launches are noted."""
+
+    def __init__(self, kernel: Any, called: list[str], name: str) -> None:
+        self._kernel, self._called, self._name = kernel, called, name
+
+    def __getitem__(self, grid: Any) -> Any:
+        self._called.append(self._name)
+        return self._kernel[grid]
 
 
 @pytest.mark.parametrize(("window", "splits"), [(1, 1), (2, 3), (7, 1), (32, 3), (33, 1), (90, 3), (500, 3)])
