@@ -13,9 +13,7 @@ from typing import Any, Literal
 
 from benchmarks.gpu_check.shapes import Shape
 from specbench.hardware.roofline import Ceilings, Cost, ModelShape, bound_s, step_cost
-
-#: Assumed seconds from the start of one small kernel of a graph to that of the next, which waits for it.
-NODE_S = 2.25e-6
+from specbench.profiling.nodes import NODE_S
 
 Layers = Literal["fused", "plain", "compiled"]
 
@@ -26,8 +24,8 @@ NODES: Mapping[str, Mapping[Layers, int]] = {
     "qwen3-8b": {"fused": 10, "plain": 56, "compiled": 17},
 }
 
-#: Assumed kernels of one pass of JetSpec's head.
-HEAD_NODES = 480
+#: Kernels of one pass of JetSpec's head with five layers, as counted without a device.
+HEAD_NODES = 93
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def round_of_head(verify: Prediction | None, head_bytes: float, ceilings: Ceilin
     if verify is None or ceilings is None:
         return None
     seconds = verify.seconds + HEAD_NODES * NODE_S + head_bytes / ceilings.bytes_per_s
-    return Prediction(seconds, f"{verify.basis}; head: {HEAD_NODES} kernels (assumed), {head_bytes / 1e9:.3g} GB")
+    return Prediction(seconds, f"{verify.basis}; head: {HEAD_NODES} kernels (predicted), {head_bytes / 1e9:.3g} GB")
 
 
 def _sum(count: int, cost: Cost, ceilings: Ceilings) -> Prediction:

@@ -61,6 +61,7 @@ class Drafts:
             features=head.fc.in_features,
             draws=depth if draws else 0,
             modules=[head],
+            layers=[*head.layers],
         )
         self.open, self.close, self.length = self._passes.open, self._passes.close, self._passes.length
         self._roots: dict[int, int] = {}
@@ -103,10 +104,10 @@ class Drafts:
         """Outputs [S, n, H] for rows, from what comes before each."""
 
         def attend(layer: int, attention: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return rows.attend(layer, query, key, value, window=attention.window)
+            return rows.attend(layer, query, key, value, window=attention.sliding_window)
 
         embedded = self._embed(rows.tokens.long()).to(before.dtype)
-        outputs: Tensor = self._head(before, embedded, rows.positions, attend)
+        outputs: Tensor = self._head(before, embedded, rows.positions, attend, rows.pieces)
         return outputs
 
     def _read(self, rows: HeadRows) -> Tensor:
@@ -125,12 +126,12 @@ class Drafts:
             block = rows.block(masks)
             before = self._head.fuse(self._head.mask_hidden).expand(*masks.shape, -1)
             outputs = torch.cat([last, self._layers(block, before)], dim=1)
-        logp, found = self._best(outputs)
+        logp, found = self._best(rows, outputs)
         return self._known(found), logp, found[:, :0, 0]
 
     def _drawn(self, rows: HeadRows, outputs: Tensor, place: int) -> tuple[Tensor, Tensor]:
         """As :meth:`_best` of one candidate, drawn at the target's temperature; greedy it is the best one."""
-        scores = self._head.scores(outputs)[:, 0].float()
+        scores = self._head.scores(outputs, rows.pieces)[:, 0].float()
         greedy = self._temperature == 0
         said = (scores / torch.where(greedy, 1.0, self._temperature)).softmax(-1)
         self._drawn_from[: len(said), place] = said
@@ -140,7 +141,7 @@ class Drafts:
     def _levels(self, rows: HeadRows, last: Tensor) -> Sequence[Tensor]:
         """All candidates as :class:`Levels` has them: tokens, log-probabilities, and which of them were extended."""
         width = self._width
-        best_of = self._drawn if self._draws else lambda rows, outputs, level: self._best(outputs)
+        best_of = self._drawn if self._draws else lambda rows, outputs, level: self._best(rows, outputs)
         logp, found = best_of(rows, last, 0)
         tokens = self._known(found)[:, 0]
         total = logp[:, 0]
@@ -148,7 +149,7 @@ class Drafts:
         above, parents = last.expand(-1, width, -1), None  # what the rows of the next pass read, and hang under
         for level in range(1, self._depth):
             rows = rows.branch(tokens, parents)
-            outputs = self._layers(rows, self._head.fed_back(above))
+            outputs = self._layers(rows, self._head.fed_back(above, rows.pieces))
             logp, found = best_of(rows, outputs, level)
             candidates = self._known(found).flatten(1)
             every.append(candidates)
@@ -162,9 +163,9 @@ class Drafts:
         none = tokens[:, :0]
         return torch.cat(every, dim=1), torch.cat(scored, dim=1), torch.cat(extended, dim=1) if extended else none
 
-    def _best(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _best(self, rows: HeadRows, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """The W best drafts behind each row: log-probabilities over all that can be drafted, and indices, [S, n, W]."""
-        scores = self._head.scores(outputs)
+        scores = self._head.scores(outputs, rows.pieces)
         best, found = scores.topk(self._width, dim=-1)
         wide = torch.promote_types(scores.dtype, torch.float32)
         return (best.to(wide) - scores.to(wide).logsumexp(-1, keepdim=True)).float(), found

@@ -8,7 +8,6 @@ their place.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,21 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from torch import Tensor, nn
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
 from specbench.common import SpecbenchError, UsageError
 from specbench.common.errors import one_line
+from specbench.engine.pieces import PLAIN, Attend, Pieces, Rotary
 from specbench.engine.rotary import ExactRotary
 from specbench.methods.eagle3.config import HeadConfig, Producer
 from specbench.models import head_files
-
-#: (layer, its attention, q [B, heads, R, D], k and v [B, KV heads, R, D] of the rows) -> [B, R, heads, D]. It brings
-#: the keys and values of what the rows see, and the mask.
-Attend = Callable[[int, "Attention", Tensor, Tensor, Tensor], Tensor]
 
 _CONVERT = "python -m specbench.methods.eagle3.convert"
 _IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")  # what only training needs
 
 
 class Attention(nn.Module):
-    """Projections of a layer; the first layer's read twice the width.
+    """Projections of a layer, by the names of transformers' attention; the first layer's read twice the width.
 
     Args:
         config: the head's.
@@ -42,9 +38,9 @@ class Attention(nn.Module):
 
     def __init__(self, config: HeadConfig, layer: int) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
+        self.layer_idx, self.head_dim, self.scaling = layer, config.head_dim, None
         slides = bool(config.layer_types) and config.layer_types[layer] == "sliding_attention"
-        self.window = config.sliding_window if slides else None
+        self.sliding_window = config.sliding_window if slides else None
         width, bias = config.hidden_size * (1 if layer else 2), config.attention_bias
         queries, keys = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
         self.q_proj = nn.Linear(width, queries, bias=bias)
@@ -54,17 +50,6 @@ class Attention(nn.Module):
         if config.head_norms:
             self.q_norm = LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps)
             self.k_norm = LlamaRMSNorm(config.head_dim, eps=config.rms_norm_eps)
-
-    def project(self, inner: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries and keys, and values, of [B, R, width]: [B, heads, R, D], [B, KV heads, R, D] twice."""
-        query, key, value = (
-            projection(inner).unflatten(-1, (-1, self.head_dim))
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        if hasattr(self, "q_norm"):
-            query, key = self.q_norm(query), self.k_norm(key)
-        query, key = apply_rotary_pos_emb(query.transpose(1, 2), key.transpose(1, 2), cos, sin)
-        return query, key, value.transpose(1, 2)
 
 
 class Layer(nn.Module):
@@ -86,18 +71,28 @@ class Layer(nn.Module):
         if layer == 0:
             self.hidden_norm = LlamaRMSNorm(hidden, eps=eps)
 
-    def forward(self, rows: Tensor, embedded: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """Rows [B, R, H] through the layer; ``embedded`` [B, R, H] is read by the first one alone."""
+    def forward(
+        self,
+        rows: Tensor,
+        branch: Tensor | None,
+        embedded: Tensor,
+        rotary: Rotary,
+        attend: Attend,
+        pieces: Pieces = PLAIN,
+    ) -> tuple[Tensor, Tensor]:
+        """Rows [B, R, H], with what is still to be added to them, through the layer: both behind it.
+
+        ``embedded`` [B, R, H] is read by the first layer alone.
+        """
         if self._layer == 0:
-            normed = self.hidden_norm(rows)
-            inner = torch.cat([self.input_layernorm(embedded), normed], dim=-1)
+            normed, rows = pieces.norm(self.hidden_norm, rows, branch)
+            inner = torch.cat([pieces.norm(self.input_layernorm, embedded)[0], normed], dim=-1)
             rows = normed if self._norm_before_residual else rows
         else:
-            inner = self.input_layernorm(rows)
-        mixed = attend(self._layer, self.self_attn, *self.self_attn.project(inner, cos, sin))
-        rows = rows + self.self_attn.o_proj(mixed.flatten(2))
-        out: Tensor = rows + self.mlp(self.post_attention_layernorm(rows))
-        return out
+            inner, rows = pieces.norm(self.input_layernorm, rows, branch)
+        mixed = pieces.attention(self._layer, self.self_attn, inner, rotary, attend)
+        inner, rows = pieces.norm(self.post_attention_layernorm, rows, mixed)
+        return rows, pieces.mlp(self.mlp, inner)
 
 
 class DraftHead(nn.Module):
@@ -160,7 +155,9 @@ class DraftHead(nn.Module):
         fused: Tensor = self.fc(features)
         return fused
 
-    def forward(self, before: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self, before: Tensor, embedded: Tensor, positions: Tensor, attend: Attend, pieces: Pieces = PLAIN
+    ) -> Tensor:
         """Rows through all layers.
 
         Args:
@@ -169,23 +166,25 @@ class DraftHead(nn.Module):
             embedded: [B, R, H] embeddings of the rows' tokens.
             positions: integer [B, R].
             attend: attention of a layer, over text and drafts.
+            pieces: what computes.
 
         Returns:
             [B, R, H], before the final norm.
         """
-        cos, sin = self.rotary_emb(before, positions)
+        rotary = self.rotary_emb(before, positions)
+        branch: Tensor | None = None
         for layer in self.layers:
-            before = layer(before, embedded, cos, sin, attend)
-        return before
+            before, branch = layer(before, branch, embedded, rotary, attend, pieces)
+        assert branch is not None
+        return before + branch
 
-    def fed_back(self, outputs: Tensor) -> Tensor:
+    def fed_back(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:
         """What the drafts under each row read in place of features, of :meth:`forward`'s [B, R, H]."""
-        found: Tensor = self.norm(outputs) if self.config.feeds_norm else outputs
-        return found
+        return pieces.norm(self.norm, outputs)[0] if self.config.feeds_norm else outputs
 
-    def scores(self, outputs: Tensor) -> Tensor:
+    def scores(self, outputs: Tensor, pieces: Pieces = PLAIN) -> Tensor:
         """Logits [B, R, Vd] of the token behind each row, of :meth:`forward`'s [B, R, H]."""
-        found: Tensor = self.lm_head(self.norm(outputs) if self.config.norm_before_scores else outputs)
+        found: Tensor = self.lm_head(pieces.norm(self.norm, outputs)[0] if self.config.norm_before_scores else outputs)
         return found
 
     # ------------------------------------------------------------------ making, reading and writing

@@ -55,6 +55,7 @@ class BlockPass:
             draft_rows=rows,
             features=head.fc.in_features,
             modules=[head] if self._ids is None else [head, self._scorer],
+            layers=[*head.layers],
         )
         self.open, self.close, self.length = self._passes.open, self._passes.close, self._passes.length
         self._anchors: dict[int, int] = {}
@@ -92,9 +93,8 @@ class BlockPass:
     def _read(self, rows: HeadRows) -> None:
         """Keys and values of new features; no layer computes anything for them."""
         assert rows.features is not None
-        fused = self._head.fuse(rows.features)
-        for index, (key, value) in enumerate(self._head.project_context(fused, rows.positions)):
-            rows.store(index, key, value)
+        fused = self._head.fuse(rows.features, rows.pieces)
+        self._head.keep_context(fused, rows.positions, rows.store, rows.pieces)
 
     def _draft(self, rows: HeadRows, _: None) -> Sequence[Tensor]:
         """The best tokens [S, D, K] behind each text, and their log-probabilities."""
@@ -106,7 +106,7 @@ class BlockPass:
             scale, window = attention.scaling, attention.sliding_window
             return block.attend(index, query, key, value, scale=scale, window=window)
 
-        hidden = self._head(self._embed(tokens).to(self._head.dtype), block.positions, attend)
+        hidden = self._head(self._embed(tokens).to(self._head.dtype), block.positions, attend, block.pieces)
         logits = self._scorer(hidden[:, 1 : self._depth + 1])
         best, found = logits.topk(self._width, dim=-1)
         if self._ids is not None:

@@ -8,7 +8,6 @@ nor LM head: both are the target's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,14 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from torch import Tensor, nn
 from transformers import Qwen3Config
-from transformers.models.qwen3.modeling_qwen3 import (
-    Qwen3DecoderLayer,
-    Qwen3RMSNorm,
-    apply_rotary_pos_emb,
-)
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
 from specbench.common import SpecbenchError, UsageError
 from specbench.common.errors import one_line
+from specbench.engine.pieces import PLAIN, Attend, Pieces, Store
 from specbench.engine.rotary import ExactRotary
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.models import head_files
-
-#: (layer, its attention module, q [B, heads, R, D], k and v [B, KV heads, R, D] of the block) -> [B, R, heads, D].
-#: It brings the context's keys and values, and the mask.
-Attend = Callable[[int, nn.Module, Tensor, Tensor, Tensor], Tensor]
 
 
 class DraftHead(nn.Module):
@@ -92,58 +84,52 @@ class DraftHead(nn.Module):
             rows.bias = nn.Parameter(bias[ids], requires_grad=False)
         return rows
 
-    def fuse(self, features: Tensor) -> Tensor:
-        """One vector a context token, shared by all layers: [..., T × H] of the tapped layers to [..., H]."""
-        fused: Tensor = self.hidden_norm(self.fc(features))
-        return fused
+    def fuse(self, features: Tensor, pieces: Pieces = PLAIN) -> Tensor:
+        """One vector a context token, shared by all layers: [B, n, T × H] of the tapped layers to [B, n, H]."""
+        return pieces.norm(self.hidden_norm, self.fc(features))[0]
 
-    def project_context(self, fused: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of context tokens, for every layer.
+    def keep_context(self, fused: Tensor, positions: Tensor, store: Store, pieces: Pieces = PLAIN) -> None:
+        """Hands the rotated keys and the values of context tokens, [B, KV heads, n, D] each, to ``store``.
 
         They come from the fused vector as it is: context passes no layer, and no input norm (JetSpec).
 
         Args:
             fused: [B, n, H] from :meth:`fuse`.
             positions: integer [B, n], those of the tokens in their text.
-
-        Returns:
-            Per layer rotated keys and values, [B, KV heads, n, D] each.
+            store: takes them, layer by layer.
+            pieces: what computes them.
         """
-        cos, sin = self.rotary_emb(fused, positions)
-        found = []
-        for layer in self.layers:
-            key, value = _key_value(layer.self_attn, fused)
-            found.append((_rotated(key, cos, sin), value))
+        rotary = self.rotary_emb(fused, positions)
+        for index, layer in enumerate(self.layers):
+            pieces.keep(index, layer.self_attn, fused, rotary, store)
+
+    def project_context(self, fused: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """What :meth:`keep_context` hands on, for every layer."""
+        found: list[tuple[Tensor, Tensor]] = []
+        self.keep_context(fused, positions, lambda layer, key, value: found.append((key, value)))
         return found
 
-    def forward(self, rows: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(self, rows: Tensor, positions: Tensor, attend: Attend, pieces: Pieces = PLAIN) -> Tensor:
         """The block through all layers.
 
         Args:
             rows: [B, R, H] the target's embeddings of [anchor, MASK, …].
             positions: integer [B, R]; the anchor's is the number of context tokens.
             attend: attention of a layer, context included.
+            pieces: what computes.
 
         Returns:
             [B, R, H], normalised: times the target's LM head, row k holds the scores of the token k behind the anchor.
         """
-        cos, sin = self.rotary_emb(rows, positions)
-        for index in range(len(self.layers)):
-            rows = self.layer(index, rows, cos, sin, attend)
-        normalised: Tensor = self.norm(rows)
-        return normalised
-
-    def layer(self, index: int, rows: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """One layer of :meth:`forward`, on its own for whoever checkpoints activations."""
-        layer: Any = self.layers[index]
-        attention = layer.self_attn
-        inner = layer.input_layernorm(rows)
-        query = attention.q_norm(_heads(attention.q_proj(inner), attention.head_dim)).transpose(1, 2)
-        key, value = _key_value(attention, inner)
-        mixed = attend(index, attention, _rotated(query, cos, sin), _rotated(key, cos, sin), value)
-        rows = rows + attention.o_proj(mixed.flatten(2))
-        out: Tensor = rows + layer.mlp(layer.post_attention_layernorm(rows))
-        return out
+        rotary = self.rotary_emb(rows, positions)
+        branch: Tensor | None = None  # what is still to be added to the rows
+        for index, module in enumerate(self.layers):
+            layer: Any = module
+            inner, rows = pieces.norm(layer.input_layernorm, rows, branch)
+            branch = pieces.attention(index, layer.self_attn, inner, rotary, attend)
+            inner, rows = pieces.norm(layer.post_attention_layernorm, rows, branch)
+            branch = pieces.mlp(layer.mlp, inner)
+        return pieces.norm(self.norm, rows, branch)[0]
 
     # ------------------------------------------------------------------ making, reading and writing
 
@@ -274,19 +260,3 @@ def _qwen3(config: HeadConfig) -> Qwen3Config:
         layer_types=kinds,
         vocab_size=1,  # it has no embedding
     )
-
-
-def _heads(projected: Tensor, size: int) -> Tensor:
-    """[B, n, heads × D] as [B, n, heads, D]."""
-    return projected.unflatten(-1, (-1, size))
-
-
-def _key_value(attention: Any, inner: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys, normalised but not rotated, and values of [B, n, H]: [B, KV heads, n, D] each."""
-    key = attention.k_norm(_heads(attention.k_proj(inner), attention.head_dim)).transpose(1, 2)
-    return key, _heads(attention.v_proj(inner), attention.head_dim).transpose(1, 2)
-
-
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    turned: Tensor = apply_rotary_pos_emb(x, x, cos, sin)[0]
-    return turned

@@ -35,6 +35,8 @@ class Target:
         engine: (model, rows of its largest step) -> an :class:`specbench.engine.Engine` for another model, with
             the slots, the capacity and the choice of kernels and graphs of the target's.
         attention: the backend that was asked for, one of :data:`specbench.engine.attention.choice.NAMES`.
+        native: whether layers run by the engine's own code; None is where that can be had.
+        note: takes what the run's record is to say of a draft head, such as which of its parts are kernels'.
         measured: (name, what takes seconds) -> the seconds by that name: taken once on this machine and stored, so that
             what is chosen by them is the same in every run.
         once: (key, what makes it) -> what was made for that key first: rows of a run that draft with the same weights
@@ -52,6 +54,8 @@ class Target:
     load: Callable[[str], Any]
     engine: Callable[[Any, int], Any]
     attention: str = "auto"
+    native: bool | None = None
+    note: Callable[[Mapping[str, Any]], None] = lambda facts: None
     measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take()
     once: Callable[[Hashable, Callable[[], Any]], Any] = lambda key, make: make()
 

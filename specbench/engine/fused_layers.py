@@ -23,13 +23,14 @@ from torch import Tensor, nn
 
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
+from specbench.engine.merged import Product
 from specbench.engine.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
 from specbench.engine.step import decoder_layers
 
 Fusion = Literal["norm", "attention", "mlp"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 # Relative error of what a layer adds, between two orders of the same arithmetic; a wrong part moves it by its own size.
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
 class FusedLayers:
@@ -53,10 +54,10 @@ class FusedLayers:
             raise Unlike("triton is not installed")
         self._layers = decoder_layers(model)
         self._parts = [parts_of(layer, cache.shapes, calls, any_mlp=True) for layer in self._layers]
-        self._products: dict[nn.Module, _Product] = {}
+        self._products: dict[nn.Module, Product] = {}
         for parts in self._parts:
             for linears in _together(parts):
-                self._products[linears[0]] = _Product(linears)
+                self._products[linears[0]] = Product(linears)
         self._last = _last_norm(model, self._layers)
         self.on: set[Fusion] = set(FUSIONS)
         self.why_not: dict[Fusion, str] = {}
@@ -164,7 +165,7 @@ class FusedLayers:
             except Exception as error:  # whatever a compiler, or a check of shapes, has to say of this model
                 return f"layer {at}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             found = float((ours - own).float().norm() / (own - rows).float().norm().clamp_min(1e-30))
-            return "" if found <= _TOLERANCE[rows.dtype] else f"layer {at} comes out {found:.2g} off"
+            return "" if found <= TOLERANCE[rows.dtype] else f"layer {at} comes out {found:.2g} off"
 
         if not fault(self.on):
             return
@@ -207,45 +208,6 @@ class _Layer:
             return type(layer).forward(layer, hidden_states, *args, **given)
         assert isinstance(cache, StaticCache)
         return self._fused.run(self._at, hidden_states, given)
-
-
-class _Product:
-    """The layers that read one input, as one product: their weights become parts of one tensor, which is no copy.
-
-    Args:
-        linears: in the order of their outputs.
-
-    Raises:
-        Unlike: some have a bias and some have none.
-    """
-
-    @torch.no_grad()
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
-        biases = [linear.bias for linear in linears if linear.bias is not None]
-        if biases and len(biases) < len(linears):
-            raise Unlike("some of its products that read one input have a bias, and others have none")
-        self._weight = _merged([linear.weight for linear in linears])
-        self._bias = _merged(biases) if biases else None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(x, self._weight, self._bias)
-
-
-def _merged(parts: Sequence[Tensor]) -> Tensor:
-    """The parameters one after the other, of which each is a view from now on."""
-    first, rows = parts[0], sum(len(part) for part in parts)
-    if len(parts) == 1:
-        return first.detach()
-    ends, at = [], first.storage_offset()
-    for part in parts:
-        ends.append(part.untyped_storage()._cdata == first.untyped_storage()._cdata and part.storage_offset() == at)
-        at += part.numel()
-    if all(ends):  # by an engine before this one
-        return first.detach().as_strided((rows, *first.shape[1:]), first.stride())
-    whole = torch.cat([part.detach() for part in parts])
-    for part, own in zip(parts, whole.split([*map(len, parts)]), strict=True):
-        part.data = own
-    return whole
 
 
 def _together(parts: Parts) -> list[tuple[nn.Linear, ...]]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -21,10 +23,14 @@ from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import SLOT_BUCKETS
 from specbench.engine.cache import LayerShape, StaticCache
+from specbench.engine.code import OF_DEVICE
+from specbench.engine.fused_layers import FusedLayers
 from specbench.engine.graphs import settle
 from specbench.engine.head_rows import HeadRows, Surroundings
+from specbench.engine.kernel_pieces import HeadKernels
 from specbench.engine.layout import Group, Layout
 from specbench.engine.ops import Ancestry, Ops, TorchOps
+from specbench.engine.parts import Unlike
 from specbench.engine.products import Linears, kind_for
 from specbench.engine.sampler import Stream, uniforms
 
@@ -68,6 +74,7 @@ class HeadPass:
         draws: drafts that ``draft`` draws from distributions at most, by :meth:`HeadRows.drawn`; 0 is a head that takes
             the best.
         modules: the head's own, whose linear layers become the engine's; so does the attention of a transformers model.
+        layers: its decoder layers, where its forward is written over :attr:`HeadRows.pieces`: few kernels on a GPU.
 
     Raises:
         EnvironmentRefused: no memory for the head's cache, or the round cannot be captured.
@@ -85,6 +92,7 @@ class HeadPass:
         features: int = 0,
         draws: int = 0,
         modules: Sequence[nn.Module] = (),
+        layers: Sequence[nn.Module] = (),
     ) -> None:
         slots, dtype = target.slots, target.model.dtype
         device: torch.device = target.model.device
@@ -95,7 +103,7 @@ class HeadPass:
             if isinstance(module, PreTrainedModel):
                 module.set_attn_implementation(interface.NAME)
         self._attentions = Attentions(target.attention, target.model)
-        self._attentions.check_shapes(shapes)
+        self._attentions.check_shapes(shapes, _query_heads(layers))
         self._ops: Ops = self._attentions.ops()
         # A last step may reach a tree beyond the capacity. A slot that does not wait steps along behind its drafts, and
         # a block that looks ahead is followed by as many cells again.
@@ -110,6 +118,7 @@ class HeadPass:
                 f"no memory for the draft head's cache of {slots} × {target.capacity} tokens; lower --max-new-tokens "
                 "or --concurrency"
             ) from error
+        self._kernels = self._kernels_of(layers, target.native)
         self._pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
         # Length, number of new rows, the last of their tokens, all of them.
         self._host_in = torch.zeros(3 + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
@@ -123,6 +132,8 @@ class HeadPass:
         self._extent: int | None = new_rows + 2 * draft_rows
         self._launches: dict[int, Callable[[], None]] = {}
         self._measure()
+        if layers and OF_DEVICE.get(device.type) is FusedLayers:
+            target.note(self.report())
         self._capture_all(target.capture)
 
     @property
@@ -226,9 +237,35 @@ class HeadPass:
 
     # ------------------------------------------------------------------ the round
 
+    def _kernels_of(self, layers: Sequence[nn.Module], native: bool | None) -> HeadKernels | None:
+        """What runs its layers on a GPU; None where torch does, and ``_why_plain`` says why."""
+        wanted = OF_DEVICE.get(self._device.type) is FusedLayers and native is not False
+        self._why_plain = "" if wanted else "not asked for"
+        if not layers or not wanted:
+            return None
+        try:
+            return HeadKernels(layers, self._cache)
+        except Unlike as unlike:
+            self._why_plain = f"{unlike}"
+            return None
+
+    def report(self) -> dict[str, Any]:
+        """Which pieces of its layers are kernels', and why the others are not."""
+        if self._kernels is None:
+            return {"fusions": [], "not_fused": {"all": self._why_plain}}
+        return self._kernels.report()
+
     def _measure(self) -> None:
-        """Runs a round for nobody, to learn what it hands to the host."""
+        """Runs a round for nobody, to learn what it hands to the host, and which kernels its layers get."""
         slots = len(self._seats)
+        if self._kernels is not None:
+            self._device_in[1] = self._new_rows
+            noise = torch.randn(self._features.shape, generator=torch.Generator().manual_seed(0))
+            self._features.copy_(noise)
+            with self._kernels.learn():
+                self._compute(slots)
+            self._device_in.zero_()
+            self._features.zero_()
         found = self._compute(slots)
         self._kinds = [(part.is_floating_point(), part.shape[1:]) for part in found]
         self._widths = [shape.numel() for _, shape in self._kinds]
@@ -251,7 +288,8 @@ class HeadPass:
         if self._launches:
             slots = next(bucket for bucket in self._launches if bucket >= slots)
         columns = [self._column(seat) for seat in self._seats[:slots]]
-        self._host_in[:, :slots] = torch.tensor(columns, dtype=torch.int32).T
+        numbers = np.fromiter(chain.from_iterable(columns), np.int32, slots * len(columns[0]))
+        self._host_in.numpy()[:, :slots] = numbers.reshape(slots, -1).T
         if draws := self._numbers.shape[1]:
             # By where a block begins, so that no two blocks of a text share a number.
             roots = [self.length(slot) for slot in waiting]
@@ -263,10 +301,11 @@ class HeadPass:
             self._extent = max(ends, max(length for length, *_ in columns) + self._new_rows)
             self._work(slots)
         settle(self._device)
+        outcomes = self._host_out[:slots].clone().unbind()
         for slot in waiting:
             seat = self._seat(slot)
             seat.length, seat.new = seat.length + len(seat.new), []
-            seat.drafted, seat.outcome = True, self._host_out[slot].clone()
+            seat.drafted, seat.outcome = True, outcomes[slot]
 
     def _column(self, seat: _Seat | None) -> list[int]:
         """What the device has to know of a slot."""
@@ -319,7 +358,8 @@ class HeadPass:
 
     def _around(self, ops: Ops, attention: str, slots: slice, extent: int | None) -> Surroundings:
         backend = self._attentions.backend(attention)
-        return Surroundings(self._cache, ops, backend, slots, extent, self._draft_rows, self._chain, self._even)
+        pieces = None if self._kernels is None else self._kernels.of
+        return Surroundings(self._cache, ops, backend, slots, extent, self._draft_rows, self._chain, self._even, pieces)
 
     def _chain(self, slots: int, rows: int) -> Ancestry:
         """Ancestry of rows that each hang under the one before; made once for each number of them."""
@@ -334,6 +374,12 @@ class HeadPass:
             height = self._attentions.height(rows, self._attentions.tree, True)
             self._layouts[slots, rows] = Layout.even(slots, rows, self._device, height=height)
         return self._layouts[slots, rows]
+
+
+def _query_heads(layers: Sequence[Any]) -> dict[int, int]:
+    """By layer."""
+    attentions = [layer.self_attn for layer in layers]
+    return {each.layer_idx: each.q_proj.out_features // each.head_dim for each in attentions}
 
 
 def _bound(work: Callable[[int], None], slots: int) -> Callable[[], None]:

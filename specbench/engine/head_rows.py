@@ -19,6 +19,7 @@ from specbench.engine.attention.interface import Backend, Visibility
 from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Layout
 from specbench.engine.ops import Ancestry, Ops
+from specbench.engine.pieces import PLAIN, Pieces
 from specbench.engine.sampler import drawn
 
 
@@ -35,6 +36,7 @@ class Surroundings:
         limit: draft rows of a slot at most.
         chain: (S, n) -> ancestry of n rows of each slot, each under the one before.
         even: (S, n) -> the layout of n rows of each slot.
+        pieces: rows -> what computes a layer over them; None is torch.
     """
 
     cache: StaticCache
@@ -45,6 +47,7 @@ class Surroundings:
     limit: int
     chain: Callable[[int, int], Ancestry]
     even: Callable[[int, int], Layout]
+    pieces: Callable[[HeadRows], Pieces] | None = None
 
     def seen(self, slots: int, rows: int, lengths: Tensor, order: Ancestry) -> Visibility:
         """What so many rows of each slot see behind ``lengths`` [S]."""
@@ -107,10 +110,19 @@ class HeadRows:
 
     def store(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keeps a layer's keys and values [S, KV heads, n, size] of these rows; returns those of all cells."""
-        around = self._around
-        keys, values = (stored[around.slots] for stored in around.cache.stored(layer))
-        around.ops.write(_flat(key), _flat(value), keys, values, around.even(*self.tokens.shape), self._start)
+        keys, values, layout, lengths = self.place(layer)
+        self._around.ops.write(_flat(key), _flat(value), keys, values, layout, lengths)
         return keys, values
+
+    def place(self, layer: int) -> tuple[Tensor, Tensor, Layout, Tensor]:
+        """(keys, values, layout, lengths): a layer's cache, and where these rows are stored in it."""
+        keys, values = (stored[self._around.slots] for stored in self._around.cache.stored(layer))
+        return keys, values, self._around.even(*self.tokens.shape), self._start
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """What computes a layer over these rows."""
+        return self._around.pieces(self) if self._around.pieces else PLAIN
 
     def attend(
         self,
@@ -134,20 +146,24 @@ class HeadRows:
         Returns:
             [S, n, heads, value size].
         """
-        return self._attention(query, *self.store(layer, key, value), scale, window)
+        attended = self.step(_flat(query), *self.store(layer, key, value), scale, window)
+        return attended[0].unflatten(0, self.tokens.shape)
 
     @cached_property
-    def _attention(self) -> Backend:
+    def step(self) -> Backend:
+        """Attention [1, S × n, heads, size] of these rows' queries [1, heads, S × n, size], as a step of the engine."""
         attention = self._around.backend(self._see)
         slots, rows = self.tokens.shape
         before = len(self._see.depth) // slots - rows
+        if not before:
+            return attention
 
         def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-            if before:
-                empty = query.new_zeros(*query.shape[:2], before, query.shape[3])
-                query = torch.cat([empty, query], dim=2)
-            attended = attention(_flat(query), key, value, scale, window)
-            return attended[0].unflatten(0, (slots, before + rows))[:, before:]
+            of_slots = query[0].unflatten(1, (slots, rows))
+            empty = of_slots.new_zeros(len(of_slots), slots, before, query.shape[3])
+            query = torch.cat([empty, of_slots], dim=2).flatten(1, 2)[None]
+            attended = attention(query, key, value, scale, window)
+            return attended[0].unflatten(0, (slots, before + rows))[:, before:].flatten(0, 1)[None]
 
         return attend
 
@@ -158,7 +174,7 @@ class HeadRows:
             "position_ids": self.positions.long(),
             "past_key_values": self,
             "use_cache": True,
-            "step": self._attention,
+            "step": _by_slots(self),
         }
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -238,6 +254,15 @@ class HeadRows:
     def _check(self, rows: int) -> None:
         if rows > self._around.limit:
             raise ValueError(f"this head pass was made for {self._around.limit} draft rows, not {rows}")
+
+
+def _by_slots(rows: HeadRows) -> Backend:
+    """:attr:`HeadRows.step` of what a transformers model has: queries [S, heads, n, size]."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+        return rows.step(_flat(query), key, value, scale, window)[0].unflatten(0, rows.tokens.shape)
+
+    return attend
 
 
 def _flat(rows: Tensor) -> Tensor:

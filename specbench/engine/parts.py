@@ -8,6 +8,7 @@ read off modules (a factor on the residual, say) shows when a forward is compare
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -124,7 +125,14 @@ class Parts:
     mlp_module: nn.Module
 
 
-def parts_of(layer: nn.Module, shapes: dict[int, LayerShape], calls: Calls, *, any_mlp: bool = False) -> Parts:
+def parts_of(
+    layer: nn.Module,
+    shapes: dict[int, LayerShape],
+    calls: Calls,
+    *,
+    any_mlp: bool = False,
+    apart: Sequence[str] = (),
+) -> Parts:
     """The parts of a layer.
 
     Args:
@@ -132,6 +140,7 @@ def parts_of(layer: nn.Module, shapes: dict[int, LayerShape], calls: Calls, *, a
         shapes: what each layer stores.
         calls: what each layer's attention is.
         any_mlp: take an MLP that is not of the kind as a whole.
+        apart: modules that it may have and that the caller runs.
 
     Raises:
         Unlike: the layer is of another kind.
@@ -155,6 +164,9 @@ def parts_of(layer: nn.Module, shapes: dict[int, LayerShape], calls: Calls, *, a
             raise
         gated = None
         modules.take("mlp")
+    for name in apart:
+        if modules.has(name):
+            modules.take(name)
     modules.all_taken()
     return Parts(before, after_attention, before_mlp, after_mlp, found, gated, mlp)
 

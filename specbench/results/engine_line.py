@@ -14,7 +14,8 @@ def engine_line(report: Mapping[str, Any]) -> str:
     Args:
         report: what ``Engine.report()`` says: ``attention`` and ``why`` it was chosen, ``graphs`` captured with
             ``capture_s`` and ``capture_bytes``, ``compile_s``, ``linears`` and ``why_not_own``; on a GPU ``fusions``,
-            ``not_fused`` and ``why_not_fused``. What is missing or None is left out of the line.
+            ``not_fused`` and ``why_not_fused``, and of draft heads ``heads`` with both. What is missing or None is left
+            out of the line.
     """
     parts = []
     if attention := report.get("attention"):
@@ -30,6 +31,8 @@ def engine_line(report: Mapping[str, Any]) -> str:
         parts.append(f"compiled in {seconds:.1f} s")
     if layers := layers_line(report):
         parts.append(layers)
+    for head in report.get("heads") or ():
+        parts.append("head: " + (_fused(head) or f"torch's{_missing(head)}"))
     return "; ".join(parts)
 
 
@@ -37,11 +40,20 @@ def layers_line(report: Mapping[str, Any]) -> str:
     """Whose layers ran, as "layers: our own C++"; empty where the report does not say."""
     if report.get("linears") == "own":
         return "layers: our own C++"
-    if fusions := report.get("fusions"):
-        missing = "".join(f"; not {name}: {why}" for name, why in (report.get("not_fused") or {}).items())
-        return f"layers: fused ({', '.join(fusions)}{missing})"
+    if fused := _fused(report):
+        return f"layers: {fused}"
     why = report.get("why_not_own") or report.get("why_not_fused")
     return f"layers: transformers' ({why})" if why else ""
+
+
+def _fused(report: Mapping[str, Any]) -> str:
+    """Which parts run as kernels; empty where none does."""
+    fusions = report.get("fusions")
+    return f"fused ({', '.join(fusions)}{_missing(report)})" if fusions else ""
+
+
+def _missing(report: Mapping[str, Any]) -> str:
+    return "".join(f"; not {name}: {why}" for name, why in (report.get("not_fused") or {}).items())
 
 
 def _number(report: Mapping[str, Any], name: str) -> float | None:

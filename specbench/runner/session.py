@@ -116,6 +116,7 @@ class Session:
         kernels = kernels or Kernels()
         if not methods:
             raise ValueError("a session needs a method")
+        self._heads: list[Mapping[str, Any]] = []  # what draft heads have to say of themselves
         widest = max(methods, key=lambda method: method.max_rows)
         try:
             self.engine = Engine(
@@ -131,7 +132,13 @@ class Session:
         try:
             self._gpu = open_gpu(self.engine.device) if metered else None
             self._target: Target | None = target_of(
-                model, self.engine, name=name, load=drafts, kernels=vars(kernels), measured=self._measured
+                model,
+                self.engine,
+                name=name,
+                load=drafts,
+                kernels=vars(kernels),
+                measured=self._measured,
+                note=self._heads.append,
             )
             self._plain, self.calibrated = tuple(methods), set[str]()
             self.methods = self._ready(self._target)
@@ -262,6 +269,8 @@ class Session:
         found = {**self.engine.report(), MEMORY: memory}
         if self.calibrated:
             found["calibrated"] = sorted(self.calibrated)
+        if self._heads:
+            found["heads"] = self._heads
         return found
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ def target_of(
     name: str | None = None,
     load: Callable[[str], Any] = no_draft_models,
     kernels: Mapping[str, Any] | None = None,
+    note: Callable[[Mapping[str, Any]], None] = lambda facts: None,
     measured: Callable[..., Any] = lambda name, take, by_rows=False: take(),
 ) -> Target:
     """The target of an engine.
@@ -33,6 +34,7 @@ def target_of(
         name: what the user calls the model; default is its own name.
         load: draft models by name.
         measured: takes times by name, or has them from before.
+        note: takes what draft heads have to say for the record.
         kernels: ``backend`` that was asked for, ``graphs`` and ``compile``: those of draft models are alike.
     """
     kernels = kernels or {}
@@ -69,6 +71,8 @@ def target_of(
         load=load,
         engine=engine_like_it,
         attention=kernels.get("backend", "auto"),
+        native=kernels.get("native"),
+        note=note,
         measured=measured,
         once=once,
     )

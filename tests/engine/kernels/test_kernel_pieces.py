@@ -1,0 +1,154 @@
+"""Draft heads whose layers run by kernels say what they say by torch; what comes out otherwise is not used."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from models_tiny import supported
+from targets import alone
+
+from specbench.engine import code, kernel_pieces
+from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.kernel_pieces import PIECES
+from specbench.engine.kernels import gated, norm, rotate
+from specbench.methods.eagle3.config import HeadConfig as EagleConfig
+from specbench.methods.eagle3.drafting import Drafts
+from specbench.methods.eagle3.head import DraftHead as EagleHead
+from specbench.methods.jetspec.config import HeadConfig
+from specbench.methods.jetspec.drafting import BlockPass
+from specbench.methods.jetspec.head import DraftHead
+
+ROUNDS = ((0, 9), (1, 1), (0, 2))  # of two slots, new rows each
+BLOCKS = ("block", "ahead", "windows")
+SLOW = ("ahead", "tree", "norms", "parallel")
+HEADS = [
+    pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else [])
+    for kind in (*BLOCKS, "tree", "chain", "norms", "parallel")
+]
+EAGLES = ["norm", "attention", "mlp"]  # nothing of a text is kept without going through its layers
+
+
+@pytest.fixture(autouse=True)
+def _kernels_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(code.OF_DEVICE, "cpu", FusedLayers)
+
+
+@cache
+def target() -> Any:
+    return copy.deepcopy(supported("qwen3")).to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def head(kind: str) -> Any:
+    """A head of few layers whose numbers are large enough that everything in it matters."""
+    config, device = target().config, target().device
+    made: Any
+    if kind in BLOCKS:
+        shape = HeadConfig.for_target(
+            config, mask_token_id=299, block_size=4, layers=2 if kind == "ahead" else 1, causal=kind != "ahead"
+        )
+        if kind == "windows":
+            shape = replace(shape, sliding_window=5, layer_types=("sliding_attention",))
+        made = DraftHead.random(shape, device=device)
+    else:
+        eagle = EagleConfig.for_target(
+            config, layers=2 if kind == "tree" else 1, mask_token_id=7 if kind == "parallel" else None
+        )
+        if kind == "norms":
+            eagle = replace(eagle, norm_before_residual=True, feeds_norm=True, head_norms=True)
+        made = EagleHead.random(eagle, device=device)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            noise = torch.randn(parameter.shape, generator=generator).to(device)
+            parameter.copy_(1 + 0.3 * noise if parameter.dim() == 1 else 0.3 * noise)
+    return made
+
+
+NOTED: list[Any] = []
+
+
+def passes(kind: str, drafts: Any, native: bool | None) -> Any:
+    what = replace(alone(target(), slots=2, capacity=60), native=native, note=NOTED.append)
+    if isinstance(drafts, DraftHead):
+        return BlockPass(drafts, what, depth=3, width=5)
+    return Drafts(drafts, what, depth=3, width=1 if kind == "chain" else 2)
+
+
+def said(kind: str, drafts: Any, native: bool | None) -> tuple[list[tuple[torch.Tensor, ...]], dict[str, Any]]:
+    """What rounds hand to the host, and the report."""
+    found, generator = passes(kind, drafts, native)._passes, torch.Generator().manual_seed(1)
+    rounds = []
+    for _ in range(2):
+        found.open()
+    for slot, count in ROUNDS:
+        features = torch.randn(count, drafts.fc.in_features, generator=generator).to(drafts.device)
+        found.append(slot, [(5 * each) % 97 for each in range(count)], features)
+        rounds.append(found.draft(slot))
+    return rounds, found.report()
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_kernels_say_what_torch_says(kind: str) -> None:
+    drafts = head(kind)
+    plain, report = said(kind, drafts, False)
+    assert report == NOTED.pop() == {"fusions": [], "not_fused": {"all": "not asked for"}}
+    kernels, report = said(kind, drafts, None)
+    assert report == {"fusions": [*PIECES] if kind in BLOCKS else EAGLES, "not_fused": {}}
+    for expected, got in zip(plain, kernels, strict=True):
+        for one, other in zip(expected, got, strict=True):
+            if one.is_floating_point():
+                assert (one - other).abs().max() < 1e-3
+                assert one.std() > 0.02
+            else:
+                assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("module", "kernel", "off"),
+    [(norm, "add_norm", ["norm"]), (rotate, "rotate", ["attention", "keep"]), (gated, "gated", ["mlp"])],
+)
+def test_a_kernel_that_computes_something_else_is_not_used(
+    module: Any, kernel: str, off: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = getattr(module, kernel)
+
+    def wrong(*args: Any) -> Any:
+        if kernel == "rotate":  # right queries, and nothing is stored
+            stored = [each.clone() for each in args[3:5]]
+            return own(*args[:3], *stored, *args[5:])
+        found = own(*args)
+        return (found[0] * 1.01, found[1]) if isinstance(found, tuple) else found * 1.01
+
+    drafts = head("block")
+    plain, _ = said("block", drafts, False)
+    monkeypatch.setattr(module, kernel, wrong)
+    got, report = said("block", drafts, None)
+    assert report["fusions"] == [each for each in PIECES if each not in off]
+    assert {*report["not_fused"]} == {*off}
+    assert all("it comes out" in why for why in report["not_fused"].values())
+    for expected, found in zip(plain, got, strict=True):
+        assert torch.equal(expected[0], found[0])
+
+
+def test_a_kernel_that_cannot_be_compiled_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("out of resource\nmore")
+
+    monkeypatch.setattr(gated, "gated", broken)
+    _, report = said("block", head("block"), None)
+    assert report["not_fused"] == {"mlp": "RuntimeError: out of resource"}
+
+
+def test_layers_of_another_kind_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafts = head("block")
+    drafts.layers[0].mlp.register_parameter("gain", torch.nn.Parameter(torch.ones(1, device=drafts.device)))
+    _, report = said("block", drafts, None)
+    assert report == {"fusions": [], "not_fused": {"all": "its layers have a mlp.gain"}}
+    monkeypatch.setattr(kernel_pieces.importlib.util, "find_spec", lambda name: None)
+    _, report = said("block", head("block"), None)
+    assert report["not_fused"] == {"all": "triton is not installed"}

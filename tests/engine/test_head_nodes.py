@@ -1,0 +1,95 @@
+"""Kernels of a draft head's round: what it launches, without a GPU; one more a layer is what this notices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import on_meta
+from models_tiny import SUPPORTED
+from targets import alone
+
+from benchmarks.gpu_check import predict
+from specbench.engine import code
+from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.nodes import META, Nodes, launches
+from specbench.methods.eagle3.config import HeadConfig as EagleConfig
+from specbench.methods.eagle3.drafting import Drafts
+from specbench.methods.eagle3.head import DraftHead as EagleHead
+from specbench.methods.jetspec.config import HeadConfig
+from specbench.methods.jetspec.drafting import BlockPass
+from specbench.methods.jetspec.head import DraftHead
+
+#: Of a layer: as of a target's, where a block has many rows and a level has few.
+BLOCK = [
+    "_add_norm", "linear", "_rotate", "attend", "combine", "linear", "_add_norm", "linear", "_gated", "linear",
+]  # fmt: skip
+LEVEL = ["linear", "_rotate", "attend", "linear", "_add_norm", "linear", "_gated", "linear", "add"]
+
+
+@pytest.fixture(autouse=True)
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(code.OF_DEVICE, "meta", FusedLayers)
+
+
+def round_of(make: Callable[[Any, Any], Any]) -> list[str]:
+    """Names of what a round launches, but for the copies between device and host."""
+    model = on_meta(SUPPORTED["qwen3"])
+    with launches(lambda *_: None):
+        target = alone(model, slots=1, capacity=64, attention="triton", capture=lambda work: work)
+        passes = make(model.config, target)._passes
+        assert passes.report()["not_fused"] == {}
+        nodes = Nodes()
+    with torch.inference_mode(), launches(lambda kernel, *_: nodes.add(kernel.__name__)), nodes:
+        passes._compute(1)
+    return nodes.others()
+
+
+def jetspec(layers: int, *, causal: bool = True) -> Callable[[Any, Any], Any]:
+    def make(config: Any, target: Any) -> BlockPass:
+        shape = HeadConfig.for_target(config, mask_token_id=299, block_size=16, layers=layers, causal=causal)
+        return BlockPass(DraftHead.random(shape, device=META, dtype=torch.bfloat16), target, depth=15, width=7)
+
+    return make
+
+
+def eagle(depth: int) -> Callable[[Any, Any], Any]:
+    def make(config: Any, target: Any) -> Drafts:
+        head = EagleHead.random(EagleConfig.for_target(config), device=META, dtype=torch.bfloat16)
+        return Drafts(head, target, depth=depth, width=4)
+
+    return make
+
+
+def within(names: Sequence[str], part: Sequence[str]) -> int:
+    """How often ``part`` stands in ``names``, without overlaps."""
+    found = at = 0
+    while at <= len(names) - len(part):
+        if [*names[at : at + len(part)]] == [*part]:
+            found, at = found + 1, at + len(part)
+        else:
+            at += 1
+    return found
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_round_of_jetspec(causal: bool) -> None:
+    one, three = round_of(jetspec(1, causal=causal)), round_of(jetspec(3, causal=causal))
+    assert within(three, BLOCK) == 3, three
+    # Of each layer the block's, and a product and a store of the text's new rows.
+    more = Counter(three) - Counter(one)
+    assert more == Counter({name: 2 * count for name, count in Counter([*BLOCK, "linear", "_rotate"]).items()})
+    assert len(one) - len(BLOCK) - 2 <= (33 if causal else 36), one
+
+
+def test_what_gpu_check_predicts_a_round_by_is_what_is_counted() -> None:
+    assert len(round_of(jetspec(5))) == predict.HEAD_NODES
+
+
+def test_a_level_of_eagle() -> None:
+    two, four = round_of(eagle(2)), round_of(eagle(4))
+    assert within(two, LEVEL) == 2, two  # the text's new rows are the first
+    assert (len(four) - len(two)) / 2 <= 43.5, four
