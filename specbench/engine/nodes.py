@@ -1,22 +1,22 @@
 """Nodes: the kernels that a step launches, counted without a GPU.
 
 The device is torch's "meta": tensors without memory, on which every operation says what it would launch. A node is a
-call of torch whose result lies in memory of its own, or that writes to an argument, or a launch of a Triton kernel. A
-library call may launch more than one, so a count is a prediction.
+call of torch whose result lies in memory of its own, or that writes to an argument, or a launch of a Triton kernel,
+chosen as an H200 gets it. A library call may launch more than one, so a count is a prediction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from specbench.engine import checks
 from specbench.engine.attention import interface
 from specbench.engine.attention.backends import TritonAttention
 from specbench.engine.attention.interface import Calls
@@ -32,6 +32,7 @@ META = torch.device("meta")
 FIGURES = (227 * 1024, 132)
 _MEMORY_ALONE = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "lift_fresh", "_unsafe_view")
 _OFF = ("dropout",)  # in evaluation
+_NONE: Any = object()
 
 
 class Node(NamedTuple):
@@ -103,10 +104,24 @@ def launches(note: Callable[[Any, Sequence[Any], dict[str, Any]], None]) -> Iter
     properties = type("Properties", (), {"multi_processor_count": FIGURES[1]})
     with ExitStack() as stack:
         for kind in (KernelInterface, *KernelInterface.__subclasses__()):
-            stack.enter_context(patch.object(kind, "__getitem__", launch))
-        stack.enter_context(patch.object(tree_attention, "_figures", lambda device: FIGURES))
-        stack.enter_context(patch.object(torch.cuda, "get_device_properties", lambda device: properties))
+            stack.enter_context(_instead(kind, "__getitem__", launch))
+        stack.enter_context(_instead(tree_attention, "_figures", lambda device: FIGURES))
+        stack.enter_context(_instead(torch.cuda, "get_device_properties", lambda device: properties))
         yield
+
+
+@contextmanager
+def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute of a module, a class or an object is another one inside; behind it, what it was or inherited."""
+    own = vars(owner).get(name, _NONE)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if own is _NONE:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
 
 
 class MetaStep:
@@ -114,32 +129,68 @@ class MetaStep:
 
     Args:
         model: a transformers causal LM on the meta device.
-        ops: the device work beside its layers.
+        ops: the device work beside its layers; default is that by Triton kernels.
         slots, capacity: of the cache.
         fused: run its layers fused, where they are of the kind; else as transformers has them.
+        reach: positions that a forward may use; what an engine would refuse for them is refused. None looks at nothing.
 
     Attributes:
-        why_not_fused: in words; empty where they are.
+        model, cache, calls: as an engine has them.
+        fusions: what is fused, as far as modules tell: nothing is computed here that could come out wrong.
+        not_fused: the other fusions, with why not.
+        why_not_fused: why nothing is, in words; empty where something is.
+
+    Raises:
+        UnsupportedAttention: the model's attention has what the engine does not express.
     """
 
-    def __init__(self, model: Any, ops: Any, *, slots: int = 1, capacity: int = 1024, fused: bool = True) -> None:
+    def __init__(
+        self,
+        model: Any,
+        ops: Any = None,
+        *,
+        slots: int = 1,
+        capacity: int = 1024,
+        fused: bool = True,
+        reach: int | None = None,
+    ) -> None:
+        from specbench.engine.kernels.ops import TritonOps  # triton is not everywhere
+
+        if reach is not None:
+            checks.check_declared(model, reach)
         model.set_attn_implementation(interface.NAME)
+        self.model, self.calls = model, Calls()
         self._layers = decoder_layers(model)
         HeldRotary(model).attach()
-        self._program, recorder, calls = Program(model, ops), ShapeRecorder(), Calls()
-        with launches(lambda *_: None):
-            self._program.logits(_packed(Shape(1, 1, 1)), Shape(1, 1, 1), recorder, TritonAttention, calls=calls)
+        self._program, recorder = Program(model, ops or TritonOps(META)), ShapeRecorder()
+        with nullcontext() if reach is None else checks.refusing(), launches(lambda *_: None):
+            self._program.logits(_packed(Shape(1, 1, 1)), Shape(1, 1, 1), recorder, TritonAttention, calls=self.calls)
+        if reach is not None:
+            checks.check_windows(model, self.calls.windows, reach)
         shapes = recorder.shapes
         self._kv_heads = min(kv_heads for kv_heads, _, _ in shapes.values())
-        self._group = max(count // shapes[layer][0] for layer, count in calls.heads.items())
-        self._cache = StaticCache(shapes, slots, capacity, model.dtype, META)
+        self._group = max(count // shapes[layer][0] for layer, count in self.calls.heads.items())
+        self.cache = StaticCache(shapes, slots, capacity, model.dtype, META)
         self._slots = slots
+        self.fusions: tuple[str, ...] = ()
+        self.not_fused: dict[str, str] = {}
         self.why_not_fused = "" if fused else "not asked for"
         if fused:
             try:
-                FusedLayers(model, self._cache, calls).attach()
+                layers = FusedLayers(model, self.cache, self.calls)
             except Unlike as unlike:
                 self.why_not_fused = f"{unlike}"
+            else:
+                layers.attach()
+                said = layers.report()
+                self.fusions, self.not_fused = tuple(said["fusions"]), dict(said["not_fused"])
+
+    def tall(self, widest: int) -> bool:
+        """Whether an engine gives a step tall tiles of attention, its largest tree having so many rows."""
+        from specbench.engine.kernels.tree_attention import tile_height  # triton is not everywhere
+
+        with launches(lambda *_: None):
+            return widest > tile_height(widest, self._group, False, META, self._kv_heads)
 
     def run(self, rows: int, kind: Kind) -> Computed:
         """A step of so many rows, within :func:`launches`; nothing is computed."""
@@ -147,17 +198,24 @@ class MetaStep:
 
         height = tile_height(rows, self._group, kind.tall, META, self._kv_heads)
         shape = Shape(rows, self._slots, height)
-        return self._program.run(_packed(shape), shape, kind, self._cache, TritonAttention)
+        return self._program.run(_packed(shape), shape, kind, self.cache, TritonAttention)
 
-    def nodes(self, rows: int, kind: Kind) -> Nodes:
-        """What a step of so many rows launches, when it has run before: what is allocated once is there by then."""
-        with launches(lambda *_: None):
-            self.run(rows, kind)
+    def nodes(self, rows: int, kind: Kind, *, again: bool = False) -> Nodes:
+        """What a step of so many rows launches, when it has run before: what is allocated once is there by then.
+
+        Args:
+            rows: all sequences' together.
+            kind: what to compute.
+            again: a step of this object has been counted already, so that none need run before.
+        """
+        if not again:
+            with launches(lambda *_: None):
+                self.run(rows, kind)
         found = Nodes()
         with ExitStack() as stack:
             for at, layer in enumerate(self._layers):
                 # Not a hook behind it: layers that somebody listens to do more.
-                stack.enter_context(patch.object(layer, "forward", _within(found, at, layer.forward)))
+                stack.enter_context(_instead(layer, "forward", _within(found, at, layer.forward)))
             stack.enter_context(launches(lambda kernel, *_: found.add(kernel.__name__)))
             stack.enter_context(found)
             self.run(rows, kind)

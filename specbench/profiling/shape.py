@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from specbench.common import UsageError
-from specbench.engine import Engine
 from specbench.hardware import ModelShape
 from specbench.hardware.roofline import AttentionLayers, Experts
 from specbench.models import bytes_of
@@ -18,7 +18,30 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k")
 
 
-def shape_of(engine: Engine) -> ModelShape:
+class _Cache(Protocol):
+    @property
+    def shapes(self) -> Mapping[int, tuple[int, int, int]]: ...
+
+
+class _Calls(Protocol):
+    @property
+    def windows(self) -> Mapping[int, int | None]: ...
+    @property
+    def heads(self) -> Mapping[int, int]: ...
+
+
+class Stepped(Protocol):
+    """A model and what a forward told of its attention: an engine, or what counts a step on the meta device."""
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def cache(self) -> _Cache: ...
+    @property
+    def calls(self) -> _Calls: ...
+
+
+def shape_of(engine: Stepped) -> ModelShape:
     """What decides the cost of a step of the model that an engine runs.
 
     - Tables of embedding modules are read by the row, unless one is the LM head.
@@ -66,7 +89,7 @@ def shape_of(engine: Engine) -> ModelShape:
     )
 
 
-def _attention(engine: Engine) -> tuple[AttentionLayers, ...]:
+def _attention(engine: Stepped) -> tuple[AttentionLayers, ...]:
     """Layers of a shape together, as the engine's cache and attention learnt them from a forward."""
     calls = engine.calls
     alike = Counter(
@@ -91,4 +114,11 @@ def _active(config: Any) -> int:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    return one.data_ptr() == other.data_ptr() and one.shape == other.shape
+    return one.is_meta == other.is_meta and _place(one) == _place(other) and one.shape == other.shape
+
+
+def _place(tensor: Tensor) -> tuple[int, int]:
+    """Where a tensor lies; one without memory has no address, and its storage is an object all the same."""
+    if tensor.is_meta:
+        return tensor.untyped_storage()._cdata, int(tensor.storage_offset())
+    return tensor.data_ptr(), 0

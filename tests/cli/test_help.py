@@ -79,7 +79,8 @@ FLAGS = {
         *("--train-held-out", "--train-tokens", "--max-hours", "--trained"),
     ],
     "profile": [
-        *("--model", "--gpu", "--rows", "--contexts", "--slots", "--seconds", *_MODEL, *_KERNELS, "--out", "--json")
+        *("--model", "--gpu", "--rows", "--contexts", "--slots", "--seconds", "--nodes", *_MODEL, *_KERNELS, "--out"),
+        "--json",
     ],
     "train": [
         *("METHOD", "--prompts", "--model", "--out", "--set", "--limit", "--held-out", "--texts", "--max-new-tokens"),

@@ -75,5 +75,5 @@ def test_a_prediction_is_kernels_and_bytes(monkeypatch: pytest.MonkeyPatch) -> N
     assert "TFLOP" in wide.basis
     rounds = predict.round_of_head(found, 4e9, ceilings)
     assert rounds is not None
-    assert rounds.seconds == pytest.approx(found.seconds + 480 * 2.25e-6 + 1e-3)
+    assert rounds.seconds == pytest.approx(found.seconds + 93 * 2.25e-6 + 1e-3)
     assert predict.step(shape, cost, None, 1, 1000) is None

@@ -1,0 +1,246 @@
+"""Nodes, bytes and predicted time of a step by the configuration alone: figures by hand, families, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from fake_gpu import on_meta
+from models_tiny import REFUSED, SUPPORTED, attached, build, tiny_llama
+
+from benchmarks.gpu_check import predict
+from specbench.common import EnvironmentRefused, UsageError
+from specbench.engine.nodes import MetaStep, launches
+from specbench.engine.sampler import Sampling
+from specbench.engine.step import Kind
+from specbench.hardware.gpus import find
+from specbench.models.names import configs
+from specbench.profiling import nodes
+from specbench.profiling.nodes import NODE_S, NodeCount, StepNodes, as_data, count_nodes
+from specbench.profiling.shape import shape_of
+
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
+TINY = "config:tiny"
+H200 = find("h200")
+
+
+def written(folder: Path, recipe: Any, **more: Any) -> str:
+    """``--model`` for the configuration of a tiny model."""
+    with torch.device("meta"):
+        values = build(recipe).config.to_dict()
+    file = folder / "made.json"
+    file.write_text(json.dumps({**values, **more}))
+    return f"config:{file}"
+
+
+@pytest.fixture(scope="module")
+def tiny() -> NodeCount:
+    return count_nodes(TINY, rows=(1, 16), context=1000)
+
+
+def test_bytes_by_hand(tiny: NodeCount) -> None:
+    # Hidden 64, MLP 128, 2 layers, 4 heads and 2 KV heads of 16, 320 words, head and embedding tied; bfloat16.
+    layer = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 128
+    weights, token = 2 * layer + 320 * 64 + 5 * 64, 2 * 2 * 2 * 16
+    for step in tiny.steps:
+        assert step.weight_bytes == 2 * (weights + step.rows * 64)
+        assert step.cache_bytes == 2 * token * (1000 + 2 * step.rows)
+        assert step.flops == 2 * step.rows * (2 * layer + 320 * 64 + 2 * 4 * 32 * (1000 + step.rows))
+    assert tiny.held_bytes == 2 * weights + 2 * token * 1000
+
+
+def test_each_sequence_has_rows_and_a_cache_of_its_own(tiny: NodeCount) -> None:
+    many = count_nodes(TINY, rows=(1, 16), context=1000, slots=16)
+    for one, several in zip(tiny.steps, many.steps, strict=True):
+        assert several.cache_bytes == 16 * one.cache_bytes
+        assert several.weight_bytes == one.weight_bytes + 2 * 15 * one.rows * 64
+        assert several.flops == 16 * one.flops
+        assert several.nodes == one.nodes  # tiles go by the rows of a sequence
+
+
+def test_the_steps_are_each_number_of_rows_and_a_sampled_one_fused_and_not(tiny: NodeCount) -> None:
+    assert [(step.rows, step.sampled, step.fused) for step in tiny.steps] == [
+        *((1, False, True), (1, False, False), (16, False, True), (16, False, False)),
+        *((16, True, True), (16, True, False)),
+    ]
+
+
+def test_nodes_are_those_of_a_step_that_has_run_before(tiny: NodeCount) -> None:
+    """Counted one after the other they are what each alone is, with the tiles that an engine would take."""
+    recipe = ("LlamaConfig", "LlamaForCausalLM", json.loads(configs()["tiny"].read_text()))
+    for step in tiny.steps:
+        meta = MetaStep(on_meta(recipe), capacity=1100, fused=step.fused)
+        sampling = Sampling(0.8 if step.sampled else 0.0)
+        alone = meta.nodes(step.rows, Kind(sampling, attention="triton", tall=step.rows > 8))  # 2 heads to a KV head
+        assert [*step.layers] == [*map(len, alone.of_layers())]
+        assert step.outside == len(alone.others())
+        assert step.nodes == len(alone.seen)
+
+
+def test_seconds_are_bytes_and_nodes(tiny: NodeCount) -> None:
+    step = tiny.steps[0]
+    assert step.seconds(H200) == pytest.approx(
+        (step.weight_bytes + step.cache_bytes) / 4.8e12 + (sum(step.layers) + step.outside) * NODE_S
+    )
+    assert predict.NODE_S == NODE_S == 2.25e-6
+
+
+@pytest.mark.parametrize(("flops", "too_low"), [(0.99e12, False), (1.01e12, True)])
+def test_a_step_whose_flops_take_longer_than_its_bytes_is_said_to_be_predicted_too_low(
+    flops: float, too_low: bool
+) -> None:
+    card = dataclasses.replace(
+        H200, bf16=1000.0, bandwidth_gb_s=1000.0
+    )  # a millisecond each of 1e12 FLOPs and 1e9 bytes
+    step = StepNodes(8, False, True, (9, 9), 30, weight_bytes=0.9e9, cache_bytes=0.1e9, flops=flops)
+    assert step.computes(card, "bfloat16") == too_low
+    assert not step.computes(dataclasses.replace(card, bf16=None), "bfloat16")
+    count = NodeCount("some", "bfloat16", 100, 1, 140.9e9, ("norm",), {}, "", (step,))
+    (told,) = as_data(count, [card])["steps"]
+    assert told["too_low_on"] == (["h200"] if too_low else [])
+    assert told["predicted_ms"]["h200"] == pytest.approx(1 + 48 * 2.25e-3)
+    larger = dataclasses.replace(count, held_bytes=141.1e9)
+    assert as_data(larger, [card])["steps"][0]["predicted_ms"] == {"h200": None}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_by_their_configuration(family: str, tmp_path: Path) -> None:
+    count = count_nodes(written(tmp_path, SUPPORTED[family]), rows=(1,), context=64)
+    fused, plain = count.steps[:2]
+    assert (fused.fused, plain.fused, len(fused.layers)) == (True, False, len(plain.layers))
+    assert 3 * max(fused.layers) < min(plain.layers)
+    assert (count.fusions, count.not_fused, count.why_not_fused) == (("norm", "attention", "mlp"), {}, "")
+
+
+def test_experts_are_not_fused_and_said_not_to_be(tmp_path: Path) -> None:
+    count = count_nodes(written(tmp_path, SUPPORTED["mixtral"]), rows=(1,), context=64)
+    assert (count.fusions, count.not_fused) == (("norm", "attention"), {"mlp": "its MLP is not of the kind"})
+    (one,) = [step for step in count.steps if step.fused and not step.sampled]
+    (several,) = [
+        step
+        for step in count_nodes(written(tmp_path, SUPPORTED["mixtral"]), rows=(1, 16), context=64).steps
+        if step.fused and not step.sampled and step.rows == 16
+    ]
+    assert several.weight_bytes - one.weight_bytes > 2 * 2 * 32 * 48 * 3  # more rows read more experts
+
+
+def test_a_model_of_another_kind_has_no_fused_steps(tmp_path: Path) -> None:
+    count = count_nodes(written(tmp_path, SUPPORTED["gpt2"]), rows=(1,), context=64)
+    assert [step.fused for step in count.steps] == [False, False]
+    assert (count.fusions, count.why_not_fused) == ((), "its layers have no self_attn")
+
+
+@pytest.mark.slow  # seconds of a processor for the layers as transformers has them
+@pytest.mark.parametrize("family", predict.NODES)
+def test_layers_of_models_that_are_timed(family: str) -> None:
+    known = predict.NODES[family]
+    for step in count_nodes(f"config:{family}").steps:
+        less = step.rows == 1  # nothing joins the splits of a short tile's attention but itself
+        assert {*step.layers} == {known["fused" if step.fused else "plain"] - less}
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "mixtral", "gpt2", "tied", "untied"])
+def test_the_shape_without_memory_is_the_shape(family: str) -> None:
+    def make() -> Any:
+        if family in ("tied", "untied"):
+            return tiny_llama(97, tie_word_embeddings=family == "tied")
+        return build(SUPPORTED[family])
+
+    with attached(make().to(torch.bfloat16), capacity=1, max_rows=2) as engine:
+        expected = shape_of(engine)
+    with torch.device("meta"):
+        model = make()
+    for fused in (False, True):
+        found = shape_of(MetaStep(model.to(torch.bfloat16), capacity=64, fused=fused))
+        assert found == expected
+
+
+def test_nothing_stays_replaced() -> None:
+    from triton.runtime.jit import KernelInterface
+
+    from specbench.engine.kernels import tree_attention
+
+    watched = [KernelInterface, *KernelInterface.__subclasses__(), tree_attention, torch.cuda]
+    names = ("__getitem__", "_figures", "get_device_properties")
+    before = [{name: vars(each).get(name) for name in names if name in vars(each)} for each in watched]
+    with launches(lambda *_: None):
+        assert tree_attention._figures(torch.device("cpu")) == (227 * 1024, 132)
+        assert all("__getitem__" in vars(kind) for kind in watched[:-2])
+    assert [{name: vars(each).get(name) for name in names if name in vars(each)} for each in watched] == before
+    with pytest.raises(ZeroDivisionError), launches(lambda *_: None):
+        _ = 1 / 0
+    assert [{name: vars(each).get(name) for name in names if name in vars(each)} for each in watched] == before
+    meta = MetaStep(on_meta(SUPPORTED["llama"]), fused=False)
+    meta.nodes(1, Kind(Sampling(), attention="triton"))
+    assert not any("forward" in vars(module) for module in meta.model.modules())
+
+
+def test_without_triton_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "triton" else real(name, *more)
+    )
+    with pytest.raises(EnvironmentRefused, match="triton is not installed; pip install triton"):
+        count_nodes(TINY)
+
+
+def test_what_is_no_configuration_is_refused(tmp_path: Path) -> None:
+    llama = SUPPORTED["llama"]
+    with pytest.raises(UsageError, match="has packed weights, whose kernels are not counted"):
+        count_nodes(written(tmp_path, llama, quantization_config={"quant_method": "awq"}), context=64)
+    with pytest.raises(UsageError, match=r"config:made\.json is no configuration of a causal LM: .*nonsense"):
+        count_nodes(written(tmp_path, llama, model_type="nonsense"))
+    with pytest.raises(UsageError, match=r"is damaged .*num_hidden_layers"):
+        count_nodes(written(tmp_path, llama, num_hidden_layers=10**9))
+    with pytest.raises(UsageError, match="takes 256 positions: with 64 rows, give --contexts of at most 192"):
+        count_nodes(written(tmp_path, llama), context=193)
+    with pytest.raises(UsageError, match="--revision goes with a hub id, which config:tiny is not"):
+        count_nodes(TINY, revision="main")
+    (tmp_path / "some.gguf").touch()
+    with pytest.raises(UsageError, match=r"some\.gguf would have to be unpacked for its configuration"):
+        count_nodes(str(tmp_path / "some.gguf"))
+
+
+@pytest.mark.parametrize("feature", ["soft-capping", "sinks", "hybrid", "longrope", "window in the mask only"])
+def test_what_the_engine_does_not_run_is_refused(feature: str, tmp_path: Path) -> None:
+    recipe, words = REFUSED[feature]
+    with pytest.raises(UsageError, match=words):
+        count_nodes(written(tmp_path, recipe), context=64)
+
+
+def test_a_folder_and_an_alias_need_no_weights(tmp_path: Path, tiny: NodeCount) -> None:
+    (tmp_path / "config.json").write_bytes(configs()["tiny"].read_bytes())
+    assert count_nodes(str(tmp_path), rows=(1, 16), context=1000).steps == tiny.steps
+
+
+@pytest.mark.parametrize("in_reach", [True, False])
+def test_the_hub_is_not_asked_where_it_is_not_in_reach(monkeypatch: pytest.MonkeyPatch, in_reach: bool) -> None:
+    asked = []
+
+    def address(*_: Any) -> Any:
+        if not in_reach:
+            raise OSError
+
+    def read(name: str, **how: Any) -> Any:
+        asked.append((name, how["local_files_only"]))
+        raise OSError("nobody is at home")
+
+    monkeypatch.setattr(nodes.socket, "getaddrinfo", address)
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", read)
+    with pytest.raises(EnvironmentRefused, match=r"nobody/nothing cannot be had from the hub \(nobody is at home\)"):
+        count_nodes("nobody/nothing")
+    assert asked == [("nobody/nothing", not in_reach)]
+
+
+def test_a_prediction_needs_no_torch() -> None:
+    code = "import sys, benchmarks.gpu_check.predict, specbench.profiling.nodes\n"
+    code += "sys.exit(bool({'torch', 'transformers', 'triton'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
