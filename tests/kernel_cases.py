@@ -120,6 +120,7 @@ def small_cases() -> Iterator[Case]:
     yield from _choice_cases()
     yield from _cache_cases()
     yield from _layer_cases()
+    yield from _skinny_cases()
 
 
 def _tree_cases() -> Iterator[Case]:
@@ -157,7 +158,7 @@ def _choice_cases() -> Iterator[Case]:
 
 
 def _cache_cases() -> Iterator[Case]:
-    from specbench.engine.kernels import kv
+    from specbench.engine.kernels import kv, take
 
     plain, by_slot = frozenset({"rows", "slots", "heads"}), dict.fromkeys(("firsts", "lengths"), "*i32")
     for size, value, rows in ((128, 128, 1), (128, 128, 16), (96, 64, 16), (576, 512, 16)):
@@ -170,6 +171,10 @@ def _cache_cases() -> Iterator[Case]:
         types = {"buffer": "*bf16", "count": "*i32", "path": "*i32"} | by_slot
         sizes = {"SIZE": size, "WIDE": wide, "TILE_ROWS": tile_rows} | _ones(rows, "slots", "heads")
         yield Case("commit", f"{size} {rows} rows", kv._commit, types, sizes, {"num_warps": 4}, plain)
+    names = ("next_token", "path", "count", "bonus", "firsts", "follows", "new", "anchor", "tokens")
+    types = dict.fromkeys(names, "*i32") | dict.fromkeys(("hidden", "features"), "*bf16")
+    plain = frozenset({"rows", "tokens_row"})
+    yield Case("take", "features", take._take, types, {"BLOCK": take._BLOCK}, {"num_warps": 4}, plain)
 
 
 def _layer_cases() -> Iterator[Case]:
@@ -214,6 +219,28 @@ def _layer_cases() -> Iterator[Case]:
         sizes |= {"TILE_ROWS": max(1, rotate._TILE // wide)} | _ones(rows, "rows", "slots")
         words = f"{size} {dtype} {rows} rows" + f" of {rotary}" * (rotary != size) + " norms" * normed
         yield Case("rotate", words, rotate._rotate, types, sizes, rotate._OPTIONS, plain)
+
+
+def _skinny_cases() -> Iterator[Case]:
+    """Products of few rows as they are cut for an H200; of a width that no tile divides, too, and with a bias."""
+    import torch
+
+    from specbench.engine.kernels import skinny
+
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    for outputs, inputs, dtype, bias in (
+        (4096, 4096, "bf16", False), (4096, 14336, "bf16", False), (4096, 4096, "fp32", False),
+        (1152, 912, "fp16", True),
+    ):  # fmt: skip
+        for config in skinny.configs(outputs, inputs, dtypes[dtype], 132):
+            # Without splits their two arguments are the output.
+            shared = {"parts": "*fp32", "arrived": "*i32"} if config.splits > 1 else {}
+            types = dict.fromkeys(("x", "weight", "bias", "out", "parts", "arrived"), f"*{dtype}") | shared
+            sizes = {"BIAS": bias, "WHOLE": inputs % config.block_k == 0, "SPLITS": config.splits, "ROWS": 16}
+            sizes |= {"BLOCK_N": config.block_n, "BLOCK_K": config.block_k}
+            words = f"{outputs} of {inputs} {dtype} by {config.block_n} x {config.block_k} in {config.splits}"
+            options = {"num_warps": config.warps, "num_stages": config.stages, **skinny._OPTIONS}
+            yield Case("skinny", words, skinny._skinny, types, sizes, options, frozenset({"rows"}), "i32")
 
 
 def _ones(rows: int, *arguments: str) -> dict[str, Any]:

@@ -93,6 +93,7 @@ def target(engine: Engine, load: Load | None = None, tokenizer: Any = None) -> T
         sampling=lambda: engine.sampling,
         step_seconds=lambda rows: [(at, 1 + at / 64) for at in (1, 2, 4, 8, 16, 32, 64, 128, 512)],
         capture=engine.capture,
+        follow=engine.follow,
         load=load or (lambda name: loaded(copied(engine, 0.05), name)),
         engine=engine_like_it,
     )

@@ -56,6 +56,7 @@ class Decoder(decoding.Decoder):
 
     def __init__(self, options: Options, context: Context) -> None:
         self._shared: Shared = context.shared
+        self._place = context.slot  # of the target; the head has its own
         self._slot: int | None = None
         self._unread: list[int] = []  # tokens of the prompt that the first features stand before
         self._trees: list[TokenTree] = []
@@ -97,7 +98,7 @@ class Decoder(decoding.Decoder):
         return shared.drafts.nbytes if shared else 0
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self._slot = self._shared.drafts.open()
+        self._slot = self._shared.drafts.open(self._place)
         self._unread = list(prompt[1:])
 
     def observe(self, result: StepResult) -> None:

@@ -42,6 +42,7 @@ class Decoder(decoding.Decoder):
 
     def __init__(self, options: Options, context: Context) -> None:
         self._shared: Shared = context.shared
+        self._place = context.slot  # of the target; the head has its own
         self._slot: int | None = None
         self._drafts: list[tuple[TokenTree, Marginals]] = []
 
@@ -78,7 +79,7 @@ class Decoder(decoding.Decoder):
         return shared.passes.nbytes if shared else 0
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self._slot = self._shared.passes.open()
+        self._slot = self._shared.passes.open(self._place)
 
     def observe(self, result: StepResult) -> None:
         assert self._slot is not None

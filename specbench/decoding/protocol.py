@@ -30,6 +30,8 @@ class Target:
         step_seconds: measured (rows, seconds) of steps of up to so many rows, rows ascending; stored as ``measured``.
         capture: makes a callable of device work that is launched again and again without a host read in between: a
             CUDA graph where the engine steps in graphs, the work itself elsewhere. It has run once when this returns.
+        follow: takes device work that is launched behind each captured step with tapped layers, before the host has
+            read what the step says: of :data:`specbench.engine.graphs.Follower`'s kind.
         load: another model by a ``--model`` value, in the target's precision and on its device, as a
             :class:`specbench.models.LoadedModel`; a copy of its own at each call.
         engine: (model, rows of its largest step) -> an :class:`specbench.engine.Engine` for another model, with
@@ -55,6 +57,7 @@ class Target:
     engine: Callable[[Any, int], Any]
     attention: str = "auto"
     native: bool | None = None
+    follow: Callable[[Callable[[Any], None]], None] = lambda work: None
     note: Callable[[Mapping[str, Any]], None] = lambda facts: None
     measured: Callable[[str, Callable[[], Any]], Any] = lambda name, take: take()
     once: Callable[[Hashable, Callable[[], Any]], Any] = lambda key, make: make()
@@ -72,6 +75,7 @@ class Context:
         shared: what :meth:`Decoder.prepare` returned; None for a method that brings nothing.
         state: what the requests of a row hand on to each other, see :meth:`Decoder.state`; None for a method that
             begins each request anew.
+        slot: of the target's, which the sequence has; None where no engine decodes.
     """
 
     vocab_size: int
@@ -79,6 +83,7 @@ class Context:
     rng: random.Random
     shared: Any = None
     state: Any = None
+    slot: int | None = None
 
 
 class Decoder(ABC):

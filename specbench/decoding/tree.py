@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from operator import eq
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -97,9 +99,11 @@ class TokenTree:
             raise ValueError(f"{rows} rows have {len(self.scores)} scores; give one for each, or None for the tree")
         if self.parents[0] != -1:
             raise ValueError(f"row 0 is the root and has parent -1, not {self.parents[0]}")
-        for row in range(1, rows):
-            if not 0 <= self.parents[row] < row:
-                raise ValueError(f"row {row} has parent {self.parents[row]}; parents come before their children")
+        parents = self.parents
+        if type(parents) is not range or parents.step != 1:  # such a range is a chain
+            for row in range(1, rows):
+                if not 0 <= parents[row] < row:
+                    raise ValueError(f"row {row} has parent {parents[row]}; parents come before their children")
         if self.proposal is not None:
             if not self.is_chain or not all(self.accept or ()):
                 raise ValueError("what has a proposal is a chain, all of whose rows may be emitted")
@@ -131,7 +135,7 @@ class TokenTree:
     @property
     def is_chain(self) -> bool:
         """Whether each row hangs under the one before it."""
-        return all(parent == row - 1 for row, parent in enumerate(self.parents))
+        return all(map(eq, self.parents, count(-1)))
 
     @classmethod
     def chain(
@@ -169,7 +173,7 @@ class Branch:
     logp: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class StepResult:
     """What one target forward decided for one slot. Host data.
 
@@ -190,6 +194,20 @@ class StepResult:
     top: tuple[Tensor, Tensor] | None = None
     hidden: Tensor | None = None
     probabilities: Tensor | None = None
+
+    def __init__(
+        self,
+        emitted: list[int],
+        path: list[int],
+        next_tokens: list[int],
+        top: tuple[Tensor, Tensor] | None = None,
+        hidden: Tensor | None = None,
+        probabilities: Tensor | None = None,
+    ) -> None:
+        # One is made for each sequence and step, and a frozen class sets its fields one call at a time.
+        fields = self.__dict__
+        fields["emitted"], fields["path"], fields["next_tokens"] = emitted, path, next_tokens
+        fields["top"], fields["hidden"], fields["probabilities"] = top, hidden, probabilities
 
 
 #: Entry of a row that is not forced: its next token is the target's own.

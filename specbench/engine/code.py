@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor, nn
+
 from specbench.common import EnvironmentRefused
 from specbench.engine import compiled, products
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
 from specbench.engine.cpu.layers import OwnLayers
 from specbench.engine.fused_layers import FusedLayers
+from specbench.engine.merged import Linear
 from specbench.engine.parts import Unlike
 
 #: Layers of our own, by the kind of device.
@@ -26,16 +29,26 @@ class LayerCode:
         native: run them by our own code (:mod:`specbench.engine.cpu`, :mod:`specbench.engine.fused_layers`); None is
             where that can be had.
         captured: whether steps are captured, which on a CPU holds operations of torch alone.
+        products: computes the products of fused layers.
 
     Attributes:
         linears: what computes products: "own", "onednn" or "torch".
         why: why the layers are not our own; empty where they are.
     """
 
-    def __init__(self, model: Any, *, compile: bool, native: bool | None, captured: bool) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        compile: bool,
+        native: bool | None,
+        captured: bool,
+        products: Linear = nn.functional.linear,
+    ) -> None:
         self._model, self._compile, self._asked = model, compile, native is True
         self._attention: str = model.config._attn_implementation
         self._parts: list[Any] = []
+        self._products = products
         self._fused: FusedLayers | None = None
         self.linears, self.why = "torch", self._barred(native, captured)
 
@@ -64,7 +77,11 @@ class LayerCode:
         """
         if not self.why:
             try:
-                layers = OF_DEVICE[self._model.device.type](self._model, cache, calls)
+                layers: OwnLayers | FusedLayers
+                if OF_DEVICE[self._model.device.type] is FusedLayers:
+                    layers = FusedLayers(self._model, cache, calls, self._products)
+                else:
+                    layers = OwnLayers(self._model, cache, calls)
                 self._take([layers], "own" if isinstance(layers, OwnLayers) else "torch")
                 if isinstance(layers, FusedLayers):
                     self._fused = layers
@@ -104,6 +121,10 @@ class LayerCode:
         """Gives the model its own layers back."""
         for part in reversed(self._parts):
             part.detach()
+
+    def weights(self) -> dict[tuple[int, int], list[Tensor]]:
+        """By shape the weights of products that ``products`` computes."""
+        return self._fused.weights() if self._fused is not None and self._fused in self._parts else {}
 
     def report(self) -> dict[str, Any]:
         """What was chosen, for the records."""

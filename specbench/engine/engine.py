@@ -14,14 +14,14 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import StepResult, TokenTree
-from specbench.engine import block, checks, graphs, memory, pack, room, rotary
+from specbench.engine import block, checks, graphs, memory, pack, room, rotary, skinny
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions, Steps
 from specbench.engine.attention.interface import Calls
 from specbench.engine.buckets import ROW_BUCKETS, row_bucket, scratch_cells
 from specbench.engine.cache import LayerShape, ShapeRecorder, StaticCache
 from specbench.engine.code import LayerCode
-from specbench.engine.graphs import StepGraph, StepGraphs
+from specbench.engine.graphs import Follower, StepGraph, StepGraphs
 from specbench.engine.ops import TorchOps
 from specbench.engine.pack import Batch, Outcome, Shape
 from specbench.engine.phases import Phases
@@ -85,6 +85,7 @@ class Engine:
         self._pinned = deterministic
         self._padded = self.device.type == "cuda" if pad_rows is None else pad_rows
         self._lengths: list[int | None] = [None] * slots  # cached tokens of each slot; None is a free slot
+        self._followers: list[Follower] = []
         self._assumed = [0] * slots  # cells of each slot that :meth:`assume` has given noise
         # Two at least: the lossless check steps two rows where no method steps more than one.
         self._max_rows = max(2, max_rows)
@@ -98,7 +99,10 @@ class Engine:
         self._graphs = self._make_graphs(graphs)
         reach = capacity + max_rows  # positions a forward may use: a last tree that starts at the capacity
         checks.check_declared(model, reach)
-        self.code = LayerCode(model, compile=compile, native=native, captured=self._graphs is not None)
+        self._products = skinny.SkinnyProducts(self.device, pinned=deterministic)
+        self.code = LayerCode(
+            model, compile=compile, native=native, captured=self._graphs is not None, products=self._products
+        )
         self._rotary = rotary.HeldRotary(model)
         #: Whether the first step of a shape pays for what later ones have: a capture, or kernels made for it. On a CPU
         #: it takes a few milliseconds more, which no warm-up is worth.
@@ -306,12 +310,10 @@ class Engine:
         """
         if probabilities and self.sampling.greedy:
             raise ValueError("at temperature 0 nothing is drawn, and so there are no probabilities")
+        lengths, capacity, most = self._lengths, self.capacity, self._max_rows
         for slot, tree in trees.items():
-            self._check_rows(tree)
-            if self.length(slot) >= self.capacity:
-                raise UsageError(
-                    f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity"
-                )
+            if len(tree.tokens) > most or (length := lengths[slot]) is None or length >= capacity:
+                self._refuse(slot, tree)
         mark = phases.mark if phases else unmarked
         batch = Batch.of(trees)
         blocks = self._blocks(batch)
@@ -357,6 +359,8 @@ class Engine:
         assert all(length is None for length in self._lengths), "timing writes into every slot"
         self._graphs.warm = False
         try:
+            if (weights := self.code.weights()) and not self._products.why_not:  # before anything holds a kernel
+                self._products.settle(weights, skinny.cuda_time(self.device))
             self.attentions.settle(lambda name: self._one_row_seconds(name, context))
             for steps in self.attentions.steps(max_rows, self.slots):
                 wanted = probabilities and not self.sampling.greedy
@@ -373,13 +377,20 @@ class Engine:
         else:
             self._graphs.warm = True
 
-    def pad_as(self, steps: Sequence[Mapping[str, Any]]) -> None:
-        """Pads rows as an earlier engine of the kind did, and attends to chains as it did, by its report's ``steps``.
+    def pad_as(self, steps: Sequence[Mapping[str, Any]], products: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Pads rows as an earlier engine of the kind did, and attends and multiplies as it did, by what it reported.
 
         Other rows are other products, whose rounding can be another text; so a resumed run goes on as it began.
+
+        Args:
+            steps, products: of its :meth:`report`.
         """
         if self._graphs is None:
             return
+        if products:
+            self._products.keep(products)
+        elif steps:
+            self._products.leave("as when the run began")
         self._graphs.choices = steps
         for chain in {str(each["attention"]) for each in steps if each.get("chains")}:
             self.attentions.keep(chain)
@@ -449,6 +460,10 @@ class Engine:
         work()
         return work
 
+    def follow(self, work: Follower) -> None:
+        """Launches ``work`` behind every captured step with tapped layers, while the step is still running."""
+        self._followers.append(work)
+
     def report(self) -> dict[str, Any]:
         """What the engine chose and what its captures cost, for the summary of a run."""
         found: dict[str, Any] = {**self.attentions.report(), **self.code.report()}
@@ -461,6 +476,8 @@ class Engine:
             "capture_s": captures.seconds,
             "capture_bytes": captures.bytes,
             "late_captures": captures.late,
+            "products": self._products.report(),
+            "why_no_products": self._products.why_not,
             "steps": [{**each, "chains": each["attention"] == self.attentions.chain} for each in self._graphs.curves()],
         }
 
@@ -479,7 +496,7 @@ class Engine:
             groups=batch.prompt(self._cached), head=before, commit=False,
         )  # fmt: skip
         outcome = Outcome(out.outcome.cpu().numpy(), shape, top_k)
-        return self._commit(slot, start + len(head), tree, outcome.result(slot, tree, 0, out.hidden))
+        return self._commit(slot, start + len(head), tree, outcome.results(batch, out.hidden)[slot])
 
     def _eager(
         self, batch: Batch, blocks: Mapping[int, TokenTree], kind: Kind, forced: Forced | None, mark: Mark
@@ -514,12 +531,17 @@ class Engine:
         mark("build")
         graph.launch()
         mark("forward")
+        # Not where phases are told apart, or verdicts decide what is accepted.
+        if graph.hidden is not None and mark is unmarked and not blocks:
+            for follow in self._followers:
+                follow(graph.running(batch))
         verdicts = self._verdicts(batch, blocks, graph.probabilities, forced)
         outcome = graph.outcome()
         results = outcome.results(batch, graph.hidden, graph.probabilities, verdicts)
         mark("accept")
+        lengths = self._cached
         for slot, result in results.items():
-            self._lengths[slot] = self.length(slot) + len(result.path)
+            self._lengths[slot] = lengths[slot] + len(result.path)
         mark("commit")
         return results
 
@@ -536,7 +558,7 @@ class Engine:
         if not blocks:
             return {}
         assert probabilities is not None
-        p = {slot: probabilities[batch.first[slot] :][: len(tree)] for slot, tree in blocks.items()}
+        p = dict(zip(batch.trees, batch.parts(probabilities), strict=True))
         found = block.verify(blocks, p, {slot: self.length(slot) for slot in blocks}, self.sampling.seed)
         return {slot: verdict for slot, verdict in found.items() if not (forced and slot in forced)}
 
@@ -590,6 +612,14 @@ class Engine:
             self.cache.commit(slot, start, torch.tensor(rows, device=self.device))
         self._lengths[slot] = start + len(rows)
         return result
+
+    def _refuse(self, slot: int, tree: TokenTree) -> None:
+        """Says why a tree cannot be stepped in a slot."""
+        self._check_rows(tree)
+        if self.length(slot) >= self.capacity:
+            raise UsageError(
+                f"a sequence has reached the end of its cache of {self.capacity} tokens; raise its capacity"
+            )
 
     def _check_rows(self, tree: TokenTree) -> None:
         if len(tree) > self._max_rows:

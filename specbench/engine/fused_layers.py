@@ -13,6 +13,7 @@ transformers has it and as we do, and what differs by more than rounding is left
 from __future__ import annotations
 
 import importlib.util
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MethodType
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from specbench.engine.attention.interface import Calls, UnsupportedAttention
 from specbench.engine.cache import StaticCache
-from specbench.engine.merged import Product
+from specbench.engine.merged import Linear, Product
 from specbench.engine.parts import Attention, Gated, Norm, Parts, Unlike, norm_of, parts_of
 from specbench.engine.step import decoder_layers
 
@@ -40,6 +41,7 @@ class FusedLayers:
         model: a transformers causal LM.
         cache: the engine's.
         calls: what each layer's attention is.
+        by: computes products.
 
     Attributes:
         on: the fusions in use.
@@ -49,7 +51,7 @@ class FusedLayers:
         Unlike: this model's layers are not of the kind, or there is no triton.
     """
 
-    def __init__(self, model: Any, cache: StaticCache, calls: Calls) -> None:
+    def __init__(self, model: Any, cache: StaticCache, calls: Calls, by: Linear = nn.functional.linear) -> None:
         if importlib.util.find_spec("triton") is None:
             raise Unlike("triton is not installed")
         self._layers = decoder_layers(model)
@@ -57,8 +59,10 @@ class FusedLayers:
         self._products: dict[nn.Module, Product] = {}
         for parts in self._parts:
             for linears in _together(parts):
-                self._products[linears[0]] = Product(linears)
+                self._products[linears[0]] = Product(linears, by)
         self._last = _last_norm(model, self._layers)
+        head = model.get_output_embeddings()
+        self._head, self._by = (head if type(head) is nn.Linear else None), by
         self.on: set[Fusion] = set(FUSIONS)
         self.why_not: dict[Fusion, str] = {}
         if not any(parts.mlp for parts in self._parts):
@@ -72,11 +76,22 @@ class FusedLayers:
             layer.__dict__["forward"] = MethodType(_Layer(self, at), layer)
         if self._last is not None:
             self._last.module.__dict__["forward"] = MethodType(self._behind_the_last, self._last.module)
+        if self._head is not None:
+            self._head.__dict__["forward"] = MethodType(self._logits, self._head)
 
     def detach(self) -> None:
         """Gives the layers their own forward back."""
-        for module in (*self._layers, *([self._last.module] if self._last else [])):
-            module.__dict__.pop("forward", None)
+        for module in (*self._layers, *([self._last.module] if self._last else []), self._head):
+            if module is not None:
+                module.__dict__.pop("forward", None)
+
+    def weights(self) -> dict[tuple[int, int], list[Tensor]]:
+        """By (outputs, inputs) the weights [outputs, inputs] of that shape that products read."""
+        found: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+        last = [] if self._head is None else [self._head.weight.detach()]
+        for weight in [*(product.weight for product in self._products.values()), *last]:
+            found[weight.shape[0], weight.shape[1]].append(weight)
+        return dict(found)
 
     @contextmanager
     def learn(self) -> Iterator[None]:
@@ -131,6 +146,9 @@ class FusedLayers:
             return own
         stream, branch, after = self._taken(x, len(self._layers))
         return _add_norm(stream, branch, self._last, after, self.on)[0][None]
+
+    def _logits(self, module: nn.Linear, x: Tensor) -> Tensor:
+        return self._by(x, module.weight, module.bias)
 
     def _attention(self, parts: Attention, normed: Tensor, given: Mapping[str, Any], on: set[Fusion]) -> Tensor:
         if "attention" not in on:

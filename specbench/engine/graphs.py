@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -94,6 +94,26 @@ def _culprit(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+class Running(NamedTuple):
+    """A captured step that the device may not have finished.
+
+    Attributes:
+        batch: its trees.
+        fields: its input on the device.
+        outcome: what it says, on the device: next token of each row, path, count and bonus of each slot.
+        hidden: of tapped layers [N, taps × hidden size], of the row at each depth of each slot's path.
+    """
+
+    batch: pack.Batch
+    fields: pack.Fields
+    outcome: tuple[Tensor, Tensor, Tensor, Tensor]
+    hidden: Tensor
+
+
+#: Device work that goes on behind a step, launched before the host has read what the step says.
+Follower = Callable[[Running], None]
+
+
 class StepGraph:
     """One captured step, with the host and device arrays it reads and writes.
 
@@ -123,6 +143,7 @@ class StepGraph:
         # Of the last run, on the device; not in memory of the graphs' own pool, which may be another graph's too.
         self.hidden: Tensor | None = None
         self.probabilities: Tensor | None = None
+        self._left: Tensor | None = None  # the output array; until another graph runs
 
         def work() -> None:
             static_in.copy_(host_in, non_blocking=True)
@@ -136,10 +157,12 @@ class StepGraph:
                     self.probabilities = place(probabilities)
                 self.probabilities.copy_(probabilities)
             host_out.copy_(out, non_blocking=True)
+            self._left = out
 
         self.shape = shape
         self.input: pack.Ints = host_in.numpy()
         self._host_out, self._top_k = host_out.numpy(), top_k
+        self._device_in = static_in
         self._work = work
         self._capture = capture
         self._device = device
@@ -162,6 +185,13 @@ class StepGraph:
         """Runs the step on what is in ``input``; the host goes on."""
         assert self._replay is not None
         self._replay()
+
+    def running(self, batch: pack.Batch) -> Running:
+        """What was launched, on the device, of a step with tapped layers."""
+        assert self._left is not None
+        assert self.hidden is not None
+        fields = pack.split(self._device_in, self.shape)
+        return Running(batch, fields, pack.unjoin(self._left, self.shape), self.hidden)
 
     def outcome(self) -> pack.Outcome:
         """Waits for the outcome of what was launched."""

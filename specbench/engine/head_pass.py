@@ -2,7 +2,9 @@
 
 A round of a head is one launch and one host read: it takes what the target's last step brought into its cache and
 computes drafts behind it, in one pass or in several that depend on each other. What it needs to know is data on the
-device, so the round is captured in a CUDA graph where steps are.
+device, so the round is captured in a CUDA graph where steps are. There it is launched behind the step itself
+(:meth:`HeadPass.follow`): what the step accepts and the features along it are read where they are, and the host waits
+once, for both.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specbench.common import EnvironmentRefused
-from specbench.decoding import Target
+from specbench.decoding import Target, TokenTree
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions
 from specbench.engine.buckets import SLOT_BUCKETS
 from specbench.engine.cache import LayerShape, StaticCache
 from specbench.engine.code import OF_DEVICE
 from specbench.engine.fused_layers import FusedLayers
-from specbench.engine.graphs import settle
+from specbench.engine.graphs import Running, settle
 from specbench.engine.head_rows import HeadRows, Surroundings
 from specbench.engine.kernel_pieces import HeadKernels
 from specbench.engine.layout import Group, Layout
@@ -35,6 +37,7 @@ from specbench.engine.products import Linears, kind_for
 from specbench.engine.sampler import Stream, uniforms
 
 CHUNK = 1024  # rows of a prompt that are read at a time
+_TOKENS = 4  # figures of a slot before its tokens
 
 #: New rows of the text, whose keys and values it stores -> what drafting needs of them.
 Read = Callable[[HeadRows], Any]
@@ -48,6 +51,7 @@ class _Seat:
 
     length: int = 0
     new: list[int] = field(default_factory=list)  # tokens of the new rows
+    followed: bool = False  # its round runs behind the target's step, which brings as many rows as it says
     drafted: bool = False  # draft rows are in the scratch cells behind
     outcome: Tensor | None = None  # of the last round, until it is fetched
 
@@ -120,8 +124,8 @@ class HeadPass:
             ) from error
         self._kernels = self._kernels_of(layers, target.native)
         self._pinned = device.type == "cuda"  # copies from and to pageable memory would wait for the host
-        # Length, number of new rows, the last of their tokens, all of them.
-        self._host_in = torch.zeros(3 + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
+        # Length, number of new rows, the last of their tokens, whether a step says these, all of them.
+        self._host_in = torch.zeros(_TOKENS + new_rows, slots, dtype=torch.int32, pin_memory=self._pinned)
         self._device_in = torch.zeros_like(self._host_in, device=device)
         self._sampling = target.sampling
         self._host_numbers = torch.zeros(slots, draws, dtype=torch.float64, pin_memory=self._pinned)
@@ -135,6 +139,8 @@ class HeadPass:
         if layers and OF_DEVICE.get(device.type) is FusedLayers:
             target.note(self.report())
         self._capture_all(target.capture)
+        if self._launches and not draws:  # what is drawn by is keyed by how long the text has become
+            target.follow(self.follow)
 
     @property
     def nbytes(self) -> int:
@@ -143,13 +149,19 @@ class HeadPass:
 
     # ------------------------------------------------------------------ sequences
 
-    def open(self) -> int:
-        """Takes the lowest free slot.
+    def open(self, slot: int | None = None) -> int:
+        """Takes a slot.
+
+        Args:
+            slot: the target's, which the sequence has: rounds follow its steps; None is the lowest free one.
 
         Raises:
-            ValueError: there is none.
+            ValueError: it is not free, or none is.
         """
-        slot = self._seats.index(None)
+        if slot is None:
+            slot = self._seats.index(None)
+        if self._seats[slot] is not None:
+            raise ValueError(f"slot {slot} of this head pass is taken")
         self._seats[slot] = _Seat()
         return slot
 
@@ -180,6 +192,9 @@ class HeadPass:
         given = self._features.new_zeros(len(tokens), 0) if features is None else features
         if not len(tokens) or given.shape != (len(tokens), size):
             raise ValueError(f"{len(tokens)} tokens come with features {[*given.shape]}; a row of this head has {size}")
+        if seat.followed:  # the round has read them from the step
+            self._settle_seat(slot, len(tokens))
+            return
         if len(seat.new) + len(tokens) > self._new_rows:  # a prompt
             self._absorb(slot, seat.new, self._features[slot, : len(seat.new)])
             self._absorb(slot, tokens[:-1], given[:-1])
@@ -228,6 +243,37 @@ class HeadPass:
             (part.view(torch.float32) if numbers else part).view(shape)
             for part, (numbers, shape) in zip(parts, self._kinds, strict=True)
         )
+
+    @torch.inference_mode()
+    def follow(self, step: Running) -> None:
+        """Launches the round of all sequences that wait for nothing but this step of the target's."""
+        following = [slot for slot, tree in step.batch.trees.items() if self._follows(slot, tree)]
+        if not following:
+            return
+        slots = self._bucket(following[-1] + 1)
+        columns = [self._column(seat) for seat in self._seats[:slots]]
+        for slot in following:
+            seat = self._seat(slot)
+            seat.followed, columns[slot] = True, [seat.length, 0, 0, 1, *[0] * self._new_rows]
+        self._send(columns)
+        _, new, anchor, follows = self._device_in[:_TOKENS, :slots]
+        next_token, path, count, bonus = step.outcome
+        self._ops.take(
+            (next_token, path, count[:slots], bonus[:slots]), step.fields.layout.first[:slots], step.hidden, follows,
+            new, anchor, self._device_in[_TOKENS:, :slots], self._features[:slots],
+        )  # fmt: skip
+        self._launches[slots]()
+
+    def _follows(self, slot: int, tree: TokenTree) -> bool:
+        """Whether all that a sequence's next round needs is what the step over ``tree`` brings."""
+        seat = self._seats[slot] if slot < len(self._seats) else None
+        return seat is not None and seat.length > 0 and not seat.new and tree.depth < self._new_rows
+
+    def _settle_seat(self, slot: int, new: int) -> None:
+        """Takes the outcome of the round that has run: so many new rows are text now."""
+        seat = self._seat(slot)
+        seat.length, seat.new, seat.followed = seat.length + new, [], False
+        seat.drafted, seat.outcome = True, self._host_out[slot].clone()
 
     def _seat(self, slot: int) -> _Seat:
         seat = self._seats[slot]
@@ -284,16 +330,13 @@ class HeadPass:
     def _run(self) -> None:
         """One round for every slot that has new rows; those between them step along and keep nothing."""
         waiting = [slot for slot, seat in enumerate(self._seats) if seat is not None and seat.new]
-        slots = waiting[-1] + 1
-        if self._launches:
-            slots = next(bucket for bucket in self._launches if bucket >= slots)
+        slots = self._bucket(waiting[-1] + 1)
         columns = [self._column(seat) for seat in self._seats[:slots]]
-        numbers = np.fromiter(chain.from_iterable(columns), np.int32, slots * len(columns[0]))
-        self._host_in.numpy()[:, :slots] = numbers.reshape(slots, -1).T
         if draws := self._numbers.shape[1]:
             # By where a block begins, so that no two blocks of a text share a number.
             roots = [self.length(slot) for slot in waiting]
             self._host_numbers[waiting] = uniforms(self._sampling().seed, Stream.DRAFT, roots, draws)
+        self._send(columns)
         if self._launches:
             self._launches[slots]()
         else:
@@ -301,26 +344,34 @@ class HeadPass:
             self._extent = max(ends, max(length for length, *_ in columns) + self._new_rows)
             self._work(slots)
         settle(self._device)
-        outcomes = self._host_out[:slots].clone().unbind()
         for slot in waiting:
-            seat = self._seat(slot)
-            seat.length, seat.new = seat.length + len(seat.new), []
-            seat.drafted, seat.outcome = True, outcomes[slot]
+            self._settle_seat(slot, len(self._seat(slot).new))
+
+    def _bucket(self, slots: int) -> int:
+        """Slots of the round that so many are a part of."""
+        return next((bucket for bucket in self._launches if bucket >= slots), slots)
+
+    @torch.inference_mode()
+    def _send(self, columns: Sequence[Sequence[int]]) -> None:
+        """Tells the device of each slot what it has to know."""
+        slots = len(columns)
+        numbers = np.fromiter(chain.from_iterable(columns), np.int32, slots * len(columns[0]))
+        self._host_in.numpy()[:, :slots] = numbers.reshape(slots, -1).T
+        self._device_in.copy_(self._host_in, non_blocking=True)
+        self._numbers.copy_(self._host_numbers, non_blocking=True)
 
     def _column(self, seat: _Seat | None) -> list[int]:
         """What the device has to know of a slot."""
         if seat is None:
-            return [0] * (3 + self._new_rows)
+            return [0] * (_TOKENS + self._new_rows)
         # A slot that does not wait writes behind its own text and drafts, where nothing is kept.
         length = seat.length + (self._draft_rows if seat.drafted else 0)
         filling = [0] * (self._new_rows - len(seat.new))
-        return [length, len(seat.new), seat.new[-1] if seat.new else 0, *seat.new, *filling]
+        return [length, len(seat.new), seat.new[-1] if seat.new else 0, 0, *seat.new, *filling]
 
     @torch.inference_mode()
     def _work(self, slots: int) -> None:
-        """The device work of a round over the first ``slots`` slots, the copies from and to the host included."""
-        self._device_in.copy_(self._host_in, non_blocking=True)
-        self._numbers.copy_(self._host_numbers, non_blocking=True)
+        """The device work of a round over the first ``slots`` slots, the copy to the host included."""
         parts = [
             part.float().view(torch.int32) if part.is_floating_point() else part.int()
             for part in self._compute(slots)
@@ -330,7 +381,7 @@ class HeadPass:
     @torch.inference_mode()
     def _compute(self, slots: int) -> Sequence[Tensor]:
         length, new, anchor = self._device_in[:3, :slots]
-        tokens = self._device_in[3:, :slots].T
+        tokens = self._device_in[_TOKENS:, :slots].T
         around = self._around(self._ops, self._attentions.tree, slice(0, slots), self._extent)
         order = self._chain(slots, self._new_rows)
         # Rows that only fill up come last: no other row sees them, and the drafts overwrite them.

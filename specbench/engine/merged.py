@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from specbench.engine.parts import Unlike
+
+#: (x [..., K], weight [N, K], bias [N] or None) -> [..., N].
+Linear = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class Product:
@@ -15,23 +18,28 @@ class Product:
 
     Args:
         linears: in the order of their outputs.
+        by: computes it: ``nn.functional.linear``, or what is faster.
+
+    Attributes:
+        weight: [N, K], of all of them.
 
     Raises:
         Unlike: some have a bias and some have none.
     """
 
     @torch.no_grad()
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+    def __init__(self, linears: Sequence[nn.Linear], by: Linear = nn.functional.linear) -> None:
         biases = [linear.bias for linear in linears if linear.bias is not None]
         if biases and len(biases) < len(linears):
             raise Unlike("some of its products that read one input have a bias, and others have none")
-        self._weight = _merged([linear.weight for linear in linears])
+        self._by = by
+        self.weight = _merged([linear.weight for linear in linears])
         self._bias = _merged(biases) if biases else None
 
     def __call__(self, x: Tensor, start: int = 0) -> Tensor:
         """Outputs of rows [N, size], from number ``start`` on."""
         bias = self._bias if self._bias is None else self._bias[start:]
-        return nn.functional.linear(x, self._weight[start:], bias)
+        return self._by(x, self.weight[start:], bias)
 
 
 def _merged(parts: Sequence[Tensor]) -> Tensor:

@@ -32,6 +32,10 @@ class Ancestry:
     rows: Tensor
 
 
+#: Of a step on the device: next token [N] behind each row, path [N], count [S] and bonus [S] as ``accept`` has them.
+Outcomes = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
 class Ops(Protocol):
     """The device work of a step. No call reads device data on the host, so that all of it can be captured.
 
@@ -48,6 +52,17 @@ class Ops(Protocol):
     ) -> tuple[Tensor, Tensor, Tensor]: ...
     def commit(
         self, buffers: Sequence[Tensor], layout: Layout, lengths: Tensor, count: Tensor, path: Tensor
+    ) -> None: ...
+    def take(
+        self,
+        outcome: Outcomes,
+        firsts: Tensor,
+        hidden: Tensor,
+        follows: Tensor,
+        new: Tensor,
+        anchor: Tensor,
+        tokens: Tensor,
+        features: Tensor,
     ) -> None: ...
     def same_graph(self, sampling: Sampling) -> Sampling: ...
     def set_sampling(self, sampling: Sampling) -> None: ...
@@ -101,6 +116,40 @@ class TorchOps:
             target = layout.cells(lengths, buffer.shape[3])
             source = torch.where(layout.real, target - layout.rank + path, target)
             buffer[:, layout.owner, :, target] = buffer[:, layout.owner, :, source]
+
+    def take(
+        self,
+        outcome: Outcomes,
+        firsts: Tensor,
+        hidden: Tensor,
+        follows: Tensor,
+        new: Tensor,
+        anchor: Tensor,
+        tokens: Tensor,
+        features: Tensor,
+    ) -> None:
+        """Writes what a draft head reads of a step's outcome, for the slots that follow it.
+
+        S slots, N rows, P places: new rows of a text at most.
+
+        Args:
+            outcome: of the step.
+            firsts: int32 [S], row of each slot's root.
+            hidden: [N, size], of the row at each depth of each slot's path.
+            follows: int32 [S], 0 or 1; what is below of other slots stays as it is.
+            new, anchor: int32 [S], written: rows of the path, and the token behind its end.
+            tokens: int32 [P, S], written: the token behind each row of the path, then 0.
+            features: [S, P, size], written as far as the path goes: ``hidden`` along it.
+        """
+        next_token, path, count, bonus = outcome
+        following, place = follows.bool(), torch.arange(len(tokens), device=path.device)
+        row = (firsts[:, None] + place).clamp(max=len(path) - 1).long()
+        real = (place < count[:, None]) & following[:, None]
+        behind = next_token[(firsts[:, None] + path[row]).clamp(max=len(path) - 1).long()]
+        new.copy_(torch.where(following, count, new))
+        anchor.copy_(torch.where(following, bonus, anchor))
+        tokens.copy_(torch.where(following[:, None], torch.where(real, behind, 0), tokens.T).T)
+        features.copy_(torch.where(real[:, :, None], hidden[row].to(features.dtype), features))
 
     def same_graph(self, sampling: Sampling) -> Sampling:
         """What of a sampling is baked into a graph that is captured with it: here all of it."""

@@ -1,13 +1,16 @@
 """Packing: what crosses between host and device in a step, one array each way.
 
-The layout of both is a function of a few numbers (:class:`Shape`), the same for eager steps and for graphs.
+The layout of both is a function of a few numbers (:class:`Shape`), the same for eager steps and for graphs. The device
+waits while the host packs, so a step's trees are written and read together: what Python does for each of them is a few
+slices of lists, however many there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
+from itertools import chain, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -24,6 +27,7 @@ from specbench.engine.layout import Group, Layout, groups_of
 Ints = npt.NDArray[np.int32]
 
 _NONE: Mapping[int, Verdict] = MappingProxyType({})
+_NOTHING = repeat(None)
 
 
 class Shape(NamedTuple):
@@ -55,27 +59,35 @@ class Batch:
 
     Attributes:
         trees: by slot, ascending.
+        counts: rows of each one, in that order.
         first: row of each one's root.
         rows: of all of them.
     """
 
     trees: Mapping[int, TokenTree]
+    counts: Sequence[int]
     first: Mapping[int, int]
     rows: int
 
     @classmethod
     def of(cls, trees: Mapping[int, TokenTree]) -> Batch:
-        ordered = dict(sorted(trees.items()))
-        first, row = {}, 0
-        for slot, tree in ordered.items():
+        ordered, counts, first, row = {}, [], {}, 0
+        for slot in sorted(trees):
+            tree = ordered[slot] = trees[slot]
             first[slot] = row
-            row += len(tree)
-        return cls(ordered, first, row)
+            count = len(tree.tokens)
+            counts.append(count)
+            row += count
+        return cls(ordered, counts, first, row)
+
+    def parts(self, rows: Tensor) -> Sequence[Tensor]:
+        """Views of what each slot has of ``rows`` [N, …]; padding is left out."""
+        return rows[: self.rows].split_with_sizes(self.counts)
 
     def groups(self, lengths: Sequence[int]) -> tuple[Group, ...]:
         """For attention without a kernel; ``lengths`` are the cached tokens of all slots."""
         slots = list(self.trees)
-        return groups_of(slots, [len(tree) for tree in self.trees.values()], [lengths[slot] for slot in slots])
+        return groups_of(slots, self.counts, [lengths[slot] for slot in slots])
 
     def prompt(self, lengths: Sequence[int]) -> tuple[Group, ...]:
         """The same of a prompt's last rows, which are usually a chain as all before them."""
@@ -110,25 +122,61 @@ def fill(
         lengths: cached tokens of each slot.
         forced: by slot, next token after each row of its tree, or COMPUTED.
     """
-    rows, slots = shape.rows, shape.slots
-    by_row = packed[: 5 * rows].reshape(5, rows)
-    tokens, parents, accept, instead, slot_of = by_row
-    first, count, cached = packed[5 * rows : 5 * rows + 3 * slots].reshape(3, slots)
-    tokens[batch.rows :], accept[batch.rows :], slot_of[batch.rows :] = 0, 0, slots
-    parents[:] = np.arange(rows)
-    instead[:] = COMPUTED
-    first[:], count[:], cached[:] = 0, 0, lengths
-    for slot, tree in batch.trees.items():
-        start, length = batch.first[slot], len(tree)
-        stop = start + length
-        tokens[start:stop] = tree.tokens
-        parents[start + 1 : stop] = tree.parents[1:]
-        parents[start + 1 : stop] += start
-        accept[start:stop] = 1 if tree.accept is None else tree.accept
-        slot_of[start:stop] = slot
-        first[slot], count[slot] = start, length
-        if forced and slot in forced:
-            instead[start:stop] = forced[slot]
+    rows, slots, used = shape.rows, shape.slots, batch.rows
+    packed[:] = _blank(shape)
+    by_row, by_slot = packed[: 5 * rows].reshape(5, rows), packed[5 * rows :].reshape(3, slots)
+    tokens, parents, accept, instead, slot_of = by_row[:, :used]
+    starts, counts = [0] * slots, [0] * slots
+    for (slot, start), each in zip(batch.first.items(), batch.counts, strict=True):
+        starts[slot], counts[slot] = start, each
+    by_slot[:] = starts, counts, lengths
+    first, count = by_slot[:2]
+    trees = batch.trees.values()
+    tokens[:] = _joined([tree.tokens for tree in trees], used)
+    slot_of[:] = _every(slots).repeat(count)  # as they lie in rows by slot
+    if used > len(trees):
+        parents[:] = _joined([tree.parents for tree in trees], used)
+        if len(trees) == 1:
+            parents[0] = 0
+        else:
+            np.maximum(parents, 0, out=parents)  # roots are their own, once they are moved
+            parents += first.repeat(count)
+    if all(tree.accept is None for tree in trees):
+        accept[:] = 1
+    else:
+        accept[:] = _joined([repeat(1, len(tree)) if tree.accept is None else tree.accept for tree in trees], used)
+    if forced:
+        _force(instead, batch, forced)
+
+
+def _force(instead: Ints, batch: Batch, forced: Mapping[int, Sequence[int]]) -> None:
+    """Writes next tokens in place of computed ones."""
+    if all(len(forced.get(slot, ())) == count for slot, count in zip(batch.trees, batch.counts, strict=True)):
+        instead[:] = _joined([forced[slot] for slot in batch.trees], batch.rows)
+        return
+    for (slot, start), count in zip(batch.first.items(), batch.counts, strict=True):
+        if slot in forced:
+            instead[start : start + count] = forced[slot]
+
+
+def _joined(parts: Iterable[Iterable[int]], count: int) -> Ints:
+    """int32 [count], all parts one after the other."""
+    return np.fromiter(chain.from_iterable(parts), np.int32, count)
+
+
+@lru_cache
+def _every(count: int) -> Ints:
+    """int32 [count], 0, 1, 2, …; not to be written to."""
+    return np.arange(count, dtype=np.int32)
+
+
+@lru_cache
+def _blank(shape: Shape) -> Ints:
+    """int32 [shape.width_in], the input of a step without a tree; not to be written to."""
+    blank = np.zeros(shape.width_in, dtype=np.int32)
+    by_row = blank[: 5 * shape.rows].reshape(5, shape.rows)
+    by_row[1], by_row[3], by_row[4] = _every(shape.rows), COMPUTED, shape.slots
+    return blank
 
 
 def split(packed: Tensor, shape: Shape, groups: tuple[Group, ...] | None = None) -> Fields:
@@ -152,6 +200,13 @@ def join(
     return torch.cat([part.to(torch.int32) for part in parts])
 
 
+def unjoin(packed: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(next_token, path, count, bonus) of an output array, as views."""
+    rows, slots = shape.rows, shape.slots
+    next_token, path, count, bonus = packed[: 2 * (rows + slots)].split([rows, rows, slots, slots])
+    return next_token, path, count, bonus
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A step's output array on the host.
@@ -165,13 +220,6 @@ class Outcome:
     packed: Ints
     shape: Shape
     top_k: int
-
-    @cached_property
-    def _top(self) -> tuple[npt.NDArray[np.float32], Ints]:
-        """(scores, ids) [N, k]."""
-        rows, slots = self.shape.rows, self.shape.slots
-        ids, scores = self.packed[2 * (rows + slots) :].reshape(2, rows, self.top_k)
-        return scores.view(np.float32), ids
 
     def results(
         self,
@@ -187,42 +235,38 @@ class Outcome:
             hidden, probabilities: as :class:`specbench.engine.step.Computed` has them.
             verdicts: on chains that were verified as blocks.
         """
-        return {
-            slot: self.result(slot, tree, batch.first[slot], hidden, probabilities, verdicts.get(slot))
-            for slot, tree in batch.trees.items()
-        }
-
-    def result(
-        self,
-        slot: int,
-        tree: TokenTree,
-        first: int,
-        hidden: Tensor | None = None,
-        probabilities: Tensor | None = None,
-        verdict: Verdict | None = None,
-    ) -> StepResult:
-        """The same of the slot whose root is row ``first``."""
         rows, slots = self.shape.rows, self.shape.slots
-        stop = first + len(tree)
-        kept, behind = int(self.packed[2 * rows + slot]), int(self.packed[2 * rows + slots + slot])
-        path: list[int] = self.packed[rows + first : rows + first + kept].tolist()
-        next_tokens: list[int] = self.packed[first:stop].tolist()
-        if verdict is not None:
-            kept, behind = 1 + verdict.accepted, verdict.token
-            path = list(range(kept))
-            next_tokens[:kept] = [*map(int, tree.tokens[1:kept]), behind]
-        top = None
-        if self.top_k:
-            scores, ids = self._top
-            top = (torch.from_numpy(scores[first:stop].copy()), torch.from_numpy(ids[first:stop].astype(np.int64)))
-        if hidden is not None:
-            before = len(hidden) - rows  # those of a prompt before the tree, where there is only one sequence
-            hidden = hidden[first : before + first + kept]
-        return StepResult(
-            emitted=[int(tree.tokens[row]) for row in path[1:]] + [behind],
-            path=path,
-            next_tokens=next_tokens,
-            top=top,
-            hidden=hidden,
-            probabilities=None if probabilities is None else probabilities[first:stop],
-        )
+        said: list[int] = self.packed[: 2 * (rows + slots)].tolist()
+        kept, behind = said[2 * rows : 2 * rows + slots], said[2 * rows + slots :]
+        for slot, verdict in verdicts.items():
+            kept[slot], behind[slot] = 1 + verdict.accepted, verdict.token
+        tops = self._tops(batch) if self.top_k else _NOTHING
+        features = _NOTHING if hidden is None else self._kept(batch, hidden, kept)
+        shares = _NOTHING if probabilities is None else batch.parts(probabilities)
+        found = {}
+        for (slot, tree), first, count, top, of_path, of_rows in zip(
+            batch.trees.items(), batch.first.values(), batch.counts, tops, features, shares, strict=False
+        ):
+            many, last = kept[slot], behind[slot]
+            path, next_tokens = said[rows + first : rows + first + many], said[first : first + count]
+            if slot in verdicts:
+                path = list(range(many))
+                next_tokens[:many] = [*map(int, tree.tokens[1:many]), last]
+            emitted = [last] if many == 1 else [*[int(tree.tokens[row]) for row in path[1:]], last]
+            found[slot] = StepResult(emitted, path, next_tokens, top, of_path, of_rows)
+        return found
+
+    def _tops(self, batch: Batch) -> Iterable[tuple[Tensor, Tensor]]:
+        """(scores, ids) [rows, k] of each slot."""
+        ids, scores = self.packed[2 * (self.shape.rows + self.shape.slots) :].reshape(2, self.shape.rows, self.top_k)
+        copies = torch.from_numpy(scores.view(np.float32).copy()), torch.from_numpy(ids.astype(np.int64))
+        return zip(*map(batch.parts, copies), strict=True)
+
+    def _kept(self, batch: Batch, hidden: Tensor, kept: Sequence[int]) -> Sequence[Tensor]:
+        """Of each slot the first rows of its own, as many as are ``kept`` [S]."""
+        sizes: list[int] = []
+        for slot, count in zip(batch.trees, batch.counts, strict=True):
+            sizes += kept[slot], count - kept[slot]
+        before = len(hidden) - self.shape.rows  # those of a prompt before the tree, where there is only one sequence
+        sizes[0] += before
+        return hidden[: before + batch.rows].split_with_sizes(sizes)[::2]

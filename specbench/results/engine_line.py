@@ -14,8 +14,8 @@ def engine_line(report: Mapping[str, Any]) -> str:
     Args:
         report: what ``Engine.report()`` says: ``attention`` and ``why`` it was chosen, ``graphs`` captured with
             ``capture_s`` and ``capture_bytes``, ``compile_s``, ``linears`` and ``why_not_own``; on a GPU ``fusions``,
-            ``not_fused`` and ``why_not_fused``, and of draft heads ``heads`` with both. What is missing or None is left
-            out of the line.
+            ``not_fused`` and ``why_not_fused``, of draft heads ``heads`` with both, and what computes ``products`` of
+            few rows. What is missing or None is left out of the line.
     """
     parts = []
     if attention := report.get("attention"):
@@ -31,6 +31,9 @@ def engine_line(report: Mapping[str, Any]) -> str:
         parts.append(f"compiled in {seconds:.1f} s")
     if layers := layers_line(report):
         parts.append(layers)
+    if products := report.get("products"):
+        own = sum(each.get("kernel") == "own" for each in products)
+        parts.append(f"products of up to 16 rows: our kernel for {own} of {len(products)} shapes")
     for head in report.get("heads") or ():
         parts.append("head: " + (_fused(head) or f"torch's{_missing(head)}"))
     return "; ".join(parts)

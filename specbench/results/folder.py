@@ -321,14 +321,35 @@ class RunFolder:
             raise damaged(path, "it does not say what rows are padded to", todo)
         return found
 
-    def keep_steps(self, engines: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        """Writes :meth:`steps`, for when the run is resumed.
+    def products(self) -> list[list[dict[str, Any]]]:
+        """What each engine of the run settled of its products; empty of runs that settled nothing.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        path = self.path / _STEPS
+        if not path.is_file():
+            return []
+        found = read_json_object(path, _AGAIN).get("products", [])
+        if not isinstance(found, list) or not all(
+            isinstance(shapes, list) and all(map(_says_product, shapes)) for shapes in found
+        ):
+            raise damaged(path, "it does not say what computes products", f"delete it and {_AGAIN}")
+        return found
+
+    def keep_steps(
+        self, engines: Sequence[Sequence[Mapping[str, Any]]], products: Sequence[Sequence[Mapping[str, Any]]] = ()
+    ) -> None:
+        """Writes :meth:`steps` and :meth:`products`, for when the run is resumed.
 
         Raises:
             EnvironmentRefused: the disk is full.
         """
         self._assert_goes_on()
-        write_json_atomic(self.path / _STEPS, {"engines": [list(steps) for steps in engines]})
+        content = {"engines": [list(steps) for steps in engines]}
+        if any(products):
+            content["products"] = [list(shapes) for shapes in products]
+        write_json_atomic(self.path / _STEPS, content)
 
     def times(self) -> dict[str, StoredTimes]:
         """The times that automatic settings of the run were chosen by, by name; empty where none was.
@@ -452,6 +473,21 @@ def _says_padding(step: Any) -> bool:
     padded = step.get("padded_to") if isinstance(step, dict) else None
     return isinstance(padded, dict) and all(
         rows.isdecimal() and type(bucket) is int and bucket > 0 for rows, bucket in padded.items()
+    )
+
+
+def _says_product(shape: Any) -> bool:
+    if not isinstance(shape, dict) or shape.get("kernel") not in ("own", "torch"):
+        return False
+    sizes = [shape.get("out"), shape.get("in")]
+    config, timed = shape.get("config"), shape.get("timed")
+    cut = [each.get("config") if isinstance(each, dict) else None for each in timed] if isinstance(timed, list) else [0]
+    cut += [config] if shape["kernel"] == "own" else []
+    return all(type(size) is int and size > 0 for size in sizes) and all(
+        isinstance(each, dict)
+        and each.keys() == {"block_n", "block_k", "splits", "warps", "stages"}
+        and all(type(number) is int and number > 0 for number in each.values())
+        for each in cut
     )
 
 

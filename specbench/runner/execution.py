@@ -186,13 +186,13 @@ def _decode(
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:
         progress.phase("warming up")
-        earlier = folder.steps()
+        earlier, settled = folder.steps(), folder.products()
         for at, session in enumerate(sessions):
-            session.engine.pad_as(earlier[at] if at < len(earlier) else ())
+            session.engine.pad_as(earlier[at] if at < len(earlier) else (), settled[at] if at < len(settled) else ())
             session.warm_up(prepared)
-        measured = [session.report().get("steps", []) for session in sessions]
-        if any(measured):
-            folder.keep_steps(measured)
+        reports = [session.report() for session in sessions]
+        if any(measured := [report.get("steps", []) for report in reports]):
+            folder.keep_steps(measured, [report.get("products", []) for report in reports])
         progress.ready(sessions[0].report())
         for label in engines.start(prepared.longest, prepared.budget) if engines else ():
             order.give_up(label)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -87,7 +87,7 @@ class Request:
     temperature: float | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Sequence:
     """A request in a slot. Times in nanoseconds."""
 
@@ -212,8 +212,12 @@ class Runner:
         return done
 
     def _start(self, method: Method, request: Request) -> _Sequence:
-        decoder = method.new(self._context(method.label, request))
         slot = self._engine.alloc()
+        try:
+            decoder = method.new(replace(self._context(method.label, request), slot=slot))
+        except BaseException:
+            self._engine.free(slot)
+            raise
         try:
             acceptance = self._simulate(method.label, request)
             if self._gpu:

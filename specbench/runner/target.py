@@ -68,6 +68,7 @@ def target_of(
         sampling=lambda: engine.sampling,
         step_seconds=step_seconds,
         capture=engine.capture,
+        follow=engine.follow,
         load=load,
         engine=engine_like_it,
         attention=kernels.get("backend", "auto"),

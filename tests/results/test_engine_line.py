@@ -53,3 +53,9 @@ def test_draft_heads_say_which_of_their_parts_are_kernels() -> None:
     found = engine_line({"attention": "triton", "heads": heads})
     fused = "head: fused (norm, mlp; not attention: it comes out 0.3 off)"
     assert found == f"attention: triton; {fused}; head: torch's; not all: not asked for"
+
+
+def test_products_say_how_many_are_of_our_kernel() -> None:
+    found = engine_line({"products": [{"kernel": "own"}, {"kernel": "torch"}, {"kernel": "own"}]})
+    assert found == "products of up to 16 rows: our kernel for 2 of 3 shapes"
+    assert engine_line({"products": []}) == ""

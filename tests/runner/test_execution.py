@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,12 @@ from specbench.runner import execution
 from specbench.runner.loop import Request
 
 STEPS = [{"attention": "triton", "step_s": {"1": 0.1, "2": 0.2}, "padded_to": {"1": 1, "2": 2}}]
+TILES = {"block_n": 64, "block_k": 128, "splits": 2, "warps": 4, "stages": 3}
+PRODUCTS = [
+    {"out": 96, "in": 32, "kernel": "own", "config": TILES, "torch_s": [2e-5, 2e-5],
+     "timed": [{"config": TILES, "seconds": [1e-5, 1e-5]}], "why_not": ""},
+    {"out": 32, "in": 32, "kernel": "torch", "config": None, "torch_s": [], "timed": [], "why_not": "no tiles"},
+]  # fmt: skip
 METHODS = (toy(label="ar"), toy(label="mine"))
 PROMPTS = [Prompt(f"p{number}", "one", True) for number in range(3)]
 
@@ -33,16 +40,17 @@ class Session:
         self.done: list[str] = []
         self.engine = self
         self.padded: Any = None
+        self.multiplied: Any = None
 
-    def pad_as(self, steps: Any) -> None:
+    def pad_as(self, steps: Any, products: Any) -> None:
         assert "warm" not in self.done, "what is measured then decides"
-        self.padded = steps
+        self.padded, self.multiplied = steps, products
 
     def warm_up(self, prepared: Any) -> None:
         self.done.append("warm")
 
     def report(self) -> dict[str, Any]:
-        return {"steps": STEPS}
+        return {"steps": STEPS, "products": PRODUCTS}
 
     def decode(self, method: Method, requests: Sequence[Request], number: int) -> Iterator[RequestRecord]:
         for request in requests:
@@ -53,10 +61,11 @@ class Session:
 def decoded(before: Sequence[RequestRecord], folder: Any = None) -> tuple[Session, list[RequestRecord]]:
     """A session that went on in a folder that holds some requests, and all records."""
     session, progress, log = Session(), execution.Silent(), SimpleNamespace(append=lambda line: None)
-    folder = folder or SimpleNamespace(steps=list, keep_steps=lambda engines: None)
+    folder = folder or SimpleNamespace(steps=list, products=list, keep_steps=lambda *_: None)
     where: Any = SimpleNamespace(
-        records=lambda: iter(before), log=log, steps=folder.steps, keep_steps=folder.keep_steps
-    )
+        records=lambda: iter(before), log=log, steps=folder.steps, products=folder.products,
+        keep_steps=folder.keep_steps,
+    )  # fmt: skip
     made: Any = plan(METHODS)
     return session, execution._decode(made, [session], prepared(PROMPTS), where, progress, bool(before))  # type: ignore[list-item]
 
@@ -82,9 +91,34 @@ def test_a_resumed_run_pads_its_rows_as_it_did_before(tmp_path: Path) -> None:
     earlier = [{**STEPS[0], "padded_to": {"1": 2, "2": 2}}]
     with RunFolder.find_unfinished(tmp_path, "0" * 64) or folder as folder:
         assert folder.steps() == [STEPS]
-        folder.keep_steps([earlier])
+        assert folder.products() == [PRODUCTS]
+        folder.keep_steps([earlier], [PRODUCTS[:1]])
         resumed, _ = decoded(whole[:2], folder)
         assert resumed.padded == earlier
+        assert resumed.multiplied == PRODUCTS[:1]
+
+
+def test_a_run_from_before_products_were_settled_goes_on_without(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
+        folder.keep_steps([STEPS])
+        assert folder.products() == []
+        assert "products" not in (folder.path / "steps.json").read_text()
+        resumed, _ = decoded([], folder)
+        assert (resumed.padded, resumed.multiplied) == (STEPS, ())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [3, [3], [[3]], [[{}]], [[{**PRODUCTS[0], "kernel": "mine"}]], [[{**PRODUCTS[0], "out": "96"}]],
+     [[{**PRODUCTS[0], "config": None}]], [[{**PRODUCTS[0], "config": {**TILES, "splits": 0}}]],
+     [[{**PRODUCTS[0], "config": {"block_n": 64}}]], [[{**PRODUCTS[0], "timed": 1}]],
+     [[{**PRODUCTS[0], "timed": [{"config": {**TILES, "block_n": True}, "seconds": []}]}]]],
+)  # fmt: skip
+def test_what_computed_products_is_refused_where_it_is_damaged(wrong: Any, tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
+        (folder.path / "steps.json").write_text(json.dumps({"engines": [], "products": wrong}))
+        with pytest.raises(UsageError, match=r"steps\.json.*does not say what computes products.*delete it"):
+            folder.products()
 
 
 def test_each_engine_of_a_run_pads_as_that_engine_did(tmp_path: Path) -> None:

@@ -106,9 +106,9 @@ class Attentions:
 
     def of(self, trees: Collection[TokenTree]) -> tuple[str, bool]:
         """(the backend, whether its tiles are tall) for a step over ``trees``."""
-        most = max(len(tree) for tree in trees)
-        # flash-attn's kernel takes one sequence of any length, or one row of each.
-        if self.chain != self.tree and (most == 1 or len(trees) == 1) and all(tree.is_chain for tree in trees):
+        most = max([len(tree.tokens) for tree in trees])
+        # flash-attn's kernel takes one sequence of any length, or one row of each, which is a chain.
+        if self.chain != self.tree and (most == 1 or (len(trees) == 1 and all(tree.is_chain for tree in trees))):
             return self.chain, most > 1
         return self.tree, self.tall(most)
 

@@ -12,8 +12,9 @@ from specbench.engine.kernels.accept import accept_paths
 from specbench.engine.kernels.bits import MOST_ROWS, reach_of, tree_bits, tree_bits_by_torch, widest_slot
 from specbench.engine.kernels.kv import commit_rows, write_kv
 from specbench.engine.kernels.sample import choose
+from specbench.engine.kernels.take import take
 from specbench.engine.layout import Layout
-from specbench.engine.ops import Ancestry, TorchOps
+from specbench.engine.ops import Ancestry, Outcomes, TorchOps
 from specbench.engine.sampler import Sampling, scores
 
 
@@ -54,6 +55,19 @@ class TritonOps:
 
     def commit(self, buffers: Sequence[Tensor], layout: Layout, lengths: Tensor, count: Tensor, path: Tensor) -> None:
         commit_rows(buffers, layout, lengths, count, path)
+
+    def take(
+        self,
+        outcome: Outcomes,
+        firsts: Tensor,
+        hidden: Tensor,
+        follows: Tensor,
+        new: Tensor,
+        anchor: Tensor,
+        tokens: Tensor,
+        features: Tensor,
+    ) -> None:
+        take(outcome, firsts, hidden, follows, new, anchor, tokens, features)
 
     def same_graph(self, sampling: Sampling) -> Sampling:
         if sampling.greedy:

@@ -14,10 +14,11 @@ from random_trees import hiding_tree
 
 from specbench.common import EnvironmentRefused
 from specbench.decoding import TokenTree
-from specbench.engine import Engine, code, fused_layers
+from specbench.engine import Engine, code, fused_layers, graphs, skinny
 from specbench.engine.fused_layers import FUSIONS, FusedLayers
 from specbench.engine.kernels import gated, norm, rotate
 from specbench.engine.sampler import Sampling
+from specbench.engine.skinny import Config, SkinnyProducts
 
 DENSE = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
 OPTIONS: dict[str, Any] = {"slots": 2, "capacity": 40, "max_rows": 16}
@@ -163,3 +164,59 @@ def test_without_triton_layers_stay_as_they_are(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(fused_layers.importlib.util, "find_spec", lambda name: None)
     with attached(small("llama", 1), backend="reference", **OPTIONS) as engine:
         assert "triton is not installed" in engine.code.why
+
+
+def test_products_of_few_rows_go_where_they_were_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine settles them before it captures, says so, and a resumed one takes what it said."""
+    asked: list[tuple[int, int, int]] = []
+
+    def ours(x: Any, weight: Any, bias: Any, config: Config) -> Any:
+        asked.append((len(x), *weight.shape))
+        return torch.cat([torch.nn.functional.linear(row, weight, bias) for row in x.split(1)])
+
+    def load(self: SkinnyProducts) -> str:
+        self._kernel, self._candidates = ours, lambda shape, dtype: [Config(64, 64, 1, 4, 3)]
+        return ""
+
+    def timed(device: Any) -> Any:
+        def time(work: Any) -> float:
+            asked.clear()
+            work()
+            return 1.0 if asked else 2.0  # ours is the faster one
+
+        return time
+
+    def again(work: Any) -> Any:
+        """A capture that does it once more: what is interpreted cannot be recorded."""
+        work()
+        return work
+
+    monkeypatch.setattr(SkinnyProducts, "_load", load)
+    monkeypatch.setattr(skinny, "cuda_time", timed)
+    monkeypatch.setattr(graphs, "cuda_capture", lambda device: again)
+    monkeypatch.setattr(code.LayerCode, "_barred", lambda self, native, captured: "no" if native is False else "")
+    monkeypatch.setattr(graphs, "_TIMED", 1)
+    model, ids, few = small("llama", 1), prompt(20, 97), {**OPTIONS, "max_rows": 2}
+    with attached(model, native=False, graphs=True, **few) as engine:
+        expected = autoregressive(engine, ids, TOKENS)
+        assert engine.report()["products"] == []
+        engine.pad_as([{"attention": "reference", "padded_to": {"1": 1}}])  # of a run that settled nothing
+        assert engine.report()["why_no_products"] == "as when the run began"
+    with attached(model, graphs=True, **few) as engine:
+        assert not asked
+        engine.prepare(2)
+        report = engine.report()
+        weights = engine.code.weights()
+        assert {(each["out"], each["in"]) for each in report["products"]} == {*weights}
+        assert {each["kernel"] for each in report["products"]} == {"own"}
+        # Of a layer the four products, and the LM head.
+        assert sum(map(len, weights.values())) == 5
+        asked.clear()
+        assert autoregressive(engine, ids, TOKENS) == expected
+        assert {rows for rows, *_ in asked} <= {*range(1, 17)}
+        assert {tuple(shape) for _, *shape in asked} == {*weights}
+    with attached(model, graphs=True, **few) as engine:
+        engine.pad_as(report["steps"], [{**each, "kernel": "torch"} for each in report["products"]])
+        asked.clear()
+        assert autoregressive(engine, ids, TOKENS) == expected
+        assert not asked

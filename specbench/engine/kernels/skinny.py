@@ -1,0 +1,196 @@
+"""Product of few rows and a weight: reads the weight once, as fast as memory gives it.
+
+The rows are padded to the 16 of a matrix instruction whatever their number, and all numbers of rows run the same code
+on the same tiles: what comes out for a row does not depend on the rows beside it. Where the outputs alone make too few
+programs for a card, several share the inputs of a tile; the last of them to arrive adds the parts, in the order of the
+parts and not of the arrivals, so that a product repeats bit by bit. One launch, that is one node of a graph.
+"""
+
+# ruff: noqa: N803 - compile-time arguments of kernels are upper case
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specbench.engine.skinny import MOST_ROWS, Config
+
+_SPLITS = (1, 2, 3, 4, 6, 8)
+_MOST_CONFIGS = 6
+_ALIKE = 0.9  # what a configuration is worth less for each that has the same tiles: a guess may be wrong of all of them
+_IN_FLIGHT = 32 << 10  # bytes that a multiprocessor has to have asked for, to be served as fast as memory can
+_SHARED = 160 << 10  # bytes of shared memory of a multiprocessor, of the cards that have least but are used most
+_THREADS = 2048  # of a multiprocessor
+_OPTIONS = {"enable_fp_fusion": True}  # of exact fp32, which has no matrix unit
+# (outputs, bytes of inputs, warps, stages) of a tile: 8 to 32 KiB of weights a stage, each row in pieces of 128 bytes
+# and more, and below the 99 KiB that the smallest cards give a program.
+_TILES = (
+    (128, 128, 4, 5),
+    (64, 256, 4, 5),
+    (128, 256, 8, 3),
+    (64, 128, 4, 7),
+    (32, 256, 4, 7),
+    (256, 128, 8, 3),
+)
+
+
+@triton.jit(do_not_specialize=["rows"])  # one row and 16 rows are the same code
+def _skinny(
+    x, weight, bias, out, parts, arrived, rows, outputs, inputs, x_row, weight_row, span,
+    BIAS: tl.constexpr, WHOLE: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Program (tile of outputs, split): over ``span`` inputs, which are whole tiles; with ``WHOLE`` all inputs are."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    first, begin = tile * BLOCK_N, split * span
+    at_row, at_n, at_k = tl.arange(0, ROWS), tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    alive = (at_row < rows)[:, None]
+    # Behind the last output its weights are read again, from a cache, which needs no mask.
+    near = tl.minimum(at_n, outputs - 1 - first)
+    few_from = x + at_row[:, None] * x_row + at_k[None, :]
+    weight_from = weight + first.to(tl.int64) * weight_row + near[:, None] * weight_row + at_k[None, :]
+    acc = tl.zeros([ROWS, BLOCK_N], tl.float32)
+    for k in range(begin, tl.minimum(begin + span, inputs), BLOCK_K):
+        if WHOLE:
+            few = tl.load(few_from + k, mask=alive, other=0.0)
+            some = tl.load(weight_from + k)
+        else:
+            inside = (at_k < inputs - k)[None, :]
+            few = tl.load(few_from + k, mask=alive & inside, other=0.0)
+            some = tl.load(weight_from + k, mask=inside, other=0.0)
+        acc = tl.dot(few, tl.trans(some), acc, input_precision="ieee")
+    column = first + at_n
+    inside = alive & (column < outputs)[None, :]
+    to = at_row[:, None] * outputs + column[None, :]
+    if SPLITS > 1:
+        size = rows * outputs
+        tl.store(parts + split * size + to, acc, mask=inside)
+        tl.debug_barrier()  # all threads have stored before one of them says so
+        if tl.atomic_add(arrived + tile, 1, sem="acq_rel", scope="gpu") < SPLITS - 1:
+            return
+        acc = tl.zeros([ROWS, BLOCK_N], tl.float32)
+        for part in tl.static_range(SPLITS):
+            # From L2, where the others' parts are.
+            acc += tl.load(parts + part * size + to, mask=inside, other=0.0, cache_modifier=".cg")
+        tl.store(arrived + tile, 0)
+    if BIAS:
+        acc += tl.load(bias + column, mask=column < outputs, other=0.0).to(tl.float32)[None, :]
+    tl.store(out + to, acc.to(out.dtype.element_ty), mask=inside)
+
+
+def skinny(x: Tensor, weight: Tensor, bias: Tensor | None, config: Config) -> Tensor:
+    """``nn.functional.linear`` of up to 16 rows: summed in float32, the bias too, and rounded once.
+
+    Products that share their inputs use memory of the device that all launches share, so no two may run at the same
+    time; it is made at a configuration's first launch, which therefore may not be inside a capture.
+
+    Args:
+        x: [n, K], n from 1 to 16, in bf16, fp16 or fp32; the last dimension contiguous.
+        weight: [N, K] of the same dtype, likewise.
+        bias: [N], contiguous.
+        config: how it is cut; some splits may be too many for K, and are then fewer.
+
+    Returns:
+        [n, N], contiguous.
+
+    Raises:
+        ValueError: shapes, dtypes or strides are others.
+    """
+    rows, inputs = x.shape
+    outputs = len(weight)
+    if not 1 <= rows <= MOST_ROWS:
+        raise ValueError(f"skinny takes 1 to {MOST_ROWS} rows, not {rows}")
+    if weight.shape[1] != inputs or x.dtype != weight.dtype or not (x.stride(1) == weight.stride(1) == 1):
+        raise ValueError("skinny needs rows and a weight of one dtype and width that are contiguous")
+    if bias is not None and (bias.shape != (outputs,) or not bias.is_contiguous()):
+        raise ValueError(f"skinny needs a bias of {outputs} that is contiguous")
+    span, splits = _spans(inputs, config)
+    tiles = triton.cdiv(outputs, config.block_n)
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    parts, arrived = _shared(x.device, splits * MOST_ROWS * outputs, tiles) if splits > 1 else (out, out)
+    _skinny[(tiles, splits)](
+        x, weight, out if bias is None else bias, out, parts, arrived, rows, outputs, inputs,
+        inputs if rows == 1 else x.stride(0), weight.stride(0), span,
+        BIAS=bias is not None, WHOLE=inputs % config.block_k == 0, SPLITS=splits, ROWS=MOST_ROWS,
+        BLOCK_N=config.block_n, BLOCK_K=config.block_k, num_warps=config.warps, num_stages=config.stages,
+        **_OPTIONS,
+    )  # fmt: skip
+    return out
+
+
+def _spans(inputs: int, config: Config) -> tuple[int, int]:
+    """(inputs of a split, splits that have any)."""
+    span = triton.cdiv(triton.cdiv(inputs, config.block_k), config.splits) * config.block_k
+    return span, triton.cdiv(inputs, span)
+
+
+def _shared(device: torch.device, parts: int, tiles: int) -> tuple[Tensor, Tensor]:
+    """(float32 for the parts of outputs, int32 zeros that count a tile's arrivals), as many as asked for or more."""
+    return _allocated(device, triton.next_power_of_2(parts), triton.next_power_of_2(tiles))
+
+
+@cache
+def _allocated(device: torch.device, parts: int, tiles: int) -> tuple[Tensor, Tensor]:
+    """Kept for good: captured launches hold their addresses."""
+    return (
+        torch.empty(parts, dtype=torch.float32, device=device),
+        torch.zeros(tiles, dtype=torch.int32, device=device),
+    )
+
+
+def configs(outputs: int, inputs: int, dtype: torch.dtype, processors: int) -> list[Config]:
+    """A few configurations for a weight [outputs, inputs], by what they let a card do, the best guess first.
+
+    Args:
+        processors: multiprocessors of the card.
+    """
+    left = {
+        each: _worth(each, outputs, inputs, dtype, processors)
+        for each in _candidates(outputs, inputs, dtype, processors)
+    }
+    found: list[Config] = []
+
+    def appeal(config: Config) -> float:
+        alike = sum(each._replace(splits=0) == config._replace(splits=0) for each in found)
+        return left[config] * _ALIKE**alike
+
+    while left and len(found) < _MOST_CONFIGS:
+        found.append(max(left, key=appeal))
+        del left[found[-1]]
+    return found
+
+
+def _candidates(outputs: int, inputs: int, dtype: torch.dtype, processors: int) -> Iterator[Config]:
+    for block_n, wide, warps, stages in _TILES:
+        block_k = wide // dtype.itemsize
+        for splits in _SPLITS:
+            config = Config(block_n, block_k, splits, warps, stages)
+            span, used = _spans(inputs, config)
+            # A split that does not fill its pipeline waits more than it reads; better that than a card without work.
+            few = triton.cdiv(outputs, block_n) * splits <= processors
+            if used == splits and (splits == 1 or few or span >= stages * block_k):
+                yield config
+
+
+def _worth(config: Config, outputs: int, inputs: int, dtype: torch.dtype, processors: int) -> float:
+    """Share of a card's bandwidth that a configuration may get; a guess that orders what is measured."""
+    weights, rows = (each * config.block_k * dtype.itemsize for each in (config.block_n, MOST_ROWS))
+    # Of a pipeline's stages the one that is computed has no memory, and one more may just have been waited for.
+    fit = max(1, min(_SHARED // ((config.stages - 1) * (weights + rows)), _THREADS // (32 * config.warps)))
+    programs = triton.cdiv(outputs, config.block_n) * config.splits
+    waves = programs / (processors * fit)
+    span, splits = _spans(inputs, config)
+    ahead = min(config.stages - 2, span // config.block_k)
+    full = min(1.0, min(programs, processors * fit) * ahead * weights / (processors * _IN_FLIGHT))
+    last = 1.0 if waves <= 1 else waves / -(-waves // 1)
+    padded = triton.cdiv(outputs, config.block_n) * config.block_n * splits * span
+    # What goes through L2 beside the weight, at 16 rows: the rows again for each tile, and parts, written and read.
+    beside = MOST_ROWS / config.block_n
+    if splits > 1:
+        beside += 2 * splits * MOST_ROWS * 4 / (inputs * dtype.itemsize)
+    return full * last * outputs * inputs / padded / (1 + beside / 2)

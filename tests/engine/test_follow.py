@@ -1,0 +1,105 @@
+"""A head's round behind the target's step: the same drafts as a round of its own, and one wait of the host less."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import method_sets
+import pytest
+from models_tiny import attached, prompt, tiny_llama
+
+from benchmarks.gpu_check.recorder import recorded_capture
+from specbench.decoding import Context, Method, TokenTree
+from specbench.engine import graphs, head_pass
+from specbench.engine.head_pass import HeadPass
+from specbench.runner.loop import Request, Runner
+from specbench.runner.stop import StopRule
+
+VOCAB = 97
+
+
+@pytest.fixture(autouse=True)
+def _captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "cuda_capture", recorded_capture)
+
+
+def decoded(method: Method, engine: Any, prompts: Sequence[Sequence[int]], *, trace: bool = False) -> list[Any]:
+    rule = StopRule(frozenset(), (), 12, str)
+    requests = [Request(str(number), 0, [*ids], rule) for number, ids in enumerate(prompts)]
+    contexts = lambda label, request: Context(VOCAB, 0, random.Random(0))  # noqa: E731
+    runner = Runner(engine, contexts, engine.slots, trace=trace)
+    found = sorted(runner.segment(method, requests), key=lambda record: record.prompt_id)
+    return [(r.output_ids, r.accepted_lengths, r.tree_rows, r.measures) for r in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("jetspec", {"head": "random", "width": 40, "budget": 60}),
+        ("eagle3", {"head": "random", "width": 12, "budget": 30, "depth": 3}),
+    ],
+)
+def test_rounds_follow_steps_and_draft_what_they_draft_alone(
+    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_llama(VOCAB, num_hidden_layers=8).double()
+    prompts = [prompt(length, VOCAB, seed) for seed, length in enumerate((1, 33, 7, 16))]
+    waits: list[str] = []
+    monkeypatch.setattr(head_pass, "settle", lambda device: waits.append("head"))
+    monkeypatch.setattr(graphs, "settle", lambda device: waits.append("step"))
+    found, waited = [], []
+    for follows in (True, False):
+        with attached(model, slots=3, capacity=80, max_rows=64, graphs=True) as engine:
+            method = method_sets.ready(method_sets.with_options(name, options), engine)
+            if not follows:
+                engine._followers.clear()
+            waits.clear()
+            found.append(decoded(method, engine, prompts))
+            waited.append((waits.count("head"), waits.count("step")))
+    assert found[0] == found[1]
+    assert len({str(ids) for ids, *_ in found[0]}) == len(prompts)
+    (behind, steps), (alone, _) = waited
+    assert behind <= len(prompts)  # what a prompt brings is not behind a step
+    assert alone > steps / 2
+
+
+def test_phases_are_told_apart_without_following(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[int] = []
+    own = HeadPass.follow
+    monkeypatch.setattr(HeadPass, "follow", lambda self, step: launched.append(1) or own(self, step))
+    with attached(tiny_llama(VOCAB), capacity=60, max_rows=32, graphs=True) as engine:
+        method = method_sets.ready(method_sets.with_options("jetspec", {"head": "random", "budget": 16}), engine)
+        traced = decoded(method, engine, [prompt(5, VOCAB)], trace=True)
+        assert not launched
+        assert decoded(method, engine, [prompt(5, VOCAB)]) == traced
+        assert launched
+
+
+def test_what_is_deeper_than_a_round_takes_is_not_followed() -> None:
+    """As trees are that hold what was found in the text beside the head's drafts."""
+    with attached(tiny_llama(VOCAB), capacity=90, max_rows=32, graphs=True) as engine:
+        shallow = {"head": "random", "budget": 16, "depth": 1}
+        method: Any = method_sets.ready(method_sets.with_options("jetspec", shallow), engine)
+        passes, slot = method.shared.passes, engine.alloc()
+        assert passes.open(slot) == slot
+        result = engine.prefill(slot, prompt(6, VOCAB), taps=method.taps)
+        for rows, follows in ((2, True), (3, False), (1, True)):
+            passes.append(slot, result.hidden, result.emitted[-1])
+            passes.marginals(slot)
+            tree = TokenTree.chain([result.emitted[-1], *range(rows - 1)])
+            result = engine.step({slot: tree}, taps=method.taps)[slot]
+            assert passes._passes._seats[slot].followed == follows
+
+
+def test_a_slot_is_taken_once() -> None:
+    with attached(tiny_llama(VOCAB), slots=2, capacity=60, max_rows=32) as engine:
+        method: Any = method_sets.ready(method_sets.with_options("jetspec", {"head": "random", "budget": 16}), engine)
+        passes = method.shared.passes
+        assert passes.open(1) == 1
+        assert passes.open() == 0
+        with pytest.raises(ValueError, match="slot 1 of this head pass is taken"):
+            passes.open(1)
+        passes.close(1)
+        assert passes.open(1) == 1
