@@ -16,6 +16,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,7 +44,8 @@ def measure(
     Returns:
         One dict per length: ``context``, ``rows``, ``slots``, median ``kernel_ms`` and ``sdpa_ms``, their ratio
         ``speedup``, ``kv_gb_s`` (bytes of visible keys and values over the kernel's time, 10⁹ per second), and
-        ``max_difference`` of the two results.
+        ``max_difference`` of the two results; ``joined_ms`` and ``combined_ms`` of the kernel whose splits are joined
+        by the last of them, and by a kernel of their own.
 
     Raises:
         RuntimeError: there is no CUDA device.
@@ -59,7 +61,7 @@ def _at(context: int, rows: int, slots: int, repeats: int, rng: random.Random) -
     from specbench.engine.attention.backends import ReferenceAttention, TritonAttention
     from specbench.engine.attention.interface import Visibility
     from specbench.engine.kernels.ops import TritonOps
-    from specbench.engine.kernels.tree_attention import tile_height
+    from specbench.engine.kernels.tree_attention import tile_height, tree_attention
     from specbench.engine.layout import Layout
     from specbench.engine.ops import TorchOps
 
@@ -81,6 +83,9 @@ def _at(context: int, rows: int, slots: int, repeats: int, rng: random.Random) -
         return lambda: attention(query, keys, values, None, None)
 
     arms = {"kernel": arm(TritonOps(device), TritonAttention), "sdpa": arm(TorchOps(), ReferenceAttention)}
+    bits = TritonOps(device).ancestry(parents, layout)
+    for name, joins in (("joined", True), ("combined", False)):
+        arms[name] = partial(tree_attention, query, keys, values, layout, lengths, bits.rows, bits.depth, joins=joins)
     difference = (arms["kernel"]() - arms["sdpa"]()).abs().max().item()
     milliseconds = _interleaved(arms, repeats, rng)
     moved = keys.nbytes + values.nbytes
@@ -90,6 +95,8 @@ def _at(context: int, rows: int, slots: int, repeats: int, rng: random.Random) -
         "slots": slots,
         "kernel_ms": milliseconds["kernel"],
         "sdpa_ms": milliseconds["sdpa"],
+        "joined_ms": milliseconds["joined"],
+        "combined_ms": milliseconds["combined"],
         "speedup": milliseconds["sdpa"] / milliseconds["kernel"],
         "kv_gb_s": moved / milliseconds["kernel"] / 1e6,
         "max_difference": difference,

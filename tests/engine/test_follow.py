@@ -66,9 +66,14 @@ def test_rounds_follow_steps_and_draft_what_they_draft_alone(
 
 
 def test_phases_are_told_apart_without_following(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched: list[int] = []
+    launched: list[Any] = []
     own = HeadPass.follow
-    monkeypatch.setattr(HeadPass, "follow", lambda self, step: launched.append(1) or own(self, step))
+
+    def follow(self: HeadPass, step: Any) -> None:
+        launched.append(step)
+        own(self, step)
+
+    monkeypatch.setattr(HeadPass, "follow", follow)
     with attached(tiny_llama(VOCAB), capacity=60, max_rows=32, graphs=True) as engine:
         method = method_sets.ready(method_sets.with_options("jetspec", {"head": "random", "budget": 16}), engine)
         traced = decoded(method, engine, [prompt(5, VOCAB)], trace=True)

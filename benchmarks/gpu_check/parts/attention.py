@@ -80,3 +80,11 @@ def _alone(bench: Bench, shape: str, rows: int) -> Iterator[Figure]:
             aim=">= 1", shape=shape,
             note=f"{1e3 * found['kernel_ms']:.1f} µs against {1e3 * found['sdpa_ms']:.1f} µs",
         )  # fmt: skip
+    for few in (1, rows):
+        (found,) = measure(rows=few, contexts=[1024])
+        yield Figure(
+            f"splits joined by the last of them over a second kernel, {few} rows behind 1024",
+            found["combined_ms"] / found["joined_ms"], shape=shape,
+            note=f"{1e3 * found['joined_ms']:.1f} µs against {1e3 * found['combined_ms']:.1f} µs; "
+            f"{'the first' if few == 1 else 'the second'} is used",
+        )  # fmt: skip

@@ -239,7 +239,7 @@ def attend(
                 highest = tl.full([block_m], _LOWEST, tl.float32)
                 total = tl.full([block_m], 0.0, tl.float32)
                 # Unrolled, so that some loads are under way at a time; past this program's own L1: others stored it.
-                for _ in tl.range(0, splits, loop_unroll_factor=4):
+                for _ in tl.range(0, splits, loop_unroll_factor=8):
                     found = tl.load(maxima + line, mask=alive, other=_LOWEST, cache_modifier=".cg")
                     sums = tl.load(
                         partial + line[:, None] * value_size + at_v[None, :], mask=stored, other=0.0,
