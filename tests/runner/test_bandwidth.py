@@ -49,7 +49,7 @@ class World(execution.Silent):
         self.open = False
 
     # What a session does.
-    def pad_as(self, steps: Any) -> None: ...
+    def pad_as(self, steps: Any, products: Any) -> None: ...
     def warm_up(self, prepared: Any) -> None:
         self.did.append("warm")
 
