@@ -46,6 +46,9 @@ def test_steps_of_every_row_count_have_a_prediction(bench: Bench) -> None:
         assert all(figure.value and figure.predicted and "(assumed)" in figure.basis for figure in ladder)
         assert mine["AR decoding"].value
         assert mine["AR step, share of the copy bandwidth"].aim == ">= 0.8"
+        for what in ("T=0.8", "T=0.8, top-k 50", "T=0.8, top-p 0.95"):
+            assert 0.1 < (mine[f"step of 4 rows at {what} over greedy"].value or 0) < 100
+        assert mine["products of few rows"].note == "the kernel is for CUDA devices"
 
 
 def test_jetspec_rounds_have_phases_and_give_what_the_lot_decides(bench: Bench) -> None:

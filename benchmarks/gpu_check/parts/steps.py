@@ -10,6 +10,7 @@ from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.parts import each
 from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import WANTED, Shape
+from specbench.engine import Sampling
 from specbench.engine.buckets import ROW_BUCKETS
 from specbench.hardware.roofline import step_cost
 from specbench.profiling.shape import shape_of
@@ -18,6 +19,11 @@ from specbench.runner.methods import plan_methods
 
 #: A step of so many rows over one of one row: more is a step that makes wide trees dear.
 ROW_AIMS = {16: 1.05, 64: 1.15, 128: 1.3, 256: 1.9}
+_SAMPLINGS = {
+    "T=0.8": Sampling(0.8, seed=1),
+    "T=0.8, top-k 50": Sampling(0.8, top_k=50, seed=1),
+    "T=0.8, top-p 0.95": Sampling(0.8, top_p=0.95, seed=1),
+}
 _FIRST_ROWS = 64  # the ladder is climbed in two stages, so that what most trees need is there early
 
 
@@ -41,6 +47,8 @@ def _family(bench: Bench, family: str) -> Iterator[Figure]:
             yield from ladder(bench, shape, opened, rows, above=done)
             done = rows
         yield from sessions.captures(shape.name, opened.engine)
+        yield from products(shape, opened)
+        yield from sampled(bench, shape, opened, min(_FIRST_ROWS, size.rows))
 
 
 def prefix(layers: predict.Layers) -> str:
@@ -98,3 +106,39 @@ def ladder(
                 shape=shape.name,
                 key=f"{how}rows_{count}",
             )
+
+
+def sampled(bench: Bench, shape: Shape, opened: Session, rows: int) -> Iterator[Figure]:
+    """A step above temperature 0, and with filters, over the greedy one."""
+    engine = opened.engine
+    greedy = engine.sampling
+
+    def seconds(sampling: Sampling) -> float:
+        engine.sampling = sampling
+        engine.prepare(rows, context=bench.size.context)
+        return dict(engine.step_seconds(rows))[rows]
+
+    try:
+        least = seconds(greedy)
+        for what, sampling in _SAMPLINGS.items():
+            taken = seconds(sampling)
+            yield Figure(
+                f"step of {rows} rows at {what} over greedy", taken / least, aim="<= 1.1", shape=shape.name,
+                note=f"{1e3 * taken:.4g} ms against {1e3 * least:.4g} ms",
+            )  # fmt: skip
+    finally:
+        engine.sampling = greedy
+
+
+def products(shape: Shape, opened: Session) -> Iterator[Figure]:
+    """The library's products of few rows over ours, by shape of weights."""
+    report = opened.engine.report()
+    if why := report.get("why_no_products"):
+        yield Figure("products of few rows", None, note=why, shape=shape.name)
+    for each_shape in report.get("products", ()):
+        timed = [sum(one["seconds"]) for one in each_shape["timed"]]
+        used = "ours is used" if each_shape["kernel"] == "own" else f"the library's is used: {each_shape['why_not']}"
+        yield Figure(
+            f"product of 1 and 16 rows, {each_shape['in']} to {each_shape['out']}: the library's time over ours",
+            sum(each_shape["torch_s"]) / min(timed) if timed else None, shape=shape.name, note=used,
+        )  # fmt: skip
