@@ -115,7 +115,9 @@ class Decoder(decoding.Decoder):
         return tree
 
     def instead(self, tree: TokenTree) -> None:
-        pass  # the features of what is accepted come as ever; no pass of the head is run
+        # The features of what is accepted come as ever; no pass of the head is run.
+        if self._slot is not None:
+            self._shared.drafts.hold(self._slot)
 
     def end(self) -> None:
         if self._slot is not None:

@@ -64,6 +64,7 @@ class Drafts:
             layers=[*head.layers],
         )
         self.open, self.close, self.length = self._passes.open, self._passes.close, self._passes.length
+        self.hold = self._passes.hold
         self._roots: dict[int, int] = {}
         self.nbytes = self._passes.nbytes + sum(weight.nbytes for weight in head.parameters())
 

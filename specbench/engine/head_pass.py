@@ -51,6 +51,7 @@ class _Seat:
 
     length: int = 0
     new: list[int] = field(default_factory=list)  # tokens of the new rows
+    lazy: bool = False  # the round behind the next step is not sure to be asked for
     followed: bool = False  # its round runs behind the target's step, which brings as many rows as it says
     drafted: bool = False  # draft rows are in the scratch cells behind
     outcome: Tensor | None = None  # of the last round, until it is fetched
@@ -192,6 +193,7 @@ class HeadPass:
         given = self._features.new_zeros(len(tokens), 0) if features is None else features
         if not len(tokens) or given.shape != (len(tokens), size):
             raise ValueError(f"{len(tokens)} tokens come with features {[*given.shape]}; a row of this head has {size}")
+        seat.lazy = False
         if seat.followed:  # the round has read them from the step
             self._settle_seat(slot, len(tokens))
             return
@@ -244,6 +246,10 @@ class HeadPass:
             for part, (numbers, shape) in zip(parts, self._kinds, strict=True)
         )
 
+    def hold(self, slot: int) -> None:
+        """Runs the round behind the next step only when it is asked for: others have drafted, and may again."""
+        self._seat(slot).lazy = True
+
     @torch.inference_mode()
     def follow(self, step: Running) -> None:
         """Launches the round of all sequences that wait for nothing but this step of the target's."""
@@ -267,7 +273,9 @@ class HeadPass:
     def _follows(self, slot: int, tree: TokenTree) -> bool:
         """Whether all that a sequence's next round needs is what the step over ``tree`` brings."""
         seat = self._seats[slot] if slot < len(self._seats) else None
-        return seat is not None and seat.length > 0 and not seat.new and tree.depth < self._new_rows
+        if seat is None or seat.lazy:
+            return False
+        return seat.length > 0 and not seat.new and tree.depth < self._new_rows
 
     def _settle_seat(self, slot: int, new: int) -> None:
         """Takes the outcome of the round that has run: so many new rows are text now."""

@@ -98,6 +98,35 @@ def test_what_is_deeper_than_a_round_takes_is_not_followed() -> None:
             assert passes._passes._seats[slot].followed == follows
 
 
+def test_where_others_have_drafted_a_round_waits_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with attached(tiny_llama(VOCAB), capacity=90, max_rows=32, graphs=True) as engine:
+        method: Any = method_sets.ready(method_sets.with_options("jetspec", {"head": "random", "budget": 16}), engine)
+        slot = engine.alloc()
+        decoder = method.new(Context(VOCAB, 0, random.Random(0), slot=slot))
+        decoder.begin(prompt(6, VOCAB))
+        result = engine.prefill(slot, prompt(6, VOCAB), taps=method.taps)
+        launched: list[int] = []
+        own = head_pass.settle
+        monkeypatch.setattr(head_pass, "settle", lambda device: launched.append(1) or own(device))  # type: ignore[func-returns-value]
+        seat = method.shared.passes._passes._seats[slot]
+        for others, followed, waits in (
+            (False, True, 1),
+            (False, True, 0),
+            (True, False, 0),
+            (True, False, 0),
+            (False, True, 1),
+        ):
+            launched.clear()
+            decoder.observe(result)
+            tree = TokenTree.chain([result.emitted[-1], 3])
+            if others:
+                decoder.instead(tree)
+            else:
+                tree = decoder.draft()
+            result = engine.step({slot: tree}, taps=method.taps)[slot]
+            assert (seat.followed, len(launched)) == (followed, waits)
+
+
 def test_a_slot_is_taken_once() -> None:
     with attached(tiny_llama(VOCAB), slots=2, capacity=60, max_rows=32) as engine:
         method: Any = method_sets.ready(method_sets.with_options("jetspec", {"head": "random", "budget": 16}), engine)
