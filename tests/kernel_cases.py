@@ -142,19 +142,53 @@ def _tree_cases() -> Iterator[Case]:
 
 
 def _choice_cases() -> Iterator[Case]:
-    from specbench.engine.kernels import sample
+    from specbench.engine.kernels import filters, sample
 
-    plain = frozenset({"queries", "splits"})
-    for dtype, greedy in (("bf16", True), ("bf16", False), ("fp16", False), ("fp32", False)):
-        types = {"logits": f"*{dtype}", "positions": "*i64", "seed": "*i64", "temperature": "*fp32", "partial": "*i64"}
-        types |= {"vocab": "i32", "span": "i32"}
-        sizes = {"GREEDY": greedy, "BLOCK": sample._BLOCK} | _ones(1, *["queries", "position_stride"] * greedy)
-        words = f"{dtype} {'greedy' if greedy else 'sampled'}"
-        yield Case("choose", words, sample._best_of_split, types, sizes, sample._OPTIONS, plain)
+    plain = frozenset({"queries", "splits", "pieces", "shift"})
+    types = {"positions": "*i64", "seed": "*i64", "temperature": "*fp32", "partial": "*i64", "vocab": "i32"}
+    types |= {"span": "i32"}
+    for dtype, greedy, cut in (
+        ("bf16", True, False), ("bf16", False, False), ("fp16", False, False), ("fp32", False, False),
+        ("bf16", False, True), ("fp16", False, True), ("fp32", False, True),
+    ):  # fmt: skip
+        limits = dict.fromkeys(("limits", "shares"))
+        sizes = {"GREEDY": greedy, "FILTER": cut, "BLOCK": sample._BLOCK} | ({} if cut else limits)
+        sizes |= _ones(1, *["queries", "position_stride"] * greedy)
+        words = f"{dtype} {'greedy' if greedy else 'sampled'}" + " within limits" * cut
+        its = types | {"logits": f"*{dtype}"} | (dict.fromkeys(limits, "*i32") if cut else {})
+        yield Case("choose", words, sample._best_of_split, its, sizes, sample._OPTIONS, plain)
     for splits in (1, 128):
         sizes = {"BLOCK": splits} | _ones(splits, "splits")
-        types = {"partial": "*i64", "chosen": "*i32"}
-        yield Case("reduce", f"{splits} splits", sample._best_of_row, types, sizes, {"num_warps": 1}, plain)
+        its = {"partial": "*i64", "chosen": "*i32"}
+        yield Case("reduce", f"{splits} splits", sample._best_of_row, its, sizes, {"num_warps": 1}, plain)
+    types = {name: types[name] for name in ("temperature", "vocab", "span")} | {"kept": "*fp32", "shift": "i32"}
+    types |= dict.fromkeys(("wanted", "last_sums", "last_state", "sums", "state"), "*i64")
+    types |= dict.fromkeys(("maxima", "floor", "limits", "shares"), "*i32")
+    wide = filters._MOST_PIECES
+
+    def of(kernel: Any, dtype: str, *absent: str) -> dict[str, str]:
+        return {
+            name: word
+            for name, word in (types | {"logits": f"*{dtype}"}).items()
+            if name in kernel.arg_names and name not in absent
+        }
+
+    for dtype in ("bf16", "fp16", "fp32"):
+        for name, kernel in (("largest", filters._largest_of_piece), ("keep", filters._keep)):
+            yield Case(name, dtype, kernel, of(kernel, dtype), {"BLOCK": filters._BLOCK}, filters._OPTIONS, plain)
+        for (mass, floor), launch in product(((False, False), (True, False), (True, True)), (0, 1, 2)):
+            absent = ["maxima"] * (not mass) + ["floor"] * (not floor)
+            sizes = {"LAUNCH": launch, "MASS": mass, "FLOOR": floor, "PIECES": wide, "BLOCK": filters._BLOCK}
+            words = f"{dtype} {'masses' if mass else 'counts'} launch {launch}" + " behind top-k" * floor
+            if dtype == "bf16" or (launch == 2 and mass == floor):
+                its = of(filters._weigh, dtype, *absent)
+                sizes |= dict.fromkeys(absent)
+                yield Case("weigh", words, filters._weigh, its, sizes, filters._OPTIONS, plain)
+    for mass in (False, True):
+        absent = ["maxima"] * (not mass)
+        sizes = {"MASS": mass, "PIECES": wide} | dict.fromkeys(absent)
+        its = of(filters._settle, "bf16", *absent)
+        yield Case("settle", "masses" if mass else "counts", filters._settle, its, sizes, filters._SETTLE, plain)
 
 
 def _cache_cases() -> Iterator[Case]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.layout import Layout
-from specbench.engine.sampler import Sampling, scores
+from specbench.engine.sampler import Sampling, filtered, perturbed, scores
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Ops(Protocol):
         self, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, layout: Layout, lengths: Tensor
     ) -> None: ...
     def choose(self, logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor: ...
+    def filtered(self, logits: Tensor, sampling: Sampling) -> Tensor: ...
+    def draw(self, kept: Tensor, positions: Tensor, sampling: Sampling) -> Tensor: ...
     def accept(
         self, tokens: Tensor, parents: Tensor, accept: Tensor, ancestry: Ancestry, next_token: Tensor, layout: Layout
     ) -> tuple[Tensor, Tensor, Tensor]: ...
@@ -85,6 +87,14 @@ class TorchOps:
     def choose(self, logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
         """The next token [1, N] after rows with ``logits`` [1, N, V]; ``positions`` [1, N] are those it will have."""
         return scores(logits, positions, sampling).argmax(-1)
+
+    def filtered(self, logits: Tensor, sampling: Sampling) -> Tensor:
+        """Logits [1, N, V] over the temperature, float32, -inf for tokens left out; greedy the logits themselves."""
+        return filtered(logits, sampling)
+
+    def draw(self, kept: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
+        """What :meth:`choose` chooses, of what :meth:`filtered` made, which may be written to."""
+        return perturbed(kept, positions, sampling).argmax(-1)
 
     def accept(
         self, tokens: Tensor, parents: Tensor, accept: Tensor, ancestry: Ancestry, next_token: Tensor, layout: Layout

@@ -20,7 +20,7 @@ from specbench.engine.cache import StaticCache
 from specbench.engine.layout import Group, Layout
 from specbench.engine.logits import LogitChunks
 from specbench.engine.ops import Ancestry, Ops
-from specbench.engine.sampler import Sampling, filtered, perturbed
+from specbench.engine.sampler import Sampling, perturbed
 
 
 def decoder_layers(model: Any) -> list[nn.Module]:
@@ -220,13 +220,13 @@ class Program:
         sampling = kind.sampling
         if not kind.top_k and not kind.probabilities:
             return Chosen(self.ops.choose(logits, positions, sampling))
-        kept = filtered(logits, sampling)
+        kept = self.ops.filtered(logits, sampling)
         probabilities = kept.softmax(-1) if kind.probabilities else None
-        if not kind.top_k and not sampling.filters:  # by kernels, where there are any: as in steps that want no more
-            return Chosen(self.ops.choose(logits, positions, sampling), probabilities=probabilities)
+        if not kind.top_k:  # by kernels, where there are any: as in steps that want no more
+            return Chosen(self.ops.draw(kept, positions, sampling), probabilities=probabilities)
         chosen = perturbed(kept, positions, sampling)
-        best = chosen.topk(kind.top_k, dim=-1) if kind.top_k else None
-        return Chosen(chosen.argmax(-1), best and (best.values, best.indices), probabilities)
+        best = chosen.topk(kind.top_k, dim=-1)
+        return Chosen(chosen.argmax(-1), (best.values, best.indices), probabilities)
 
 
 class Chosen(NamedTuple):

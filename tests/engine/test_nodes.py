@@ -66,6 +66,21 @@ def test_a_layer_that_is_listened_to_adds_up_at_once() -> None:
     assert [*per_layer(taps)] == [[*FUSED, "add"], FUSED, FUSED]
 
 
+@pytest.mark.parametrize("probabilities", [False, True], ids=["", "probabilities"])
+@pytest.mark.parametrize("sampling", [Sampling(0.8, top_p=0.9), Sampling(0.8, top_k=20, top_p=0.9)], ids=str)
+def test_filters_sort_nothing(sampling: Sampling, probabilities: bool) -> None:
+    kind = Kind(sampling, attention="triton", probabilities=probabilities)
+    found = nodes("llama", 64, kind).others()
+    searches = 1 + (sampling.top_k > 0)
+    assert not {"sort", "topk", "cumsum", "argmax"} & set(found)
+    # Keys of bf16 have four digits of 4 bits.
+    assert [found.count(each) for each in ("_largest_of_piece", "_weigh", "_settle")] == [1, 4 * searches, searches]
+    assert found.count("_keep") == probabilities
+    plain = nodes("llama", 64, Kind(Sampling(0.8), attention="triton", probabilities=probabilities)).others()
+    # Without filters torch makes the scores: a fill, a copy and a division where probabilities are wanted.
+    assert len(found) - len(plain) == 1 + 5 * searches + (1 - 3) * probabilities
+
+
 @pytest.mark.parametrize(
     ("work", "count"),
     [

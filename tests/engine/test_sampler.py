@@ -153,6 +153,81 @@ def test_filters_keep_what_transformers_keeps(top_k: int, top_p: float) -> None:
     assert torch.equal(kept.flatten(0, 1), exact(logits.flatten(0, 1).float(), sampling) > 0)
 
 
+def plainly(row: Sequence[float], sampling: Sampling) -> list[bool]:
+    """Which tokens of a row of logits stay, by the definition, in Python's integers."""
+    values = torch.tensor(row)
+    rank = [(math.inf, 1) if math.isnan(value) else (value, 0) for value in row]  # NaN is above infinity
+    order = sorted(range(len(row)), key=lambda token: rank[token], reverse=True)
+    staying = set(order)
+    if 0 < sampling.top_k < len(row):
+        kth = rank[order[sampling.top_k - 1]]
+        staying = {token for token in order if rank[token] >= kth or kth[1]}
+    if sampling.top_p < 1:
+        tops = values[order[0]] / sampling.temperature
+        mass = {
+            token: int(sampler._masses((values[token] / sampling.temperature)[None, None], tops[None, None]))
+            for token in staying
+        }
+        wanted = max(1, math.ceil(sampling.top_p * float(sum(mass.values()))))
+        before = 0
+        for token in order:
+            if token in staying:
+                if before >= min(wanted, sum(mass.values())):
+                    staying.remove(token)
+                before += mass.get(token, 0)
+    return [token in staying for token in range(len(row))]
+
+
+NOTHING = -math.inf
+ROWS: dict[str, list[float]] = {
+    "one token": [3.0],
+    "all equal": [1.5] * 9,
+    "ties": [2.0, 1.0, 2.0, 0.0, 1.0, 2.0, -1.0, 1.0],
+    "nothing": [NOTHING] * 5,
+    "one left": [NOTHING, NOTHING, -2.0, NOTHING],
+    "infinite": [1.0, math.inf, 2.0, math.inf, NOTHING],
+    "not a number": [1.0, math.nan, math.inf, -math.nan, NOTHING, math.nan],
+    "zeros": [-0.0, 0.0, -0.0, -3.0],
+    "far apart": [0.0, -30.0, -27.0, -80.0],
+    "too far apart": [3e38, -3e38, 3e38],
+}
+CUTS = [(0, 1e-12), (0, 0.3), (0, 0.5), (0, 1 - 2**-53), (1, 1.0), (2, 1.0), (3, 0.5), (4, 0.99), (50, 0.7), (50, 1.0)]
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), CUTS)
+def test_filters_keep_what_the_definition_keeps(top_k: int, top_p: float) -> None:
+    generator = torch.Generator().manual_seed(top_k)
+    random = [torch.randn(40, generator=generator).mul(scale).tolist() for scale in (0.01, 1, 5)]
+    random += [torch.randn(40, generator=generator).mul(2).round().tolist()]
+    for temperature in (0.6, 1.0):
+        sampling = Sampling(temperature, top_k, top_p)
+        for row in (*ROWS.values(), *random):
+            found = sampler._outside(torch.tensor([row]), sampling)[0].logical_not().tolist()
+            assert found == plainly(row, sampling), row
+
+
+def test_masses_are_exponentials() -> None:
+    scores = -torch.rand(1, 100_000, generator=torch.Generator().manual_seed(0)).mul(34)
+    found, expected = sampler._masses(scores, torch.zeros(1, 1)).double(), scores.double().exp() * 2.0**40
+    assert torch.all((found - expected).abs() <= 9e-8 * expected + 1)
+    assert torch.all(found[scores < -27.8] == 0)
+    assert sampler._masses(torch.tensor([[5.0]]), torch.tensor([[5.0]])).item() == 1 << 40
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.97])
+@pytest.mark.parametrize("top_k", [0, 100])
+def test_integer_masses_cut_where_sums_of_floats_do(top_p: float, top_k: int) -> None:
+    logits = 3 * torch.randn(1, 200, 400, generator=torch.Generator().manual_seed(3))
+    sampling = Sampling(0.8, top_k, top_p)
+    ordered, index = filtered(logits, Sampling(0.8, top_k)).double().sort(dim=-1, descending=True, stable=True)
+    before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+    stays = torch.zeros_like(before, dtype=torch.bool).scatter(-1, index, before < top_p)
+    near = ((before - top_p).abs() < 1e-5).any(-1)
+    found = filtered(logits, sampling) > -torch.inf
+    assert torch.equal(found[~near], stays[~near])
+    assert near.float().mean() < 0.2
+
+
 def test_equal_scores_are_cut_alike_in_any_batch_shape() -> None:
     logits, sampling = torch.zeros(1, 1, 1000), Sampling(temperature=1.0, top_p=0.5)
     one = scores(logits, torch.tensor([[3]]), sampling)

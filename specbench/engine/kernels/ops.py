@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from specbench.engine.kernels.accept import accept_paths
 from specbench.engine.kernels.bits import MOST_ROWS, reach_of, tree_bits, tree_bits_by_torch, widest_slot
+from specbench.engine.kernels.filters import keep, limits_of
 from specbench.engine.kernels.kv import commit_rows, write_kv
-from specbench.engine.kernels.sample import choose
+from specbench.engine.kernels.sample import Limits, choose
 from specbench.engine.kernels.take import take
 from specbench.engine.layout import Layout
 from specbench.engine.ops import Ancestry, Outcomes, TorchOps
-from specbench.engine.sampler import Sampling, scores
+from specbench.engine.sampler import Sampling, filtered
 
 
 class TritonOps:
     """A handful of launches a step, beside the one per layer that stores its keys and values.
 
     Args:
-        device: where steps run; seed and temperature are kept there, so that one graph serves all of them.
+        device: where steps run; seed, temperature, k and p are kept there, so that one graph serves all of them.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._seed = torch.zeros(1, dtype=torch.int64, device=device)
         self._temperature = torch.ones(1, dtype=torch.float32, device=device)
+        self._one = torch.ones(1, dtype=torch.float32, device=device)
+        self._top_k = torch.ones(1, dtype=torch.int64, device=device)
+        self._top_p = torch.ones(1, dtype=torch.float64, device=device)
 
     def ancestry(self, parents: Tensor, layout: Layout) -> Ancestry:
         by_kernel = widest_slot(layout) <= MOST_ROWS
@@ -38,10 +41,31 @@ class TritonOps:
         write_kv(key, value, keys, values, layout, lengths)
 
     def choose(self, logits: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
-        if sampling.top_k or sampling.top_p < 1:
-            # Filters need order statistics of the whole row, which is torch's business.
-            return scores(logits, positions, sampling).argmax(-1).to(torch.int32)
-        return choose(logits, positions, seed=self._seed, temperature=self._temperature, greedy=sampling.greedy)
+        limits = self._limits(logits, sampling) if _cut(sampling) else None
+        return choose(
+            logits,
+            positions,
+            seed=self._seed,
+            temperature=self._temperature,
+            greedy=sampling.greedy,
+            limits=limits,
+        )
+
+    def filtered(self, logits: Tensor, sampling: Sampling) -> Tensor:
+        if not _cut(sampling):
+            return filtered(logits, sampling)
+        return keep(logits, self._limits(logits, sampling), temperature=self._temperature)
+
+    def draw(self, kept: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
+        return choose(kept, positions, seed=self._seed, temperature=self._one, greedy=sampling.greedy)
+
+    def _limits(self, logits: Tensor, sampling: Sampling) -> Limits:
+        return limits_of(
+            logits,
+            temperature=self._temperature,
+            top_k=self._top_k if sampling.top_k else None,
+            top_p=self._top_p if sampling.top_p < 1 else None,
+        )
 
     def accept(
         self, tokens: Tensor, parents: Tensor, accept: Tensor, ancestry: Ancestry, next_token: Tensor, layout: Layout
@@ -70,12 +94,19 @@ class TritonOps:
         take(outcome, firsts, hidden, follows, new, anchor, tokens, features)
 
     def same_graph(self, sampling: Sampling) -> Sampling:
+        """Of a sampling only which of its parts there are is baked in."""
         if sampling.greedy:
             return Sampling()
-        filtered = sampling.top_k or sampling.top_p < 1
-        return sampling if filtered else replace(sampling, temperature=1.0, seed=0)
+        return Sampling(temperature=1.0, top_k=min(sampling.top_k, 1), top_p=1.0 if sampling.top_p == 1 else 0.5)
 
     def set_sampling(self, sampling: Sampling) -> None:
         if not sampling.greedy:
             self._seed.fill_(sampling.seed)
             self._temperature.fill_(sampling.temperature)
+            self._top_k.fill_(sampling.top_k)
+            self._top_p.fill_(sampling.top_p)
+
+
+def _cut(sampling: Sampling) -> bool:
+    """Whether tokens are left out."""
+    return sampling.filters and not sampling.greedy

@@ -9,6 +9,8 @@ IEEE operations alone: the noise has the same bits on every device, and in the i
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -18,6 +20,20 @@ _BLOCK = 1024  # tokens of a tile: one 16-byte load of bf16 for each of 128 thre
 # Without fused multiply-add every operation rounds as IEEE says, here as in the interpreter.
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 _PROGRAMS_EACH = 4  # programs wanted per multiprocessor: enough loads in flight to saturate memory
+
+
+class Limits(NamedTuple):
+    """What filters leave of R rows, each cut into pieces of a span.
+
+    Attributes:
+        keys: int32 [R]; tokens whose logit has a larger key stay, those with a smaller one go.
+        shares: int32 [R, pieces]; so many tokens of each piece that have this very key stay, the first ones.
+        span: tokens of a piece.
+    """
+
+    keys: Tensor
+    shares: Tensor
+    span: int
 
 
 @triton.jit
@@ -111,9 +127,17 @@ def _order(score):
 
 
 @triton.jit
+def _within(key, inside, limit, share, before):
+    """Which tokens of a tile stay, and how many of the piece so far have the limit's key; ``before`` the tile."""
+    equal = inside & (key == limit)
+    count = before + tl.cumsum(equal.to(tl.int32), 0)
+    return inside & (key > limit) | equal & (count <= share), tl.max(count, 0)
+
+
+@triton.jit
 def _best_of_split(
-    logits, positions, seed, temperature, partial, vocab, queries, slot_stride, row_stride, position_stride, span,
-    GREEDY: tl.constexpr, BLOCK: tl.constexpr,
+    logits, positions, seed, temperature, limits, shares, partial, vocab, queries, slot_stride, row_stride,
+    position_stride, span, GREEDY: tl.constexpr, FILTER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Program (row, split): the best token among ``span`` ids, as one int64 that orders by score, then by lowest id."""
     row, split = tl.program_id(0), tl.program_id(1)
@@ -122,6 +146,10 @@ def _best_of_split(
     if not GREEDY:
         first, second = _keys(tl.load(seed), tl.load(positions + slot * position_stride + query))
         divisor = tl.load(temperature)
+    if FILTER:
+        limit = tl.load(limits + row)
+        share = tl.load(shares + row.to(tl.int64) * tl.num_programs(1) + split)
+        at_limit = 0
     begin = split * span
     # Below the key of -inf, so that any token replaces it. A lane sees its ids in ascending order and keeps the first
     # of equal ones.
@@ -131,6 +159,8 @@ def _best_of_split(
         token = start + tl.arange(0, BLOCK)
         inside = token < vocab  # a span is whole tiles; and a bound that is an argument leaves the loads vectorised
         score = tl.load(source + token, mask=inside, other=0.0).to(tl.float32)
+        if FILTER:
+            inside, at_limit = _within(_order(score), inside, limit, share, at_limit)
         if not GREEDY:
             # The division of IEEE, as torch divides; the operator's is approximate.
             score = tl.div_rn(score, divisor) + _gumbel(_bits(first, second, token))
@@ -152,6 +182,15 @@ def _best_of_row(partial, chosen, splits, BLOCK: tl.constexpr):
     tl.store(chosen + row, 0x7FFFFFFF - (tl.max(packed, 0) & 0x7FFFFFFF).to(tl.int32))
 
 
+def span_of(rows: int, vocab: int, device: torch.device, processors: int | None, most: int | None = None) -> int:
+    """Tokens of a piece when rows are cut into enough pieces, but ``most`` at most, to fill the multiprocessors."""
+    if processors is None:
+        processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    tiles = triton.cdiv(vocab, _BLOCK)
+    pieces = min(tiles, triton.cdiv(_PROGRAMS_EACH * processors, rows), most or tiles)
+    return int(triton.cdiv(tiles, pieces) * _BLOCK)
+
+
 def choose(
     logits: Tensor,
     positions: Tensor,
@@ -159,6 +198,7 @@ def choose(
     seed: Tensor,
     temperature: Tensor,
     greedy: bool,
+    limits: Limits | None = None,
     processors: int | None = None,
 ) -> Tensor:
     """The next token of each row: ``argmax(logits)``, or ``argmax(logits / T + g)`` when sampling.
@@ -172,7 +212,8 @@ def choose(
         seed: int64 [1] on the device, below 2^63; not read when greedy.
         temperature: float32 [1] on the device, above 0; not read when greedy.
         greedy: no noise.
-        processors: multiprocessors to fill; default is what the device has.
+        limits: of the S * Q rows; tokens outside of them are not chosen. Default is none.
+        processors: multiprocessors to fill; default is what the device has. Limits have their own pieces.
 
     Returns:
         int32 [S, Q].
@@ -184,18 +225,14 @@ def choose(
         raise ValueError("choose needs logits and positions that are contiguous in their last dimension")
     slots, queries, vocab = logits.shape
     rows = slots * queries
-    if processors is None:
-        on_gpu = logits.device.type == "cuda"
-        processors = torch.cuda.get_device_properties(logits.device).multi_processor_count if on_gpu else 1
-    tiles = triton.cdiv(vocab, _BLOCK)
-    span = triton.cdiv(tiles, min(tiles, triton.cdiv(_PROGRAMS_EACH * processors, rows))) * _BLOCK
+    span = limits.span if limits else span_of(rows, vocab, logits.device, processors)
     splits = triton.cdiv(vocab, span)
     partial = torch.empty(rows, splits, dtype=torch.int64, device=logits.device)
     chosen = torch.empty(slots, queries, dtype=torch.int32, device=logits.device)
     _best_of_split[(rows, splits)](
-        logits, positions, seed, temperature, partial, vocab, queries,
+        logits, positions, seed, temperature, limits and limits.keys, limits and limits.shares, partial, vocab, queries,
         logits.stride(0), logits.stride(1), positions.stride(0), span,
-        GREEDY=greedy, BLOCK=_BLOCK, **_OPTIONS,
+        GREEDY=greedy, FILTER=limits is not None, BLOCK=_BLOCK, **_OPTIONS,
     )  # fmt: skip
     _best_of_row[(rows,)](partial, chosen, splits, BLOCK=triton.next_power_of_2(splits), num_warps=1)
     return chosen

@@ -129,6 +129,50 @@ def test_commit(device: str, seed: int, **case: Any) -> None:
         assert torch.equal(buffer, wanted)
 
 
+@pytest.mark.parametrize("size", [5, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("counts", "follows"), [((3, 0, 5), (1, 0, 1)), ((1, 4, 2), (0, 1, 1)), ((0, 0, 7), (0, 0, 1))]
+)
+def test_take(counts: tuple[int, ...], follows: tuple[int, ...], size: int, device: str) -> None:
+    draw = torch.Generator().manual_seed(sum(counts))
+    slots, places, rows = len(counts), 4, 12
+
+    def some(*shape: int) -> Tensor:
+        return torch.randint(0, 900, shape, generator=draw, dtype=torch.int32).to(device)
+
+    firsts, row, path = [], 0, torch.arange(rows, dtype=torch.int32)
+    kept = []
+    for count in counts:
+        firsts.append(row)
+        # The path to a row of the slot: ascending, from the root on.
+        kept.append(min(count, places, 1 + count // 2) if count else 0)
+        chosen = [0, *sorted((torch.randperm(max(count - 1, 0), generator=draw)[: max(kept[-1] - 1, 0)] + 1).tolist())]
+        path[row : row + count] = torch.arange(count, dtype=torch.int32)
+        path[row : row + kept[-1]] = torch.tensor(chosen[: kept[-1]], dtype=torch.int32)
+        row += count
+    outcome = some(rows), path.to(device), torch.tensor(kept, dtype=torch.int32, device=device), some(slots)
+    hidden = torch.randn(rows, size, generator=draw).to(device)
+    found = []
+    for ops in (ORACLE, kernels(device)):
+        draw.manual_seed(1)
+        given, features = some(6 + places, slots + 1)[:, :slots], torch.randn(slots, places, size, generator=draw)
+        features = features.to(device, torch.float16)
+        ops.take(
+            outcome, torch.tensor(firsts, dtype=torch.int32, device=device), hidden,
+            torch.tensor(follows, dtype=torch.int32, device=device), given[0], given[1], given[6:], features,
+        )  # fmt: skip
+        found.append((given, features))
+    (given, features), (by_kernel, taken) = found
+    assert torch.equal(given, by_kernel)
+    assert torch.equal(features, taken)
+    for slot, (first, count) in enumerate(zip(firsts, kept, strict=True)):
+        if follows[slot]:
+            behind = [int(outcome[0][first + int(path[first + place])]) for place in range(count)]
+            assert given[6:, slot].tolist() == behind + [0] * (places - count)
+            assert (int(given[0, slot]), int(given[1, slot])) == (count, int(outcome[3][slot]))
+            assert torch.equal(features[slot, :count], hidden[first : first + count].half())
+
+
 SAMPLINGS = [
     Sampling(),
     Sampling(temperature=0.7, seed=3),
@@ -137,9 +181,13 @@ SAMPLINGS = [
 ]
 
 
+def rows_of_logits(device: str) -> Tensor:
+    return (noise(1, 9, 200, seed=2) * 3).bfloat16().to(device)
+
+
 def chosen(ops: Ops, sampling: Sampling, device: str, dtype: torch.dtype = torch.int64) -> list[int]:
     """Next tokens of rows with positions in some type of integers; logits are far apart."""
-    logits = noise(1, 9, 200, seed=2).to(device) * 3
+    logits = rows_of_logits(device)
     positions = torch.arange(1000, 1009, dtype=dtype, device=device)[None]
     found: list[int] = ops.choose(logits, positions, sampling)[0].tolist()
     return found
@@ -153,13 +201,33 @@ def test_choose(sampling: Sampling, dtype: torch.dtype, device: str) -> None:
     assert chosen(ops, sampling, device, dtype) == chosen(ORACLE, sampling, device, dtype)
 
 
+@pytest.mark.parametrize("sampling", [*SAMPLINGS, Sampling(temperature=0.9, top_k=20, top_p=0.6)])
+def test_filtered(sampling: Sampling, device: str) -> None:
+    ops, logits = kernels(device), rows_of_logits(device)
+    ops.set_sampling(sampling)
+    # Without filters a temperature is baked in.
+    found = ops.filtered(logits, ops.same_graph(sampling) if sampling.filters else sampling)
+    assert torch.equal(found, ORACLE.filtered(logits, sampling))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_draw(sampling: Sampling, device: str) -> None:
+    ops, logits, positions = kernels(device), rows_of_logits(device), torch.arange(1000, 1009, device=device)[None]
+    ops.set_sampling(sampling)
+    found = [each.draw(ORACLE.filtered(logits, sampling), positions, sampling).tolist() for each in (ops, ORACLE)]
+    assert found[0] == found[1] == [chosen(ORACLE, sampling, device)]
+
+
 def test_same_graph(device: str) -> None:
-    """What a graph is captured with and what is told later choose together what the whole sampling chooses."""
     assert len({kernels(device).same_graph(each) for each in (*SAMPLINGS, Sampling(temperature=1.9, seed=8))}) == 4
-    for sampling in SAMPLINGS:
-        ops = kernels(device)
-        ops.set_sampling(sampling)
-        assert chosen(ops, ops.same_graph(sampling), device) == chosen(ORACLE, ORACLE.same_graph(sampling), device)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_what_is_captured_and_what_is_told_later_choose_together(sampling: Sampling, device: str) -> None:
+    """What the whole sampling chooses."""
+    ops = kernels(device)
+    ops.set_sampling(sampling)
+    assert chosen(ops, ops.same_graph(sampling), device) == chosen(ORACLE, ORACLE.same_graph(sampling), device)
 
 
 def test_set_sampling(device: str) -> None:
@@ -168,6 +236,16 @@ def test_set_sampling(device: str) -> None:
         for each in (ops, ORACLE):
             each.set_sampling(sampling)
         assert chosen(ops, ops.same_graph(captured), device) == chosen(ORACLE, sampling, device)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(1.3, top_k=40, top_p=0.5, seed=1 << 33), Sampling(0.4, top_k=1000, top_p=0.99, seed=5)]
+)
+def test_one_graph_serves_filters_of_any_size(sampling: Sampling, device: str) -> None:
+    ops, captured = kernels(device), Sampling(temperature=0.7, top_k=5, top_p=0.8)
+    ops.set_sampling(sampling)
+    assert ops.same_graph(sampling) == ops.same_graph(captured)
+    assert chosen(ops, ops.same_graph(captured), device) == chosen(ORACLE, sampling, device)
 
 
 # ------------------------------------------------------------------ steps of many rows
