@@ -51,6 +51,7 @@ class _Seat:
 
     length: int = 0
     new: list[int] = field(default_factory=list)  # tokens of the new rows
+    known: bool = False  # its slot is the target's
     lazy: bool = False  # the round behind the next step is not sure to be asked for
     followed: bool = False  # its round runs behind the target's step, which brings as many rows as it says
     drafted: bool = False  # draft rows are in the scratch cells behind
@@ -159,12 +160,11 @@ class HeadPass:
         Raises:
             ValueError: it is not free, or none is.
         """
-        if slot is None:
-            slot = self._seats.index(None)
-        if self._seats[slot] is not None:
-            raise ValueError(f"slot {slot} of this head pass is taken")
-        self._seats[slot] = _Seat()
-        return slot
+        place = self._seats.index(None) if slot is None else slot
+        if self._seats[place] is not None:
+            raise ValueError(f"slot {place} of this head pass is taken")
+        self._seats[place] = _Seat(known=slot is not None)
+        return place
 
     def close(self, slot: int) -> None:
         """Gives a slot back; its cells are overwritten by whoever comes next."""
@@ -273,7 +273,7 @@ class HeadPass:
     def _follows(self, slot: int, tree: TokenTree) -> bool:
         """Whether all that a sequence's next round needs is what the step over ``tree`` brings."""
         seat = self._seats[slot] if slot < len(self._seats) else None
-        if seat is None or seat.lazy:
+        if seat is None or seat.lazy or not seat.known:
             return False
         return seat.length > 0 and not seat.new and tree.depth < self._new_rows
 

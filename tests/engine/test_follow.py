@@ -133,6 +133,8 @@ def test_a_slot_is_taken_once() -> None:
         passes = method.shared.passes
         assert passes.open(1) == 1
         assert passes.open() == 0
+        known = [seat.known for seat in passes._passes._seats]
+        assert known == [False, True]  # of the lowest free one nobody knows which sequence's steps it could follow
         with pytest.raises(ValueError, match="slot 1 of this head pass is taken"):
             passes.open(1)
         passes.close(1)
