@@ -32,8 +32,9 @@ from specbench.cli import (
     tune,
 )
 from specbench.cli import list as listing
+from specbench.cli.signals import termination
 from specbench.common import SpecbenchError, guests
-from specbench.common.errors import INTERRUPTED
+from specbench.common.errors import INTERRUPTED, TERMINATED
 
 app = typer.Typer(
     name="specbench",
@@ -78,14 +79,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 ok; 1 not quiet; 2 usage; 3 environment refused; 4 lossless check failed; 5 regression; 6 a plug-in's fault;
-        7 another engine's; 130 interrupted, results kept.
+        7 another engine's; 130 interrupted, results kept; 143 likewise by SIGTERM.
     """
-    args = sys.argv[1:] if argv is None else list(argv)
+    with termination() as ended:
+        code = _run(sys.argv[1:] if argv is None else list(argv))
+    return TERMINATED if ended.came and code == INTERRUPTED else code
+
+
+def _run(args: Sequence[str]) -> int:
     bare = not args
     command = typer.main.get_command(app)
     try:
         # Not through the command's own main(): it swallows Ctrl-C and prints errors as boxes.
-        with command.make_context("specbench", ["--help"] if bare else args) as context:
+        with command.make_context("specbench", ["--help"] if bare else [*args]) as context:
             command.invoke(context)
     except typer.Exit as done:
         return 2 if bare else done.exit_code

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 #: Exit code of what Ctrl-C ended, with what was finished kept.
 INTERRUPTED = 130
+#: Likewise of what SIGTERM ended.
+TERMINATED = 143
 
 
 _MOST = 400  # letters of a word in a sentence; paths are shorter
