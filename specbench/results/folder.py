@@ -480,9 +480,12 @@ def _says_product(shape: Any) -> bool:
     if not isinstance(shape, dict) or shape.get("kernel") not in ("own", "torch"):
         return False
     sizes = [shape.get("out"), shape.get("in")]
-    config, timed = shape.get("config"), shape.get("timed")
-    cut = [each.get("config") if isinstance(each, dict) else None for each in timed] if isinstance(timed, list) else [0]
-    cut += [config] if shape["kernel"] == "own" else []
+    timed, why_not = shape.get("timed"), shape.get("why_not")
+    if not isinstance(timed, list) or not isinstance(shape.get("torch_s"), list) or not isinstance(why_not, str):
+        return False
+    if not all(isinstance(each, dict) and isinstance(each.get("seconds"), list) for each in timed):
+        return False
+    cut = [each.get("config") for each in timed] + ([shape.get("config")] if shape["kernel"] == "own" else [])
     return all(type(size) is int and size > 0 for size in sizes) and all(
         isinstance(each, dict)
         and each.keys() == {"block_n", "block_k", "splits", "warps", "stages"}

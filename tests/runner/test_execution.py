@@ -112,7 +112,9 @@ def test_a_run_from_before_products_were_settled_goes_on_without(tmp_path: Path)
     [3, [3], [[3]], [[{}]], [[{**PRODUCTS[0], "kernel": "mine"}]], [[{**PRODUCTS[0], "out": "96"}]],
      [[{**PRODUCTS[0], "config": None}]], [[{**PRODUCTS[0], "config": {**TILES, "splits": 0}}]],
      [[{**PRODUCTS[0], "config": {"block_n": 64}}]], [[{**PRODUCTS[0], "timed": 1}]],
-     [[{**PRODUCTS[0], "timed": [{"config": {**TILES, "block_n": True}, "seconds": []}]}]]],
+     [[{**PRODUCTS[0], "timed": [{"config": {**TILES, "block_n": True}, "seconds": []}]}]],
+     [[{**PRODUCTS[0], "timed": [{"config": TILES}]}]], [[{**PRODUCTS[0], "torch_s": None}]],
+     [[{name: each for name, each in PRODUCTS[0].items() if name != "why_not"}]]],
 )  # fmt: skip
 def test_what_computed_products_is_refused_where_it_is_damaged(wrong: Any, tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "ar-prompts", "0" * 64, {}) as folder:
