@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partialmethod
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import torch
 from tqdm.std import tqdm
@@ -24,7 +22,7 @@ from specbench.common.reading import read_text
 from specbench.models import adapters, checkpoint, gguf
 from specbench.models.adapters import fingerprint
 from specbench.models.eight_bits import bytes_of, round_weights
-from specbench.models.names import DTYPES, Source, aliases, resolve, templates
+from specbench.models.names import DTYPES, Source, aliases, hub_in_reach, resolve, templates
 from specbench.results.schema import ModelSpec
 
 
@@ -238,7 +236,7 @@ def _read(
     if source.kind == "folder":
         checkpoint.check(Path(source.location))
     # Without a network the hub client retries for most of a minute before it looks into its own cache.
-    where = {"local_files_only": source.kind == "folder" or not _hub_in_reach(), "trust_remote_code": trust}
+    where = {"local_files_only": source.kind == "folder" or not hub_in_reach(), "trust_remote_code": trust}
     if source.tokenizer:  # another repository, where the model's revision means nothing
         tokenizer = AutoTokenizer.from_pretrained(source.tokenizer, **where)
     else:
@@ -279,16 +277,6 @@ def _cast(model: Any, dtype: torch.dtype) -> Any:
         if name in held and tensor.is_floating_point():
             tensor.data = tensor.data.to(dtype)
     return model
-
-
-def _hub_in_reach() -> bool:
-    from huggingface_hub import constants
-
-    try:
-        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
-    except OSError:
-        return False
-    return True
 
 
 def _dummy(source: Source, dtype: torch.dtype, device: torch.device, trust: bool) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from specbench.common import UsageError, toml
 from specbench.common.errors import one_line, unknown
@@ -177,3 +179,14 @@ def _config(name: str) -> Source:
     if path.suffix == ".json" and os.path.isfile(path):
         return Source("config", f"config:{path.stem}", str(path), f"config:{path.name}")
     raise unknown("config", name, known)
+
+
+def hub_in_reach() -> bool:
+    """Whether the hub has an address: where it has none its client tries for most of a minute."""
+    from huggingface_hub import constants
+
+    try:
+        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True

@@ -9,12 +9,10 @@ every node takes as long as the next one. No torch before something is counted.
 from __future__ import annotations
 
 import importlib.util
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.errors import one_line
@@ -22,7 +20,7 @@ from specbench.hardware.gpus import Gpu
 from specbench.hardware.profile import datasheet
 from specbench.hardware.roofline import ModelShape, step_cost
 from specbench.models import resolve
-from specbench.models.names import Source, configs
+from specbench.models.names import Source, configs, hub_in_reach
 
 if TYPE_CHECKING:
     from specbench.engine.nodes import MetaStep
@@ -262,7 +260,7 @@ def _config(source: Source, revision: str | None, trust: bool) -> Any:
             return AutoConfig.for_model(**read_config(Path(known or source.location)))
         if source.kind == "folder":
             check(Path(source.location))
-        here = source.kind == "folder" or not _hub_in_reach()
+        here = source.kind == "folder" or not hub_in_reach()
         return AutoConfig.from_pretrained(
             source.location, revision=revision, local_files_only=here, trust_remote_code=trust
         )
@@ -270,17 +268,6 @@ def _config(source: Source, revision: str | None, trust: bool) -> Any:
         raise
     except Exception as error:  # transformers lets through whatever a file makes of it
         raise _explained(source, error, trust) from error
-
-
-def _hub_in_reach() -> bool:
-    """Whether the hub has an address: where it has none its client tries for most of a minute."""
-    from huggingface_hub import constants
-
-    try:
-        socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, 443)
-    except OSError:
-        return False
-    return True
 
 
 def _model(source: Source, config: Any, dtype: Any, trust: bool) -> Any:

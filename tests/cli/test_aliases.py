@@ -133,7 +133,7 @@ def checkpoint(entry: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monkey
     """The same alias, with a local folder for its hub id and two more for tokenizer and template."""
     byte_tokenizer().save_pretrained(tmp_path / "target")
     entry.update(hub=str(save(tmp_path / "toy")), tokenizer=str(tmp_path / "target"), template="vicuna")
-    monkeypatch.setattr(loader, "_hub_in_reach", lambda: False)
+    monkeypatch.setattr(loader, "hub_in_reach", lambda: False)
     return entry
 
 

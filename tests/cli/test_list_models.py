@@ -209,7 +209,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }  # fmt: skip
     entries = {**names.aliases(), "toy": entry}
     monkeypatch.setattr(names, "aliases", lambda: entries)
-    monkeypatch.setattr(loader, "_hub_in_reach", lambda: False)
+    monkeypatch.setattr(loader, "hub_in_reach", lambda: False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
 

@@ -290,7 +290,7 @@ def alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The entry of an alias ``toy``: its hub id is a local folder."""
     entry: dict[str, Any] = {"title": "", "hub": str(save(tmp_path / "toy", byte_tokenizer(template="its own")))}
     monkeypatch.setattr(names, "aliases", lambda: {"toy": entry})
-    monkeypatch.setattr(loader, "_hub_in_reach", lambda: False)
+    monkeypatch.setattr(loader, "hub_in_reach", lambda: False)
     return entry
 
 

@@ -142,7 +142,7 @@ def test_what_is_no_model_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_a_hub_out_of_reach_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "_hub_in_reach", lambda: False)
+    monkeypatch.setattr(loader, "hub_in_reach", lambda: False)
     with pytest.raises(EnvironmentRefused, match="give a local folder") as raised:
         load("nobody/no-such-model")
     assert "\n" not in str(raised.value)

@@ -22,8 +22,8 @@ from specbench.engine.nodes import MetaStep, launches
 from specbench.engine.sampler import Sampling
 from specbench.engine.step import Kind
 from specbench.hardware.gpus import find
+from specbench.models import names
 from specbench.models.names import configs
-from specbench.profiling import nodes
 from specbench.profiling.nodes import NODE_S, NodeCount, StepNodes, as_data, count_nodes
 from specbench.profiling.shape import shape_of
 
@@ -233,7 +233,7 @@ def test_the_hub_is_not_asked_where_it_is_not_in_reach(monkeypatch: pytest.Monke
         asked.append((name, how["local_files_only"]))
         raise OSError("nobody is at home")
 
-    monkeypatch.setattr(nodes.socket, "getaddrinfo", address)
+    monkeypatch.setattr(names.socket, "getaddrinfo", address)
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", read)
     with pytest.raises(EnvironmentRefused, match=r"nobody/nothing cannot be had from the hub \(nobody is at home\)"):
         count_nodes("nobody/nothing")
