@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,6 +52,17 @@ def says(content: Any) -> Answer:
 def replies(code: int, body: bytes, **headers: str) -> Answer:
     """Answers with this status and body."""
     return lambda handler, asked: send(handler, code, body, **headers)
+
+
+def in_any_order(answer: Answer, seed: int, most_s: float = 0.05) -> Answer:
+    """Answers after a while that is drawn: those asked first are not always answered first."""
+    drawn = random.Random(seed)
+
+    def late(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
+        time.sleep(drawn.uniform(0, most_s))
+        answer(handler, body)
+
+    return late
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,12 @@ def gen_judgment(rows: list[dict[str, Any]], asked: Mapping[str, Question], data
                  "tstamp": 1.5}
             )  # fmt: skip
     return found
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """A file of JSON lines."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
 
 
 class ToyJudge:

@@ -30,12 +30,12 @@ def visible(site: Path) -> Iterator[None]:
     before = set(sys.modules)
     sys.path.insert(0, str(site))
     importlib.invalidate_caches()
-    registry._cards.cache_clear()
+    registry._found.cache_clear()
     try:
         yield
     finally:
         sys.path.remove(str(site))
-        registry._cards.cache_clear()
+        registry._found.cache_clear()
         for name in set(sys.modules) - before:
             if str(getattr(sys.modules[name], "__file__", None)).startswith(str(site)):
                 del sys.modules[name]

@@ -6,6 +6,7 @@ text goes in and comes out, and a tokenizer reads it anew.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from specbench.models import LoadedModel
 
 _PATH = "/v1/completions"
+# Events with text, for a token of the budget and for an answer beside: text may come to no tokens at all.
+_MOST_A_TOKEN, _MOST_BESIDE = 16, 1000
 _TAKES_NO_IDS = {400, 415, 422, 500}  # what servers say to a list, or to a field that they do not know
 
 
@@ -73,20 +76,33 @@ class Completions:
         """
         self.sent, self.arrivals, self.whole, self.finish = 0, 0, False, None
         with closing(self._server.events(_PATH, self._body(question))) as events:
+            heard: float | None = None
             for at_ns, event in events:
+                heard = heard or time.monotonic()
                 choice = self._choice(event)
                 if choice is None:
+                    self._not_too_long_since(heard)
                     continue
                 arrival = self._arrival(at_ns, choice, question, loose)
                 if arrival.ids or arrival.text:
                     self.sent += len(arrival.ids) or 1
                     self.arrivals += 1
+                    if self.arrivals > _MOST_A_TOKEN * question.budget + _MOST_BESIDE:
+                        raise EngineFault(f"it goes on and on behind a budget of {question.budget} tokens")
                     yield arrival
+                    heard = time.monotonic()
+                else:
+                    self._not_too_long_since(heard)
                 if choice.get("finish_reason") is not None:
                     self.whole = True
                     self.finish = "length" if choice["finish_reason"] == "length" else "stop"
                     if not self.ids and self.finish == "stop":
                         yield Arrival(at_ns, (), self._end_in_text(question))  # it ends by a token and sends no text
+
+    def _not_too_long_since(self, heard: float) -> None:
+        """Events without tokens keep a connection awake; without end they would keep a run waiting too."""
+        if time.monotonic() - heard > self._server.timeout:
+            raise EngineFault(f"it stalled: no token came for {self._server.timeout:g} s, though events did")
 
     def _body(self, question: Question) -> dict[str, Any]:
         drawn: dict[str, Any] = {"temperature": question.temperature}

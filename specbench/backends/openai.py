@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from pydantic import field_validator
+
 from specbench.backends import protocol
 from specbench.backends.completions import Completions
 from specbench.backends.protocol import PLAIN, Arrival, EngineOptions, Mode, Question, Served, Told
 from specbench.backends.streaming import Server
-from specbench.common import option
+from specbench.common import keys, option
 from specbench.common.errors import EngineFault, one_line
 from specbench.results.engines import EngineFacts, ServedWeights
 
@@ -23,6 +25,8 @@ class OpenAIOptions(EngineOptions):
 
     model: str = option("", help="the model's name there; the only one where nothing is said")
     api_key_env: str = option("", help="environment variable that holds the key, where it needs one")
+
+    _named = field_validator("api_key_env")(keys.named)
 
 
 class Backend(protocol.Backend):

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import psutil
 
+from specbench.common import keys
 from specbench.common.errors import EngineFault, one_line
 
 _PR_SET_PDEATHSIG = 1
@@ -67,7 +68,7 @@ class Child:
                 stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if pipes else self._log,
                 stderr=self._log,
-                env={**os.environ, **(environment or {}), _MARK: self._mark},
+                env={**keys.environment(), **(environment or {}), _MARK: self._mark},
                 start_new_session=True,
                 preexec_fn=lambda: _die_with(ours),
             )

@@ -6,24 +6,25 @@ A request makes a connection of its own, so what that takes is part of the time 
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import json
 import os
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any
-from urllib.parse import urlsplit
 
+from specbench.backends.timed import Deadline, TimedRequest, opener
+from specbench.common import keys
+from specbench.common.address import checked, is_loopback
 from specbench.common.errors import EngineFault, UsageError, one_line
 from specbench.common.reading import parse_json
-from specbench.evals.judge.secret import Secret
+from specbench.evals.judge.secret import Secret, fault_of
 
 _LONGEST = 4 << 20  # bytes of an event; llama.cpp's last one has the prompt's text in it
 _LARGEST = 8 << 20  # bytes of a body that comes whole: a list of models, counters
 _PIECE = 1 << 16
+_READ = 1 << 12  # characters of a text of which the beginning is shown
 
 
 class Refused(EngineFault):
@@ -47,8 +48,11 @@ class Server:
 
     Args:
         url: its address, with or without the ``/v1`` at the end.
-        timeout: seconds for a connection, for what comes first, and between two events.
+        timeout: seconds for a connection with what comes first, for a body, and between two events.
         key_env: name of the environment variable with the key; "" where it needs none.
+
+    Attributes:
+        timeout: as above.
 
     Raises:
         UsageError: no web address, or one that holds what nobody should see; or there is no such variable.
@@ -56,28 +60,15 @@ class Server:
 
     def __init__(self, url: str, timeout: float, key_env: str = "") -> None:
         self._secret = Secret(_key(key_env)) if key_env else None
-        try:
-            parts = urlsplit(url)
-            named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            named = False
-        if not named or parts.query or parts.fragment:
-            raise UsageError(
-                f"--backend-url {one_line(self.scrub(url), 120)} is no web address; write it as http://localhost:8000/v1"
-            )
-        if "@" in parts.netloc:
-            raise UsageError("--backend-url holds a user or password; name a variable with the key by api_key_env")
-        if self.scrub(url) != url:
-            raise UsageError("--backend-url holds the key; give the key by api_key_env alone")
+        host, _ = checked(url, "--backend-url", "api_key_env", self.scrub)
         self._base = url.rstrip("/").removesuffix("/v1")
-        self._timeout = timeout
-        # A proxy that the environment names is not meant for this machine itself; and nothing is followed elsewhere.
-        proxies: dict[str, str] | None = {} if _is_loopback(parts.hostname or "") else None
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies), _NoRedirect())
+        self.timeout = timeout
+        # A proxy that the environment names is not meant for this machine itself.
+        self._opener = opener(proxies=not is_loopback(host))
 
     def scrub(self, text: str) -> str:
-        """A text without the key."""
-        return text if self._secret is None else self._secret.scrub(text)
+        """The beginning of a text, far more than a sentence shows, without the key."""
+        return text[:_READ] if self._secret is None else self._secret.scrub(text[:_READ])
 
     def get(self, path: str) -> bytes:
         """A body.
@@ -86,8 +77,11 @@ class Server:
             Refused: another status than 200.
             EngineFault: no answer.
         """
-        with closing(self._open(path, None)) as response:
-            return self._guarded(lambda: self._whole(response))
+        with closing(self._open(path, None, Deadline(self.timeout))) as response:
+            content = self._guarded(lambda: _beginning(response, _LARGEST + 1))
+        if len(content) > _LARGEST:
+            raise EngineFault(f"it sent a body of more than {_LARGEST >> 20} MiB")
+        return content
 
     def json(self, path: str) -> Any:
         """A body that is JSON.
@@ -106,9 +100,11 @@ class Server:
             Refused: another status than 200.
             EngineFault: no connection, nothing for too long, a connection that broke off, or what is no event.
         """
-        with closing(self._open(path, json.dumps(body).encode())) as response:
-            rest, since = b"", time.monotonic()
-            while piece := self._guarded(lambda: response.read1(_PIECE)):
+        deadline = Deadline(self.timeout)
+        with closing(self._open(path, json.dumps(body).encode(), deadline)) as response:
+            deadline.renew()
+            rest = b""
+            while piece := self._guarded(lambda: self._piece(response, deadline)):
                 at_ns = time.perf_counter_ns()
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
@@ -120,23 +116,20 @@ class Server:
                     event = self._parsed(data)
                     if name == b"error" or (isinstance(event, dict) and event.get("error")):
                         raise EngineFault(f"it gave up: {self._reason(event)}")
-                    since = time.monotonic()
                     yield at_ns, event
-                    since = max(since, time.monotonic())  # what was done meanwhile is not its delay
+                    deadline.renew()  # what was done meanwhile is not its delay
                 if len(rest) > _LONGEST:
                     raise EngineFault(f"it sent an event of more than {_LONGEST >> 20} MiB")
-                if time.monotonic() - since > self._timeout:
-                    raise self._stalled()
         if rest.strip():
             raise Lost("its answer broke off in the middle of an event")
 
-    def _open(self, path: str, body: bytes | None) -> Any:
+    def _open(self, path: str, body: bytes | None, deadline: Deadline) -> Any:
         headers = {"Content-Type": "application/json", "User-Agent": "specbench", "Accept": "*/*"}
         if self._secret is not None:
             headers["Authorization"] = f"Bearer {self._secret.key}"
-        request = urllib.request.Request(self._base + path, body, headers)
+        request = TimedRequest(self._base + path, body, headers, deadline)
         try:
-            return self._opener.open(request, timeout=self._timeout)
+            return self._opener.open(request, timeout=self.timeout)
         except urllib.error.HTTPError as error:
             with closing(error):
                 raise self._refusal(path, error) from None
@@ -152,16 +145,9 @@ class Server:
             said = one_line(self.scrub(str(error)), 120)
             raise Lost(f"its connection broke off ({said or type(error).__name__})") from None
 
-    def _whole(self, response: Any) -> bytes:
-        parts, size, until = [], 0, time.monotonic() + self._timeout
-        while piece := response.read1(_PIECE):
-            parts.append(piece)
-            size += len(piece)
-            if size > _LARGEST:
-                raise EngineFault(f"it sent a body of more than {_LARGEST >> 20} MiB")
-            if time.monotonic() > until:
-                raise TimeoutError
-        return b"".join(parts)
+    def _piece(self, response: Any, deadline: Deadline) -> bytes:
+        deadline.left()  # what has come already is read without a look at the clock
+        return bytes(response.read1(_PIECE))
 
     def _parsed(self, data: bytes) -> Any:
         try:
@@ -171,12 +157,12 @@ class Server:
             raise EngineFault(f"it sent what is no JSON: '{start}'") from None
 
     def _stalled(self) -> EngineFault:
-        return EngineFault(f"it stalled: nothing came for {self._timeout:g} s")
+        return EngineFault(f"it stalled: nothing came for {self.timeout:g} s")
 
     def _refusal(self, path: str, error: urllib.error.HTTPError) -> Refused:
         try:
-            said = error.read(_PIECE).decode(errors="replace")
-        except (OSError, http.client.HTTPException):
+            said = _beginning(error, _PIECE).decode(errors="replace")
+        except (OSError, http.client.HTTPException, ValueError):
             said = ""
         try:
             said = self._reason(parse_json(said.encode(), "it", ""))
@@ -199,21 +185,17 @@ class Server:
 
 
 def _key(name: str) -> str:
-    key = os.environ.get(name, "")
+    key = os.environ.get(keys.named(name), "").strip()
     if not key:
-        raise UsageError(f"api_key_env names {one_line(name, 40)}, which is not set; export it with the key")
+        raise UsageError(f"api_key_env names {name}, which is not set; export it with the key")
+    if fault := fault_of(key):
+        raise UsageError(f"environment variable {name}, which api_key_env names, {fault}; export it again")
     return key
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nothing: the key would go along to wherever it points, and a POST would become a GET."""
-
-    def redirect_request(self, *args: Any, **options: Any) -> None:
-        return None
+def _beginning(response: Any, most: int) -> bytes:
+    """The first ``most`` bytes of a body, by pieces: ``read`` has no bound for a chunk of a size below nought."""
+    content = bytearray()
+    while len(content) < most and (piece := response.read1(_PIECE)):
+        content += piece
+    return bytes(content[:most])

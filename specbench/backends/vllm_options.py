@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import field_validator, model_validator
 
 from specbench.backends.protocol import PLAIN, EngineOptions, Mode
-from specbench.common import UsageError, option
+from specbench.common import UsageError, keys, option
 from specbench.common.reading import json_object, parse_json
 
 _ACCEPTANCE = {
@@ -36,6 +36,8 @@ class Plain(EngineOptions):
     engine_args: str = option("", help="further arguments of vllm.LLM as a JSON object")
     model: str = option("", help="by URL: the model's name there; the only one where nothing is said")
     api_key_env: str = option("", help="by URL: environment variable that holds the key, where it needs one")
+
+    _named = field_validator("api_key_env")(keys.named)
 
     @field_validator("engine_args")
     @classmethod

@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
+
+_INTERRUPTED = 130
 
 
 def entry() -> None:
     """Runs the command line and exits with its code.
 
-    Garbage is not looked for before a command runs: imports make next to none, and looking through what they make is a
-    tenth of ``--help`` or more.
+    What runs guests' code runs in a child of this process, which then waits and imports nothing more. Garbage is not
+    looked for before a command runs: imports make next to none, and looking through what they make is a tenth of
+    ``--help`` or more.
     """
     gc.disable()
-    from specbench.cli.app import main  # everything else
+    try:
+        code = _run()
+    except KeyboardInterrupt:  # while modules are imported, before anything is begun
+        os.write(2, b"error: interrupted; nothing was begun\n")
+        code = _INTERRUPTED
+    sys.exit(code)
 
-    sys.exit(main())
+
+def _run() -> int:
+    from specbench.cli import streams, supervisor
+
+    streams.open_streams()
+    if supervisor.watched(sys.argv[1:]) and (code := supervisor.supervise()) is not None:
+        return code
+    from specbench.cli.app import main  # everything else
+    from specbench.common import pulse
+
+    code = streams.closing(main())
+    # It has said what came of it: a signal on the way out changes nothing.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    pulse.ended(code)
+    return code

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from specbench.cli import options, output
-from specbench.common import UsageError
+from specbench.common import UsageError, keys
 
 if TYPE_CHECKING:
     from specbench.evals.judge.judge import Answer, Judge
 
 
 _TIMEOUT_S = 300.0
-_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,40}")
 
 
 def judge(
@@ -30,7 +28,10 @@ def judge(
         None, "--api-key-env", help="Environment variable with the key.", metavar="VAR"
     ),
     timeout: float | None = typer.Option(
-        None, "--timeout", min=0.1, help="Seconds for one answer of an endpoint.", show_default="300"
+        None, "--timeout", min=0.1, max=86400, help="Seconds for one answer of an endpoint.", show_default="300"
+    ),
+    workers: int = typer.Option(
+        1, "--judge-workers", min=1, max=64, help="Questions asked of an endpoint at once.", metavar="N"
     ),
     max_new_tokens: int = typer.Option(2048, "--max-new-tokens", min=1, help="Per judgment."),
     export: Path | None = typer.Option(None, "--export", help="Write FastChat's model_answer files.", metavar="DIR"),
@@ -59,6 +60,8 @@ def judge(
         )
     if base_url is None and timeout is not None:
         raise UsageError("--timeout goes with --base-url; a judge that runs here takes as long as it takes")
+    if base_url is None and workers > 1:
+        raise UsageError("--judge-workers goes with --base-url; a judge that runs here takes one question at a time")
     key = _key(base_url, api_key_env)
     from specbench.evals.judge.judge import answers, judge_all, questions
     from specbench.evals.judge.mt_bench_files import export as export_answers
@@ -93,7 +96,8 @@ def judge(
                 revision,
                 trust_remote_code,
             ) as who:
-                judge_all(run, who, made, _tenths(lambda text: notes.print(f"{text} …", markup=False)))
+                progress = _tenths(lambda text: notes.print(f"{text} …", markup=False))
+                judge_all(run, who, made, progress, workers)
         read = read_run(run)
     if as_json:
         output.emit_json({"run": str(run), "judged": read.judged})
@@ -102,6 +106,25 @@ def judge(
 
         for scores in read.judged:
             output.stdout().print(judgments(scores))
+            for remark in _remarks(scores):
+                notes.print(remark, markup=False, soft_wrap=True)
+
+
+def _remarks(scores: Mapping[str, Any]) -> list[str]:
+    """Which answers a mean leaves out, and which may have tried to raise it."""
+    rows = scores["methods"].values()
+    refused, marked = sum(row["errors"] for row in rows), sum(row["injections"] for row in rows)
+    unrated = sum(row["judged"] - row["rated"] for row in rows) - refused
+    return [
+        f"{said} of {sum(row['judged'] for row in rows)} answers {what}"
+        for said, what in (
+            (refused, "were refused by the judge; the same command asks for them again"),
+            (unrated, "have no rating: the judge wrote none from 1 to 10"),
+            (marked, "have delimiters of the judge's prompt, ratings or control tokens in them (injections); "
+             "they were put before the judge with round brackets"),
+        )
+        if said
+    ]  # fmt: skip
 
 
 def _key(base_url: str | None, variable: str | None) -> str | None:
@@ -113,11 +136,13 @@ def _key(base_url: str | None, variable: str | None) -> str | None:
 
     key = os.environ.get(variable, "").strip()
     # What is not written as variables are may be the key itself, given by mistake.
-    name = f"environment variable {variable}" if _VARIABLE.fullmatch(variable) else "what --api-key-env names"
+    name = f"environment variable {variable}" if keys.is_variable(variable) else "what --api-key-env names"
     if not key:
         raise UsageError(f"{name} is not set; put the key of --base-url into a variable, and give its name")
     if fault := fault_of(key):
         raise UsageError(f"{name} {fault}; set it again, or leave --api-key-env out where no key is needed")
+    if keys.is_variable(variable):
+        keys.named(variable)
     return key
 
 
@@ -138,7 +163,8 @@ def _made(
     if base_url is not None:
         from specbench.evals.judge.endpoint import Endpoint
 
-        yield Endpoint(model, base_url, key, max_tokens=max_tokens, timeout_s=timeout)
+        with closing(Endpoint(model, base_url, key, max_tokens=max_tokens, timeout_s=timeout)) as there:
+            yield there
         return
     output.stderr().print(f"loading {model} …", markup=False)
     from specbench.models import load

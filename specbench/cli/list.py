@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specbench.backends.protocol import Mode
 
 # What would make a table wider than a terminal.
-_ONLY_JSON = {"options", "paper"}
+_ONLY_JSON = {"options", "paper", "broken"}
 
 _KINDS = ("methods", "engines", "tasks", "presets", "models", "gpus")
 
@@ -86,6 +86,7 @@ def _cell(value: Any) -> str:
 
 
 def _methods(full: bool) -> list[dict[str, Any]]:
+    broken = registry.broken("method")
     return [
         {
             "method": card.name,
@@ -94,12 +95,26 @@ def _methods(full: bool) -> list[dict[str, Any]]:
             "from": card.origin,
             "what it does": card.info.get("summary", ""),
             "options": _options(card) if full else None,
+            "broken": "",
         }
         for card in registry.methods().values()
+        if card.name not in broken
+    ] + [
+        {
+            "method": name,
+            "lossless": None,
+            "trained": None,
+            "from": each.origin,
+            "what it does": f"broken: {each.error}",
+            "options": None,
+            "broken": str(each.error),
+        }
+        for name, each in broken.items()
     ]
 
 
 def _tasks(full: bool) -> list[dict[str, Any]]:
+    broken = registry.broken("task")
     return [
         {
             "task": card.name,
@@ -109,8 +124,22 @@ def _tasks(full: bool) -> list[dict[str, Any]]:
             "from": card.origin,
             "what it is": card.info.get("title", ""),
             "options": _options(card) if full else None,
+            "broken": "",
         }
         for card in registry.tasks().values()
+        if card.name not in broken
+    ] + [
+        {
+            "task": name,
+            "version": None,
+            "metric": "",
+            "here": None,
+            "from": each.origin,
+            "what it is": f"broken: {each.error}",
+            "options": None,
+            "broken": str(each.error),
+        }
+        for name, each in broken.items()
     ]
 
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from specbench.common.shown import console
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -14,28 +16,30 @@ if TYPE_CHECKING:
 
 
 def emit_json(data: Any) -> None:
-    """Prints one JSON document to stdout."""
-    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    """Prints one JSON document to stdout; what is no number, or has no end, is null there."""
+    try:
+        text = json.dumps(data, indent=2, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(data), indent=2, allow_nan=False)
+    sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not abs(data) < float("inf") else data
 
 
 def stdout() -> Console:
     """The console for data."""
-    return _console()
+    return console()
 
 
 def stderr() -> Console:
     """The console for progress and notes."""
-    return _console(stderr=True)
-
-
-def _console(stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    class Piped(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # the command ends well; rich's own way is an exit with 1
-
-    return Piped(stderr=stderr, highlight=False, markup=False)  # names and ids may look like markup
+    return console(stderr=True)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]], title: str | None = None) -> Table:

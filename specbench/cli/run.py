@@ -29,17 +29,21 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
         resolved = resolve(plan, by_machine=True)
         show_dry_run(dry_run(resolved, resolved.methods, [plan.concurrency], plan.profile), as_json)
         return
-    from specbench.common.errors import EngineFault
+    from specbench.common.errors import EngineFault, PluginFault, SpecbenchError
     from specbench.report import headline
     from specbench.report.terminal.projection import projection_table
     from specbench.report.terminal.run import finding
     from specbench.runner.measuring import measure
 
     finished, failed = [], []
+    fault: type[SpecbenchError] = EngineFault
     for done in measure(plan):
         folder, summary = done.folder, done.folder.summary()
         assert summary is not None
-        failed += [f"{row.method}: {row.failed}" for row in summary.rows if row.failed]
+        for row in summary.rows:
+            if row.failed:
+                failed.append(f"{row.method}: {row.failed}")
+                fault = PluginFault if row.fault else fault
         extra = {"projection": done.projection} if done.projection else {}
         finished.append({"folder": str(folder.path), "task": done.task, **summary.written(), **extra})
         if not as_json:
@@ -55,7 +59,7 @@ def run(plan: Plan, as_json: bool = options.JSON, dry: bool = options.DRY_RUN) -
     if as_json:
         output.emit_json(finished)
     if failed:
-        raise EngineFault("; ".join(failed))
+        raise fault("; ".join(failed))
 
 
 def show_dry_run(content: Mapping[str, Any], as_json: bool) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+
+# What reaches a process twice, as its group's and as its parent's, comes within that.
+_SAME_S = 0.5
 
 
 @dataclass
@@ -21,7 +25,8 @@ class Termination:
 def termination() -> Iterator[Termination]:
     """Raises KeyboardInterrupt for SIGTERM too, inside; whoever holds Ctrl-C back holds that back with it.
 
-    In threads, and where somebody has a handler for SIGTERM, it is left alone. Children that are started anew have the
+    A second one within half a second is the same one, and is not raised again while the first is dealt with. In
+    threads, and where somebody has a handler for SIGTERM, it is left alone. Children that are started anew have the
     usual one.
     """
     found = Termination()
@@ -29,17 +34,26 @@ def termination() -> Iterator[Termination]:
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield found
         return
+    usual, last = signal.getsignal(signal.SIGINT), -_SAME_S
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before >= _SAME_S:
+            raise KeyboardInterrupt
 
     def end(number: int, frame: FrameType | None) -> None:
         found.came = True
-        interrupt = signal.getsignal(signal.SIGINT)
-        if callable(interrupt):
-            interrupt(signal.SIGINT, frame)
-        else:  # the background of a shell has Ctrl-C ignored
-            raise KeyboardInterrupt
+        now = signal.getsignal(signal.SIGINT)
+        # The background of a shell has Ctrl-C ignored.
+        (now if callable(now) else interrupt)(signal.SIGINT, frame)
 
     signal.signal(signal.SIGTERM, end)
+    if usual is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         yield found
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if usual is signal.default_int_handler:
+            signal.signal(signal.SIGINT, usual)

@@ -86,9 +86,10 @@ def show_trainings(path: Path, as_json: bool, write: bool = False) -> None:
     read = read_trainings(path)
     if write:
         from specbench.common.files import write_text_atomic
+        from specbench.report.formats import to_csv
         from specbench.report.pictures.training_cost import save_training_cost
 
-        write_text_atomic(path / "trainings.csv", read.cells.to_csv(index=False, float_format="%.6g"))
+        write_text_atomic(path / "trainings.csv", to_csv(read.cells, float_format="%.6g"))
         save_training_cost(read.cells, path, _trained_caption(read))
     if as_json:
         import json
@@ -136,8 +137,9 @@ def show_sweep(read: Any, as_json: bool, write: bool = False) -> None:
 def write_cells(read: Any) -> None:
     """Writes ``cells.csv`` into a sweep's folder."""
     from specbench.common.files import write_text_atomic
+    from specbench.report.formats import to_csv
 
-    write_text_atomic(read.path / "cells.csv", read.cells.to_csv(index=False, float_format="%.6g"))
+    write_text_atomic(read.path / "cells.csv", to_csv(read.cells, float_format="%.6g"))
 
 
 def _trained_caption(read: Any) -> str:

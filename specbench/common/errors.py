@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from specbench.common.shown import visible
+
 #: Exit code of what Ctrl-C ended, with what was finished kept.
 INTERRUPTED = 130
 #: Likewise of what SIGTERM ended.
@@ -61,9 +63,17 @@ class Regression(SpecbenchError):
 
 
 class PluginFault(SpecbenchError):
-    """A method or a task did what none may do, such as to end the command; names it."""
+    """A method or a task did what none may do, such as to raise, to end the command, or to draft no tree; names it.
+
+    Attributes:
+        row: label of the row that it decoded; empty where it was not decoding.
+    """
 
     exit_code = 6
+
+    def __init__(self, text: str = "", row: str = "") -> None:
+        super().__init__(text)
+        self.row = row
 
 
 class EngineFault(SpecbenchError):
@@ -91,7 +101,8 @@ def one_line(text: str, most: int = 200) -> str:
 
 
 def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
+    text = text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
+    return visible(text)  # what has a place among letters, and nothing to see
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:

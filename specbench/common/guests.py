@@ -1,8 +1,9 @@
 """Guests: methods and tasks, whose code anybody may have written. It runs in our process, and may not end it.
 
-A command that a guest ends would pass for one that is done. ``sys.exit`` is caught wherever guests are called.
-``os._exit`` cannot be caught, so it is replaced in this process. What goes past Python (ctypes, a signal, ``os.execv``)
-is out of reach from in here; only a process that watches this one can tell. No torch.
+A command that a guest ends would pass for one that is done. What it raises, ``sys.exit`` too, is caught wherever guests
+are called, and becomes an error that names it. ``os._exit`` cannot be caught, so it is replaced in this process. What
+goes past Python (ctypes, a signal, ``os.execv``) is out of reach from in here; the command line has a process that
+watches this one and can tell (:mod:`specbench.cli.supervisor`), with what :mod:`specbench.common.pulse` says. No torch.
 """
 
 from __future__ import annotations
@@ -16,11 +17,43 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from specbench.common.errors import PluginFault
+from specbench.common import pulse
+from specbench.common.errors import PluginFault, SpecbenchError, one_line
 
-#: What a guest raises that no ``except Exception`` above it stops. Where a step is timed it is caught by a plain
-#: ``try``, which costs nothing, elsewhere by :func:`hosting`.
-LEAVING: tuple[type[BaseException], ...] = (SystemExit,)
+
+class Overdue(BaseException):
+    """What a call that takes longer than it may is broken off by; a guest's ``except Exception`` does not stop it.
+
+    Args:
+        seconds: that it might have taken.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"took more than {seconds:g} s")
+
+
+#: What a guest raises, or is ended by, that no ``except Exception`` above it stops.
+LEAVING: tuple[type[BaseException], ...] = (SystemExit, Overdue)
+
+#: What is a guest's fault when it raises it. Where a step is timed it is caught by a plain ``try``, which costs
+#: nothing, elsewhere by :func:`hosting`.
+CAUGHT: tuple[type[BaseException], ...] = (Exception, *LEAVING)
+
+_KEPT = "what was finished is kept, mend it or leave it out"
+
+
+class Refused(Exception):
+    """What a guest returned is not what it has to return; the text says why."""
+
+
+#: (folder of a run, label of a row) -> how it ended the process that decoded it. Only what watched that knows.
+gone: dict[tuple[str, str], str] = {}
+
+
+def gone_from(folder: str) -> dict[str, str]:
+    """The rows of a run that ended an earlier process of this command, each with how."""
+    return {row: how for (where, row), how in gone.items() if where == folder}
+
 
 _really_exit = os._exit
 _process = os.getpid()
@@ -42,24 +75,46 @@ def expect(package: str, who: str) -> None:
     os._exit = _exit
 
 
-def fault(left: BaseException, who: str | None = None) -> PluginFault:
-    """The error for a guest that ended the command.
+def fault(raised: BaseException, who: str | None = None, where: str = "", row: str = "") -> PluginFault:
+    """The error for what a guest raised, also where that would have ended the command.
 
     Args:
-        left: what it raised.
+        raised: what it raised.
         who: how to name it; None looks for it in the traceback.
+        where: which call of it that was, as "in draft".
+        row: label of the row that it decodes.
     """
-    frames, trace = [], left.__traceback__
+    if isinstance(raised, PluginFault):  # it says all of that
+        raised.row = raised.row or row
+        return raised
+    frames, trace = [], raised.__traceback__
     while trace is not None:
         frames.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
     # Innermost first; our own frames are of no interest.
     frames = [(frame, line) for frame, line in reversed(frames) if frame.f_globals.get("__name__") != __name__]
     who = who or next((found for frame, _ in frames if (found := _whose(frame))), "a library beneath specbench")
-    code = left.code if isinstance(left, SystemExit) else left
-    how = f"{'os._exit' if isinstance(left, _HardExit) else type(left).__name__}({code!r:.60})"
-    where = f" at {Path(frames[0][0].f_code.co_filename).name} line {frames[0][1]}" if frames else ""
-    return PluginFault(_line(who, how + where))
+    theirs = next((each for each in frames if _whose(each[0])), frames[0] if frames else None)
+    at = f" at {Path(theirs[0].f_code.co_filename).name} line {theirs[1]}" if theirs else ""
+    call = f" {where}" if where else ""
+    if isinstance(raised, Overdue):
+        return PluginFault(f"{who} {raised}{call}{at}; {_KEPT}, or allow more by --step-timeout", row)
+    if isinstance(raised, LEAVING):
+        code = raised.code if isinstance(raised, SystemExit) else raised
+        how = f"{'os._exit' if isinstance(raised, _HardExit) else type(raised).__name__}({code!r:.60})"
+        return PluginFault(_line(who, how + at), row)
+    if isinstance(raised, (Refused, SpecbenchError)):
+        return PluginFault(f"{who} failed{call} ({raised}); {_KEPT}", row)
+    text = one_line(_text_of(raised), 160)
+    said = f"{type(raised).__name__}: {text}" if text else type(raised).__name__
+    return PluginFault(f"{who} failed{call} ({said}{at}); {_KEPT}", row)
+
+
+def _text_of(raised: BaseException) -> str:
+    try:
+        return str(raised)
+    except Exception:  # its __str__ is a guest's too
+        return ""
 
 
 @contextmanager
@@ -67,16 +122,26 @@ def hosting(who: str) -> Iterator[None]:
     """Runs a guest's code where nothing is timed.
 
     Raises:
-        PluginFault: it ended the command.
+        PluginFault: it ended the command, or raised what is no error of ours.
     """
+    cells = pulse.CELLS
+    before = cells[pulse.AT]
+    if before == pulse.At.OURS:
+        pulse.told(who=who)
+        cells[pulse.AT] = pulse.At.HOSTED
+        cells[pulse.BEATS] += 1
     try:
         yield
-    except LEAVING as left:
-        raise fault(left, who) from left
+    except SpecbenchError:
+        raise
+    except CAUGHT as raised:
+        raise fault(raised, who) from raised
+    finally:
+        cells[pulse.AT] = before
 
 
 def _line(who: str, how: str) -> str:
-    return f"{who} ended the command instead of returning: {how}; what was finished is kept, mend it or leave it out"
+    return f"{who} ended the command instead of returning: {how}; {_KEPT}"
 
 
 def _exit(status: int) -> NoReturn:
@@ -88,6 +153,7 @@ def _exit(status: int) -> NoReturn:
         raise _HardExit(status)
     # Raised in another thread it would end that thread alone, and without a word.
     os.write(2, f"error: {_line(who, f'os._exit({status!r}) in a thread')}\n".encode())
+    pulse.ended(PluginFault.exit_code)
     _really_exit(PluginFault.exit_code)
 
 

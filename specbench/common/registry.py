@@ -1,4 +1,4 @@
-"""Names -> methods and tasks, found without importing any of them.
+"""Names -> methods and tasks, found without importing any of them; those that cannot work disturb no others.
 
 A folder of ``methods/`` (``tasks/``) that holds a ``method.toml`` (``task.toml``) is registered under its own name, or
 under the ``name`` in that file.
@@ -18,8 +18,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.common import guests, moved, toml
-from specbench.common.errors import UsageError, unknown
+from specbench.common import guests, imports, moved, toml
+from specbench.common.errors import SpecbenchError, UsageError, unknown
 from specbench.common.reading import fitted
 
 # Through the links that make the top-level methods/ and tasks/ importable and put them in the wheel.
@@ -96,14 +96,14 @@ class Card:
         """Imports the module with its classes: ``Options``, and ``Decoder`` of a method or ``Task`` of a task.
 
         Raises:
-            UsageError: the import failed, or a class is missing; names which.
-            PluginFault: the import ended the command.
+            UsageError: a module is missing or no Python, or a class is missing; names which.
+            PluginFault: the import ended the command, or raised something else.
         """
-        try:
-            with guests.hosting(self.who):
+        with guests.hosting(self.who):
+            try:
                 module = importlib.import_module(f"{self.package}.{_MODULES[self.kind]}")
-        except (ImportError, SyntaxError) as error:
-            raise UsageError(f"{self.who} cannot be imported: {error}{_hint(error)}") from error
+            except (ImportError, SyntaxError) as error:
+                raise UsageError(f"{self.who} cannot be imported: {error}{_hint(error)}") from error
         for needed in ("Options", _CLASSES[self.kind]):
             if not isinstance(getattr(module, needed, None), type):
                 raise UsageError(f"{self.who}: {module.__name__} has no class {needed}, which every {self.kind} needs")
@@ -117,17 +117,36 @@ class Card:
             PluginFault: the import ended the command.
         """
         if not self.info.get("recipe", False):
-            having = ", ".join(name for name, card in _cards(self.kind).items() if card.info.get("recipe")) or "none"
+            having = (
+                ", ".join(name for name, card in _found(self.kind).cards.items() if card.info.get("recipe")) or "none"
+            )
             raise UsageError(f"method '{self.name}' has no training recipe; with one: {having}")
-        try:
-            with guests.hosting(self.who):
+        with guests.hosting(self.who):
+            try:
                 return importlib.import_module(f"{self.package}.train")
-        except (ImportError, SyntaxError) as error:
-            raise UsageError(f"the recipe of method '{self.name}' cannot be imported: {error}{_hint(error)}") from error
+            except (ImportError, SyntaxError) as error:
+                raise UsageError(
+                    f"the recipe of method '{self.name}' cannot be imported: {error}{_hint(error)}"
+                ) from error
 
 
 def _hint(error: Exception) -> str:
     return moved.hint(error) if isinstance(error, ImportError) else ""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A method or task of another package that cannot work.
+
+    Attributes:
+        kind, name, origin: as of a :class:`Card`.
+        error: what is raised where somebody asks for it by name.
+    """
+
+    kind: str
+    name: str
+    origin: str
+    error: SpecbenchError
 
 
 def _who(kind: str, name: str, origin: str) -> str:
@@ -147,49 +166,86 @@ def _read(kind: str, name: str, package: str, folder: Path, origin: str) -> Card
     return card
 
 
+@dataclass(frozen=True)
+class _Found:
+    cards: dict[str, Card]
+    broken: dict[str, Broken]
+
+
 @cache
-def _cards(kind: str) -> dict[str, Card]:
+def _found(kind: str) -> _Found:
     group = f"{kind}s"
     folders = [file.parent for file in sorted((_PACKAGE / group).glob(f"*/{kind}.toml"))]
     own = [_read(kind, folder.name, f"specbench.{group}.{folder.name}", folder, OWN) for folder in folders]
     cards = {card.name: card for card in own}
+    broken: dict[str, Broken] = {}
     for point in entry_points(group=f"specbench.{group}"):
-        origin = point.dist.name if point.dist else point.value
-        if point.name in cards:
-            raise UsageError(
-                f"{kind} '{point.name}' of {origin} is registered by {cards[point.name].origin} already; uninstall one"
-            )
-        who = _who(kind, point.name, origin)
-        guests.expect(point.value, who)
+        name, origin = point.name, point.dist.name if point.dist else point.value
+        before = cards[name].origin if name in cards else broken[name].origin if name in broken else None
         try:
-            with guests.hosting(who):  # to find a package within another one imports that
-                spec = importlib.util.find_spec(point.value)
+            if before is not None:
+                raise UsageError(f"{kind} '{name}' of {origin} is registered by {before} already; uninstall one")
+            cards[name] = _brought(kind, name, point.value, origin)
+        except SpecbenchError as error:
+            # Of two guests of one name neither is taken: which comes first is chance. Our own stand.
+            key = name
+            if before == OWN:
+                key = f"{name} of {origin}"
+            else:
+                cards.pop(name, None)
+            broken[key] = Broken(kind, name, origin, error)
+    return _Found(cards, broken)
+
+
+def _brought(kind: str, name: str, value: str, origin: str) -> Card:
+    """The card of an entry point.
+
+    Raises:
+        UsageError: it names no package, or one without a readable TOML file.
+        PluginFault: the package around it ended the command, or failed.
+    """
+    who = _who(kind, name, origin)
+    guests.expect(value, who)
+    with guests.hosting(who):  # to find a package within another one imports that
+        try:
+            spec = importlib.util.find_spec(value)
         except ModuleNotFoundError:  # not even the package around it
             spec = None
-        if spec is None or not spec.submodule_search_locations:
-            raise UsageError(f"{kind} '{point.name}' of {origin} points at '{point.value}', which is no package")
-        folder = Path(spec.submodule_search_locations[0])
-        cards[point.name] = replace(_read(kind, point.name, point.value, folder, origin), name=point.name)
-    return cards
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError(f"{kind} '{name}' of {origin} points at '{value}', which is no package")
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    return replace(_read(kind, name, value, folder, origin), name=name)
 
 
 def methods() -> dict[str, Card]:
     """All registered methods by name."""
-    return _cards("method")
+    return _found("method").cards
 
 
 def tasks() -> dict[str, Card]:
     """All registered tasks by name."""
-    return _cards("task")
+    return _found("task").cards
+
+
+def broken(kind: str) -> dict[str, Broken]:
+    """The methods or tasks of other packages that cannot work, as far as can be seen without importing them, by name;
+    a name that is ours has its origin with it."""
+    found = _found(kind)
+    seen = {
+        card.name: Broken(kind, card.name, card.origin, UsageError(f"{card.who} cannot be imported: {why}"))
+        for card in found.cards.values()
+        if card.origin != OWN and (why := imports.fault(card.folder / f"{_MODULES[kind]}.py"))
+    }
+    return {**found.broken, **seen}
 
 
 def method(name: str) -> Card:
-    """A method by name; raises a UsageError with the nearest names."""
+    """A method by name; raises a UsageError with the nearest names, or what is wrong with a broken one."""
     return _find("method", name)
 
 
 def task(name: str) -> Card:
-    """A task by name; raises a UsageError with the nearest names."""
+    """A task by name; raises a UsageError with the nearest names, or what is wrong with a broken one."""
     return _find("task", name)
 
 
@@ -199,7 +255,7 @@ def trainable(name: str) -> Card:
     Raises:
         UsageError: there is none, with the nearest names.
     """
-    known = _cards("method")
+    known = methods()
     other = {str(card.info["trains"]): card for card in known.values() if card.info.get("trains")}
     if name not in known and name not in other:
         raise unknown("method", name, {**other, **known})
@@ -207,7 +263,9 @@ def trainable(name: str) -> Card:
 
 
 def _find(kind: str, name: str) -> Card:
-    known = _cards(kind)
-    if name not in known:
-        raise unknown(kind, name, known)
-    return known[name]
+    found = _found(kind)
+    if name in found.broken:
+        raise found.broken[name].error
+    if name not in found.cards:
+        raise unknown(kind, name, found.cards)
+    return found.cards[name]

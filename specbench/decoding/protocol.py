@@ -232,7 +232,7 @@ class Method:
         origin: "specbench" or the distribution that brought it.
 
     Raises:
-        PluginFault: from all that asks its code: it ended the command.
+        PluginFault: from all that asks its code: it raised, or ended the command.
     """
 
     name: str
@@ -261,16 +261,16 @@ class Method:
         """Best tokens of each row that its decoders ask for."""
         try:  # no context manager: it and the next one are asked in every step, and that is timed
             return int(self.decoder.top_k(self.options))
-        except guests.LEAVING as left:
-            raise guests.fault(left, self.who) from left
+        except guests.CAUGHT as raised:
+            raise guests.fault(raised, self.who, "in top_k") from raised
 
     @property
     def taps(self) -> tuple[int, ...]:
         """Layers of the target whose outputs its decoders ask for."""
         try:
             return tuple(self.decoder.taps(self.options, self.shared))
-        except guests.LEAVING as left:
-            raise guests.fault(left, self.who) from left
+        except guests.CAUGHT as raised:
+            raise guests.fault(raised, self.who, "in taps") from raised
 
     @property
     def weights(self) -> Mapping[str, str]:
@@ -306,8 +306,6 @@ class Method:
 
     def new(self, context: Context) -> Decoder:
         """A decoder for one sequence."""
-        try:
+        with guests.hosting(self.who):
             decoder: Decoder = self.decoder(self.options, replace(context, shared=self.shared))
-        except guests.LEAVING as left:
-            raise guests.fault(left, self.who) from left
         return decoder

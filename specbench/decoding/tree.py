@@ -8,6 +8,8 @@ from itertools import count
 from operator import eq
 from typing import TYPE_CHECKING, TypeAlias
 
+from specbench.common import UsageError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -27,6 +29,10 @@ ORIGINS: Mapping[str, str] = {
     "head": "drafted by a head",
     "draft-model": "written by a draft model",
 }
+
+
+class BadTree(UsageError):
+    """A tree that no engine can step, whoever drafted it; the text says why."""
 
 
 #: Of the rows of a tree, or what finds them in it.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import StepResult, TokenTree
-from specbench.decoding.tree import Proposal
+from specbench.decoding.tree import BadTree, Proposal
 from specbench.engine.sampler import Stream, drawn, uniforms
 
 
@@ -141,7 +141,7 @@ def _over_all(proposal: Proposal | None, vocab: int) -> Tensor:
     q = proposal.probabilities
     columns = q.shape[-1]
     if columns > vocab:
-        raise ValueError(f"a proposal over {columns} tokens does not go with a target of {vocab}")
+        raise BadTree(f"a proposal over {columns} tokens does not go with a target of {vocab}")
     if proposal.ids is None:
         return torch.nn.functional.pad(q, (0, vocab - columns)) if columns < vocab else q
     return q.new_zeros(len(q), vocab).index_copy_(1, proposal.ids, q)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import StepResult, TokenTree
+from specbench.decoding.tree import BadTree
 from specbench.engine import block, checks, graphs, memory, pack, room, rotary, skinny
 from specbench.engine.attention import interface
 from specbench.engine.attention.choice import Attentions, Steps
@@ -84,6 +85,7 @@ class Engine:
         self.capacity = capacity
         self._pinned = deterministic
         self._padded = self.device.type == "cuda" if pad_rows is None else pad_rows
+        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._lengths: list[int | None] = [None] * slots  # cached tokens of each slot; None is a free slot
         self._followers: list[Follower] = []
         self._assumed = [0] * slots  # cells of each slot that :meth:`assume` has given noise
@@ -252,6 +254,7 @@ class Engine:
 
         Raises:
             UsageError: the prompt is empty or does not fit the capacity.
+            BadTree: the tree does not go with the prompt or the model.
         """
         if not len(ids):
             raise UsageError("the prompt is empty; give at least one token")
@@ -262,7 +265,7 @@ class Engine:
             )
         tree = tree or TokenTree.chain([ids[-1]])
         if tree.tokens[0] != ids[-1]:
-            raise ValueError(f"the tree of a prefill starts at the last prompt token {ids[-1]}, not {tree.tokens[0]}")
+            raise BadTree(f"the tree of a prefill starts at the last prompt token {ids[-1]}, not {tree.tokens[0]}")
         self._check_rows(tree)
         head = list(ids[:-1])
         hidden: list[Tensor] = []
@@ -305,8 +308,9 @@ class Engine:
             A result for each slot of ``trees``.
 
         Raises:
-            UsageError: a sequence has reached the capacity, or a tree is larger than the engine was made for.
-            ValueError: probabilities are asked for at temperature 0, or a proposal does not go with this target.
+            UsageError: a sequence has reached the capacity.
+            BadTree: a tree is larger than the engine was made for, or it or its proposal does not go with the model.
+            ValueError: probabilities are asked for at temperature 0.
         """
         if probabilities and self.sampling.greedy:
             raise ValueError("at temperature 0 nothing is drawn, and so there are no probabilities")
@@ -315,7 +319,7 @@ class Engine:
             if len(tree.tokens) > most or (length := lengths[slot]) is None or length >= capacity:
                 self._refuse(slot, tree)
         mark = phases.mark if phases else unmarked
-        batch = Batch.of(trees)
+        batch = Batch.of(trees, self._vocabulary)
         blocks = self._blocks(batch)
         attention, tall = self.attentions.of(trees.values())
         told = forced is not None
@@ -488,7 +492,7 @@ class Engine:
     ) -> StepResult:
         """Feeds ``head`` and ``tree`` in one forward and commits both."""
         kind = Kind(self.sampling, top_k, taps)
-        start, batch = self.length(slot), Batch.of({slot: tree})
+        start, batch = self.length(slot), Batch.of({slot: tree}, self._vocabulary)
         before = torch.tensor(head, device=self.device) if head else None
         shape = Shape(len(tree), self.slots)
         out = self._plain.run(
@@ -623,7 +627,7 @@ class Engine:
 
     def _check_rows(self, tree: TokenTree) -> None:
         if len(tree) > self._max_rows:
-            raise UsageError(f"a tree of {len(tree)} rows exceeds the row limit of {self._max_rows}; raise max_rows")
+            raise BadTree(f"a tree of {len(tree)} rows exceeds the row limit of {self._max_rows}; raise max_rows")
 
     # ------------------------------------------------------------------ checks at load time
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import StepResult, TokenTree
-from specbench.decoding.tree import COMPUTED
+from specbench.decoding.tree import COMPUTED, BadTree
 from specbench.engine.block import Verdict
 from specbench.engine.layout import Group, Layout, groups_of
 
@@ -62,15 +62,17 @@ class Batch:
         counts: rows of each one, in that order.
         first: row of each one's root.
         rows: of all of them.
+        vocabulary: their token ids have to be below this; 0 is known of nobody.
     """
 
     trees: Mapping[int, TokenTree]
     counts: Sequence[int]
     first: Mapping[int, int]
     rows: int
+    vocabulary: int = 0
 
     @classmethod
-    def of(cls, trees: Mapping[int, TokenTree]) -> Batch:
+    def of(cls, trees: Mapping[int, TokenTree], vocabulary: int = 0) -> Batch:
         ordered, counts, first, row = {}, [], {}, 0
         for slot in sorted(trees):
             tree = ordered[slot] = trees[slot]
@@ -78,7 +80,7 @@ class Batch:
             count = len(tree.tokens)
             counts.append(count)
             row += count
-        return cls(ordered, counts, first, row)
+        return cls(ordered, counts, first, row, vocabulary)
 
     def parts(self, rows: Tensor) -> Sequence[Tensor]:
         """Views of what each slot has of ``rows`` [N, …]; padding is left out."""
@@ -121,6 +123,10 @@ def fill(
         batch: the trees.
         lengths: cached tokens of each slot.
         forced: by slot, next token after each row of its tree, or COMPUTED.
+
+    Raises:
+        BadTree: a token that the model does not have, or parents that do not come before their children: a device
+            would read past its tables, and some never work again after that.
     """
     rows, slots, used = shape.rows, shape.slots, batch.rows
     packed[:] = _blank(shape)
@@ -132,7 +138,12 @@ def fill(
     by_slot[:] = starts, counts, lengths
     first, count = by_slot[:2]
     trees = batch.trees.values()
-    tokens[:] = _joined([tree.tokens for tree in trees], used)
+    try:
+        tokens[:] = _joined([tree.tokens for tree in trees], used)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise BadTree(f"its tree has tokens that are no ids ({error})") from None
+    if batch.vocabulary and (worst := tokens.view(np.uint32).max()) >= batch.vocabulary:
+        raise BadTree(f"its tree has token {worst.astype(np.int32)}, the model has {batch.vocabulary}")
     slot_of[:] = _every(slots).repeat(count)  # as they lie in rows by slot
     if used > len(trees):
         parents[:] = _joined([tree.parents for tree in trees], used)
@@ -141,6 +152,8 @@ def fill(
         else:
             np.maximum(parents, 0, out=parents)  # roots are their own, once they are moved
             parents += first.repeat(count)
+        if np.count_nonzero(parents >= _every(used)) != len(trees):  # a tree is checked when it is made
+            raise BadTree("its tree was changed behind its making: a parent does not come before its child")
     if all(tree.accept is None for tree in trees):
         accept[:] = 1
     else:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.common import EnvironmentRefused, SpecbenchError, UsageError, keys
 from specbench.common.errors import PluginFault
 from specbench.common.reading import parse_json
 from specbench.results.verdicts import read_verdicts
@@ -66,7 +66,12 @@ def score_in_child(
         command += ["--workers", str(workers)]
     said = ""
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+        command,
+        env=keys.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
     ) as process:
         try:
             assert process.stderr is not None

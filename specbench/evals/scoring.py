@@ -103,7 +103,7 @@ def _verdicts(
                     future = finished.get(timeout=_LOOK_S)
                 except queue.Empty:
                     continue
-                verdicts[futures[future]] = future.result()
+                verdicts[futures[future]] = _verdict(future.result())
                 progress(len(verdicts), len(answers))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -115,6 +115,21 @@ def _verdicts(
         finally:
             pool.shutdown()
     return verdicts
+
+
+def _verdict(found: Any) -> Verdict:
+    """What a task said of an answer, where that is a verdict.
+
+    Raises:
+        Refused: it is something else.
+    """
+    if not isinstance(found, Verdict):
+        raise guests.Refused(f"its score is {type(found).__name__:.40}, where a Verdict is needed")
+    marks = [found.passed, *found.also.values()]
+    words = [found.reason, found.detail, *found.also]
+    if not all(type(mark) is bool for mark in marks) or not all(isinstance(word, str) for word in words):
+        raise guests.Refused("its verdict has something else than True or False, and texts")
+    return found
 
 
 def _check_same(asked_of: Sequence[TaskData], files: Mapping[str, TaskData]) -> None:

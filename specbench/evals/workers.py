@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specbench.common import EnvironmentRefused
+from specbench.common import EnvironmentRefused, keys
 from specbench.evals.sandbox.sandbox import live
 
 _START_S = 120.0  # imports, on a busy machine with a cold disk
@@ -81,7 +81,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONHASHSEED": "0"},  # sympy's way through a set must not depend on the day
+            env={**keys.environment(), "PYTHONHASHSEED": "0"},  # sympy's way through a set must not depend on the day
             start_new_session=True,  # Ctrl-C is the parent's
         )
         live.add(self.process)

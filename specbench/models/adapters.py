@@ -17,9 +17,11 @@ from torch import Tensor
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.errors import one_line
 from specbench.common.reading import damaged, read_json_object
-from specbench.models import checkpoint
+from specbench.models import checkpoint, weights
+from specbench.models.memory import check_memory
 
 CARD = "card.json"
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 _MISSING = "Found missing adapter keys"  # how PEFT's warning begins; it would go on with noise in their place
 
@@ -43,8 +45,7 @@ def merged(model: Any, folder: Path, name: str) -> Any:
         raise EnvironmentRefused(f"{name} is an adapter and PEFT is not installed; pip install peft") from error
     checkpoint.check_files(folder)
     _check(model, folder, name)
-    if not any(folder.glob("adapter_model.*")):  # PEFT would look for the folder's name on the hub
-        raise UsageError(f"adapter {name} has no weights (no adapter_model.safetensors in it); take a whole copy of it")
+    _check_weights(folder, name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations between PEFT and transformers
@@ -55,6 +56,30 @@ def merged(model: Any, folder: Path, name: str) -> Any:
     except Exception as error:  # PEFT lets through whatever a file makes of it
         reason = one_line(str(error), 160) or type(error).__name__
         raise UsageError(f"adapter {name} does not go onto its base: {reason}") from error
+
+
+def _check_weights(folder: Path, name: str) -> None:
+    """Looks at an adapter's weights by their header; PEFT would take a pickle, and look for missing ones on the hub."""
+    file, todo = folder / WEIGHTS, f"take a whole copy of adapter {name}"
+    if not file.is_file():
+        other = next(folder.glob("adapter_model.*"), None)
+        if other is not None:
+            raise UsageError(
+                f"adapter {name} has its weights in {one_line(other.name, 80)} alone, and a pickle can run anything "
+                f"when it is read; give a copy with {WEIGHTS}"
+            )
+        raise UsageError(f"adapter {name} has no weights (no {WEIGHTS} in it); take a whole copy of it")
+    stored = weights.headers([file], f"adapter {name} does not go onto its base: {todo}")
+    check_memory(sum(4 * held.count for held in stored.values()), torch.device("cpu"), name)
+    # PEFT makes its matrices by the configuration, before it reads their sizes.
+    config = read_json_object(folder / CONFIG, todo)
+    if config.get("layer_replication"):
+        raise UsageError(f"adapter {name} does not go onto its base: it repeats layers, so it is no adapter of weights")
+    widest = max((size for held in stored.values() for size in held.shape), default=0)
+    ranks = config.get("rank_pattern")
+    for rank in (config.get("r", 0), *(ranks.values() if isinstance(ranks, dict) else ())):
+        if isinstance(rank, (int, float)) and rank > widest:
+            raise damaged(folder / CONFIG, f"a rank of {rank:g}, more than its tensors have", todo)
 
 
 def _check(model: Any, folder: Path, name: str) -> None:

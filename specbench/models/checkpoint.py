@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from specbench.common import EnvironmentRefused
+from specbench.common import UsageError
+from specbench.common.errors import one_line
 from specbench.common.reading import damaged, json_object, parse_json, read_bytes, unreadable
+from specbench.models import weights
+from specbench.models.memory import check_memory
 
 CONFIG = "config.json"
 
 _TODO = "take a whole copy of the model, or give another"
 _LARGEST = 16 << 20  # bytes of a configuration
+_LARGEST_BESIDE = 256 << 20  # of any other file that is read at once; the largest vocabularies have 35 MB
+_BESIDE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".vocab")
 # Modules are made one by one, also without memory for their weights: a number like this is a slip or an attack.
 _MOST_LAYERS = 10_000
-_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_experts", "num_local_experts")
+# A tokenizer's steps write a few letters for one, and pad to no more than a context.
+_LONGEST, _PADDED = 256, 1 << 22
+_KINDS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+_COUNTS = (*_LAYERS, "num_experts", "num_local_experts")
 
 
 def check(folder: Path) -> None:
@@ -29,23 +39,134 @@ def check(folder: Path) -> None:
     """
     check_files(folder)
     read_config(folder / CONFIG)
+    _check_tokenizer(folder / "tokenizer.json")
+
+
+def _check_tokenizer(file: Path) -> None:
+    """Refuses a tokenizer that makes gigabytes of a line: its steps run in a library that nothing stops."""
+    if not file.is_file():
+        return
+    found = json_object(parse_json(read_bytes(file, _TODO, _LARGEST_BESIDE), file, _TODO, nan=True), file, _TODO)
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        if _growth(found.get(part)) > _LONGEST:
+            raise damaged(file, f"its {part} makes a text more than {_LONGEST} times as long", _TODO)
+    padding = found.get("padding")
+    for name, size in _numbers(padding if isinstance(padding, dict) else {}):
+        if name in ("Fixed", "pad_to_multiple_of") and size > _PADDED:
+            raise damaged(file, f"it pads every text to {size:g} tokens", _TODO)
+
+
+def _growth(part: Any) -> int:
+    """How much longer a text can become where each step replaces every letter by what it may write."""
+    inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    longer = 1
+    for each in inner:
+        longer = min(longer * _growth(each), _LONGEST + 1)
+    content = part.get("content") if isinstance(part, dict) else None
+    return min(longer * max(1, len(content)), _LONGEST + 1) if isinstance(content, str) else longer
 
 
 def check_files(folder: Path) -> None:
-    """Refuses a folder with a pipe, a socket or a device in it, which a library would open and wait for."""
+    """Refuses a folder that a library would hang on: one with a pipe or a device in it, or a text without an end."""
     for path in sorted(folder.iterdir()):
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise unreadable(path, "not an ordinary file", _TODO)
+        if path.suffix in _BESIDE and path.is_file() and path.stat().st_size > _LARGEST_BESIDE:
+            raise unreadable(path, f"larger than the {_LARGEST_BESIDE >> 20} MiB that such a file may have", _TODO)
+
+
+def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, short: bool, shown: str) -> None:
+    """Compares the weights of a folder with its configuration and with the memory that there is, by headers alone.
+
+    Args:
+        folder: checked by :func:`check`.
+        dtype: that the weights are loaded in.
+        device: where they go, by way of the CPU.
+        short: they become eight bits, beside the ones that they are rounded from.
+        shown: how errors name the model.
+
+    Raises:
+        UsageError: there are no safetensors, they are damaged, or a tensor has not the shape that it is to have.
+        EnvironmentRefused: memory does not suffice.
+    """
+    config = read_config(folder / CONFIG)
+    stored = weights.headers(weights.files_of(folder, config.get("transformers_weights")))
+    for name, count in _numbers(config):
+        if name in _LAYERS and count > len(stored):
+            raise damaged(folder / CONFIG, f"field '{name}': {count:g} layers of {len(stored)} tensors", _TODO)
+    nbytes = sum(held.count * (dtype.itemsize if held.floats else 1) for held in stored.values())
+    made = None if "auto_map" in config or "quantization_config" in config else _made(folder, dtype)
+    if made is not None:
+        weights.check_shapes(stored, {name: held.shape for name, held in made.state_dict().items()}, shown)
+        nbytes = sum(held.nbytes for held in (*made.parameters(), *made.buffers()))
+    on_the_way = max((held.count for held in stored.values()), default=0) * dtype.itemsize
+    nbytes += nbytes // 4 if short else 0
+    # Weights that go elsewhere as they are in their files are read through a mapping, which takes no memory of its own.
+    if device.type == "cpu" or any(held.floats and held.kind != _KINDS.get(dtype) for held in stored.values()):
+        check_memory(nbytes + on_the_way, torch.device("cpu"), shown)
+    if device.type != "cpu":
+        check_memory(nbytes, device, shown)
+
+
+def _made(folder: Path, dtype: torch.dtype) -> Any:
+    """The model of a configuration without memory for its weights; None where it cannot be made: loading says why."""
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    except Exception:  # wrong types, unknown families: whatever transformers makes of them
+        return None
+
+
+def check_whole(missing: Iterable[str], shown: str) -> None:
+    """Refuses a model of which parameters were in no file: transformers puts noise in their place.
+
+    Raises:
+        UsageError: names the first.
+    """
+    names = sorted(missing)
+    if names:
+        raise UsageError(
+            f"{shown} cannot be loaded: its weights lack {len(names)} of the tensors that its config.json asks for, "
+            f"such as {one_line(names[0], 120)}; {_TODO}"
+        )
+
+
+def check_numbers(model: Any, shown: str) -> None:
+    """Looks at what a model computes with.
+
+    Args:
+        model: a transformers causal LM.
+        shown: how errors name it.
+
+    Raises:
+        UsageError: its LM head writes tokens that its embedding has not, or a weight is no number.
+    """
+    rows, read = (part().weight.shape[0] for part in (model.get_output_embeddings, model.get_input_embeddings))
+    if rows > read:
+        raise UsageError(f"{shown} cannot be loaded: its LM head has {rows} tokens, its embedding {read}; {_TODO}")
+    turned = (
+        (name, held) for name, held in model.named_buffers() if name.endswith("inv_freq")
+    )  # masks may be infinite
+    name = weights.first_not_finite(itertools.chain(model.named_parameters(), turned))
+    if name is not None:
+        dtype = str(model.dtype).removeprefix("torch.")
+        raise UsageError(
+            f"{shown} cannot be used: {name} holds a number that is NaN or infinite in {dtype}; {_TODO}, or choose a "
+            "--dtype with more range"
+        )
 
 
 def read_config(file: Path) -> dict[str, Any]:
     """A model's configuration, ``Infinity`` included, which transformers writes.
 
     Raises:
-        UsageError: it is no JSON object, or names more layers or experts than any model has.
+        UsageError: it is no JSON object, or names no layers, or more of them or of experts than any model has.
     """
     found = json_object(parse_json(read_bytes(file, _TODO, _LARGEST), file, _TODO, nan=True), file, _TODO)
     for name, count in _numbers(found):
+        if name in _LAYERS and count < 1:
+            raise damaged(file, f"field '{name}': {count:g} layers", _TODO)
         if name in _COUNTS and count > _MOST_LAYERS:
             raise damaged(file, f"field '{name}': {float(min(count, 1e30)):.3g} is more than {_MOST_LAYERS:,}", _TODO)
     return found
@@ -58,20 +179,3 @@ def _numbers(values: dict[str, Any]) -> Iterator[tuple[str, float]]:
             yield from _numbers(value)
         elif isinstance(value, (int, float)):
             yield name, value
-
-
-def check_memory(nbytes: int, device: torch.device, shown: str) -> None:
-    """Refuses weights that a device has no room for; on a CPU the kernel would give it and end the process later.
-
-    Raises:
-        EnvironmentRefused: says how much that is.
-    """
-    if device.type == "cuda":
-        room, _ = torch.cuda.mem_get_info(device)
-    else:
-        room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if nbytes > room:
-        raise EnvironmentRefused(
-            f"no memory for {shown}: its weights have {nbytes / 2**30:.3g} GiB, {device.type} has {room / 2**30:.3g}; "
-            "choose a smaller model or dtype"
-        )

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specbench.common import UsageError
+
 _LARGEST = 127
 
 
@@ -21,7 +23,18 @@ def round_weights(model: Any) -> None:
     A layer whose weights are the embedding's too takes the embedding with it.
 
     Each layer has from then on an attribute ``eight_bits``: its weights as int8 [out, in], their scales float32 [out].
+
+    Raises:
+        UsageError: matrices of it are in modules of another kind, such as experts in one tensor.
     """
+    for name, module in model.named_modules():
+        if not isinstance(module, (nn.Linear, nn.Embedding)):
+            for own, weight in module.named_parameters(name, recurse=False):
+                if weight.dim() > 1:
+                    raise UsageError(
+                        f"int8 is of models whose matrices are in linear layers, and {own} is not; "
+                        "use --dtype bfloat16 or float32"
+                    )
     for module in model.modules():
         if type(module) is nn.Linear:
             weight = module.weight.data

@@ -17,6 +17,8 @@ from torch import Tensor
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.errors import one_line
 from specbench.common.reading import open_file, read_json_object
+from specbench.models import weights
+from specbench.models.memory import check_memory
 
 _BLOCK = 1 << 22
 _IDS = "d2t"  # the one of whole numbers
@@ -45,9 +47,17 @@ class HeadFiles:
         """Every tensor by name.
 
         Raises:
-            UsageError: a file that cannot be read.
+            UsageError: a file that cannot be read, or holds what is no number.
+            EnvironmentRefused: memory does not suffice.
         """
         found: dict[str, Tensor] = {}
+        try:
+            stored = weights.headers(self.files, _TODO)
+        except UsageError as error:
+            raise UsageError(f"head {self.name} cannot be read: {error}") from error
+        wide = 4 if dtype is None else dtype.itemsize
+        needs = sum(held.count * (wide if held.floats else 8) for held in stored.values())
+        check_memory(needs, torch.device(device), f"head {self.name}")
         try:
             for file in self.files:
                 open_file(file, _TODO).close()  # the library would wait for a pipe
@@ -56,10 +66,16 @@ class HeadFiles:
             raise
         except Exception as error:  # whatever the library makes of a file's header
             raise UsageError(f"head {self.name} cannot be read: {file}: {_first_line(error)}") from error
-        return {
+        cast = {
             name: tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
             for name, tensor in found.items()
         }
+        wrong = weights.first_not_finite(cast.items())
+        if wrong is not None:
+            raise UsageError(
+                f"head {self.name}: {one_line(wrong, 120)} holds a number that is NaN or infinite; {_TODO}"
+            )
+        return cast
 
     def sha256(self) -> str:
         """Of its files' content, one after the other; of a single file it is the sum that the hub shows."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partialmethod
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from huggingface_hub import snapshot_download
 from tqdm.std import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
@@ -19,11 +22,15 @@ from transformers.utils import logging as transformers_logging
 from specbench.common import EnvironmentRefused, Prompt, SpecbenchError, UsageError
 from specbench.common.errors import one_line, unknown
 from specbench.common.reading import read_text
-from specbench.models import adapters, checkpoint, gguf
+from specbench.models import adapters, chat, checkpoint, gguf, weights
 from specbench.models.adapters import fingerprint
 from specbench.models.eight_bits import bytes_of, round_weights
+from specbench.models.memory import check_memory
 from specbench.models.names import DTYPES, Source, aliases, hub_in_reach, resolve, templates
 from specbench.results.schema import ModelSpec
+
+_CODE = "it brings code of its own, which --trust-remote-code would run"
+_DEVICES = re.compile(r"cpu|cuda(:[0-9]{1,3})?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -65,29 +72,68 @@ class LoadedModel:
             return self._ids(prompt, prompt.text)
         turns = [{"role": role, "content": text} for role, text in (*prompt.history, ("user", prompt.text))]
         try:
-            rendered = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+            rendered = chat.render(self.tokenizer, turns, add_generation_prompt=True)
         # No system prompts, or strict alternation: the template's own rules. Beside its own errors a template that is
         # a stranger's raises whatever Python makes of its expressions.
-        except Exception as error:
+        except chat.TemplateFault as fault:
             raise UsageError(
-                f"prompt {prompt.id} does not go through the chat template of {self.spec.name}: "
-                f"{one_line(str(error)) or type(error).__name__}; "
+                f"prompt {prompt.id} does not go through the chat template of {self.spec.name}: {fault}; "
                 "change its turns or choose another model"
-            ) from error
+            ) from fault
         return self._ids(prompt, rendered + prompt.prefill, add_special_tokens=False)
+
+    def write_chat(self, turns: Sequence[Mapping[str, str]], **how: bool) -> str:
+        """Turns of role and content as one text, by the model's own template.
+
+        Args:
+            turns: the conversation.
+            how: ``add_generation_prompt`` or ``continue_final_message``, as in transformers.
+
+        Raises:
+            UsageError: the template refuses them.
+        """
+        try:
+            return chat.render(self.tokenizer, turns, **how)
+        except chat.TemplateFault as fault:
+            raise UsageError(
+                f"a conversation does not go through the chat template of {self.spec.name}: {fault}; "
+                "change its turns or choose another model"
+            ) from fault
 
     def _ids(self, prompt: Prompt, text: str, **how: bool) -> list[int]:
         try:
-            return list(self.tokenizer(text, **how)["input_ids"])
-        except Exception as error:  # settings that nobody looked at when it was loaded
+            ids = list(self.tokenizer(text, **how)["input_ids"])
+            largest = max(ids, default=0)
+        except BaseException as error:  # settings that nobody looked at when it was loaded
+            if not _of_files(error):
+                raise
             raise UsageError(
                 f"prompt {prompt.id} does not go through the tokenizer of {self.spec.name}: "
                 f"{one_line(str(error)) or type(error).__name__}; take a whole copy of the model"
             ) from error
+        if largest >= self.vocab_size:
+            raise UsageError(
+                f"prompt {prompt.id} has token {largest}, and {self.spec.name} {self.vocab_size} tokens: the tokenizer "
+                "is of another model; take a whole copy of this one"
+            )
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens dropped."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        try:
+            return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        except BaseException as error:
+            if not _of_files(error):
+                raise
+            raise UsageError(
+                f"the tokenizer of {self.spec.name} makes no text of its tokens: "
+                f"{one_line(str(error)) or type(error).__name__}; take a whole copy of the model"
+            ) from error
+
+
+def _of_files(error: BaseException) -> bool:
+    """Whether files can be at fault; a Rust library's panic, too, which Python does not count among its exceptions."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 class ByteTokenizer:
@@ -137,15 +183,23 @@ def load(
     try:
         with _no_bars():
             short = precision == torch.int8
-            model, tokenizer = _read(source, torch.float32 if short else precision, where, revision, trust_remote_code)
+            read = torch.float32 if short else precision
+            model, tokenizer = _read(source, read, where, revision, trust_remote_code, short=short)
+            checkpoint.check_numbers(model, source.shown)
             if short:
                 round_weights(model)
             return _described(source, model, tokenizer, precision, where, revision, trust_remote_code)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model or dtype") from error
+    except weights.NoWeights as error:
+        if trust_remote_code or not _brings_code(source.base or source, revision):
+            raise
+        raise UsageError(f"{error}; {_CODE}") from error
     except SpecbenchError:
         raise
-    except Exception as error:  # missing, truncated, foreign: transformers lets through whatever files make of it
+    except BaseException as error:  # missing, truncated, foreign: transformers lets through whatever files make of it
+        if not _of_files(error):
+            raise
         if "DefaultCPUAllocator" in str(error):
             raise EnvironmentRefused(f"no memory for {source.name} in {dtype}; choose a smaller model") from error
         raise _explain(source.base or source, error, revision, trust_remote_code) from error
@@ -204,6 +258,8 @@ def _no_bars() -> Iterator[None]:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not _DEVICES.fullmatch(name):
+        raise UsageError(f"unknown device '{one_line(name, 80)}'; write cpu, cuda, cuda:N or auto")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -224,35 +280,57 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
 
 # transformers takes a missing ``trust_remote_code`` for a question and asks it on stdin, so every call below says it.
 def _read(
-    source: Source, dtype: torch.dtype, device: torch.device, revision: str | None, trust: bool
+    source: Source, dtype: torch.dtype, device: torch.device, revision: str | None, trust: bool, *, short: bool
 ) -> tuple[Any, Any]:
     if source.base:
-        model, tokenizer = _read(source.base, dtype, device, revision, trust)
+        model, tokenizer = _read(source.base, dtype, device, revision, trust, short=short)
         return adapters.merged(model, Path(source.location), source.name), tokenizer
     if source.kind == "config":
         return _dummy(source, dtype, device, trust), ByteTokenizer()
     if source.kind == "gguf":
         return _read_gguf(Path(source.location), dtype, device, trust)
-    if source.kind == "folder":
-        checkpoint.check(Path(source.location))
     # Without a network the hub client retries for most of a minute before it looks into its own cache.
-    where = {"local_files_only": source.kind == "folder" or not hub_in_reach(), "trust_remote_code": trust}
+    cached = source.kind == "folder" or not hub_in_reach()
+    folder = _folder(source.location, revision, cached)
+    checkpoint.check(folder)
+    checkpoint.check_weights(folder, dtype, device, short=short, shown=source.shown)
+    where = {"local_files_only": cached, "trust_remote_code": trust}
     if source.tokenizer:  # another repository, where the model's revision means nothing
         tokenizer = AutoTokenizer.from_pretrained(source.tokenizer, **where)
     else:
         tokenizer = AutoTokenizer.from_pretrained(source.location, revision=revision, **where)
-    model = AutoModelForCausalLM.from_pretrained(source.location, dtype=dtype, revision=revision, **where)
+    chat.start()
+    model, told = AutoModelForCausalLM.from_pretrained(
+        source.location, dtype=dtype, revision=revision, use_safetensors=True, output_loading_info=True, **where
+    )
+    checkpoint.check_whole(told["missing_keys"], source.shown)
     return model.to(device), tokenizer
+
+
+def _folder(location: str, revision: str | None, cached: bool) -> Path:
+    """Where a checkpoint's files are; those of a hub id are fetched, and pickles are not among them."""
+    if os.path.isdir(location):
+        return Path(location)
+    fetch = partial(snapshot_download, location, revision=revision, local_files_only=cached)
+    folder = Path(str(fetch(allow_patterns=["*.json", "*.jinja"], ignore_patterns=["*/*"])))
+    if (folder / adapters.CONFIG).is_file():
+        raise UsageError(f"{location} is an adapter; download it, and give its folder")
+    if (folder / checkpoint.CONFIG).is_file() and not cached:
+        named = checkpoint.read_config(folder / checkpoint.CONFIG).get("transformers_weights")
+        folder = Path(str(fetch(allow_patterns=weights.wanted(folder, named))))
+    return folder
 
 
 def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device, trust: bool) -> tuple[Any, Any]:
     copy = gguf.folder_of(file)
     if copy.exists():
         where = {"local_files_only": True, "trust_remote_code": trust}
-        model = AutoModelForCausalLM.from_pretrained(copy, dtype=dtype, **where)
+        chat.start()
+        model = AutoModelForCausalLM.from_pretrained(copy, dtype=dtype, use_safetensors=True, **where)
         return model.to(device), AutoTokenizer.from_pretrained(copy, **where)
     gguf.check(file)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=trust)
+    chat.start()
     # Packed weights would be unpacked again in every forward; a timed model holds plain ones.
     plain = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(
@@ -262,6 +340,7 @@ def _read_gguf(file: Path, dtype: torch.dtype, device: torch.device, trust: bool
         dtype=torch.float32,
         trust_remote_code=trust,
     )
+    checkpoint.check_numbers(model, file.name)  # before a copy of it is kept
     gguf.keep(copy, model, tokenizer)
     return _cast(model, dtype).to(device), tokenizer
 
@@ -284,14 +363,16 @@ def _dummy(source: Source, dtype: torch.dtype, device: torch.device, trust: bool
     config = AutoConfig.for_model(**values)
     with torch.device("meta"):
         sizes = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust)
-    checkpoint.check_memory(sum(p.nbytes for p in sizes.parameters()), device, source.shown)
+    check_memory(sum(p.nbytes for p in sizes.parameters()), device, source.shown)
     # Made on the device: weights of any size need no file and no copy. A fixed seed makes two runs alike.
     with torch.device(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trust)
 
 
-def _explain(source: Source, error: Exception, revision: str | None, trust: bool) -> UsageError | EnvironmentRefused:
+def _explain(
+    source: Source, error: BaseException, revision: str | None, trust: bool
+) -> UsageError | EnvironmentRefused:
     """One line for what went wrong while reading ``source``."""
     if not trust and "trust_remote_code" in str(error):  # the argument that transformers tells its caller to pass
         return UsageError(
@@ -300,7 +381,7 @@ def _explain(source: Source, error: Exception, revision: str | None, trust: bool
         )
     reason = one_line(str(error), 160) or type(error).__name__
     if not trust and _brings_code(source, revision):
-        reason += "; it brings code of its own, which --trust-remote-code would run"
+        reason += f"; {_CODE}"
     if source.kind != "hub":
         return UsageError(f"{source.shown} cannot be loaded as a causal LM: {reason}")
     wheel = aliases().get(source.name, {}).get("wheel")
@@ -341,8 +422,9 @@ def _context(config: Any) -> int | None:
 
 
 def _pad_id(model: Any, tokenizer: Any, stop_ids: frozenset[int]) -> int:
+    rows = int(model.get_output_embeddings().weight.shape[0])  # a token that was added may be beyond them
     for holder in (tokenizer, model.config):
         pad = getattr(holder, "pad_token_id", None)
-        if type(pad) is int and pad >= 0:
+        if type(pad) is int and 0 <= pad < rows:
             return pad
-    return min(stop_ids, default=0)
+    return min((stop for stop in stop_ids if stop < rows), default=0)

@@ -1,4 +1,7 @@
-"""Engines: what is known of the other engines of a run, ours left out: the content of ``engines.json``. No torch."""
+"""Engines: what is known of the other engines of a run, and which rows failed: the content of ``engines.json``.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -53,4 +56,6 @@ class Engines(Record):
     """The content of ``engines.json``: row label -> facts."""
 
     rows: dict[str, EngineFacts] = Field(default_factory=dict)
-    failed: dict[str, str] = Field(default_factory=dict, description="row -> why it has not answered all it was asked")
+    failed: dict[str, str] = Field(
+        default_factory=dict, description="row, ours too -> why it has not answered all it was asked"
+    )

@@ -42,6 +42,9 @@ class Judgment(Record):
     prompt_sha256: str = Field(description="of all that the judge read: system prompt, question and answer")
     rating: float | None = Field(description="1 to 10; None is no rating, and never counts as a number")
     text: str = Field(description="what the judge wrote")
+    injected: bool = Field(
+        default=False, description="the answer has delimiters of the prompt, a rating or control tokens in it"
+    )
     same_as: str | None = Field(
         default=None, description="request with the same answer whose judgment this is, AR's mostly"
     )
@@ -72,9 +75,10 @@ def scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[dict[s
         methods: labels in the order of the run.
 
     Returns:
-        ``{"judge": who, "methods": {label: {"score", "rated", "judged", "same_as", "errors", "turns": {turn: …},
-        "categories": {category: …}}}}``. ``score`` is the mean over both turns of the answers that have a rating
-        (``rated`` of ``judged``), None without any; ``same_as`` counts those taken over from an equal answer.
+        ``{"judge": who, "methods": {label: {"score", "rated", "judged", "same_as", "errors", "injections", "turns":
+        {turn: …}, "categories": {category: …}}}}``. ``score`` is the mean over both turns of the answers that have a
+        rating (``rated`` of ``judged``), None without any; ``same_as`` counts those taken over from an equal answer,
+        ``errors`` those that the judge refused, ``injections`` those that have in them what could have steered it.
     """
     by_judge: dict[str, list[Judgment]] = defaultdict(list)
     for judgment in judgments:
@@ -92,6 +96,7 @@ def _method(judgments: Sequence[Judgment]) -> dict[str, Any]:
         **_score(judgments),
         "same_as": sum(judgment.same_as is not None for judgment in judgments),
         "errors": sum(judgment.error is not None for judgment in judgments),
+        "injections": sum(judgment.injected for judgment in judgments),
         "turns": {turn: _score(some) for turn, some in sorted(_by(judgments, lambda j: str(j.turn)))},
         "categories": {name: _score(some) for name, some in _by(judgments, lambda j: j.category) if name},
     }

@@ -312,12 +312,14 @@ class RequestRecord(Record):
     the wall time; at concurrency 1 they equal ``ttft_s`` and ``decode_s``.
     """
 
-    request_id: str = Field(description="method|prompt|repeat, and |turn after the first; unique in its run")
-    method: str
-    prompt_id: str
+    request_id: str = Field(
+        max_length=2500, description="method|prompt|repeat, and |turn after the first; unique in its run"
+    )
+    method: str = Field(max_length=1000)
+    prompt_id: str = Field(max_length=1000)
     repeat: Count
     turn: Count = Field(1, description="of a conversation, from 1")
-    category: str = ""
+    category: str = Field(default="", max_length=1000)
     prompt_tokens: Count
     output_ids: list[int] = Field(
         description="tokens kept: up to and including the first stop, never past the budget",

@@ -84,7 +84,7 @@ def summarise(
         bandwidth: what was read of memory; None where it was not to be read.
         rated: what the target was asked about texts and branches; None where it was not.
         watch: what the machine did meanwhile; None where nobody looked.
-        engines: what is known of the other engines of the run.
+        engines: what is known of the other engines of the run, and which rows failed, ours too.
         over_own: losslessness of their speculation against their own plain decoding, by row.
 
     Returns:
@@ -132,6 +132,7 @@ def summarise(
                 session=session_figures(config, baseline, mine),
                 branches=faithfulness(answers, rated.branches) if rated else None,
                 memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,
+                fault=None if spec.engine else known.failed.get(spec.label),
                 other=other_engine(spec, config.methods, by_method, known, over_own or {}),
                 bandwidth_share=share,
             )

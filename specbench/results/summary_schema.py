@@ -402,6 +402,11 @@ class MethodSummary(OverAr, MethodFigures, _Named):
     other: OtherEngine | None = Field(
         default=None, description="of another engine's row; None of our own", json_schema_extra=SPARSE
     )
+    fault: str | None = Field(
+        default=None,
+        description="why a row of our own engine has not answered all that it was asked: its method failed",
+        json_schema_extra=SPARSE,
+    )
     memory: Memory | None = Field(default=None, json_schema_extra=SPARSE)
     bandwidth_share: float | None = Field(
         default=None,
@@ -414,8 +419,8 @@ class MethodSummary(OverAr, MethodFigures, _Named):
 
     @property
     def failed(self) -> str:
-        """Why another engine's row is not whole; empty where it is."""
-        return self.other.failed if self.other else ""
+        """Why a row is not whole; empty where it is. Such a row is never called the fastest."""
+        return self.other.failed if self.other else self.fault or ""
 
     @property
     def baseline(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from specbench.backends import Served
 from specbench.backends.rows import Row
+from specbench.common.overdue import limited
 from specbench.models import LoadedModel
 from specbench.results import BASELINE, RequestRecord
 from specbench.runner.engines import served
@@ -105,7 +106,10 @@ def check_lossless(
     """
     prepared = prepare(resolved.plan, task, model)
     records: list[RequestRecord] = []
-    with session_of(resolved, model, prepared.longest + prepared.budget) as session:
+    with (
+        limited(resolved.plan.step_timeout),
+        session_of(resolved, model, prepared.longest + prepared.budget) as session,
+    ):
         order = Order(replace(resolved, methods=session.methods), prepared, {})
         outside = engines.beside(session, resolved, task) if engines else {}
         for method, requests in order.stretches():

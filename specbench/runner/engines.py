@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import torch
 from specbench.backends import Served
 from specbench.backends.neighbours import Neighbours
 from specbench.backends.rows import Row
-from specbench.common import UsageError
+from specbench.common import SpecbenchError, UsageError
 from specbench.common.errors import EngineFault
 from specbench.results import RequestRecord, RunFolder
 from specbench.results.engines import EngineFacts
@@ -45,6 +45,7 @@ class RunningEngines:
         self._known = folder.engines()
         #: One that failed before the run was interrupted has no answers beside the others' any more.
         self._failed = dict(self._known.failed)
+        self._before = dict(self._failed)
         self._neighbours: Neighbours | None = None
 
     def start(self, longest: int, budget: int) -> list[str]:
@@ -60,7 +61,7 @@ class RunningEngines:
         Raises:
             UsageError: one is another than the run began with.
         """
-        for label, why in self._failed.items():
+        for label, why in self._before.items():
             self._say.note(f"{label} failed before this run was interrupted ({why}); --again measures everything anew")
         for label, outside in self._outside.items():
             if label in self._failed:
@@ -76,7 +77,7 @@ class RunningEngines:
             self._check_same(label, outside.facts)
             self._keep(rows={**self._known.rows, label: outside.facts})
         if not self._outside:  # a run of our own rows has no neighbours
-            return []
+            return list(self._failed)
         there = {label: each.backend for label, each in self._outside.items() if label not in self._failed}
         self._neighbours = Neighbours(there)
         if any(backend.processes() for backend in there.values()):
@@ -100,11 +101,17 @@ class RunningEngines:
         """Answers requests by one of them, see :meth:`specbench.runner.outside.Outside.decode`."""
         return self._outside[label].decode(requests, number)
 
-    def fail(self, label: str, fault: EngineFault) -> None:
-        """Marks a row and ends its engine."""
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """Row -> why it is asked nothing more; also of rows that are no other engine's."""
+        return self._failed
+
+    def fail(self, label: str, fault: SpecbenchError) -> None:
+        """Marks a row, and ends its engine where it has one of its own."""
         self._failed[label] = str(fault)
         self._say.note(f"{fault}; its row is marked, the others go on")
-        self._outside[label].close()
+        if label in self._outside:
+            self._outside[label].close()
         self._keep(failed={**self._known.failed, label: str(fault).removeprefix(f"{label}: ")})
 
     def rest(self) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
 from specbench.backends.rows import Row
-from specbench.common.errors import EngineFault
+from specbench.common import guests, pulse
+from specbench.common.errors import EngineFault, PluginFault
 from specbench.evals import Tenths, score_in_child
 from specbench.hardware import environment
 from specbench.models import LoadedModel
-from specbench.results import RequestRecord, RunFolder, summarise
+from specbench.results import BASELINE, RequestRecord, RunFolder, summarise
 from specbench.results.engines import Engines
 from specbench.results.other_engines import plain_of, same_precision
 from specbench.results.rated import Rated
@@ -70,6 +71,7 @@ def execute(
         SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
     """
     captured = environment.capture(str(model.model.device))
+    pulse.told(folder="")
     capacity = prepared.longest + prepared.budget
     own = [method for method in resolved.methods if method.label != BASE or base is None]
     with ExitStack() as stack:
@@ -82,6 +84,7 @@ def execute(
         resolved = replace(resolved, methods=tuple(ready[method.label] for method in resolved.methods))
         config = config_of(resolved, model, prepared, captured, sessions[0].engine.code.linears, base)
         folder, resumed = open_folder(resolved, config, captured)
+        pulse.told(folder=str(folder.path))
         with folder:
             if folder.finished:
                 progress.done_already(folder)
@@ -119,11 +122,26 @@ def execute(
     return folder
 
 
-def _kept(resolved: Resolved, prepared: Prepared, folder: RunFolder, progress: Progress) -> list[RequestRecord]:
+def _warm_up(session: Session, prepared: Prepared, engines: RunningEngines | None) -> None:
+    """Warms up a session's methods; one that fails at it is marked, and the others begin again without it."""
+    failed = engines.failed if engines else {}
+    while methods := [method for method in session.methods if method.label not in failed]:
+        try:
+            session.warm_up(prepared, methods)
+            return
+        except PluginFault as fault:
+            if engines is None or fault.row in ("", BASELINE):
+                raise
+            engines.fail(fault.row, fault)
+
+
+def _kept(
+    resolved: Resolved, prepared: Prepared, folder: RunFolder, progress: Progress, failed: Container[str]
+) -> list[RequestRecord]:
     """The records of a resumed folder that stand. What a stateful row had learnt when it was broken off is gone with
-    the process, so its figures would be of two cold starts: it starts again."""
+    the process, so its figures would be of two cold starts: it starts again, unless it had failed."""
     records = [record.untraced() for record in folder.records()]
-    stateful = {method.label for method in resolved.methods if method.stateful}
+    stateful = {method.label for method in resolved.methods if method.label not in failed and method.stateful}
     again = broken_off(records, stateful, prepared.spec.requests)
     for label, theirs in again.items():
         progress.note(
@@ -181,7 +199,12 @@ def _decode(
     engines: RunningEngines | None = None,
 ) -> list[RequestRecord]:
     """All records of the run, those of a resumed folder first."""
-    records = _kept(resolved, prepared, folder, progress)
+    failed = engines.failed if engines else {}
+    if engines:
+        for label, why in guests.gone_from(str(folder.path)).items():
+            if label not in failed:
+                engines.fail(label, PluginFault(why, label))
+    records = _kept(resolved, prepared, folder, progress, failed)
     order = Order(resolved, prepared, {record.request_id: record.text for record in records})
     progress.start(folder, len(records), order.total, resumed)
     if len(records) < order.total:
@@ -189,13 +212,15 @@ def _decode(
         earlier, settled = folder.steps(), folder.products()
         for at, session in enumerate(sessions):
             session.engine.pad_as(earlier[at] if at < len(earlier) else (), settled[at] if at < len(settled) else ())
-            session.warm_up(prepared)
+            _warm_up(session, prepared, engines)
         reports = [session.report() for session in sessions]
         if any(measured := [report.get("steps", []) for report in reports]):
             folder.keep_steps(measured, [report.get("products", []) for report in reports])
         progress.ready(sessions[0].report())
-        for label in engines.start(prepared.longest, prepared.budget) if engines else ():
-            order.give_up(label)
+        if engines:
+            engines.start(prepared.longest, prepared.budget)
+            for label in failed:
+                order.give_up(label)
     session_of_method = {method.label: session for session in sessions for method in session.methods}
     first = number = 1 + max((record.segment for record in records), default=-1)
     for number, (method, requests) in enumerate(order.stretches(), first):
@@ -215,8 +240,9 @@ def _decode(
                     records.append(record.untraced())
                     order.add(record)
                     progress.request(record)
-            except EngineFault as fault:
-                assert engines is not None
+            except (EngineFault, PluginFault) as fault:
+                if engines is None or method.label == BASELINE:  # without it the others are over nothing
+                    raise
                 engines.fail(method.label, fault)
                 order.give_up(method.label)
     if engines:

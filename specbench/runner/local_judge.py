@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from specbench.common import Turn
 from specbench.evals.dialogue import choose_style, dialogue
@@ -37,6 +38,7 @@ class LocalJudge:
         """
         self._model = model
         self._style = choose_style("auto", model.has_chat_template, "")
+        self._control = _control_tokens(model.tokenizer)
         self._stops = dialogue("", [""], self._style).stops
         self._ids = {prompt.sha256: self._encode(prompt) for prompt in prompts}
         room = (model.context or 1 << 30) - max_tokens
@@ -53,7 +55,8 @@ class LocalJudge:
 
     def _encode(self, prompt: JudgePrompt) -> list[int]:
         system: Turn = ("system", prompt.system)
-        return self._model.encode(dialogue(prompt.name, [prompt.user], self._style, history=[system]))
+        user = prompt.free_of(self._control)
+        return self._model.encode(dialogue(prompt.name, [user], self._style, history=[system]))
 
     def ask(self, prompt: JudgePrompt) -> str:
         """The judge's words.
@@ -74,3 +77,9 @@ class LocalJudge:
     def close(self) -> None:
         """Frees the engine."""
         self._session.close()
+
+
+def _control_tokens(tokenizer: Any) -> frozenset[str]:
+    """What this judge's tokenizer reads as one of its control tokens, wherever it stands."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    return frozenset({str(token) for token in added if token.special} | {*getattr(tokenizer, "all_special_tokens", ())})

@@ -10,15 +10,22 @@ is on no clock.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Integral
+from operator import index
 from typing import Any, Protocol, TypeVar
 
-from specbench.common import guests
+from specbench.common import EnvironmentRefused, guests, pulse
+from specbench.common.errors import PluginFault
+from specbench.common.pulse import At
 from specbench.decoding import Context, Decoder, Method, StepResult, TokenTree
+from specbench.decoding.tree import BadTree
 from specbench.engine import Phases
 from specbench.hardware import GpuMeter
 from specbench.results import RequestRecord
@@ -29,6 +36,8 @@ from specbench.runner.trace import Verified, spread, token_trace, verified
 
 Clock = Callable[[], int]  # nanoseconds
 T = TypeVar("T")
+
+_CELLS = pulse.CELLS
 
 
 class SteppingEngine(Protocol):
@@ -142,6 +151,7 @@ class Runner:
         self._simulate = simulate
         self._memory = memory
         self._away = 0
+        self._at = At.OURS
 
     def segment(
         self, method: Method, requests: Sequence[Request], number: int = 0
@@ -154,13 +164,18 @@ class Runner:
             number: stored with each record; times of one segment share a clock.
 
         Raises:
-            ValueError: a decoder let the prefill emit more than the one token that every method gets from it.
-            PluginFault: a decoder ended the command.
+            PluginFault: a decoder raised, ended the command, took too long, or returned what none may.
+            EnvironmentRefused: a forward took too long.
         """
-        try:  # around all of it: on the clock nothing is added to a decoder's calls
+        self._at = At.OURS
+        pulse.told(who=method.who, row=method.label)
+        try:  # around all of it: on the clock a decoder's call costs two stores more
             yield from self._segment(method, requests, number)
-        except guests.LEAVING as left:
-            raise guests.fault(left, method.who) from left
+        except guests.CAUGHT as raised:
+            raise _blamed(raised, method, self._at) from raised
+        finally:
+            _CELLS[pulse.AT] = At.OURS
+            pulse.told(row="")
 
     def _segment(
         self, method: Method, requests: Sequence[Request], number: int
@@ -169,7 +184,7 @@ class Runner:
             self._gpu.reset()
         if self._memory:
             self._memory.reset()
-        waiting = deque(requests)
+        waiting, most = deque(requests), method.max_rows
         active: list[_Sequence] = []
         origin = self._now()
         try:
@@ -181,7 +196,7 @@ class Runner:
                         break
                 ended = [sequence for sequence in active if sequence.output.reason]
                 if not ended:
-                    self._step(active, method)
+                    self._step(active, method, most)
                     ended = [sequence for sequence in active if sequence.output.reason]
                 if self._gpu:  # of all of them before the consumer has control: the GPU rests then
                     for sequence in ended:
@@ -191,15 +206,26 @@ class Runner:
                     self._leave(sequence)
                     handed_over = self._clock()
                     peak = self._memory.peak() if self._memory else None
-                    yield _record(method.label, sequence, origin, number, peak)
+                    _CELLS[pulse.AT] = At.MEASURES
+                    record = _record(method.label, sequence, origin, number, peak)
+                    _CELLS[pulse.AT] = At.OURS
+                    yield record
                     self._away += self._clock() - handed_over
-        finally:  # the consumer stopped early or a forward failed: leave no slot occupied
+        except guests.CAUGHT:
+            self._at = At(_CELLS[pulse.AT])
+            raise
+        finally:  # the consumer stopped early or something failed: leave no slot occupied
             for sequence in active:
-                self._leave(sequence)
+                with suppress(*guests.CAUGHT):  # what went wrong first is told
+                    self._leave(sequence)
 
     def _leave(self, sequence: _Sequence) -> None:
-        sequence.decoder.end()
-        self._engine.free(sequence.slot)
+        _CELLS[pulse.AT] = At.END
+        try:
+            sequence.decoder.end()
+        finally:
+            self._engine.free(sequence.slot)
+        _CELLS[pulse.AT] = At.OURS
 
     def _now(self) -> int:
         return self._clock() - self._away
@@ -223,32 +249,56 @@ class Runner:
             if self._gpu:
                 self._aside(partial(self._gpu.begin, slot))
             started = self._now()
-            tree = decoder.begin(request.ids)
+            _CELLS[pulse.BEATS] += 1
+            _CELLS[pulse.AT] = At.BEGIN
+            tree = decoder.begin(tuple(request.ids))  # another method gets the same prompt
+            if not (tree is None or type(tree) is TokenTree):
+                raise guests.Refused(f"it returned {type(tree).__name__:.40}, where a TokenTree or None is needed")
+            _CELLS[pulse.AT] = At.FORWARD
             result = self._engine.prefill(slot, request.ids, tree, top_k=method.top_k, taps=method.taps)
+            emitted = tuple(result.emitted)
+            _CELLS[pulse.AT] = At.OBSERVE
+            if len(emitted) != 1:
+                raise guests.Refused("guesses sent along with the prompt must be draft-only rows")
             decoder.observe(result)
+            _CELLS[pulse.AT] = At.OURS
             now = self._now()
-            if len(result.emitted) != 1:
-                raise ValueError(f"{method.name}: guesses sent along with the prompt must be draft-only rows")
             sequence = _Sequence(request, decoder, slot, Output(request.rule), acceptance, started, first=now, last=now)
             sequence.busy_prefill = now - started
-            sequence.output.extend(result.emitted)
+            sequence.output.extend(emitted)
         except BaseException:
-            decoder.end()
+            at = _CELLS[pulse.AT]
+            with suppress(*guests.CAUGHT):
+                decoder.end()
             self._engine.free(slot)
+            _CELLS[pulse.AT] = at
             raise
         return sequence
 
-    def _step(self, active: Sequence[_Sequence], method: Method) -> None:
+    def _step(self, active: Sequence[_Sequence], method: Method, most: int) -> None:
         before = self._now()
         phases = Phases(self._now, self._engine.settle) if self._trace else None
-        trees = {sequence.slot: sequence.decoder.draft() for sequence in active}
+        _CELLS[pulse.BEATS] += 1
+        _CELLS[pulse.AT] = At.DRAFT
+        trees = {}
+        for sequence in active:
+            tree = trees[sequence.slot] = sequence.decoder.draft()
+            if type(tree) is not TokenTree or len(tree.tokens) > most or tree.tokens[0] != sequence.output.ids[-1]:
+                raise guests.Refused(_wrong(tree, most, sequence.output.ids[-1]))
+            if not sequence.steps:  # once: an array of integers takes fractions without a word
+                _assert_ids(tree)
         if phases:
             phases.mark("draft")
+        _CELLS[pulse.AT] = At.FORWARD
         results = self._engine.step(
             trees, top_k=method.top_k, taps=method.taps, phases=phases, **self._forced(active, trees)
         )
+        # What a decoder does to the lists that it gets is nobody's answer.
+        decided = [(results[sequence.slot].emitted[:], results[sequence.slot].path[:]) for sequence in active]
+        _CELLS[pulse.AT] = At.OBSERVE
         for sequence in active:
             sequence.decoder.observe(results[sequence.slot])
+        _CELLS[pulse.AT] = At.OURS
         if phases:
             phases.mark("observe")
             for sequence in active:
@@ -256,13 +306,12 @@ class Runner:
                     sequence.spent.setdefault(phase, []).append(spent / len(active))
         now = self._now()
         share = (now - before) / len(active)
-        for sequence in active:
+        for sequence, (emitted, path) in zip(active, decided, strict=True):
             sequence.last = now
             sequence.busy_decode += share
             sequence.steps.append(share)
-            tree, result = trees[sequence.slot], results[sequence.slot]
-            sequence.accepted_lengths.append(sequence.output.extend(result.emitted))
-            sequence.verified.append(verified(tree, result.path, whole=self._trace))
+            sequence.accepted_lengths.append(sequence.output.extend(emitted))
+            sequence.verified.append(verified(trees[sequence.slot], path, whole=self._trace))
 
     def _forced(self, active: Sequence[_Sequence], trees: Mapping[int, TokenTree]) -> dict[str, Any]:
         """The ``forced`` of a step where acceptance is simulated; nothing else is passed to the engine then.
@@ -274,6 +323,53 @@ class Runner:
         if not simulated:
             return {}
         return {"forced": self._aside(lambda: {slot: lots.forced(trees[slot]) for slot, lots in simulated})}
+
+
+def _blamed(raised: BaseException, method: Method, at: At) -> BaseException:
+    """What is raised for what came up while a method decoded, by where it came up."""
+    theirs = at not in (At.OURS, At.FORWARD) or isinstance(raised, (BadTree, PluginFault, SystemExit))
+    if isinstance(raised, guests.Overdue) and not theirs:
+        return EnvironmentRefused(
+            f"{method.label}: a step {raised}; what was finished is kept, --step-timeout allows more"
+        )
+    if not theirs or isinstance(raised, EnvironmentRefused):  # of memory mostly, whoever asked for it
+        return raised
+    return guests.fault(raised, method.who, pulse.WORDS[at] if at != At.FORWARD else "in draft", method.label)
+
+
+def _wrong(tree: object, most: int, root: int) -> str:
+    if type(tree) is not TokenTree:
+        return f"it returned {type(tree).__name__:.40}, where a TokenTree is needed"
+    if len(tree.tokens) > most:
+        return f"its tree has {len(tree.tokens):,} rows, its max_rows said {most:,}"
+    return f"its tree has root {str(tree.tokens[0])[:40]}, and the last emitted token is {root}"
+
+
+def _assert_ids(tree: TokenTree) -> None:
+    try:
+        index(sum(tree.tokens))
+    except (TypeError, ValueError) as error:
+        raise guests.Refused("its tree has tokens that are no ids") from error
+
+
+def _measured(sequence: _Sequence) -> dict[str, float]:
+    """The decoder's own figures of a finished request.
+
+    Raises:
+        Refused: they are no figures.
+    """
+    found = dict(sequence.decoder.measures(len(sequence.output.ids), sequence.output.reason != "length"))
+    for name, value in found.items():
+        if not isinstance(name, str) or isinstance(value, bool) or not math.isfinite(value):
+            raise guests.Refused(f"its measure {str(name)[:40]} is {str(value)[:40]}, which is no number")
+    return found
+
+
+def _drafted_forwards(sequence: _Sequence) -> int:
+    found = sequence.decoder.draft_forwards
+    if isinstance(found, bool) or not isinstance(found, Integral) or found < 0:
+        raise guests.Refused(f"its draft_forwards is {str(found)[:40]}, which is no count")
+    return int(found)
 
 
 def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int | None) -> RequestRecord:
@@ -288,7 +384,7 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
         accepted_lengths=sequence.accepted_lengths,
         tree_rows=sum(step.rows for step in sequence.verified),
         target_forwards=len(sequence.accepted_lengths),
-        draft_forwards=sequence.decoder.draft_forwards,
+        draft_forwards=_drafted_forwards(sequence),
         start_s=(sequence.started - origin) * second,
         segment=number,
         ttft_s=(sequence.first - sequence.started) * second,
@@ -301,7 +397,7 @@ def _record(label: str, sequence: _Sequence, origin: int, number: int, peak: int
         or None,
         peak_memory_bytes=peak,
         branches=spread(sequence.decoder.branches(), len(sequence.accepted_lengths)) or None,
-        measures=dict(sequence.decoder.measures(len(output.ids), output.reason != "length")),
+        measures=_measured(sequence),
         gpu=sequence.gpu,
         tokens=token_trace(output, sequence.accepted_lengths, sequence.verified),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.common import UsageError
 from specbench.common.options import keywords
+from specbench.common.overdue import limited
 from specbench.results import Run, RunFolder
 from specbench.runner.plan import Plan
 from specbench.runner.progress import RunProgress, notes_of, noting
@@ -44,6 +45,11 @@ def measure(plan: Plan) -> Iterator[Measured]:
     Raises:
         SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
     """
+    with limited(plan.step_timeout):
+        yield from _measured(plan)
+
+
+def _measured(plan: Plan) -> Iterator[Measured]:
     notes = notes_of(plan)
     say = noting(notes)
     onto = other_gpu(plan.project, plan.profile)
@@ -75,7 +81,9 @@ def run(plan: Plan) -> Run:
     """Runs methods on one task: same weights, cache, clock and stop rule; AR always runs beside them.
 
     It is ``specbench run`` with its options as keyword arguments: what is interrupted is gone on with by the same call,
-    and what is finished is not decoded again. Another engine that fails ends no run: its row says why in ``failed``.
+    and what is finished is not decoded again. A method or another engine that fails ends no run: its row says why in
+    ``failed``. What ends this whole process (a crash in a library, a hang that no signal ends) ends it here too; only
+    the command line, which watches it from another one, can go on.
 
     Returns:
         The run: ``.summary``, ``.frame()``, ``.methods()`` and ``.folder``.

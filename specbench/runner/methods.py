@@ -9,7 +9,7 @@ from typing import Any
 from specbench.backends import is_row
 from specbench.backends.rows import Row, make_row, mode_of
 from specbench.common import UsageError, guests, registry
-from specbench.common.errors import unknown
+from specbench.common.errors import PluginFault, unknown
 from specbench.common.options import names as option_names
 from specbench.common.options import parse
 from specbench.decoding import Decoder, Method
@@ -89,11 +89,11 @@ def runnable() -> list[str]:
     """The registered methods that run as they come: none of them has to be told first what to draft with."""
 
     def runs(card: registry.Card) -> bool:
-        module = card.load()
         try:
+            module = card.load()
             with guests.hosting(card.who):
                 module.Decoder.check(module.Options(), "")
-        except UsageError:
+        except (UsageError, PluginFault):  # another package's may not even be importable
             return False
         return True
 
@@ -158,7 +158,15 @@ def settings_of_all(names: Sequence[str], option: str, value: str) -> list[str]:
 
 
 def _has(method: str, option: str) -> bool:
-    return not is_row(method) and option in registry.method(method).load().Options.model_fields
+    if is_row(method):
+        return False
+    card = registry.method(method)
+    try:
+        return option in card.load().Options.model_fields
+    except (UsageError, PluginFault):
+        if card.origin == registry.OWN:
+            raise
+        return False
 
 
 def labels_of(names: Sequence[str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ RESULTS = Path("results")
 PROFILES = Path("profiles")
 
 # Beyond these a number is a slip: no cache holds so many sequences, no patience so many repetitions.
-_MOST_SEQUENCES, _MOST_REPEATS, _MOST_TOKENS = 4096, 1000, 1 << 20
+_MOST_SEQUENCES, _MOST_REPEATS, _MOST_TOKENS, _MOST_SECONDS = 4096, 1000, 1 << 20, 1_000_000
 
 
 class Loading(Flags):
@@ -153,6 +153,15 @@ class Decoding(Noting, Loading, Stepping, Drawing, _Asking):
         "--simulate-acceptance",
         help="Tokens per forward, drawn at random: MEAN[:SPREAD] or METHOD=MEAN[:SPREAD]. The text means nothing.",
         metavar="SPEC",
+    )
+    step_timeout: float = flag(
+        600.0,
+        "--step-timeout",
+        help="Seconds for a step before its method is given up; 0: for ever.",
+        ge=0,
+        le=_MOST_SECONDS,
+        allow_inf_nan=False,
+        recorded=False,
     )
     deterministic: bool = flag(False, "--deterministic", help="Let no measured time choose kernels or row counts.")
     no_score: bool = flag(False, "--no-score", help="Do not judge the answers.", recorded=False)

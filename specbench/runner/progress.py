@@ -1,18 +1,21 @@
-"""Live progress of a run: a bar on a terminal and in a notebook, a line every tenth elsewhere."""
+"""Progress: what a run says live."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from specbench.results import RequestRecord, RunFolder
+from specbench.common.shown import console
 from specbench.results.engine_line import engine_line
-from specbench.runner.plan import Noting
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    from specbench.results import RequestRecord, RunFolder
+    from specbench.runner.plan import Noting
 
 
 class RunProgress:
@@ -38,7 +41,7 @@ class RunProgress:
 
     def done_already(self, folder: RunFolder) -> None:
         """There is nothing to decode."""
-        self._console.print(f"done already in {folder.path}; --again repeats", soft_wrap=True, markup=False)
+        self._console.print(f"done already in {folder.path}; --again repeats", soft_wrap=True)
 
     def start(self, folder: RunFolder, done: int, total: int, resumed: bool) -> None:
         """A run begins, or goes on where ``done`` requests are finished already."""
@@ -57,12 +60,12 @@ class RunProgress:
 
     def note(self, text: str) -> None:
         """What is worth knowing when all is done, too."""
-        self._console.print(text, soft_wrap=True, markup=False)
+        self._console.print(text, soft_wrap=True)
 
     def ready(self, engine: Mapping[str, Any]) -> None:
         """Everything is warm; the engine says what it runs on."""
         if line := engine_line(engine):
-            self._console.print(line, soft_wrap=True, markup=False)
+            self._console.print(line, soft_wrap=True)
 
     def request(self, record: RequestRecord) -> None:
         """A request is finished."""
@@ -86,10 +89,13 @@ class RunProgress:
 
 
 def bar(console: Console) -> Progress:
+    """A bar with a description, which is no markup, and the time that is left."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
     return Progress(
         TextColumn("{task.completed}/{task.total}"),
         BarColumn(bar_width=16),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -100,9 +106,9 @@ def bar(console: Console) -> Progress:
 
 def notes_of(plan: Noting) -> Console:
     """Where the progress and the notes of a plan go: to stderr, or nowhere."""
-    return Console(stderr=True, highlight=False, quiet=plan.quiet)
+    return console(stderr=True, quiet=plan.quiet)
 
 
 def noting(console: Console) -> Callable[[str], None]:
-    """Takes lines for the user, whose names are none of rich's markup."""
-    return lambda line: console.print(line, soft_wrap=True, markup=False, highlight=False)
+    """Takes lines for the user."""
+    return lambda line: console.print(line, soft_wrap=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 from specbench.common import Prompt, UsageError, guests
 from specbench.common.errors import one_line
@@ -88,7 +89,7 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
     """
     instance = copy(task.instance)  # it decides open options by the model, and another model may be asked next
     with recorded() as files, guests.hosting(task.card.who):
-        every: Sequence[Prompt] = instance.prompts(model.has_chat_template)
+        every = _prompts(instance.prompts(model.has_chat_template))
     if held_out is None:
         found = draw(every, plan.limit, plan.drawn_by)
     else:
@@ -132,6 +133,32 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
         data=[*{**task.data, **files}.values()],
     )
     return Prepared(task, spec, budget, prompts, longest, model, first)
+
+
+#: Letters of an id: it is the key of every record, and beyond that it is a text by mistake.
+_LONGEST_ID = 1000
+
+
+def _prompts(found: Any) -> Sequence[Prompt]:
+    """What a task gave, where it gave prompts.
+
+    Raises:
+        Refused: it gave something else.
+    """
+    every = list(found)
+    for at, prompt in enumerate(every):
+        if not isinstance(prompt, Prompt):
+            raise guests.Refused(f"prompt {at} is {type(prompt).__name__:.40}, where a Prompt is needed")
+        texts = [prompt.id, prompt.text, prompt.prefill, prompt.category, *prompt.stops, *prompt.follow_ups]
+        texts += [each for turn in prompt.history for each in turn]
+        if not all(isinstance(each, str) for each in texts):
+            raise guests.Refused(f"prompt {at} has something else than text where text is needed")
+        if not 0 < len(prompt.id) <= _LONGEST_ID or len(prompt.category) > _LONGEST_ID:
+            raise UsageError(f"prompt {at} has an id of {len(prompt.id):,} letters; give it 1 to {_LONGEST_ID:,}")
+        warmth = prompt.temperature
+        if not (warmth is None or (isinstance(warmth, (int, float)) and 0 <= warmth < float("inf"))):
+            raise guests.Refused(f"prompt {at} has temperature {str(warmth)[:40]}")
+    return every
 
 
 def _taken(every: int, found: int, held_out: int, seed: int | None) -> Taken | None:

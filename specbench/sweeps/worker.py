@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from specbench.common.overdue import limited
 from specbench.decoding import Method
 from specbench.hardware import environment
 from specbench.results import RequestRecord
@@ -65,9 +66,10 @@ class Worker:
         order = Order(resolved, prepared, task.done, [task.repeat])
         for number, (method, requests) in enumerate(order.stretches(), task.segment):
             assert isinstance(method, Method), "a sweep has no other engines"
-            for record in self._session.decode(method, requests, number, task.concurrency):
-                order.add(record)
-                yield record
+            with limited(resolved.plan.step_timeout):
+                for record in self._session.decode(method, requests, number, task.concurrency):
+                    order.add(record)
+                    yield record
 
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
         """Losslessness of every cell on what it has decoded, as :meth:`specbench.runner.session.Session.grade`."""

@@ -183,7 +183,7 @@ def ending(loaded: LoadedModel, chat: bool) -> list[int]:
         said = "Forty-two"
         turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": said}]
         try:
-            rendered = str(loaded.tokenizer.apply_chat_template(turns, tokenize=False))
+            rendered = loaded.write_chat(turns)
             behind = rendered[rendered.rindex(said) + len(said) :]
             ids = list(loaded.tokenizer(behind, add_special_tokens=False)["input_ids"])
         except Exception:  # a stranger's template may refuse whatever it likes, and drop what it was given

@@ -117,8 +117,8 @@ def liar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: liar-method\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[specbench.methods]\nliar = liar\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry._cards.cache_clear()
+    registry._found.cache_clear()
     yield "liar"
-    registry._cards.cache_clear()
+    registry._found.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "liar"]:
         del sys.modules[name]

@@ -20,7 +20,7 @@ _OPTIONS = ["--set", "--task-set"]
 _SAMPLING = ["--top-k", "--top-p"]
 _DRAW = ["--prompt-seed", "--first"]
 _KERNELS = ["--attention", "--graphs", "--compile", "--native"]
-_DECODING = ["--threads", "--quiet", "--deterministic"]
+_DECODING = ["--threads", "--quiet", "--deterministic", "--step-timeout"]
 
 # Every name a script may have written down: renaming or dropping one breaks somebody, so it has to be done here too.
 FLAGS = {
@@ -53,7 +53,17 @@ FLAGS = {
         *("--concurrency", "--data-dir", "--data-file", "--json", "--head", *_KERNELS, "--gpu", *_DECODING),
     ],
     "judge": [
-        *("RUN", "--judge", "--base-url", "--api-key-env", "--timeout", "--max-new-tokens", "--export", "--import"),
+        *(
+            "RUN",
+            "--judge",
+            "--base-url",
+            "--api-key-env",
+            "--timeout",
+            "--judge-workers",
+            "--max-new-tokens",
+            "--export",
+            "--import",
+        ),
         *(*_MODEL, "--data-dir", "--json"),
     ],
     "score": ["RUN", "--workers", "--data-dir", "--json"],

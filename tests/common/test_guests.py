@@ -19,6 +19,7 @@ import toys
 from specbench.cli.app import main
 from specbench.common import guests, registry
 from specbench.common.errors import PluginFault
+from specbench.evals import scoring
 from specbench.evals.data import DATA_DIR
 from specbench.hardware import environment
 from specbench.models.loader import load
@@ -153,16 +154,71 @@ def test_before_a_model_is_loaded(tmp_path: Path) -> None:
         assert "loading" not in done.err
 
 
-@pytest.mark.parametrize("way", ["sys.exit(0)", "os._exit(0)", "threading.Thread(target=lambda: os._exit(0)).start()"])
-def test_at_the_second_prompt(way: str, tmp_path: Path) -> None:
+def at_the_second_prompt(way: str) -> str:
     code = DECODER.replace("def at_the_second(self): pass", "def at_the_second(self): self.draft = self.leave")
-    code += f"\n    def leave(self):\n        {way}\n        import time; time.sleep(60)\n"
-    error = error_of(run(install(tmp_path / "site", code), "--method", "leave"))
+    return f"{code}\n    def leave(self):\n        {way}\n        import time; time.sleep(60)\n"
+
+
+ENDS = "ended the command instead of returning: "
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("sys.exit(0)", f"{ENDS}SystemExit(0) at decoder.py line"),
+        ("os._exit(0)", f"{ENDS}os._exit(0) at decoder.py line"),
+        ("raise KeyError('[/x] \\x1b]0;')", "failed in draft (KeyError: '[/x] \\x1b]0;' at decoder.py line"),
+    ],
+)
+def test_at_the_second_prompt_its_row_is_marked_and_the_others_go_on(way: str, said: str, tmp_path: Path) -> None:
+    site = install(tmp_path / "site", at_the_second_prompt(way))
+    done = run(site, "--method", "leave")
+    assert done.code == FAULT
+    assert f"error: leave: method 'leave' (from specbench-leaving) {said}" in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
+    (made,) = (tmp_path / "runs").iterdir()
+    found = RunFolder.load(made)
+    assert found.finished
+    summary = found.summary()
+    assert summary is not None
+    ar, leave = summary.rows
+    assert (ar.requests, ar.failed, leave.requests) == (3, "", 1)
+    assert said in leave.failed
+    assert summary.fastest is None
+    assert "leave (failed)" in done.out
+    if way.startswith("sys"):
+        assert run(site, "--method", "leave").code == FAULT
+        assert len(list((tmp_path / "runs").iterdir())) == 2, "a row that failed may have been mended: measured anew"
+
+
+def test_a_thread_that_ends_the_command_is_named_too(tmp_path: Path) -> None:
+    way = "threading.Thread(target=lambda: os._exit(0)).start()"
+    error = error_of(run(install(tmp_path / "site", at_the_second_prompt(way)), "--method", "leave"))
     assert "what was finished is kept" in error
     (made,) = (tmp_path / "runs").iterdir()
     found = RunFolder.load(made)
     assert not found.finished
     assert "leave" in {record.method for record in found.records()}
+
+
+def test_what_ends_the_process_is_left_out_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the supervisor tells a new process of the one before: the run's folder goes on without the row."""
+    site = install(tmp_path / "site", at_the_second_prompt("threading.Thread(target=lambda: os._exit(0)).start()"))
+    assert run(site, "--method", "leave").code == FAULT
+    (made,) = (tmp_path / "runs").iterdir()
+    before = {record.request_id: record.output_ids for record in RunFolder.load(made).records()}
+    monkeypatch.setitem(
+        guests.gone, (str(made), "leave"), "method 'leave' ended the process that measures (by SIGSEGV)"
+    )
+    done = run(site, "--method", "leave")
+    assert done.code == FAULT
+    assert "error: leave: method 'leave' ended the process that measures (by SIGSEGV)" in done.err
+    found = RunFolder.load(made)
+    assert found.finished
+    assert before.items() <= {record.request_id: record.output_ids for record in found.records()}.items()
+    assert found.engines().failed == {"leave": "method 'leave' ended the process that measures (by SIGSEGV)"}
 
 
 def test_a_forked_child_of_a_method_ends_as_it_always_did(tmp_path: Path) -> None:
@@ -272,3 +328,59 @@ def test_a_worker_process_can_send_it_and_its_exit_code_is_listed() -> None:
     sent = pickle.loads(pickle.dumps(PluginFault("method 'm' (from d) ended")))
     assert (type(sent), str(sent), sent.exit_code) == (PluginFault, "method 'm' (from d) ended", FAULT)
     assert f"{FAULT} a plug-in's fault" in str(main.__doc__)
+
+
+JUNK_PROMPTS = {
+    "[3]": "prompt 0 is int, where a Prompt is needed",
+    "3": "failed (TypeError: 'int' object is not iterable",
+    "[Prompt('a', 3, False)]": "prompt 0 has something else than text",
+    "[Prompt(None, 'a', False)]": "prompt 0 has something else than text",
+    "[Prompt('a', 'a', False, stops=(3,))]": "prompt 0 has something else than text",
+    "[Prompt('a', 'a', False, history=((1, 2),))]": "prompt 0 has something else than text",
+    "[Prompt('a', 'a', False, temperature=float('nan'))]": "prompt 0 has temperature nan",
+    "[Prompt('a', 'a', False, temperature=-1)]": "prompt 0 has temperature -1",
+}
+
+
+@pytest.mark.parametrize("prompts", JUNK_PROMPTS)
+def test_prompts_that_are_none(prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = install(tmp_path / "site", TASK.replace('[Prompt("a", "text", False)]', prompts), kind="task")
+    with site_packages.visible(site):
+        said = main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert (said, error.partition(")")[0]) == (FAULT, "error: task 'leave' (from specbench-leaving")
+    assert JUNK_PROMPTS[prompts] in error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("length", [0, 1001])
+def test_an_id_that_is_no_key_is_refused(length: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = install(tmp_path / "site", TASK.replace('Prompt("a"', f"Prompt({length} * 'a'"), kind="task")
+    with site_packages.visible(site):
+        assert main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")]) == 2
+    assert f"prompt 0 has an id of {length:,} letters; give it 1 to 1,000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said"),
+    [
+        ("None", "its score is NoneType, where a Verdict is needed"),
+        ("Verdict('yes', 'ok')", "its verdict has something else than True or False, and texts"),
+        ("Verdict(True, 'ok', also={'x': float('nan')})", "its verdict has something else than True or False"),
+        ("Verdict(True, 3)", "its verdict has something else than True or False, and texts"),
+        ("1 / 0", "failed (ZeroDivisionError: division by zero at task.py line"),
+    ],
+)
+def test_verdicts_that_are_none(verdict: str, said: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"schema_version": 2, "task": {"name": "leave", "options": {}}}')
+    (folder / "requests.jsonl").write_text('{"request_id": "ar|a|0", "prompt_id": "a", "text": "x"}\n')
+    site = install(tmp_path / "site", SCORED.replace('Verdict(True, "ok")', verdict), kind="task")
+    toml = site / "leaving" / "task.toml"
+    toml.write_text(toml.read_text().replace('metric = ""', 'metric = "pass@1"'))
+    with site_packages.visible(site), pytest.raises(PluginFault) as caught:
+        scoring.score_run(folder)
+    assert str(caught.value).startswith("task 'leave' (from specbench-leaving) failed (")
+    assert said.removeprefix("failed (") in str(caught.value)
+    assert not (folder / "verdicts.jsonl").exists()

@@ -119,9 +119,72 @@ def test_no_name_is_taken_twice(tmp_path: Path) -> None:
         (tmp_path / part).mkdir()
         for name, distribution in zip(names, ("specbench-guess", "specbench-other"), strict=False):
             install(tmp_path / part, name, distribution=distribution)
-    ours, others = refused(tmp_path / "ours"), refused(tmp_path / "others")
-    assert "method 'jacobi' of specbench-guess is registered by specbench already" in ours
+    with site_packages.visible(tmp_path / "ours"):
+        (theirs,) = registry.broken("method").values()
+        assert registry.method("jacobi").origin == registry.OWN, "ours stands"
+    assert "method 'jacobi' of specbench-guess is registered by specbench already" in str(theirs.error)
+    others = refused(tmp_path / "others")
     assert all(part in others for part in ("'guess'", "specbench-guess", "specbench-other"))
+    with site_packages.visible(tmp_path / "others"):
+        assert "guess" not in registry.methods(), "which one would be meant is chance"
+
+
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "no such package": (
+        {"decoder": "import no_such_module.inner"},
+        "decoder.py imports no_such_module.inner, which is",
+    ),
+    "from one": (
+        {"decoder": "from no_such_module import x"},
+        "decoder.py imports no_such_module, which is not installed",
+    ),
+    "syntax": ({"decoder": "x = 1\ndef broken("}, "decoder.py is no Python in line 2"),
+    "bytes": ({"decoder": "x = 1\0"}, "decoder.py is no Python"),
+    "brackets": ({"decoder": "x = " + 300 * "(" + 300 * ")"}, "decoder.py is no Python"),
+    "no toml": ({"toml": None}, "no readable method.toml"),
+    "toml": ({"toml": "title = "}, "no readable method.toml"),
+    "nowhere": ({"value": "no_such_package"}, "points at 'no_such_package'"),
+    "its package raises": (
+        {"value": "guess_pkg.inner", "around": "1 / 0"},
+        "failed (ZeroDivisionError: division by zero",
+    ),
+    "its package leaves": ({"value": "guess_pkg.inner", "around": "raise SystemExit(0)"}, "ended the command"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_one_is_listed_and_disturbs_no_other(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes, reason = BROKEN[case]
+    around = changes.pop("around", None)
+    install(tmp_path, **changes)
+    if around is not None:
+        (tmp_path / "guess_pkg" / "__init__.py").write_text(around)
+    with site_packages.visible(tmp_path):
+        assert main(["list", "methods"]) == 0
+        listed = " ".join(capsys.readouterr().out.split())
+        assert main(["list", "methods", "--json"]) == 0
+        rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)}
+        plan_methods(["ar", "pld"], [])
+        assert main(["run", "--method", "guess", "--model", "config:tiny", "--out", str(tmp_path / "out")]) in (2, 6)
+        error = capsys.readouterr().err
+        assert "guess_pkg.decoder" not in sys.modules
+    assert "guess" in listed
+    assert "broken: " in listed
+    assert reason in rows["guess"]["broken"]
+    assert rows["jacobi"]["broken"] == ""
+    assert {row["method"] for row in rows.values() if row["broken"]} == {"guess"}
+    assert "guess" in error
+    assert "Traceback" not in error
+
+
+def test_an_import_that_may_fail_breaks_nothing(tmp_path: Path) -> None:
+    guarded = "try:\n    import no_such_module\nexcept ImportError:\n    pass\n\ndef late():\n    import other_one\n"
+    install(tmp_path, decoder=guarded + DECODER)
+    with site_packages.visible(tmp_path):
+        assert registry.broken("method") == {}
+        assert plan_methods(["guess"], [])[1].name == "guess"
 
 
 @pytest.mark.parametrize(

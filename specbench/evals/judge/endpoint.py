@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
-import time
+import threading
 import urllib.error
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.address import checked, is_loopback
 from specbench.common.reading import parse_json
 from specbench.evals.judge.judge import Unanswered
-from specbench.evals.judge.posting import post
+from specbench.evals.judge.posting import GivenUp, post
 from specbench.evals.judge.prompts import JudgePrompt
 from specbench.evals.judge.secret import Secret
 from specbench.results.judgments import JudgeSpec
 
 _TRIES = 3
 _PAUSE_S = 2.0  # before the second try, doubled before the third
+_LONGEST = 1 << 18  # characters of a judgment that are kept; one has a few thousand
+_READ = 1 << 12  # characters of a text of which the beginning is shown
 _REFUSED = {400, 413, 422}  # this prompt, not the endpoint: too long, filtered
 _WRONG = {401: "refuses the key", 403: "refuses the key", 404: "knows no such model or path"}
 
@@ -28,7 +29,7 @@ class _Transient(Exception):
 
 
 class Endpoint:
-    """Asks ``BASE/chat/completions``, greedily.
+    """Asks ``BASE/chat/completions``, greedily; by several threads if they like. Close it when done.
 
     Attributes:
         spec: the record.
@@ -42,7 +43,7 @@ class Endpoint:
         *,
         max_tokens: int,
         timeout_s: float,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         """
         Args:
@@ -51,31 +52,21 @@ class Endpoint:
             key: sent as a bearer token; never written anywhere, not even where the endpoint says it again.
             max_tokens: of a judgment.
             timeout_s: seconds for a whole answer, from looking up the name to its last byte.
-            sleep: waits between tries.
+            sleep: waits between tries; None until :meth:`close`.
 
         Raises:
             UsageError: not a web address, or no key that could be sent.
         """
         self._secret = None if key is None else Secret(key)
-        try:
-            parts = urlsplit(base_url)
-            port = parts.port
-        except ValueError:
-            parts, port = urlsplit(""), -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
-            raise UsageError(
-                f"--base-url {self._scrubbed(base_url)} is no web address; write it as http://localhost:8000/v1"
-            )
-        if "@" in parts.netloc:
-            raise UsageError("--base-url holds a user or password; give the key by --api-key-env")
-        if self._scrubbed(base_url) != base_url:  # the record of a judge names its host
-            raise UsageError("--base-url holds the key; give the key by --api-key-env alone")
-        self._host = parts.netloc
+        host, self._host = checked(base_url, "--base-url", "--api-key-env", self._scrubbed)
+        if not model.strip() or self._scrubbed(model) != model:  # the record of a judge has its name
+            raise UsageError("--judge is empty or holds the key; give it the model's name as the endpoint knows it")
         self._url = f"{base_url.rstrip('/')}/chat/completions"
         self._timeout_s = timeout_s
-        self._sleep = sleep
+        self._over = threading.Event()
+        self._sleep = sleep or self._over.wait
         # A proxy that the environment names is not meant for this machine itself.
-        self._proxies = not _is_loopback(parts.hostname)
+        self._proxies = not is_loopback(host)
         self.spec = JudgeSpec(id=model, kind="endpoint", endpoint=self._host, max_tokens=max_tokens)
 
     def ask(self, prompt: JudgePrompt) -> str:
@@ -85,6 +76,7 @@ class Endpoint:
             Unanswered: it refuses this prompt.
             UsageError: the key, the model or the address is wrong.
             EnvironmentRefused: three tries gave no answer that is one.
+            GivenUp: it was closed meanwhile.
         """
         messages = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
         body = {"model": self.spec.id, "messages": messages, "temperature": 0, "max_tokens": self.spec.max_tokens}
@@ -100,12 +92,20 @@ class Endpoint:
                 self._sleep(_PAUSE_S * 2 ** (attempt - 1))
         raise AssertionError
 
+    def close(self) -> None:
+        """Ends what is being asked; nothing is asked afterwards."""
+        self._over.set()
+
     def _post(self, body: bytes) -> bytes:
         headers = {"Content-Type": "application/json", "User-Agent": "specbench"}
         if self._secret is not None:
             headers["Authorization"] = f"Bearer {self._secret.key}"
         try:
-            reply = post(self._url, body, headers, self._timeout_s, proxies=self._proxies)
+            if self._over.is_set():
+                raise GivenUp
+            reply = post(self._url, body, headers, self._timeout_s, proxies=self._proxies, over=self._over)
+        except GivenUp:
+            raise
         except Exception as error:  # of whatever kind: its text may hold a header, and so may a traceback's
             raise _Transient(self._reason(error)) from None
         if not 200 <= reply.status < 300:
@@ -154,18 +154,11 @@ class Endpoint:
             raise _Transient(f"an answer that is no chat completion: '{start}'") from None
         if content is not None and not isinstance(content, str):
             raise _Transient("a message whose content is no text")
-        return self._scrubbed(content or "")  # null: a filter held it back
+        return self._scrubbed((content or "")[:_LONGEST])  # null: a filter held it back
 
     def _shown(self, text: str, most: int = 160) -> str:
         """One line of at most ``most`` characters; the key goes first, for half a key is not found."""
-        return " ".join(self._scrubbed(text).split())[:most]
+        return " ".join(self._scrubbed(text[:_READ]).split())[:most]
 
     def _scrubbed(self, text: str) -> str:
         return text if self._secret is None else self._secret.scrub(text)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from specbench.common import UsageError, guests, options, registry
+from specbench.evals.judge.asking import Asking
 from specbench.evals.judge.prompts import JudgePrompt, JudgePrompts
 from specbench.evals.task import JudgedTask, Question
 from specbench.results import BASELINE, RequestRecord
@@ -93,7 +94,7 @@ class Judge(Protocol):
         ...
 
     def ask(self, prompt: JudgePrompt) -> str:
-        """The judge's words.
+        """The judge's words; asked by several threads at once where there are several workers.
 
         Raises:
             Unanswered: it refuses this prompt.
@@ -115,6 +116,7 @@ def judgment(answer: Answer, spec: JudgeSpec, text: str, error: str | None = Non
         judge=spec,
         prompt=answer.prompt.name,
         prompt_sha256=answer.prompt.sha256,
+        injected=answer.prompt.injected,
         rating=rating(text),
         text=text,
         error=error,
@@ -126,16 +128,20 @@ def judge_all(
     judge: Judge,
     answers: Sequence[Answer],
     progress: Callable[[int, int], None] = lambda done, total: None,
+    workers: int = 1,
 ) -> None:
     """Rates every answer that this judge has not rated, and appends to ``judgments.jsonl`` after each.
 
-    An answer whose prompt reads the same as one rated before takes that judgment: the judge is greedy.
+    An answer whose prompt reads the same as one rated before takes that judgment: the judge is greedy. Lines are in the
+    order of ``answers``, whoever is answered first; only where judging breaks off, what has come behind a question that
+    is still open is kept without it.
 
     Args:
         folder: the run folder, locked by the caller.
         judge: who rates.
         answers: AR's first, so that it is AR's judgments that the others take.
         progress: called with (answers rated, answers), from the start on.
+        workers: questions asked at once; 1 asks in this thread.
 
     Raises:
         UsageError: the judge refused several prompts in a row.
@@ -145,35 +151,78 @@ def judge_all(
     rated = {(j.request, j.prompt_sha256) for j in mine}
     by_prompt = {j.prompt_sha256: j for j in reversed(mine)}
     left = [answer for answer in answers if (answer.record.request_id, answer.prompt.sha256) not in rated]
+    unknown = [answer.prompt for answer in left if answer.prompt.sha256 not in by_prompt]
     progress(len(answers) - len(left), len(answers))
-    refusals = 0
     log = RequestLog(folder / JUDGMENTS)
+    asking = Asking(judge, unknown, workers, Unanswered)
+    books = _Books(log, judge.spec, by_prompt)
+    done = 0
     try:
-        for number, answer in enumerate(left, len(answers) - len(left) + 1):
-            known = by_prompt.get(answer.prompt.sha256)
-            if known is not None:
-                made = judgment(answer, judge.spec, known.text)
-                made = made.model_copy(update={"same_as": known.same_as or known.request})
-            else:
-                try:
-                    made = judgment(answer, judge.spec, judge.ask(answer.prompt))
-                    refusals = 0
-                    by_prompt[answer.prompt.sha256] = made
-                except Unanswered as error:
-                    made = judgment(answer, judge.spec, "", str(error))
-                    refusals += 1
-            log.append(made.model_dump(mode="json"))
-            progress(number, len(answers))
-            if refusals == _MOST_REFUSALS:
-                raise UsageError(
-                    f"the judge refused {refusals} answers in a row ({made.error}); check how it is set up"
-                )
+        for answer in left:
+            books.take(answer, asking.answer)
+            done += 1
+            progress(len(answers) - len(left) + done, len(answers))
+    except BaseException:  # a Ctrl-C too
+        asking.close()
+        books.keep(left[done:], asking.came)
+        raise
     finally:
+        asking.close()
         log.close()
 
 
+class _Books:
+    """Judgments in the making: of equal prompts the first one's, and how often in a row the judge refused."""
+
+    def __init__(self, log: RequestLog, spec: JudgeSpec, by_prompt: dict[str, Judgment]) -> None:
+        self._log, self._spec, self._by_prompt = log, spec, by_prompt
+        self._refused: dict[str, str] = {}  # prompts that the judge refused, and why
+        self._in_a_row = 0
+
+    def take(self, answer: Answer, ask: Callable[[JudgePrompt], str]) -> None:
+        """Records the judgment of an answer, asking for it where no equal one has been asked for.
+
+        Raises:
+            UsageError: the judge refused several prompts in a row.
+        """
+        sha = answer.prompt.sha256
+        if sha not in self._by_prompt and sha not in self._refused:
+            try:
+                self._record(answer, ask(answer.prompt))
+                self._in_a_row = 0
+                return
+            except Unanswered as error:
+                self._refused[sha] = str(error)
+                self._in_a_row += 1
+        if sha in self._by_prompt:
+            self._share(answer)
+            return
+        why = self._refused[sha]
+        self._log.append(judgment(answer, self._spec, "", why).model_dump(mode="json"))
+        if self._in_a_row == _MOST_REFUSALS:
+            raise UsageError(f"the judge refused {_MOST_REFUSALS} answers in a row ({why}); check how it is set up")
+
+    def keep(self, answers: Sequence[Answer], came: Callable[[JudgePrompt], str | None]) -> None:
+        """Records what the judge has said of some answers; the next command does the others and shares it."""
+        for answer in answers:
+            if answer.prompt.sha256 not in self._by_prompt and (text := came(answer.prompt)) is not None:
+                self._record(answer, text)
+
+    def _record(self, answer: Answer, text: str) -> None:
+        made = judgment(answer, self._spec, text)
+        self._log.append(made.model_dump(mode="json"))
+        self._by_prompt[answer.prompt.sha256] = made
+
+    def _share(self, answer: Answer) -> None:
+        known = self._by_prompt[answer.prompt.sha256]
+        made = judgment(answer, self._spec, known.text)
+        made = made.model_copy(update={"same_as": known.same_as or known.request})
+        self._log.append(made.model_dump(mode="json"))
+
+
 # FastChat, llm_judge/common.py: the asked-for form, then the one that judges fall into.
-_PATTERNS = (re.compile(r"\[\[(\d+\.?\d*)\]\]"), re.compile(r"\[(\d+\.?\d*)\]"))
+# Written so that a number of a million digits takes no million steps a digit; they match what FastChat's match.
+_PATTERNS = (re.compile(r"\[\[(\d+(?:\.\d*)?)\]\]"), re.compile(r"\[(\d+(?:\.\d*)?)\]"))
 
 LOWEST, HIGHEST = 1.0, 10.0
 

@@ -7,6 +7,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.evals.data import read_rows
-from specbench.evals.judge.judge import Answer, judgment
+from specbench.evals.judge.judge import HIGHEST, LOWEST, Answer, judgment
 from specbench.evals.task import Question
 from specbench.results import RequestRecord, RunConfig
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_judgments
@@ -97,7 +98,7 @@ def _line(prompt_id: str, model: str, choices: list[dict[str, Any]], created: da
 
 
 class Line(BaseModel):
-    """A line of FastChat's model_judgment/*_single.jsonl, as far as it is used; a score of -1 is no rating."""
+    """A line of FastChat's model_judgment/*_single.jsonl, as far as it is used; a score off the scale is none."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -140,14 +141,15 @@ def import_judgments(folder: Path, file: Path, config: RunConfig, answers: Seque
     for line in lines:
         spec = JudgeSpec(id=line.judge[0], kind="import")
         candidates = by_item[ours[line.model], str(line.question_id), line.turn]
-        matching = [answer for answer in candidates if answer.prompt.user == line.user_prompt]
+        matching = [_as_read(answer, line) for answer in candidates if line.user_prompt in _readings(answer)]
         other += not matching
         for answer in matching:
             made = judgment(answer, spec, line.judgment)
             key = (spec.model_dump_json(), made.request, made.prompt_sha256)
             if key not in there:
                 there.add(key)
-                new.append(made.model_copy(update={"rating": line.score if line.score >= 0 else None}))
+                scored = LOWEST <= line.score <= HIGHEST
+                new.append(made.model_copy(update={"rating": line.score if scored else None}))
     if not new and other:
         raise UsageError(f"{file} judges other answers than this run's; export them and have those judged")
     log = RequestLog(folder / JUDGMENTS)
@@ -157,3 +159,13 @@ def import_judgments(folder: Path, file: Path, config: RunConfig, answers: Seque
     finally:
         log.close()
     return len(new), other
+
+
+def _readings(answer: Answer) -> set[str]:
+    """What a judge may have been given of an answer: FastChat changes nothing in it."""
+    return {answer.prompt.user, answer.prompt.published} - {""}
+
+
+def _as_read(answer: Answer, line: Line) -> Answer:
+    """An answer with the prompt that a line's judge has read, whose hash is then recorded."""
+    return replace(answer, prompt=replace(answer.prompt, user=line.user_prompt))

@@ -35,7 +35,19 @@ class Reply:
     body: bytes
 
 
-def post(url: str, body: bytes, headers: dict[str, str], timeout_s: float, *, proxies: bool) -> Reply:
+class GivenUp(Exception):
+    """Nobody wants the answer any more."""
+
+
+def post(
+    url: str,
+    body: bytes,
+    headers: dict[str, str],
+    timeout_s: float,
+    *,
+    proxies: bool,
+    over: threading.Event | None = None,
+) -> Reply:
     """Sends ``body`` and takes the answer, of whatever status; follows nothing elsewhere.
 
     Resolving a name cannot be broken off, and every other limit of a socket starts anew with each byte. So a thread
@@ -48,8 +60,10 @@ def post(url: str, body: bytes, headers: dict[str, str], timeout_s: float, *, pr
         headers: with it.
         timeout_s: seconds for the whole of it.
         proxies: take those that the environment names.
+        over: set when nobody wants the answer any more.
 
     Raises:
+        GivenUp: nobody does.
         TimeoutError: there was no whole answer by then.
         Broken: the answer broke off, or is too large.
         OSError, http.client.HTTPException, ValueError: whatever else went wrong; the text may hold a header.
@@ -60,6 +74,8 @@ def post(url: str, body: bytes, headers: dict[str, str], timeout_s: float, *, pr
         while not exchange.done.wait(max(0.0, min(_LOOK_S, exchange.until - time.monotonic()))):
             if time.monotonic() >= exchange.until:
                 raise TimeoutError
+            if over is not None and over.is_set():
+                raise GivenUp
     finally:  # a Ctrl-C too
         exchange.give_up()
     if exchange.error is not None:
@@ -101,12 +117,17 @@ class _Exchange(threading.Thread):
         opener = urllib.request.build_opener(_NoRedirect, _Http(self), _Https(self), *none)
         try:
             with opener.open(self._request, timeout=self._left()) as answer:
-                return Reply(answer.status, _whole(answer))
+                content = _beginning(answer, LARGEST + 1)
+                if len(content) > LARGEST:
+                    raise Broken(f"more than {LARGEST >> 20} MiB")
+                if answer.length:
+                    raise Broken("the connection broke off")
+                return Reply(answer.status, content)
         except urllib.error.HTTPError as error:
             with error:
                 try:
-                    return Reply(error.code, error.read(_LARGEST_ERROR))
-                except (OSError, http.client.HTTPException):  # its status says enough
+                    return Reply(error.code, _beginning(error, _LARGEST_ERROR))
+                except (OSError, http.client.HTTPException, ValueError):  # its status says enough
                     return Reply(error.code, b"")
 
     def _left(self) -> float:
@@ -137,16 +158,12 @@ class _Exchange(threading.Thread):
                 self._twin = None
 
 
-def _whole(answer: http.client.HTTPResponse) -> bytes:
-    parts, size = [], 0
-    while part := answer.read1(1 << 16):
-        parts.append(part)
-        size += len(part)
-        if size > LARGEST:
-            raise Broken(f"more than {LARGEST >> 20} MiB")
-    if answer.length:
-        raise Broken("the connection broke off")
-    return b"".join(parts)
+def _beginning(answer: Any, most: int) -> bytes:
+    """The first ``most`` bytes of a body, by pieces: ``read`` has no bound for a chunk of a size below nought."""
+    content = bytearray()
+    while len(content) < most and (part := answer.read1(1 << 16)):
+        content += part
+    return bytes(content[:most])
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

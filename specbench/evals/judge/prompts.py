@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from specbench.common import UsageError
 from specbench.evals.data import manifest, read_rows, resolve
+from specbench.evals.judge.injection import harmless, without
 from specbench.evals.task import Question
 
 
@@ -34,11 +35,22 @@ class JudgePrompt:
         name: FastChat's name of the prompt ("single-math-v1").
         system: system prompt.
         user: the user turn, question and answer in it.
+        published: what FastChat makes of the same, for those who compare with its files; "" where it is ``user``.
     """
 
     name: str
     system: str
     user: str
+    published: str = ""
+
+    @property
+    def injected(self) -> bool:
+        """Whether something in the answers was made harmless, see :mod:`specbench.evals.judge.injection`."""
+        return bool(self.published)
+
+    def free_of(self, tokens: Collection[str]) -> str:
+        """The user turn for a judge whose tokenizer would take these texts for control tokens, none of them in it."""
+        return without(self.user, tokens)
 
     @cached_property
     def sha256(self) -> str:
@@ -66,7 +78,7 @@ class JudgePrompts:
                 raise UsageError(f"{path} has no prompt '{name}'; get it from {file.source}")
 
     def render(self, question: Question, answers: Sequence[str]) -> JudgePrompt:
-        """The prompt that asks for a rating of the last of ``answers``.
+        """The prompt that asks for a rating of the last of ``answers``, none of which can pass for a part of it.
 
         Args:
             question: what was asked.
@@ -77,8 +89,13 @@ class JudgePrompts:
         """
         if len(answers) > 2:
             raise UsageError("a judge rates two turns at most; there is no prompt for a third")
-        name = "single-math-v1" if question.references else "single-v1"
         said = [answer.strip() for answer in answers]  # as FastChat keeps them
+        safe = [harmless(answer) for answer in said]
+        made = self._filled(question, safe)
+        return made if safe == said else replace(made, published=self._filled(question, said).user)
+
+    def _filled(self, question: Question, said: Sequence[str]) -> JudgePrompt:
+        name = "single-math-v1" if question.references else "single-v1"
         fields = {f"ref_answer_{at}": text for at, text in enumerate(question.references or (), 1)}
         if len(said) == 1:
             fields |= {"question": question.turns[0], "answer": said[0]}

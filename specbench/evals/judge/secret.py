@@ -15,6 +15,9 @@ HIDDEN = "[key]"
 _SHORTEST = 4
 # As many characters of a key in a row count as the key, since texts are cut off anywhere. Fewer are in ordinary words.
 _RUN = 8
+# As many of its letters and digits count where all else between them is left out: a key that is spelt, or in pieces.
+_SPELT = 12
+_LOWER = str.maketrans({chr(code): chr(code + 32) for code in range(ord("A"), ord("Z") + 1)})
 
 # How one character can be written: percent-encoded (once or again), escaped in JSON or Python, as an HTML entity.
 _WRITTEN = re.compile(
@@ -36,22 +39,33 @@ class Secret:
         self.key = key
         # As _unescaped leaves it: a key may itself look like something escaped, or not.
         plain = {_unescaped(key)[0], key.replace("\\", "")}
-        wholes = {key, *_in_base64(key.encode()), *(text for text in plain if len(text) >= _SHORTEST)}
+        in_hex = key.encode().hex()
+        wholes = {key, in_hex, *_in_base64(key.encode()), *(text for text in plain if len(text) >= _SHORTEST)}
+        wholes = {whole.translate(_LOWER) for whole in wholes}
         self._runs: dict[int, set[str]] = {}
         for whole in wholes:
-            size = min(_RUN, len(whole))
-            self._runs.setdefault(size, set()).update(whole[at : at + size] for at in range(len(whole) - size + 1))
+            _add_runs(self._runs, whole, _RUN)
         # The beginning of a key at the end of a text that was cut off.
         self._starts = {whole[:size] for whole in wholes for size in range(_SHORTEST, min(_RUN, len(whole)))}
+        self._spelt: dict[int, set[str]] = {}
+        for whole in (key, in_hex, *plain):
+            if len(letters := "".join(filter(str.isalnum, whole)).translate(_LOWER)) >= _SPELT:
+                _add_runs(self._spelt, letters, _SPELT)
 
     def __repr__(self) -> str:
         return f"Secret({HIDDEN})"
 
     def scrub(self, text: str) -> str:
-        """``text`` with ``[key]`` for the key, in whatever writing, and for parts of it. Scrub before shortening."""
-        plain, spans = _unescaped(text)
+        """``text`` with ``[key]`` for the key, in whatever writing, and for parts of it.
+
+        Scrub before shortening; what is very long first to far more than will be shown, for this looks at each letter.
+        """
         found = [(at, at + size) for at, size in self._found(text)]  # an escape may begin just before the key
+        plain, spans = _unescaped(text)
         found += [(spans[at][0], spans[at + size - 1][1]) for at, size in self._found(plain)]
+        letters = [(char, span) for char, span in zip(plain, spans, strict=True) if char.isalnum()]
+        spelt = "".join(char for char, _ in letters).translate(_LOWER)
+        found += [(letters[at][1][0], letters[at + size - 1][1][1]) for at, size in _places(self._spelt, spelt)]
         parts: list[str] = []
         done = 0
         for start, stop in sorted(found):
@@ -63,14 +77,21 @@ class Secret:
         return "".join([*parts, text[done:]])
 
     def _found(self, text: str) -> list[tuple[int, int]]:
-        """(place, length) of every part of the key."""
-        found = [
-            (at, size)
-            for size, runs in self._runs.items()
-            for at in range(len(text) - size + 1)
-            if text[at : at + size] in runs
-        ]
-        return found + [(len(text) - len(start), len(start)) for start in self._starts if text.endswith(start)]
+        """(place, length) of every part of the key, in letters of either case."""
+        text = text.translate(_LOWER)
+        starts = [(len(text) - len(start), len(start)) for start in self._starts if text.endswith(start)]
+        return _places(self._runs, text) + starts
+
+
+def _add_runs(runs: dict[int, set[str]], whole: str, most: int) -> None:
+    size = min(most, len(whole))
+    runs.setdefault(size, set()).update(whole[at : at + size] for at in range(len(whole) - size + 1))
+
+
+def _places(runs: dict[int, set[str]], text: str) -> list[tuple[int, int]]:
+    return [
+        (at, size) for size, some in runs.items() for at in range(len(text) - size + 1) if text[at : at + size] in some
+    ]
 
 
 def fault_of(key: str) -> str | None:

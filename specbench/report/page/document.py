@@ -5,16 +5,15 @@ Everything a format needs is here as plain text and numbers, so that HTML, Markd
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from specbench.common.shown import visible
+
 Tone = Literal["", "good", "bad", "faint"]
 
 DASH = "–"
-
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -308,11 +307,11 @@ class Document:
 
 
 def printable(text: str) -> str:
-    """Text that every file can hold: what models write of control characters and halves of characters is replaced.
+    """Text that every file can hold and every reader sees: what cannot be seen is written out, as in the terminal.
 
     So is what turns the direction of the text behind it, which may be our own.
     """
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    return visible(text)
 
 
 def parts(text: str) -> list[tuple[str, bool]]:

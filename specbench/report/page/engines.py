@@ -26,12 +26,13 @@ _OWN = "Their speculation over the same engine's plain decoding in the same run;
 
 
 def engine_blocks(run: Run) -> Iterator[Block]:
-    """What a run says of its other engines; nothing where it has none."""
+    """What a run says of rows that failed, ours too, and of its other engines; nothing where it has neither."""
+    failed = [row for row in run.rows if row.failed]
+    if failed:
+        yield Words([f"{row.method} failed after {row.requests} requests: {row.failed}." for row in failed], "warning")
     rows = [row for row in run.rows if row.other]
     if not rows:
         return
-    if failed := [f"{row.method} failed after {row.requests} requests: {row.failed}." for row in rows if row.failed]:
-        yield Words(failed, "warning")
     if against := over_engines(run.config, run.summary):
         yield _fair(run)
         yield Words([fairness(run.summary, against)])

@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from specbench.common.files import check_writable, write_atomic, write_text_atomic
+from specbench.report.formats import csv_cell
 from specbench.report.page.document import DASH, Block, Document, Figure, Piece, Row, Trace, parts, printable
 
 PAGE, TEXT, TABLE, PICTURES, RACES = "report.html", "report.md", "report.csv", "report_pictures", "report_races"
@@ -161,16 +162,16 @@ def to_csv(document: Document) -> str:
         for table in section.tables():
             for row in table.rows:
                 pairs = list(zip(table.columns, row.cells, strict=True))
-                name = row.key or row.method or row.cells[0].text
+                of_row = [csv_cell(name) for name in (table.name, row.run, row.key or row.method or row.cells[0].text)]
                 for column, cell in pairs:
                     figures = [_digits(value) for value in (cell.value, cell.low, cell.high)]
                     if cell.text not in ("", DASH):
                         # Of a figure the words would only say it again, with fewer digits.
                         text = f"{cell.text} {cell.under}".strip() if cell.value is None else ""
-                        writer.writerow([table.name, row.run, name, column.key, *figures, text])
+                        writer.writerow([*of_row, csv_cell(column.key), *figures, csv_cell(text)])
                 if row.url:
-                    writer.writerow([table.name, row.run, name, "url", "", "", "", row.url])
-    return printable(file.getvalue())
+                    writer.writerow([*of_row, "url", "", "", "", csv_cell(row.url)])
+    return file.getvalue()
 
 
 def _digits(value: float | None) -> str:

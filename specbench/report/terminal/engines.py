@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -17,22 +17,24 @@ from specbench.results.summary_schema import MethodSummary, RunSummary
 
 
 def engines(run: Mapping[str, Any], summary: RunSummary) -> list[RenderableType]:
-    """The tables of a run's other engines; none where it has none.
+    """The tables of a run's other engines, and which rows failed, ours too; none where it has neither.
 
     Args:
         run: content of ``run.json``.
         summary: its figures.
     """
     rows = [row for row in summary.rows if row.other]
+    failed = [row for row in summary.rows if row.failed]
     if not rows:
-        return []
+        return [Group(*map(_failed, failed))] if failed else []
     config = RunConfig.model_validate({name: run[name] for name in RunConfig.model_fields if name in run})
     found: list[RenderableType] = []
     if against := over_engines(config, summary):
         found.append(_fair(summary, against))
     if any(row.other and row.other.over_own_ar for row in rows):
         found.append(_over_own(rows))
-    return [*found, Group(*(Text(line, style=style) for line, style in _said(rows)))]
+    said = [Text(f"{row.method}: {described(row.other.facts)}", "dim") for row in rows if row.other and row.other.facts]
+    return [*found, Group(*said, *map(_failed, failed))]
 
 
 def _fair(summary: RunSummary, against: Sequence[OverEngine]) -> RenderableType:
@@ -83,14 +85,8 @@ def _over_own(rows: Sequence[MethodSummary]) -> RenderableType:
     return table
 
 
-def _said(rows: Sequence[MethodSummary]) -> Iterator[tuple[str, str]]:
-    """What each engine is, then which failed; lines with their styles."""
-    for row in rows:
-        if row.other and row.other.facts:
-            yield f"{row.method}: {described(row.other.facts)}", "dim"
-    for row in rows:
-        if row.failed:
-            yield f"{row.method} failed after {row.requests} requests: {row.failed}", "red"
+def _failed(row: MethodSummary) -> Text:
+    return Text(f"{row.method} failed after {row.requests} requests: {row.failed}", "red")
 
 
 def described(facts: EngineFacts) -> str:

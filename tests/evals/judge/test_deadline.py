@@ -6,83 +6,20 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import tracemalloc
 from typing import Any
 
 import pytest
+from dribbling import HANDSHAKE, PHASES, Act, dribbles, floods, listening, silent, status
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.evals.judge import endpoint
 from specbench.evals.judge.endpoint import Endpoint
+from specbench.evals.judge.judge import Unanswered
+from specbench.evals.judge.posting import GivenUp
 from specbench.evals.judge.prompts import JudgePrompt
 
 LIMIT_S, SLACK_S = 0.5, 1.5
-ENDLESS_S = 8.0  # as long as a server of these tests goes on
-PACE_S = 0.05
-
-Act = Callable[[socket.socket, threading.Event], None]
-
-
-@contextmanager
-def listening(act: Act) -> Iterator[int]:
-    """Port of a server that does ``act`` with every connection."""
-    over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    made, _ = server.accept()
-                    threading.Thread(target=one, args=(made,), daemon=True).start()
-
-        def one(made: socket.socket) -> None:
-            with made, suppress(OSError):
-                act(made, over)
-
-        threading.Thread(target=serve, daemon=True).start()
-        try:
-            yield server.getsockname()[1]
-        finally:
-            over.set()
-            server.shutdown(socket.SHUT_RDWR)
-
-
-def dribbles(begin: bytes, again: bytes = b"x") -> Act:
-    """Reads the request, says ``begin`` at once and then ``again`` and again."""
-
-    def act(made: socket.socket, over: threading.Event) -> None:
-        made.recv(1 << 16)
-        made.sendall(begin)
-        until = time.monotonic() + ENDLESS_S
-        while not over.wait(PACE_S) and time.monotonic() < until:
-            made.sendall(again)
-
-    return act
-
-
-def silent(made: socket.socket, over: threading.Event) -> None:
-    over.wait(ENDLESS_S)
-
-
-def status(code: int, *headers: str) -> bytes:
-    return "\r\n".join([f"HTTP/1.1 {code} So", *headers, "", ""]).encode()
-
-
-PHASES: dict[str, Act] = {
-    "silent": silent,
-    "status line": dribbles(b"HTTP/1.1 200 "),
-    "a header": dribbles(b"HTTP/1.1 200 OK\r\nX-Long: "),
-    "100 forever": dribbles(b"", status(100, "X: y")),
-    "trailers": dribbles(status(200, "Transfer-Encoding: chunked") + b"0\r\n", b"X: y\r\n"),
-    **{f"body of {code}": dribbles(status(code, "Content-Length: 1000")) for code in (200, 400, 401, 500, 302)},
-    **{f"endless body of {code}": dribbles(status(code)) for code in (200, 400, 503)},
-    **{
-        f"chunks of {code}": dribbles(status(code, "Transfer-Encoding: chunked"), b"1\r\nx\r\n")
-        for code in (200, 401, 500)
-    },
-}
-HANDSHAKE = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc"  # a TLS record of 16 KiB, which never gets there
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +49,63 @@ def assert_nothing_goes_on() -> None:
 def test_a_slow_answer_ends_in_time(phase: str) -> None:
     with listening(PHASES[phase]) as port:
         asks_in_vain(f"http://127.0.0.1:{port}/v1")
+        assert_nothing_goes_on()
+
+
+@pytest.mark.parametrize("code", [200, 400, 503])
+@pytest.mark.parametrize("size", ["-1", "-5", "f" * 26, "f" * 20_000])
+def test_a_chunk_of_an_absurd_size_is_not_taken_whole(code: int, size: str) -> None:
+    begin = status(code, "Transfer-Encoding: chunked") + f"{size}\r\n".encode()
+    with listening(floods(begin, b"x")) as port:
+        made = Endpoint("gpt-4", f"http://127.0.0.1:{port}/v1", None, max_tokens=9, timeout_s=20)
+        tracemalloc.start()
+        try:
+            with pytest.raises((EnvironmentRefused, Unanswered)) as error:
+                made.ask(JudgePrompt("single-v1", "Be fair.", "word"))
+            assert tracemalloc.get_traced_memory()[1] < 40 << 20
+        finally:
+            tracemalloc.stop()
+        assert "no answer within" not in str(error.value)
+        assert_nothing_goes_on()
+
+
+@pytest.mark.parametrize("length", ["99999999999999999999", "-1", "1e9", "9" * 5000, "5, 6", ""])
+def test_a_length_that_is_none_or_a_lie_is_no_hold_up(length: str) -> None:
+    with listening(floods(status(200, f"Content-Length: {length}"), b"x")) as port:
+        made = Endpoint("gpt-4", f"http://127.0.0.1:{port}/v1", None, max_tokens=9, timeout_s=20)
+        with pytest.raises(EnvironmentRefused, match="more than 4 MiB"):
+            made.ask(JudgePrompt("single-v1", "Be fair.", "word"))
+
+
+def test_headers_without_end_are_refused() -> None:
+    for header in (b"X: y\r\n", b"X: " + b"y" * 70_000):
+        with listening(floods(b"HTTP/1.1 200 OK\r\n", header)) as port:
+            made = Endpoint("gpt-4", f"http://127.0.0.1:{port}/v1", None, max_tokens=9, timeout_s=20)
+            with pytest.raises(EnvironmentRefused, match="got more than"):
+                made.ask(JudgePrompt("single-v1", "Be fair.", "word"))
+
+
+def test_closing_ends_what_others_are_waiting_for() -> None:
+    with listening(silent) as port:
+        made = Endpoint("gpt-4", f"http://127.0.0.1:{port}/v1", None, max_tokens=9, timeout_s=60)
+        ended: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                made.ask(JudgePrompt("single-v1", "Be fair.", "word"))
+            except Exception as error:
+                ended.append(error)
+
+        asking = [threading.Thread(target=ask) for _ in range(3)]
+        for each in asking:
+            each.start()
+        time.sleep(0.2)
+        made.close()
+        for each in asking:
+            each.join(SLACK_S)
+        assert [type(error) for error in ended] == [GivenUp] * 3
+        with pytest.raises(GivenUp):
+            made.ask(JudgePrompt("single-v1", "Be fair.", "word"))
         assert_nothing_goes_on()
 
 

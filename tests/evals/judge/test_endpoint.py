@@ -6,12 +6,13 @@ import base64
 import json
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from chat_server import Server, completion, replies, says, serving
+from chat_server import Server, completion, in_any_order, replies, says, serving
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals.judge import posting
@@ -236,3 +237,26 @@ def test_what_is_no_web_address_is_refused_before_anything_is_sent() -> None:
     ):
         with pytest.raises(UsageError, match="--base-url"):
             Endpoint("gpt-4", url, None, max_tokens=1, timeout_s=1)
+
+
+@pytest.mark.parametrize("model", ["", " \t", KEY, f"gpt-4 {KEY}", KEY.upper()])
+def test_a_judge_without_a_name_or_with_the_key_for_one_is_refused(server: Server, model: str) -> None:
+    with pytest.raises(UsageError, match="--judge is empty or holds the key") as error:
+        Endpoint(model, server.url, KEY, max_tokens=1, timeout_s=1)
+    assert_hidden(str(error.value))
+
+
+@pytest.mark.parametrize("size", [1 << 18, 1 << 21])
+def test_a_judgment_of_any_length_keeps_its_beginning_alone(server: Server, size: int) -> None:
+    server.answer = says(f"{KEY} [[7]] " + "w" * size)
+    said = endpoint(server).ask(PROMPT)
+    assert said.startswith("[key] [[7]] www")
+    assert len(said) <= 1 << 18
+
+
+def test_it_is_asked_by_several_threads_at_once(server: Server) -> None:
+    server.answer = in_any_order(lambda handler, body: says(body["messages"][1]["content"])(handler, body), seed=1)
+    made = endpoint(server)
+    prompts = [JudgePrompt("single-v1", "Be fair.", f"number {at}") for at in range(24)]
+    with ThreadPoolExecutor(8) as workers:
+        assert list(workers.map(made.ask, prompts)) == [prompt.user for prompt in prompts]

@@ -28,6 +28,7 @@ def writings(key: str) -> list[str]:
         json.dumps(key), json.dumps(json.dumps(key)), json.dumps(key).replace("/", "\\/"),
         repr(f"Bearer {key}".encode()),
         "".join(f"\\u{ord(char):04X}" for char in key), "".join(f"\\x{ord(char):02x}" for char in key),
+        key.upper(), key.lower(), key.encode().hex(), key.encode().hex().upper(),
         html.escape(key), "".join(f"&#{ord(char)};" for char in key), "".join(f"&#x{ord(char):x};" for char in key),
         "\0".join(key), f"{key[:3]}\n{key[3:]}", f"{key[:3]}\u200b{key[3:]}",
         *base64_of(key), *base64_of(f"Bearer {key}"), *base64_of(f"u:{key}"),
@@ -50,6 +51,21 @@ def test_no_writing_of_a_key_is_left(key: str) -> None:
         for size in range(4, len(key)):
             assert key[:size] not in said
     assert secret.scrub(key) == HIDDEN
+
+
+@pytest.mark.parametrize("key", [KEY, "sk-proj-Ab12Cd34_Ef56Gh78", "deadbeef00ff1122"])
+def test_a_key_that_is_spelt_or_in_pieces_is_hidden(key: str) -> None:
+    secret = Secret(key)
+    for parts in (
+        " ".join(key), "-".join(key), " . ".join(key), "\n".join(key), " ".join(json.dumps(key)),
+        "' + '".join((key[:5], key[5:11], key[11:])), "**, **".join((key[:7], key[7:])), key.encode().hex(" "),
+        ", ".join(key.upper()), *([] if "\\" in key else ["%20".join(key), "&nbsp;".join(key)]),
+    ):  # fmt: skip
+        said = secret.scrub(f"before: {parts} :after")
+        assert HIDDEN in said, parts
+        assert said.startswith("before: ")
+        assert said.endswith(" :after")
+        assert sum(map(str.isalnum, said)) < len("beforeafterkeykey") + 4, (parts, said)
 
 
 @pytest.mark.parametrize("written", [KEY, quote(KEY, safe=""), json.dumps(KEY)[1:-1], *base64_of(KEY)])

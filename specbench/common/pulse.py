@@ -1,0 +1,109 @@
+"""Pulse: what this process is at, in memory that a process which watches it reads. No torch.
+
+Whoever calls a guest's code or a forward says so here; nobody asks this one, which may be beyond answering. Writing is
+two stores of an integer, a twentieth of a microsecond each, because some of it is on the clock. What a forked child
+writes goes to the same place, so only processes that decode write.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from enum import IntEnum
+
+#: Places of :data:`CELLS`.
+AT, BEATS, LIMIT_MS, ENDED = range(4)
+
+
+class At(IntEnum):
+    """What is done at the moment."""
+
+    OURS = 0  # nothing that is watched
+    HOSTED = 1  # a guest's code, nothing is timed
+    BEGIN = 2
+    DRAFT = 3
+    OBSERVE = 4
+    END = 5
+    MEASURES = 6
+    FORWARD = 7  # of the engine
+
+
+#: How a sentence says what a guest did.
+WORDS = {
+    At.OURS: "between two steps",
+    At.HOSTED: "before anything is timed",
+    At.BEGIN: "in begin",
+    At.DRAFT: "in draft",
+    At.OBSERVE: "in observe",
+    At.END: "in end",
+    At.MEASURES: "in measures or branches",
+    At.FORWARD: "in the target's forward",
+}
+
+_WORDS, _TEXT, _PARTS = 64, 1024, 3  # bytes of the integers, and of each text
+_memory = mmap.mmap(-1, mmap.PAGESIZE)
+
+#: Unsigned integers; also written to directly, where a call would cost more than the store.
+CELLS = memoryview(_memory)[:_WORDS].cast("Q")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read.
+
+    Attributes:
+        at: what was done.
+        beats: grows with every step.
+        limit_s: seconds that a call may take; 0 is for ever.
+        ended: the exit code that the command came to; None before.
+        who: the guest, as an error names it; empty where none is known.
+        row: label of the row that decodes.
+        folder: of the run.
+    """
+
+    at: At
+    beats: int
+    limit_s: float
+    ended: int | None
+    who: str
+    row: str
+    folder: str
+
+    @property
+    def allowed_s(self) -> float:
+        """Seconds that it may go on as it is; 0 is for ever. What is hosted may load models, and has ten times that."""
+        return 0.0 if self.at == At.OURS else self.limit_s * (10 if self.at == At.HOSTED else 1)
+
+
+def clear() -> None:
+    """Forgets everything, as before another process begins."""
+    _memory[:] = bytes(len(_memory))
+
+
+def told(**texts: str) -> None:
+    """Writes ``who``, ``row`` or ``folder``."""
+    for name, text in texts.items():
+        start = _WORDS + _TEXT * ("who", "row", "folder").index(name)
+        written = text.encode(errors="replace")[: _TEXT - 1]
+        _memory[start : start + _TEXT] = written.ljust(_TEXT, b"\0")
+
+
+def ended(code: int) -> None:
+    """Says what the command came to; whatever the interpreter does on its way out is not the command's."""
+    CELLS[ENDED] = 1 + (code & 0xFF)
+
+
+def read() -> Reading:
+    """What it is at."""
+    texts = [_memory[_WORDS + _TEXT * at : _WORDS + _TEXT * (at + 1)] for at in range(_PARTS)]
+    who, row, folder = (text.partition(b"\0")[0].decode(errors="replace") for text in texts)
+    at = CELLS[AT]
+    return Reading(
+        At(at) if at in At._value2member_map_ else At.OURS,
+        CELLS[BEATS],
+        CELLS[LIMIT_MS] / 1000,
+        CELLS[ENDED] - 1 if CELLS[ENDED] else None,
+        who,
+        row,
+        folder,
+    )

@@ -1,0 +1,77 @@
+"""Injection: what in an answer would read as the judge's own prompt, as its rating, or as a control token of its model.
+
+An answer is the text of the model that is rated, and may say "[The End of Assistant's Answer]" and go on as if it were
+the prompt, or say "[[10]]", which a judge that quotes it repeats in front of its own rating, where the first one
+counts. So its brackets become round ones there: "(The End of Assistant's Answer]", "((10))", "(|im_end|)"; and the
+"###" of a line "### User:" becomes "(###)". The judge still reads what was said. FastChat's prompts and all other
+answers stay as they are, letter by letter, and so do the hashes of their prompts; an answer that is changed is marked
+and counted.
+
+What is taken: delimiters of the published prompts; a number in double brackets, in single ones behind "Rating:"; tokens
+by which chat templates tell turns apart. Also in other writings that a judge takes for the same: blanks and invisible
+characters within, wide brackets. What is not: a number in single brackets elsewhere, which is an index or a footnote,
+and words. An answer that asks for a ten in plain words is put before the judge as FastChat would put it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+_GAP = "[\\s\u00ad\u200b-\u200f\u2060-\u2064\ufeff]"  # blanks, and what is not seen
+_SOME, _ANY = f"{_GAP}{{1,8}}", f"{_GAP}{{0,8}}"
+_OPEN, _SHUT = "[\\[\uff3b]", "[\\]\uff3d]"
+_LESS, _MORE, _BAR = "[<\uff1c]", "[>\uff1e]", "[|\uff5c]"
+_NUMBER = r"\d+(?:\.\d*)?"
+_BOUNDARY = f"the{_SOME}(?:start|end){_SOME}of"
+
+_PATTERN = re.compile(
+    "|".join(
+        (
+            f"(?:{_OPEN}{_ANY}{_OPEN}|\u27e6){_ANY}{_NUMBER}{_ANY}(?:{_SHUT}{_ANY}{_SHUT}|\u27e7)",
+            f"\\b(?:rating|score){_ANY}[:\uff1a]{_ANY}{_OPEN}{_ANY}{_NUMBER}{_ANY}{_SHUT}",
+            f"{_LESS}{_BAR}(?!\\s)[^|\uff5c<>\\n]{{1,80}}{_BAR}{_MORE}",
+            f"(?:{_OPEN}|{_LESS}{_BAR}){_ANY}{_BOUNDARY}\\b",
+            f"^{_ANY}{_OPEN}{_ANY}(?:instruction|question){_ANY}{_SHUT}(?={_ANY}$)",
+            f"^[ \\t]{{0,8}}###{_ANY}(?:user|assistant(?:{_SOME}[ab])?|reference{_SOME}answer){_ANY}[:\uff1a]",
+            r"<(?:/?s|bos|eos|(?:start|end)_of_(?:turn|image|utterance))>|<</?sys>>|\[/?(?:inst|system_prompt|gmask)\]",
+        )
+    ),
+    re.IGNORECASE | re.MULTILINE,
+)
+_ROUND = str.maketrans(
+    {"[": "(", "\uff3b": "(", "<": "(", "\uff1c": "(", "\u27e6": "((", "]": ")", "\uff3d": ")", ">": ")", "\uff1e": ")"}
+    | {"\u27e7": "))"}
+)
+
+
+def harmless(text: str) -> str:
+    """An answer as a judge may read it; the text itself where there is nothing in it."""
+    while (made := _PATTERN.sub(lambda found: _softened(found[0]), text)) != text:
+        text = made
+    return text
+
+
+def without(text: str, tokens: Collection[str]) -> str:
+    """A text that holds none of these tokens: their brackets are round, or a blank is behind their first letter.
+
+    Args:
+        text: for a judge that runs here.
+        tokens: what its tokenizer takes for control tokens wherever they stand; blank ones are left.
+    """
+    longest_first = sorted((token for token in tokens if token.strip()), key=len, reverse=True)
+    control = re.compile("|".join(map(re.escape, longest_first)))
+    while longest_first and (made := control.sub(_broken, text)) != text:
+        text = made
+    return text
+
+
+def _broken(found: re.Match[str]) -> str:
+    token = found[0]
+    soft = _softened(token)
+    return soft if soft != token or len(token) == 1 else f"{token[0]} {token[1:]}"
+
+
+def _softened(text: str) -> str:
+    """A delimiter, a rating or a token that is none any more."""
+    return text.translate(_ROUND).replace("###", "(###)")

@@ -1,0 +1,343 @@
+"""Chaos: what happens to a command while it works must lose nothing that is finished. `make chaos` tries it, by a seed.
+
+Each trial executes a real command on a tiny model in a folder of its own, does something to it at a moment that is
+drawn, looks at what is left, and lets the command go on to its end. What it comes to has to be what it comes to when
+nobody disturbs it. A trial that fails says which seed repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import chat_server
+
+from chaos import checks, guests
+from chaos.commands import ROOT, Command, Stage, commands
+
+_SLOW_S = 0.04  # a judgment takes
+_FAULT, _REFUSED = 6, 3
+
+
+@dataclass
+class Trials:
+    """The trials of a seed.
+
+    Attributes:
+        stage: where commands are executed.
+        known: the commands, by name.
+        draw: decides what happens when.
+        clean: what each command comes to, and in how many seconds, when nobody disturbs it.
+    """
+
+    stage: Stage
+    known: dict[str, Command]
+    draw: random.Random
+    clean: dict[str, tuple[object, float]] = field(default_factory=dict)
+
+    def undisturbed(self, name: str) -> tuple[object, float]:
+        """What a command comes to, and how long it takes."""
+        if name not in self.clean:
+            command = self.known[name]
+            out = self.stage.prepared(command, f"clean-{name}")
+            ended = self.stage.run(command, out)
+            assert ended.code in (0, 1), f"{name} by itself: exit code {ended.code}: {ended.err[-900:]}"
+            checks.whole(out)
+            self.clean[name] = command.results(out), ended.seconds
+        return self.clean[name]
+
+    def goes_on(self, name: str, out: Path, before: dict[str, list[str]]) -> str:
+        """Whether a command goes on where it was ended, and comes to what it comes to otherwise."""
+        command, (wanted, _) = self.known[name], self.undisturbed(name)
+        ended = self.stage.run(command, out)
+        checks.said(ended, {0, 1})
+        checks.whole(out)
+        count = checks.kept(before, checks.finished(out))
+        assert command.results(out) == wanted, "it came to something else than undisturbed"
+        return f"{count} lines kept"
+
+    # ------------------------------------------------------------------ what happens
+
+    def signalled(self, name: str, number: signal.Signals) -> str:
+        """A signal at any moment, to the command or to all of its processes, once or twice."""
+        command, (_, seconds) = self.known[name], self.undisturbed(name)
+        out = self.stage.prepared(command, f"{name}-{number.name}")
+        process, began = self.stage.start(command, out), time.monotonic()
+        wait = self.draw.uniform(0.05, 1.05) * seconds
+        to_all, twice = self.draw.random() < 0.5, self.draw.random() < 0.3
+        time.sleep(wait)
+        for _ in range(1 + twice):
+            with suppress(ProcessLookupError):
+                (os.killpg if to_all else os.kill)(process.pid, number)
+            time.sleep(self.draw.uniform(0, 0.3))
+        ended = self.stage.end(process, began)
+        # It may have been through already.
+        checks.said(ended, {0, 1, 128 + number})
+        _gone(out)
+        checks.whole(out)
+        found = self.goes_on(name, out, checks.finished(out))
+        how = f"{' to all' if to_all else ''}{' twice' if twice else ''}"
+        return f"at {wait:.1f} of {seconds:.1f} s{how}, {ended.code}, {found}"
+
+    def full_disk(self, name: str) -> str:
+        """No file may grow beyond a size that is drawn, as on a disk that fills up."""
+        command, _ = self.known[name], self.undisturbed(name)
+        out = self.stage.prepared(command, f"{name}-full")
+        largest = max((file.stat().st_size for file in out.rglob("*") if file.is_file()), default=0)
+        limit = largest + self.draw.choice([0, 100, 1000, 4000, 16000])
+
+        def limited() -> None:
+            import resource
+
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+        ended = self.stage.run(command, out, preexec_fn=limited)
+        checks.said(ended, {0, 1, _REFUSED, 2})
+        checks.whole(out)
+        return f"files of {limit} bytes at most, {ended.code}, " + self.goes_on(name, out, checks.finished(out))
+
+    def read_only(self, name: str) -> str:
+        """An output folder that nothing can be written to."""
+        command = self.known[name]
+        with _mounted(self.stage.folder / "read-only", "ro") as place:
+            if place is None:
+                return "not tried: nothing can be mounted here"
+            if command.before is not None:
+                return "not tried: it writes into a folder that is there"
+            ended = self.stage.run(command, place)
+        checks.said(ended, {_REFUSED, 2})
+        return f"{ended.code}"
+
+    def clock(self, name: str) -> str:
+        """A clock that jumps back by a day, again and again."""
+        command, _ = self.known[name], self.undisturbed(name)
+        site = self.stage.folder / "clock"
+        site.mkdir(exist_ok=True)
+        seed = self.draw.randrange(1 << 30)
+        (site / "sitecustomize.py").write_text(_CLOCK.format(seed=seed))
+        out = self.stage.prepared(command, f"{name}-clock")
+        ended = self.stage.run(command, out, env={"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
+        checks.said(ended, {0, 1})
+        checks.whole(out)
+        assert command.results(out) == self.undisturbed(name)[0]
+        return f"{ended.code}"
+
+    def two_at_once(self, name: str) -> str:
+        """Two processes on one folder."""
+        command, (wanted, seconds) = self.known[name], self.undisturbed(name)
+        out = self.stage.prepared(command, f"{name}-two")
+        began = time.monotonic()
+        first = self.stage.start(command, out)
+        time.sleep(self.draw.uniform(0, 0.6) * seconds)
+        second = self.stage.start(command, out)
+        codes = []
+        for process in (first, second):
+            ended = self.stage.end(process, began)
+            checks.said(ended, {0, 1, 2, _REFUSED})
+            codes.append(ended.code)
+        checks.whole(out)
+        assert {0, 1} & {*codes}, f"neither came to its end: {codes}"
+        # Runs that began together may have a folder each; what each came to is the same.
+        assert command.results(out) == wanted
+        return f"{codes[0]} and {codes[1]}"
+
+    def guest(self, way: str, what: str) -> str:
+        """A method that fails, beside others that do not."""
+        command, site = self.known["run"], self.stage.folder / "site"
+        guests.install(site, way)
+        out = self.stage.prepared(command, "run-guest")
+        env = {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+        methods = ("--method", "pld,chaos,jacobi", "--step-timeout", "2")
+        ended = self.stage.run(command, out, *methods, env=env)
+        checks.said(ended, {_FAULT}, what)
+        assert "method 'chaos' (from specbench-chaos)" in ended.err, ended.err[-600:]
+        checks.whole(out)
+        theirs = {key: ids for key, ids in command.results(out).items() if not key.startswith("chaos/")}
+        assert theirs == self.undisturbed("run")[0], "other rows came to something else, or are not whole"
+        return f"{ended.code}"
+
+    def scorer(self) -> str:
+        """The process that scores is killed."""
+        command, (_, seconds) = self.known["score"], self.undisturbed("score")
+        out = self.stage.prepared(command, "score-dies")
+        process, began = self.stage.start(command, out), time.monotonic()
+        found = 0
+        wait = self.draw.uniform(0, seconds)
+        while process.poll() is None and not found:
+            time.sleep(0.02)
+            if time.monotonic() - began < wait:
+                continue
+            for child in _children(process.pid):
+                with suppress(psutil.Error):
+                    if any("specbench.evals" in part for part in child.cmdline()):
+                        child.kill()
+                        found += 1
+        ended = self.stage.end(process, began)
+        checks.said(ended, {0, 1, _REFUSED, _FAULT, 2})
+        checks.whole(out)
+        return f"{found} killed, {ended.code}, " + self.goes_on("score", out, checks.finished(out))
+
+    def worker(self, kind: str) -> str:
+        """A worker of a sweep is killed, one of this machine or one of a Ray cluster; with Ray, a whole node too."""
+        command, (wanted, seconds) = self.known["sweep"], self.undisturbed("sweep")
+        out = self.stage.prepared(command, f"sweep-{kind}")
+        more = ("--workers", "2") if kind == "processes" else ("--workers", "2", "--executor", "ray")
+        names = {"processes": "spawn_main", "ray": "ray::", "node": "raylet"}[kind]
+        process, began = self.stage.start(command, out, more), time.monotonic()
+        killed, wait = 0, self.draw.uniform(0.6, 1.6) * seconds
+        while process.poll() is None and not killed:
+            time.sleep(0.05)
+            if time.monotonic() - began < wait:
+                continue
+            for child in _children(process.pid):
+                with suppress(psutil.Error):
+                    if names in " ".join(child.cmdline()) or names in child.name():
+                        child.kill()
+                        killed += 1
+                        break
+        ended = self.stage.end(process, began, 300)
+        checks.said(ended, {0, 1, _REFUSED})
+        checks.whole(out)
+        before = checks.finished(out)
+        if ended.code not in (0, 1):
+            again = self.stage.run(command, out, *more)
+            checks.said(again, {0, 1})
+        checks.kept(before, checks.finished(out))
+        assert command.results(out) == wanted
+        return f"{killed} killed, {ended.code}"
+
+
+_CLOCK = """
+import datetime, random, time
+_draw, _now, _behind = random.Random({seed}), time.time, [0.0]
+
+def _jumping():
+    if _draw.random() < 0.05:
+        _behind[0] += 86400.0
+    return _now() - _behind[0]
+
+time.time = _jumping
+time.time_ns = lambda: int(1e9 * _jumping())
+
+class _Jumping(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(_jumping(), tz)
+
+datetime.datetime = _Jumping
+"""
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def _gone(out: Path) -> None:
+    """Nothing of a command that has ended works on in its folder.
+
+    Raises:
+        AssertionError: names the process.
+    """
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        left = [
+            process.info["cmdline"]
+            for process in psutil.process_iter(["cmdline"])
+            if any(str(out) in part for part in process.info["cmdline"] or ())
+        ]
+        if not left:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"left behind: {left[0]}")
+
+
+@contextmanager
+def _mounted(place: Path, how: str) -> Iterator[Path | None]:
+    """A small file system; None where this process may not mount one."""
+    place.mkdir(exist_ok=True)
+    if not shutil.which("mount"):
+        yield None
+        return
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=1m,{how}", "chaos", str(place)], capture_output=True)
+    if made.returncode:
+        yield None
+        return
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], capture_output=True, check=False)
+
+
+def trials(of: Trials, wanted: str) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Every trial of a seed by name: each command with each signal, and the others each once or a few of each kind."""
+    draw, names = of.draw, list(of.known)
+    found: dict[str, Callable[[], str]] = {
+        f"{number.name} {name}": partial(of.signalled, name, number)
+        for name in names
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+    }
+    found |= {f"disk {name}": partial(of.full_disk, name) for name in draw.sample(names, 2)}
+    found |= {f"read-only {name}": partial(of.read_only, name) for name in draw.sample(["run", "sweep", "train"], 1)}
+    for name in draw.sample(names, 1):
+        found |= {f"clock {name}": partial(of.clock, name), f"two {name}": partial(of.two_at_once, name)}
+    found |= {f"guest {way}": partial(of.guest, way, what) for way, what in draw.sample(guests.WAYS, 4)}
+    found["scorer"] = of.scorer
+    found |= {f"worker {kind}": partial(of.worker, kind) for kind in ("processes", "ray", "node")}
+    return ((name, trial) for name, trial in found.items() if wanted in name)
+
+
+def main() -> int:
+    """Runs the trials of some seeds; the exit code says whether all held."""
+    parse = argparse.ArgumentParser(description=__doc__)
+    parse.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
+    parse.add_argument("--times", type=int, default=1, help="seeds, one after the other")
+    parse.add_argument("--only", default="", help="trials whose name has this in it")
+    given = parse.parse_args()
+    failed = []
+    for seed in range(given.seed, given.seed + given.times):
+        with tempfile.TemporaryDirectory(prefix="chaos-") as folder, chat_server.serving() as server:
+            server.answer = _late
+            prompts = Path(folder, "prompts.jsonl")
+            prompts.write_text("".join(json.dumps({"prompt": f"Count to {at} and on."}) + "\n" for at in range(10)))
+            of = Trials(Stage(Path(folder), server.url), commands(prompts), random.Random(seed))
+            for name, trial in trials(of, given.only):
+                began = time.monotonic()
+                try:
+                    said = trial()
+                except AssertionError as error:
+                    failed.append(f"--seed {seed} --only {name!r}")
+                    said = f"FAILED: {error}"
+                print(f"{seed} {name}: {said} ({time.monotonic() - began:.0f} s)", flush=True)
+    for each in failed:
+        print(f"failed: {each}")
+    return 1 if failed else 0
+
+
+def _late(handler: object, body: object) -> None:
+    time.sleep(_SLOW_S)
+    chat_server.says("[[7]]")(handler, body)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The process that watches the one which measures: what ends it is told and named, and the rest of a run goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from specbench.cli import supervisor
+
+# What a command does stands in for BODY; no torch, so that a case takes a moment.
+SCRIPT = """
+import ctypes, os, signal, sys, time
+from specbench.cli import supervisor
+from specbench.common import guests, pulse
+from specbench.common.pulse import At
+supervisor._LOOK_S, supervisor._GRACE_S = 0.05, 0.1
+
+def at(what, row="", who="method 'x' (from y)", folder="/runs/a", limit_s=0):
+    pulse.told(who=who, row=row, folder=folder)
+    pulse.CELLS[pulse.AT], pulse.CELLS[pulse.LIMIT_MS] = what, int(1000 * limit_s)
+
+code = supervisor.supervise()
+if code is None:
+    gone = guests.gone_from("/runs/a")
+BODY
+    print("end", flush=True)
+    pulse.ended(0)
+    os._exit(0)
+print("torch" in sys.modules, "typer" in sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def started(body: str) -> subprocess.Popen[str]:
+    code = SCRIPT.replace("BODY", "\n".join(f"    {line}" for line in body.splitlines()))
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(body: str) -> tuple[int, str, list[str]]:
+    """Exit code, stdout, and the lines on stderr but the one that says what was imported."""
+    process = started(body)
+    out, err = process.communicate(timeout=60)
+    *lines, imported = err.splitlines()
+    assert imported == "False False", "it waits, and does nothing that takes memory or time"
+    return process.returncode, out, lines
+
+
+def test_what_ends_by_itself_ends_as_ever() -> None:
+    assert run("") == (0, "end\n", [])
+    assert run("pulse.ended(4)\nos._exit(0)") == (4, "", [])
+    assert run("pulse.ended(5)\nos.kill(os.getpid(), signal.SIGSEGV)") == (5, "", []), "on its way out"
+
+
+SEGV = "os.kill(os.getpid(), signal.SIGSEGV)"
+WAYS = {
+    SEGV: "by SIGSEGV, in draft",
+    "os.kill(os.getpid(), signal.SIGABRT)": "by SIGABRT, in draft",
+    "os._exit(0)": "by exit code 0, past Python, in draft",
+    "os._exit(9)": "by exit code 9, past Python, in draft",
+    # The lock of the interpreter is held: no signal is looked at, and no thread of it runs.
+    "at(At.DRAFT, 'x#2', limit_s=0.2)\nctypes.PyDLL(None).sleep(60)": "more than 0.2 s, in draft, and no signal ended",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_that_ends_the_process_is_left_out_and_the_rest_goes_on(way: str) -> None:
+    again = "if gone:\n    print(gone)\nelse:\n    at(At.DRAFT, 'x#2')\n    " + way.replace("\n", "\n    ")
+    code, out, lines = run(again)
+    assert code == 0, "the command says itself what its rows came to"
+    assert out.splitlines()[-1] == "end"
+    assert f"'x#2': \"method 'x' (from y) ended the process that measures ({WAYS[way]}" in out
+    (line,) = lines
+    assert line.startswith(f"note: method 'x' (from y) ended the process that measures ({WAYS[way]}")
+    assert line.endswith("; going on without x#2")
+
+
+def test_two_rows_end_it_each_once() -> None:
+    body = f"at(At.FORWARD, f'row {{len(gone)}}')\nif len(gone) < 2:\n    {SEGV}\nprint(sorted(gone))"
+    code, out, lines = run(body)
+    assert (code, out) == (0, "['row 0', 'row 1']\nend\n")
+    assert [line.rpartition(" ")[2] for line in lines] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        (f"at(At.DRAFT, 'x')\n{SEGV}", 6, "method 'x' (from y) ended the command (by SIGSEGV, in draft)"),
+        (f"at(At.HOSTED)\n{SEGV}", 6, "method 'x' (from y) ended the command (by SIGSEGV, before anything is timed)"),
+        (
+            f"at(At.FORWARD, 'ar')\n{SEGV}",
+            3,
+            "the process that measures was ended while ar was in the target's forward",
+        ),
+        (f"at(At.OURS, 'x')\n{SEGV}", 3, "the process that measures was ended while x was between two steps"),
+        (SEGV, 3, "the process that measures was ended (by SIGSEGV, between two steps)"),
+        (
+            "at(At.DRAFT, 'x')\nos.kill(os.getpid(), signal.SIGKILL)",
+            3,
+            "the process that measures was ended while x was in draft (by SIGKILL, for lack of memory or by hand, in",
+        ),
+    ],
+    ids=["the same row again", "no row yet", "plain decoding", "none of its calls", "nothing known", "from outside"],
+)
+def test_what_cannot_go_on_ends_in_a_sentence(body: str, code: int, said: str) -> None:
+    found, out, lines = run(body)
+    assert (found, out) == (code, "")
+    assert lines[-1].startswith(f"error: {said}")
+    assert "finished is kept" in lines[-1]
+
+
+def test_what_was_stopped_has_not_taken_that_time() -> None:
+    process = started("at(At.DRAFT, 'x', limit_s=0.6)\nprint('in', flush=True)\ntime.sleep(0.5)\nat(At.OURS)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in\n"
+    (child,) = psutil.Process(process.pid).children()
+    for pid in (child.pid, process.pid):
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(1.2)
+    for pid in (process.pid, child.pid):
+        os.kill(pid, signal.SIGCONT)
+    assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_passed_on(number: signal.Signals) -> None:
+    body = (
+        "def came(number, frame):\n    print('came', int(number), flush=True)\n"
+        "    pulse.ended(130)\n    os._exit(130)\n"
+        f"signal.signal({int(number)}, came)\nprint('in', flush=True)\ntime.sleep(60)"
+    )
+    process = started(body)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in\n"
+    os.kill(process.pid, number)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, f"came {int(number)}\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a child that its parent has gone")
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    process = started("print('in', flush=True)\ntime.sleep(60)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in\n"
+    (child,) = psutil.Process(process.pid).children()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    psutil.wait_procs([child], timeout=30)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_is_watched() -> None:
+    assert supervisor.watched(["run", "--method", "ar"])
+    for argv in ([], ["run", "--help"], ["sweep", "-h"], ["train", "--help-all"], ["list", "methods"], ["--version"]):
+        assert not supervisor.watched(argv)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_anything_is_begun_is_a_sentence(number: signal.Signals) -> None:
+    process = started(f"signal.signal({int(number)}, signal.SIG_DFL)\nprint('in', flush=True)\ntime.sleep(60)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in\n"
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert err.splitlines()[0] == "error: interrupted; nothing was begun"

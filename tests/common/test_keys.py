@@ -1,0 +1,45 @@
+"""A key in the environment: named by its variable alone, and nothing that is started gets it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from known import refusal
+
+from specbench.backends.openai import OpenAIOptions
+from specbench.backends.processes import Child
+from specbench.backends.vllm_options import Plain
+from specbench.common import keys
+from specbench.common.errors import UsageError
+from specbench.common.options import parse
+
+
+@pytest.fixture(autouse=True)
+def _none_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "_named", set())
+
+
+@pytest.mark.parametrize("options", [OpenAIOptions, Plain])
+def test_a_child_gets_no_key(options: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET_KEY", "sk-1234567890")
+    monkeypatch.setenv("OTHER_THING", "kept")
+    assert keys.environment()["MY_SECRET_KEY"] == "sk-1234567890", "before anybody has named it"
+    parse(options, {"api_key_env": "MY_SECRET_KEY"}, "it")
+    found = tmp_path / "found"
+    child = Child([sys.executable, "-c", f"import os; open({str(found)!r}, 'w').write(repr(dict(os.environ)))"])
+    try:
+        child.process.wait(60)
+    finally:
+        child.close()
+    assert "sk-1234567890" not in found.read_text()
+    assert "kept" in found.read_text()
+
+
+@pytest.mark.parametrize("options", [OpenAIOptions, Plain])
+@pytest.mark.parametrize("given", ["sk-1234567890", "my_key", "A B", "A\nB", "9A", "A" * 50])
+def test_what_may_be_the_key_itself_is_refused_and_not_shown(options: type, given: str) -> None:
+    said = refusal(UsageError, parse, options, {"api_key_env": given}, "it")
+    assert given not in said
+    assert "name" in said

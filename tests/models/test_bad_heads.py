@@ -1,0 +1,103 @@
+"""Damaged draft heads: a head, or one sentence that names it, whatever is wrong with its files."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import heads
+import pytest
+import torch
+from models_tiny import tiny_llama
+from mutants import mutant
+from safetensors.torch import load_file, save_file
+
+from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.methods.eagle3.config import HeadConfig
+from specbench.methods.eagle3.head import DraftHead, find
+from specbench.methods.jetspec.head import DraftHead as BlockHead
+from specbench.models import memory
+
+FILE, CONFIG = "model.safetensors", "config.json"
+
+
+def eagle3(folder: Path) -> Callable[[], Any]:
+    """Writes a head, and gives what reads it."""
+    target = tiny_llama(97, num_hidden_layers=8).config
+    DraftHead.random(HeadConfig.for_target(target, draft_vocab_size=40)).save(folder)
+    return lambda: DraftHead.read(find(str(folder)), target)
+
+
+def jetspec(folder: Path) -> Callable[[], Any]:
+    heads.head().save(folder)
+    return lambda: BlockHead.load(folder)
+
+
+KINDS = pytest.mark.parametrize("kind", [eagle3, jetspec])
+
+
+@KINDS
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_named(kind: Callable[[Path], Any], value: float, tmp_path: Path) -> None:
+    read = kind(tmp_path)
+    held = load_file(tmp_path / FILE)
+    held["norm.weight"][-1] = value
+    save_file(held, tmp_path / FILE)
+    with pytest.raises(UsageError, match=r"head \S+: norm.weight holds a number that is NaN or infinite; take a whole"):
+        read()
+
+
+@KINDS
+def test_what_memory_has_no_room_for_is_not_read(
+    kind: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = kind(tmp_path)
+    monkeypatch.setattr(memory, "free_ram_bytes", lambda: 1000)
+    with pytest.raises(EnvironmentRefused, match=r"no memory for head \S+: its weights have"):
+        read()
+    monkeypatch.undo()
+    size = 2**42
+    said = {"norm.weight": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}
+    text = json.dumps(said).encode()
+    with (tmp_path / FILE).open("wb") as file:  # nearly all of it a hole
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + size)
+    with pytest.raises(EnvironmentRefused, match=r"its weights have 4.1e\+03 GiB"):
+        read()
+
+
+@KINDS
+def test_tensors_that_changed_places_are_refused(kind: Callable[[Path], Any], tmp_path: Path) -> None:
+    read = kind(tmp_path)
+    held = load_file(tmp_path / FILE)
+    names = sorted(name for name in held if held[name].is_floating_point())
+    swapped = next((a, b) for a in names for b in names if held[a].shape != held[b].shape)
+    held[swapped[0]], held[swapped[1]] = held[swapped[1]], held[swapped[0]]
+    save_file(held, tmp_path / FILE)
+    with pytest.raises(UsageError, match=r"head \S+: \S+ is \[.*\], its config.json makes it \[.*\]"):
+        read()
+
+
+@KINDS
+@pytest.mark.parametrize("file", [FILE, CONFIG])
+@pytest.mark.parametrize("count", [25, pytest.param(400, marks=pytest.mark.slow)])
+def test_any_damage_is_a_head_or_a_sentence(kind: Callable[[Path], Any], file: str, count: int, tmp_path: Path) -> None:
+    read = kind(tmp_path)
+    good = (tmp_path / file).read_bytes()
+    for at in range(count):
+        (tmp_path / file).write_bytes(
+            mutant(random.Random(f"{file}{at}"), good, "json" if file == CONFIG else "binary")
+        )
+        began, said = time.process_time(), ""
+        try:
+            found = read()
+            assert all(bool(torch.isfinite(parameter).all()) for parameter in found.parameters())
+        except SpecbenchError as error:
+            said = str(error)
+        assert said.isprintable()
+        assert len(said) < 1000
+        assert time.process_time() - began < 2

@@ -1,0 +1,307 @@
+"""What a method may not do while it decodes: it is named, with its call; its sequences are given up, others go on."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import models_tiny
+import pytest
+import toys
+
+from specbench.common import EnvironmentRefused, UsageError, guests, pulse
+from specbench.common.errors import PluginFault
+from specbench.common.overdue import limited
+from specbench.common.pulse import At
+from specbench.decoding.protocol import Context, Method
+from specbench.decoding.tree import Branch, StepResult, TokenTree
+from specbench.engine.engine import Engine
+from specbench.runner.loop import Runner
+
+NO_IDS = "its tree has tokens that are no ids"
+KEPT = "; what was finished is kept, mend it or leave it out"
+
+
+def raising(raised: BaseException) -> Callable[..., Any]:
+    def call(*given: Any, **more: Any) -> Any:
+        raise raised
+
+    return call
+
+
+def returning(value: Any) -> Callable[..., Any]:
+    return lambda *given, **more: value
+
+
+class _Hostile(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even that")
+
+
+class _Tree(TokenTree):
+    """A subclass may do anything when it is asked for its rows."""
+
+
+#: (call, what stands in its place, what is said of it); the toy's first emitted token of prompt 1 is 1000.
+FAULTS: dict[str, tuple[str, Any, str]] = {
+    f"{call} raises": (
+        call, raising(ValueError("no\x1b]0;luck\nat all")), f"failed in {where} (ValueError: no ]0;luck at all at"
+    )
+    for call, where in {
+        "begin": "begin", "draft": "draft", "observe": "observe", "end": "end",
+        "measures": "measures or branches", "branches": "measures or branches",
+    }.items()
+} | {
+    "a text that cannot be had": ("draft", raising(_Hostile()), "failed in draft (_Hostile at test_guests.py line"),
+    "a usage error": ("draft", raising(UsageError("give me more")), "failed in draft (give me more)"),
+    "an assertion": ("observe", raising(AssertionError()), "failed in observe (AssertionError at"),
+    "too deep": ("draft", lambda self: self.draft(), "failed in draft (RecursionError: maximum recursion depth"),
+    "no tree": ("draft", returning(None), "it returned NoneType, where a TokenTree is needed"),
+    "a list": ("draft", returning([1000]), "it returned list, where a TokenTree is needed"),
+    "a tree of its own": ("draft", returning(_Tree([1000], [-1])), "it returned _Tree, where a TokenTree is needed"),
+    "too many rows": ("draft", returning(TokenTree.chain([1000, 1, 2])), "its tree has 3 rows, its max_rows said 2"),
+    "another root": ("draft", returning(TokenTree.chain([7])), "its tree has root 7, and the last emitted token is"),
+    "a cycle": ("draft", lambda self: TokenTree([1000, 1], [-1, 1]), "failed in draft (ValueError: row 1 has parent 1"),
+    "half a token": ("draft", lambda self: TokenTree.chain(cast(Any, [1000, 1.5])), NO_IDS),
+    "tokens of text": ("draft", lambda self: TokenTree.chain(cast(Any, [1000, "1"])), NO_IDS),
+    "guesses that are none": ("begin", returning([1]), "it returned list, where a TokenTree or None is needed"),
+    "a prompt that is emitted": (
+        "begin", returning(TokenTree.chain([7, 1000])), "guesses sent along with the prompt must be draft-only rows"
+    ),
+    "the prompt changed": ("begin", lambda self, prompt: prompt.append(3), "failed in begin (AttributeError: 'tuple'"),
+    "measures are none": ("measures", returning(3), "failed in measures or branches (TypeError: 'int'"),
+    "a measure is NaN": ("measures", returning({"luck": math.nan}), "its measure luck is nan, which is no number"),
+    "a measure is a text": ("measures", returning({"luck": "much"}), "failed in measures or branches (TypeError"),
+    "a measure is true": ("measures", returning({"luck": True}), "its measure luck is True, which is no number"),
+    "a measure has no name": ("measures", returning({7: 1.0}), "its measure 7 is 1.0, which is no number"),
+    "branches are none": ("branches", returning([3]), "failed in measures or branches (AttributeError"),
+    "forwards are NaN": ("draft_forwards", math.nan, "its draft_forwards is nan, which is no count"),
+    "forwards below zero": ("draft_forwards", -2, "its draft_forwards is -2, which is no count"),
+    "forwards of text": ("draft_forwards", "2", "its draft_forwards is 2, which is no count"),
+}  # fmt: skip
+
+
+class Plain(toys.Decoder):
+    """Drafts nothing, and counts no forwards of its own."""
+
+    def draft(self) -> TokenTree:
+        return TokenTree.chain([self.emitted[-1]])
+
+
+def method(**calls: Any) -> Method:
+    return toys.toy(rows=2, label="guest#2", decoder=type("Guest", (Plain,), calls))
+
+
+@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_is_named_and_ends_nothing_else(case: str, together: int) -> None:
+    call, does, said = FAULTS[case]
+    engine = toys.Engine(toys.Clock(), slots=2, fixed=5)
+    runner = toys.runner(engine, together)
+    requests = [toys.request(1, 4), toys.request(2, 4)]
+    with pytest.raises(PluginFault) as caught:
+        list(runner.segment(method(**{call: does}), requests))
+    text = str(caught.value)
+    assert text.startswith("method 'guest' (from specbench) ")
+    assert said in text
+    assert text.endswith(KEPT)
+    assert text.isprintable()
+    assert caught.value.row == "guest#2"
+    assert (engine.occupied, pulse.CELLS[pulse.AT]) == (0, At.OURS)
+    (first, second) = runner.segment(toys.toy(), requests)
+    assert (first.output_ids, second.output_ids) == ([1000, 1001, 1002, 1003], [2000, 2001, 2002, 2003])
+
+
+def test_what_is_finished_has_been_handed_over_before() -> None:
+    runner = toys.runner(toys.Engine(toys.Clock(), slots=1))
+
+    class Second(Plain):
+        def begin(self, prompt: Any) -> TokenTree | None:
+            if prompt[0] == 2:
+                raise OSError("disk")
+            return super().begin(prompt)
+
+    made = runner.segment(toys.toy(decoder=Second), [toys.request(1, 4), toys.request(2, 4)])
+    assert next(made).output_ids == [1000, 1001, 1002, 1003]
+    with pytest.raises(PluginFault, match=r"failed in begin \(OSError: disk at test_guests.py line \d+\)"):
+        next(made)
+
+
+def test_a_fault_of_the_engine_is_nobodys() -> None:
+    engine = toys.Engine(toys.Clock(), slots=1)
+    engine.fail_at = 3
+    with pytest.raises(RuntimeError, match="fell off the bus"):
+        list(toys.runner(engine).segment(method(), [toys.request(1, 4)]))
+    refused = method(draft=raising(EnvironmentRefused("no memory for the draft model")))
+    with pytest.raises(EnvironmentRefused, match="no memory"):
+        list(toys.runner(toys.Engine(toys.Clock())).segment(refused, [toys.request(1, 4)]))
+
+
+def test_a_decoder_that_changes_what_it_gets_changes_no_answer() -> None:
+    class Vandal(toys.Decoder):
+        def observe(self, result: StepResult) -> None:
+            super().observe(result)
+            result.emitted.extend([666] * 5)
+            result.path.clear()
+            result.next_tokens.clear()
+
+    honest, vandal = (
+        list(toys.runner(toys.Engine(toys.Clock(), slots=2), 2).segment(
+            toys.toy(3, (1, 2), decoder=decoder), [toys.request(1, 7), toys.request(2, 7)]
+        ))
+        for decoder in (toys.Decoder, Vandal)
+    )  # fmt: skip
+    assert [record.output_ids for record in vandal] == [record.output_ids for record in honest]
+    assert [record.accepted_lengths for record in vandal] == [record.accepted_lengths for record in honest]
+
+
+def test_a_branch_of_a_step_that_was_none_is_left_out() -> None:
+    branches = returning([Branch(0, [], 0.0), Branch(99, [1], -1.0), Branch(0, [1], math.nan), Branch(1, [5], -2.0)])
+    (record,) = toys.runner(toys.Engine(toys.Clock())).segment(method(branches=branches), [toys.request(1, 4)])
+    assert [(each.step, each.ids) for each in record.branches or ()] == [(1, [5])]
+
+
+# ------------------------------------------------------------------ trees that only an engine can refuse
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with models_tiny.attached(models_tiny.supported("llama"), slots=2, capacity=64, max_rows=8) as made:
+        yield made
+
+
+class _Last(toys.Decoder):
+    def observe(self, result: StepResult) -> None:
+        self.last = result.emitted[-1]
+
+
+def _after_making(tree: TokenTree, parents: list[int], value: int) -> TokenTree:
+    parents[1] = value
+    return tree
+
+
+def _changed(last: int) -> TokenTree:
+    parents = [-1, 0, 1]
+    return _after_making(TokenTree([last, 1, 2], parents), parents, 2)
+
+
+#: What it drafts behind the last token, and what is said of it; the model has 97 tokens.
+TREES: dict[str, tuple[Callable[[int], TokenTree], str]] = {
+    "beyond": (lambda last: TokenTree.chain([last, 97]), "its tree has token 97, the model has 97"),
+    "far beyond": (lambda last: TokenTree.chain([last, 1 << 30]), "its tree has token 1073741824, the model has 97"),
+    "negative": (lambda last: TokenTree.chain([last, -1]), "its tree has token -1, the model has 97"),
+    "64 bits": (lambda last: TokenTree.chain([last, 1 << 40]), "its tree has tokens that are no ids"),
+    "a text": (lambda last: TokenTree.chain([last, "x"]), "its tree has tokens that are no ids"),  # type: ignore[list-item]
+    "nothing": (lambda last: TokenTree.chain([last, None]), "its tree has tokens that are no ids"),  # type: ignore[list-item]
+    "changed": (_changed, "its tree was changed behind its making"),
+}
+
+
+@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize("case", TREES)
+def test_a_tree_that_the_model_cannot_take(case: str, together: int, engine: Engine) -> None:
+    draft, said = TREES[case]
+    guest = toys.toy(rows=3, label="guest", decoder=type("Guest", (_Last,), {"draft": lambda self: draft(self.last)}))
+    runner = Runner(engine, lambda label, request: Context(97, 0, random.Random(0)), together)
+    requests = [toys.request(at, 6) for at in (1, 2)]
+    good = toys.toy(rows=1, decoder=type("Good", (_Last,), {"draft": lambda self: TokenTree.chain([self.last])}))
+    before = [record.output_ids for record in runner.segment(good, requests)]
+    with pytest.raises(PluginFault, match=f"^method 'guest' .*in draft .*{said}"):
+        list(runner.segment(guest, requests))
+    assert [record.output_ids for record in runner.segment(good, requests)] == before
+
+
+# ------------------------------------------------------------------ time
+
+
+def slept(seconds: float, value: Any) -> Any:
+    time.sleep(seconds)
+    return value
+
+
+def forever(*given: Any) -> Any:
+    while True:
+        pass
+
+
+SLOW: dict[str, Callable[..., Any]] = {
+    "a loop": forever,
+    "a sleep": lambda *given: time.sleep(60),
+    "in a library": lambda *given: next(one for one in itertools.count() if one < 0),
+    "a lock": lambda *given: threading.Event().wait(60),
+}
+
+
+@pytest.mark.parametrize(
+    ("slow", "call"),
+    [(slow, "draft") for slow in SLOW] + [("a loop", call) for call in ("begin", "observe", "end", "measures")],
+)
+def test_what_takes_too_long_is_broken_off(slow: str, call: str) -> None:
+    started = time.monotonic()
+    with limited(0.2), pytest.raises(PluginFault) as caught:
+        list(toys.runner(toys.Engine(toys.Clock())).segment(method(**{call: SLOW[slow]}), [toys.request(1, 4)]))
+    where = {"measures": "measures or branches"}.get(call, call)
+    assert f"method 'guest' (from specbench) took more than 0.2 s in {where} at" in str(caught.value)
+    assert "--step-timeout" in str(caught.value)
+    assert time.monotonic() - started < 5
+
+
+def test_a_guest_that_stops_what_breaks_it_off_is_broken_off_again() -> None:
+    def stubborn(self: Any) -> None:
+        for _ in range(2):
+            with contextlib.suppress(BaseException):
+                forever()
+        forever()
+
+    with limited(0.2), pytest.raises(PluginFault, match=r"took more than 0\.2 s in draft"):
+        list(toys.runner(toys.Engine(toys.Clock())).segment(method(draft=stubborn), [toys.request(1, 4)]))
+
+
+def test_a_forward_that_takes_too_long_is_nobodys_fault() -> None:
+    engine = toys.Engine(toys.Clock())
+    engine.noise = lambda: slept(60, 1.0)
+    with limited(0.2), pytest.raises(EnvironmentRefused, match=r"guest#2: a step took more than 0\.2 s; .*--step-time"):
+        list(toys.runner(engine).segment(method(), [toys.request(1, 4)]))
+
+
+def test_time_that_nobody_limits_is_free() -> None:
+    """Between steps the run has control, and without a limit, or below it, all may take what it takes."""
+    slow = method(draft=lambda self: slept(0.15, TokenTree.chain([self.emitted[-1]])))
+    with limited(0.6):
+        for _ in toys.runner(toys.Engine(toys.Clock())).segment(slow, [toys.request(at, 3) for at in (1, 2)]):
+            time.sleep(0.9)
+    assert pulse.read().limit_s == 0
+    (record,) = toys.runner(toys.Engine(toys.Clock())).segment(slow, [toys.request(1, 3)])
+    assert record.output_tokens == 3
+
+
+def test_loading_has_ten_times_as_long() -> None:
+    with limited(0.1):
+        with guests.hosting("method 'x' (from y)"):
+            time.sleep(0.5)
+        with (
+            pytest.raises(PluginFault, match=r"^method 'x' \(from y\) took more than 1 s at"),
+            guests.hosting("method 'x' (from y)"),
+        ):
+            time.sleep(60)
+
+
+def test_in_a_thread_nothing_is_broken_off() -> None:
+    """Signals come to the main thread alone."""
+    ended: list[bool] = []
+
+    def work() -> None:
+        with limited(0.05):
+            time.sleep(0.3)
+        ended.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(30)
+    assert ended == [True]
