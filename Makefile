@@ -12,7 +12,7 @@ PIN := --quiet --quiet --constraint constraints.txt
 # A test process per core, each with one thread: small models gain nothing from a second one.
 EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup engines demo test test-all test-faults lint check bench evidence gpu-check gpu-bundle clean
+.PHONY: help setup engines demo test test-all test-faults mutation lint check bench evidence gpu-check gpu-bundle clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -49,8 +49,11 @@ test: $(READY)  ## the tests, without the long matrices: five minutes on two cor
 test-all: $(READY)  ## the tests with the long matrices
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not gpu"
 
-test-faults: $(READY)  ## does the suite notice 103 planted faults? seven minutes on two cores
+test-faults: $(READY)  ## does the suite notice 107 planted faults? seven minutes on two cores
 	$(BIN)/python tests/faults/run.py
+
+mutation: $(READY)  ## does it notice 300 changes of what decides figures and answers? under an hour on two cores
+	$(BIN)/python tests/mutation/run.py --seed 0 --count 300 --minutes 60 --workers 2
 
 lint: $(READY)  ## style, types and import rules
 	$(BIN)/ruff check

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -106,25 +106,6 @@ def judge(
 
         for scores in read.judged:
             output.stdout().print(judgments(scores))
-            for remark in _remarks(scores):
-                notes.print(remark, markup=False, soft_wrap=True)
-
-
-def _remarks(scores: Mapping[str, Any]) -> list[str]:
-    """Which answers a mean leaves out, and which may have tried to raise it."""
-    rows = scores["methods"].values()
-    refused, marked = sum(row["errors"] for row in rows), sum(row["injections"] for row in rows)
-    unrated = sum(row["judged"] - row["rated"] for row in rows) - refused
-    return [
-        f"{said} of {sum(row['judged'] for row in rows)} answers {what}"
-        for said, what in (
-            (refused, "were refused by the judge; the same command asks for them again"),
-            (unrated, "have no rating: the judge wrote none from 1 to 10"),
-            (marked, "have delimiters of the judge's prompt, ratings or control tokens in them (injections); "
-             "they were put before the judge with round brackets"),
-        )
-        if said
-    ]  # fmt: skip
 
 
 def _key(base_url: str | None, variable: str | None) -> str | None:

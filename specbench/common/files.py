@@ -79,10 +79,24 @@ def check_can_make(out: Path) -> None:
     Raises:
         EnvironmentRefused: what there is of the path is no folder, or cannot be written.
     """
-    there = next(place for place in (out, *out.absolute().parents) if place.exists() or place.is_symlink())
+    there = next(place for place in (out, *out.absolute().parents) if _is_there(place))
     code = errno.ENOTDIR if not there.is_dir() else 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
     if code:
         raise refused(OSError(code, os.strerror(code)), out)
+
+
+def _is_there(place: Path) -> bool:
+    """
+    Raises:
+        EnvironmentRefused: the path leads in circles, or has a name that is too long: nothing will ever be there.
+    """
+    try:
+        place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise refused(error, place) from error
+    return True
 
 
 def sync_folder(folder: Path) -> None:

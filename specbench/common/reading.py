@@ -131,11 +131,10 @@ def parse_json(content: bytes | str, where: object, todo: str, *, nan: bool = Fa
     Raises:
         UsageError: it is no JSON, or beyond these limits.
     """
-    if isinstance(content, bytes):
-        content = content.removeprefix(codecs.BOM_UTF8)
     try:
+        content = content.encode() if isinstance(content, str) else content.removeprefix(codecs.BOM_UTF8)
         return from_json(content, allow_inf_nan=nan)
-    except ValueError as error:  # one of str, with half a pair in it, fails as UnicodeEncodeError
+    except ValueError as error:  # of a str with half a pair in it, which cannot be encoded, UnicodeEncodeError
         reason = str(error).replace("recursion limit exceeded", "nested too deeply")
         raise damaged(where, f"not JSON: {reason}", todo) from None
 

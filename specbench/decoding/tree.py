@@ -31,7 +31,7 @@ ORIGINS: Mapping[str, str] = {
 }
 
 
-class BadTree(UsageError):
+class BadTree(UsageError, ValueError):
     """A tree that no engine can step, whoever drafted it; the text says why."""
 
 

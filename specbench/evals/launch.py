@@ -65,14 +65,20 @@ def score_in_child(
     if workers is not None:
         command += ["--workers", str(workers)]
     said = ""
-    with subprocess.Popen(
-        command,
-        env=keys.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-    ) as process:
+    try:
+        scorer = subprocess.Popen(
+            command,
+            env=keys.environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except OSError as error:  # no more processes, files or memory
+        raise EnvironmentRefused(
+            f"the scorer did not start ({error.strerror}); close other programs and score again"
+        ) from error
+    with scorer as process:
         try:
             assert process.stderr is not None
             for line in process.stderr:

@@ -31,9 +31,12 @@ LIMITS = Limits(CPU_S + 4, 3.0 * (CPU_S + 4), 1 << 30, load_s=4.0)
 
 _SPACED = re.compile(r"([<>!]) =")
 _CURRENT_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
-# What a quotation mark or a comment encloses is left alone.
+# What a quotation mark or a comment encloses is left alone. One without an end goes on to the end of the query, as in
+# SQLite, and is looked through once.
 _DISTINCT = re.compile(
-    r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/)|\bdistinct\b""", re.IGNORECASE | re.DOTALL
+    r"""('[^']*(?:''[^']*)*(?:'|\Z)|"[^"]*(?:""[^"]*)*(?:"|\Z)|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z)|--[^\n]*|/\*.*?(?:\*/|\Z))"""
+    r"|\bdistinct\b",
+    re.IGNORECASE | re.DOTALL,
 )
 _ORDER_BY = re.compile(r"order by", re.IGNORECASE)
 

@@ -76,14 +76,19 @@ class Workers:
 
 class _Worker:
     def __init__(self, module: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**keys.environment(), "PYTHONHASHSEED": "0"},  # sympy's way through a set must not depend on the day
-            start_new_session=True,  # Ctrl-C is the parent's
-        )
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**keys.environment(), "PYTHONHASHSEED": "0"},  # sympy's way through a set must not vary by the day
+                start_new_session=True,  # Ctrl-C is the parent's
+            )
+        except OSError as error:  # no more processes, files or memory
+            raise EnvironmentRefused(
+                f"{module} did not start ({error.strerror}); score again with fewer --workers"
+            ) from error
         live.add(self.process)
         self._unread = b""
         try:

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -200,7 +201,7 @@ def steps_csv(profile: Profile) -> str:
 
 def is_profile(path: Path) -> bool:
     """Whether a folder is a profile's."""
-    return (path / PROFILE).is_file()
+    return os.path.isfile(path / PROFILE)
 
 
 def stored(folders: Iterable[Path], suits: Callable[[Profile], bool]) -> Profile | None:

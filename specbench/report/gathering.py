@@ -181,7 +181,7 @@ def gather(paths: Iterable[Path]) -> Gathered:
 
 def _places(path: Path) -> list[Path]:
     """The folders of runs, sweeps and profiles at a path or below it."""
-    if not path.is_dir():
+    if not os.path.isdir(path):  # unlike Path's, of any path it says only yes or no
         raise UsageError(f"{path} is not a folder; name folders that specbench run, sweep or profile wrote")
     found = _all_below(path)
     if not found:

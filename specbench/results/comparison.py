@@ -6,6 +6,7 @@ other prompts, budgets or samplings are refused. No torch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,7 @@ def read_sides(targets: Sequence[str]) -> list[Side]:
     known: dict[Path, ReadRun] = {}
     for letter, target in zip(ascii_uppercase, targets, strict=False):
         path, label = Path(target), None
-        if not path.exists() and ":" in target:
+        if not os.path.exists(path) and ":" in target:  # unlike Path's, of any path it says only yes or no
             before, _, label = target.rpartition(":")
             path = Path(before)
         read = known[path] = known.get(path) or read_whole(path)

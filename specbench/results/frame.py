@@ -8,6 +8,7 @@ row has a value for them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def _runs(folders: Iterable[str | Path]) -> Iterator[tuple[str, Path]]:
     for path in map(Path, folders):
         for name, place in _inside(path):
             if name in found:
-                again = found[name].resolve() == place.resolve()
+                again = os.path.realpath(found[name]) == os.path.realpath(place)
                 raise UsageError(f"{place} is given twice" if again else f"{place} and {found[name]} share a name")
             found[name] = place
     if not found:
@@ -98,7 +99,7 @@ def _runs(folders: Iterable[str | Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _inside(path: Path) -> Iterator[tuple[str, Path]]:
-    name = path.resolve().name
+    name = os.path.basename(os.path.realpath(path))  # Path.resolve() raises where links lead in circles
     if is_sweep(path):
         yield from ((f"{name}/{place.name}", place) for _, place in part_folders(path))
     else:

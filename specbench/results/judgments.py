@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -89,6 +89,28 @@ def scores(judgments: Iterable[Judgment], methods: Sequence[str]) -> list[dict[s
         rows = {label: _method(by_method[label]) for label in methods if label in by_method}
         found.append({"judge": mine[0].judge.model_dump(mode="json"), "methods": rows})
     return found
+
+
+def remarks(scores: Mapping[str, Any]) -> list[str]:
+    """Which answers the means of one judge leave out, and which may have tried to raise them.
+
+    Args:
+        scores: an entry of :func:`scores`.
+    """
+    rows = scores["methods"].values()
+    refused, marked = sum(row["errors"] for row in rows), sum(row["injections"] for row in rows)
+    unrated = sum(row["judged"] - row["rated"] for row in rows) - refused
+    asked = sum(row["judged"] for row in rows)
+    found = (
+        (refused, "were refused by the judge; the same command asks for them again"),
+        (unrated, "have no rating: the judge wrote none from 1 to 10"),
+        (
+            marked,
+            "have delimiters of the judge's prompt, ratings or control tokens in them (injections); they were put "
+            "before the judge with round brackets",
+        ),
+    )
+    return [f"{count} of {asked} answers {what}." for count, what in found if count]
 
 
 def _method(judgments: Sequence[Judgment]) -> dict[str, Any]:

@@ -313,13 +313,13 @@ class RequestRecord(Record):
     """
 
     request_id: str = Field(
-        max_length=2500, description="method|prompt|repeat, and |turn after the first; unique in its run"
+        max_length=25_000, description="method|prompt|repeat, and |turn after the first; unique in its run"
     )
     method: str = Field(max_length=1000)
-    prompt_id: str = Field(max_length=1000)
+    prompt_id: str = Field(max_length=10_000)
     repeat: Count
     turn: Count = Field(1, description="of a conversation, from 1")
-    category: str = Field(default="", max_length=1000)
+    category: str = Field(default="", max_length=10_000)
     prompt_tokens: Count
     output_ids: list[int] = Field(
         description="tokens kept: up to and including the first stop, never past the budget",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ SWEEP_SCHEMA = 1
 
 def is_sweep(path: Path) -> bool:
     """Whether a folder is a sweep's."""
-    return (path / SWEEP).is_file()
+    return os.path.isfile(path / SWEEP)  # unlike Path's, of any path it says only yes or no
 
 
 class _Cell(Record):
@@ -53,7 +54,7 @@ def read_head(path: Path) -> dict[str, Any]:
         UsageError: there is none, it is damaged, or it is of a newer version.
     """
     file, todo = path / SWEEP, "delete it and repeat the sweep's command"
-    if not path.is_dir() or not file.exists():
+    if not os.path.isdir(path) or not os.path.exists(file):
         raise UsageError(f"{path} is no sweep (it has no {SWEEP}); name a folder that specbench sweep wrote")
     content = read_json_object(file, todo)
     in_64_bits(content, file, todo)

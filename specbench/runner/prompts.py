@@ -135,8 +135,8 @@ def prepare(plan: Plan, task: TaskPlan, model: LoadedModel, held_out: int | None
     return Prepared(task, spec, budget, prompts, longest, model, first)
 
 
-#: Letters of an id: it is the key of every record, and beyond that it is a text by mistake.
-_LONGEST_ID = 1000
+#: Letters of an id, the key of every record; those of chained prompts are long, beyond that it is a text by mistake.
+_LONGEST_ID = 10_000
 
 
 def _prompts(found: Any) -> Sequence[Prompt]:

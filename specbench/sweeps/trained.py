@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ class ReadTrainings:
 
 def is_trainings(path: Path) -> bool:
     """Whether a folder is of a sweep over trainings."""
-    return (path / TRAININGS).is_file()
+    return os.path.isfile(path / TRAININGS)
 
 
 def read_entries(path: Path) -> tuple[Entry, ...]:
@@ -97,7 +98,7 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
 
 def _head(path: Path) -> _Head:
     file = path / TRAININGS
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise UsageError(f"{path} is no sweep over trainings (it has no {TRAININGS})")
     content = read_json_object(file, _TODO)
     schema_version(content, file, SCHEMA, _TODO)

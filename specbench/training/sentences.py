@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 #: Characters of a sentence that counts, its blanks included.
 SHORTEST = 16
 
-# Chinese and Japanese full stops need no blank.
-_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*|\s*\n\s*")
+_STOPS, _STOPS_ALONE = ".!?", "。！？"  # Chinese and Japanese full stops need no blank
+# All blanks in a row are one match, or a million of them would be looked through a million times.
+_BLANKS = re.compile(rf"(?<=[{_STOPS_ALONE}])\s*|\s+")
 
 
 def before_repeat(answer: Sequence[int], decode: Callable[[Sequence[int]], str], most: int) -> int:
@@ -39,8 +40,13 @@ def before_repeat(answer: Sequence[int], decode: Callable[[Sequence[int]], str],
 def sentences(text: str) -> Iterator[tuple[int, str]]:
     """Where each sentence that counts begins, and what it says, blanks as one."""
     start = len(text) - len(text.lstrip())
-    for end in (*_END.finditer(text, start), None):
+    for end in (*filter(_ends, _BLANKS.finditer(text, start)), None):
         said = " ".join(text[start : end.start() if end else None].split())
         if len(said) >= SHORTEST:
             yield start, said
         start = end.end() if end else start
+
+
+def _ends(blanks: re.Match[str]) -> bool:
+    """Whether a sentence ends at these blanks."""
+    return "\n" in blanks[0] or blanks.string[blanks.start() - 1] in _STOPS + _STOPS_ALONE

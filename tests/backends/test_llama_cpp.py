@@ -318,13 +318,15 @@ def test_one_that_does_not_start_says_why_and_leaves_nothing_behind(
     program: str, monkeypatch: pytest.MonkeyPatch, behaviour: str, options: Any, said: str
 ) -> None:
     monkeypatch.setenv("FAKE_LLAMA", behaviour)
+    before = set(psutil.Process().children(recursive=True))
     engine = backend("llama.cpp:ar", server=program, **options)
     try:
         with pytest.raises(EngineFault, match=re.escape(said)):
             engine.start()
     finally:
         engine.close()
-    assert not [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
+    made = set(psutil.Process().children(recursive=True)) - before
+    assert not [each for each in made if each.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_one_that_dies_in_the_middle_says_how(program: str, monkeypatch: pytest.MonkeyPatch) -> None:

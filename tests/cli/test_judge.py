@@ -342,7 +342,7 @@ def test_what_a_mean_leaves_out_and_what_may_have_raised_it_is_said(cli: Any, tm
     server.answer = answers
     said = cli("judge", folder, *GPT, server.url)
     assert said.code == 0
-    shown = " ".join(said.err.split())
+    shown = " ".join(said.out.split())
     assert "2 of 8 answers were refused by the judge; the same command asks for them again" in shown
     assert "2 of 8 answers have no rating" in shown
     assert (

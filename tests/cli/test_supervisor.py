@@ -116,16 +116,20 @@ def test_what_cannot_go_on_ends_in_a_sentence(body: str, code: int, said: str) -
 
 
 def test_what_was_stopped_has_not_taken_that_time() -> None:
-    process = started("at(At.DRAFT, 'x', limit_s=0.6)\nprint('in', flush=True)\ntime.sleep(0.5)\nat(At.OURS)")
+    # Many short sleeps: the time of a long one would be over while it is stopped.
+    nap = "for _ in range(25):\n    time.sleep(0.02)"
+    process = started(f"at(At.DRAFT, 'x', limit_s=1.5)\nprint('in', flush=True)\n{nap}\nat(At.OURS)")
     assert process.stdout is not None
     assert process.stdout.readline() == "in\n"
     (child,) = psutil.Process(process.pid).children()
+    time.sleep(0.2)  # it has looked at it once or more
     for pid in (child.pid, process.pid):
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(1.2)
+    time.sleep(2)
     for pid in (process.pid, child.pid):
         os.kill(pid, signal.SIGCONT)
-    assert process.wait(60) == 0
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "False False\n"), "and nothing was begun anew"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

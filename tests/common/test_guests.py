@@ -22,6 +22,7 @@ from specbench.common.errors import PluginFault
 from specbench.evals import scoring
 from specbench.evals.data import DATA_DIR
 from specbench.hardware import environment
+from specbench.methods.ar import decoder as autoregressive
 from specbench.models.loader import load
 from specbench.results.folder import RunFolder
 
@@ -191,6 +192,24 @@ def test_at_the_second_prompt_its_row_is_marked_and_the_others_go_on(way: str, s
         assert len(list((tmp_path / "runs").iterdir())) == 2, "a row that failed may have been mended: measured anew"
 
 
+def test_without_plain_decoding_a_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def begin(self: Any, prompt: Any) -> None:
+        begun.append(1)
+        if len(begun) == 3:  # behind the warm-up
+            raise OSError("no luck")
+
+    monkeypatch.setattr(autoregressive.Decoder, "begin", begin)
+    done = run(install(tmp_path / "site"), "--method", "pld")
+    assert done.code == FAULT
+    assert done.err.splitlines()[-1].startswith("error: method 'ar' (from specbench) failed in begin (OSError: no luck")
+    (made,) = (tmp_path / "runs").iterdir()
+    found = RunFolder.load(made)
+    assert not found.finished
+    assert [record.method for record in found.records()].count("ar") == 1
+
+
 def test_a_thread_that_ends_the_command_is_named_too(tmp_path: Path) -> None:
     way = "threading.Thread(target=lambda: os._exit(0)).start()"
     error = error_of(run(install(tmp_path / "site", at_the_second_prompt(way)), "--method", "leave"))
@@ -353,12 +372,12 @@ def test_prompts_that_are_none(prompts: str, tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("length", [0, 1001])
+@pytest.mark.parametrize("length", [0, 10_001])
 def test_an_id_that_is_no_key_is_refused(length: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = install(tmp_path / "site", TASK.replace('Prompt("a"', f"Prompt({length} * 'a'"), kind="task")
     with site_packages.visible(site):
         assert main(["run", "--model", "config:tiny", "--task", "leave", "--out", str(tmp_path / "runs")]) == 2
-    assert f"prompt 0 has an id of {length:,} letters; give it 1 to 1,000" in capsys.readouterr().err
+    assert f"prompt 0 has an id of {length:,} letters; give it 1 to 10,000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from models_tiny import supported
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specbench.decoding.tree import COMPUTED, StepResult, TokenTree
+from specbench.decoding.tree import COMPUTED, BadTree, StepResult, TokenTree
 from specbench.engine import block, graphs
 from specbench.engine.block import Verdict
 from specbench.engine.engine import Engine
@@ -112,7 +112,7 @@ def test_a_wrong_number_of_forced_tokens_is_an_error_unless_it_is_one(forced: li
 
 
 def test_a_token_that_no_32_bits_hold_is_an_error() -> None:
-    with pytest.raises(OverflowError):
+    with pytest.raises(BadTree, match="tokens that are no ids"):
         fill(np.zeros(8, dtype=np.int32), Shape(1, 1), Batch.of({0: TokenTree.chain([2**31])}), [0])
 
 

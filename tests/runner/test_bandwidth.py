@@ -50,7 +50,7 @@ class World(execution.Silent):
 
     # What a session does.
     def pad_as(self, steps: Any, products: Any) -> None: ...
-    def warm_up(self, prepared: Any) -> None:
+    def warm_up(self, prepared: Any, methods: Any = None) -> None:
         self.did.append("warm")
 
     def report(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Session:
         assert "warm" not in self.done, "what is measured then decides"
         self.padded, self.multiplied = steps, products
 
-    def warm_up(self, prepared: Any) -> None:
+    def warm_up(self, prepared: Any, methods: Any = None) -> None:
         self.done.append("warm")
 
     def report(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 import toys
 from toys import WRONG, Clock, Engine, answer, request, runner, toy
 
+from specbench.common.errors import PluginFault
 from specbench.decoding import StepResult
 from specbench.decoding.tree import TokenTree
 from specbench.engine import engine as real
@@ -109,7 +110,7 @@ def test_the_prefill_emits_one_token_for_every_method() -> None:
             return TokenTree.chain([prompt[-1], answer(prompt, 0)])
 
     engine = Engine(Clock())
-    with pytest.raises(ValueError, match="draft-only"):
+    with pytest.raises(PluginFault, match="draft-only"):
         list(runner(engine).segment(toy(2, decoder=Greedy), [request(1, 4)]))
     assert engine.occupied == 0
 
@@ -172,9 +173,15 @@ def test_a_step_is_shared_evenly_and_slots_refill_in_order() -> None:
     assert forwards == [1, 4, 6]  # prefill; prefills of p2, p3 and their step; two steps of p3
 
 
-def failing(engine: Engine, error: str, decoder: type[toys.Decoder], asked: Sequence[toys.Request]) -> None:
+def failing(
+    engine: Engine,
+    error: str,
+    decoder: type[toys.Decoder],
+    asked: Sequence[toys.Request],
+    kind: type[Exception] = RuntimeError,
+) -> None:
     """A stretch that fails, and leaves no slot occupied."""
-    with pytest.raises(RuntimeError, match=error):
+    with pytest.raises(kind, match=error):
         list(runner(engine, 3).segment(toy(decoder=decoder), asked))
     assert engine.occupied == 0
 
@@ -188,7 +195,8 @@ def test_a_decoder_that_fails_leaves_no_slot_occupied(where: str) -> None:
         return found
 
     broken = type("Broken", (toys.Decoder,), {where: fail})
-    failing(Engine(Clock(), slots=3), "broken decoder", broken, [request(n, 6) for n in (1, 3, 2, 4)])
+    asked = [request(n, 6) for n in (1, 3, 2, 4)]
+    failing(Engine(Clock(), slots=3), "broken decoder", broken, asked, PluginFault)
 
 
 def test_a_forward_or_a_stop_rule_that_fails_leaves_no_slot_occupied() -> None:

@@ -37,6 +37,7 @@ from specbench.report.terminal.notes import notes
 from specbench.report.terminal.run import simulated_title
 from specbench.results.disturbance import disturbance_line
 from specbench.results.grades import ORDER
+from specbench.results.judgments import remarks
 from specbench.results.schema import BONUS, PHASES, PREFILL
 
 if TYPE_CHECKING:
@@ -180,6 +181,8 @@ def _tables(run: Run) -> Iterator[Table]:
         yield _groups(run)
     for judged in run.judged:
         yield _judged(run, judged)
+        if said := remarks(judged):
+            yield Words(said, "warning")
     for content in run.projections:
         yield _projected(run, content)
     if any(row.gpu for row in run.rows):

@@ -22,6 +22,7 @@ from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.disturbance import UNSURE, disturbance_line
 from specbench.results.engine_line import layers_line
 from specbench.results.grades import ORDER
+from specbench.results.judgments import remarks
 from specbench.results.run_file import device_name
 from specbench.results.schema import PHASES, SimulatedAcceptance, TaskSpec
 from specbench.results.summary_schema import (
@@ -208,7 +209,7 @@ def judgments(scores: Mapping[str, Any]) -> RenderableType:
     judge = scores["judge"]
     how = {"local": "run here", "endpoint": f"at {judge['endpoint']}", "import": "imported"}[judge["kind"]]
     said = f"Mean rating, 1 to 10, by {judge['id']} ({how}); in brackets the answers that have one."
-    return Group(table, Text(said, style="dim"))
+    return Group(table, Text(said, style="dim"), *(Text(remark, style="yellow") for remark in remarks(scores)))
 
 
 def _rating(score: Mapping[str, Any] | None) -> str:
