@@ -9,6 +9,7 @@ watches this one and can tell (:mod:`specbench.cli.supervisor`), with what :mod:
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -108,6 +109,16 @@ def fault(raised: BaseException, who: str | None = None, where: str = "", row: s
     text = one_line(_text_of(raised), 160)
     said = f"{type(raised).__name__}: {text}" if text else type(raised).__name__
     return PluginFault(f"{who} failed{call} ({said}{at}); {_KEPT}", row)
+
+
+def interrupts_itself(raised: KeyboardInterrupt) -> bool:
+    """Whether a guest raised what Ctrl-C raises. It can be told where Ctrl-C has a handler in Python, as on the command
+    line: a real one comes from there."""
+    trace = raised.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    usual = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN, None)
+    return not usual and trace is not None and _whose(trace.tb_frame) is not None
 
 
 def _text_of(raised: BaseException) -> str:

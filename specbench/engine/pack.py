@@ -142,8 +142,11 @@ def fill(
         tokens[:] = _joined([tree.tokens for tree in trees], used)
     except (OverflowError, TypeError, ValueError) as error:
         raise BadTree(f"its tree has tokens that are no ids ({error})") from None
-    if batch.vocabulary and (worst := tokens.view(np.uint32).max()) >= batch.vocabulary:
-        raise BadTree(f"its tree has token {worst.astype(np.int32)}, the model has {batch.vocabulary}")
+    if batch.vocabulary:
+        unsigned = tokens.view(np.uint32)  # what is negative is large
+        worst = int(unsigned[0] if used == 1 else unsigned.max())
+        if worst >= batch.vocabulary:
+            raise BadTree(f"its tree has token {worst - (worst >> 31 << 32)}, the model has {batch.vocabulary}")
     slot_of[:] = _every(slots).repeat(count)  # as they lie in rows by slot
     if used > len(trees):
         parents[:] = _joined([tree.parents for tree in trees], used)

@@ -38,6 +38,7 @@ Clock = Callable[[], int]  # nanoseconds
 T = TypeVar("T")
 
 _CELLS = pulse.CELLS
+_RAISED: tuple[type[BaseException], ...] = (*guests.CAUGHT, KeyboardInterrupt)
 
 
 class SteppingEngine(Protocol):
@@ -173,6 +174,10 @@ class Runner:
             yield from self._segment(method, requests, number)
         except guests.CAUGHT as raised:
             raise _blamed(raised, method, self._at) from raised
+        except KeyboardInterrupt as raised:
+            if guests.interrupts_itself(raised):
+                raise _blamed(raised, method, self._at) from raised
+            raise
         finally:
             _CELLS[pulse.AT] = At.OURS
             pulse.told(row="")
@@ -211,7 +216,7 @@ class Runner:
                     _CELLS[pulse.AT] = At.OURS
                     yield record
                     self._away += self._clock() - handed_over
-        except guests.CAUGHT:
+        except _RAISED:
             self._at = At(_CELLS[pulse.AT])
             raise
         finally:  # the consumer stopped early or something failed: leave no slot occupied

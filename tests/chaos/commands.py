@@ -81,7 +81,7 @@ def commands(prompts: Path) -> dict[str, Command]:
     mine = ("--task", "prompts", "--data-file", str(prompts))
     run = Command(
         "run",
-        ("run", *MODEL, "--method", "pld,jacobi", *mine, "--max-new-tokens", "24", "--out", "{out}/runs"),
+        ("run", *MODEL, "--method", "pld,jacobi", *mine, "--max-new-tokens", "64", "--out", "{out}/runs"),
         _answers,
     )
     answered = Command(
@@ -100,7 +100,7 @@ def commands(prompts: Path) -> dict[str, Command]:
         "run": run,
         "sweep": Command(
             "sweep",
-            ("sweep", *MODEL, "--method", "jacobi", "--grid", "jacobi.n=2,4", *mine, "--max-new-tokens", "16",
+            ("sweep", *MODEL, "--method", "jacobi", "--grid", "jacobi.n=2,4", *mine, "--max-new-tokens", "48",
              "--held-out", "0", "--yes", "--out", "{out}/runs"),
             _answers,
         ),
@@ -190,6 +190,6 @@ class Stage:
             kept = self.folder / f"before-{command.name}"
             if not kept.exists():
                 ended = self.run(command.before, kept)
-                assert ended.code in (0, 1), f"{command.before.name}: {ended.code} {ended.err[-600:]}"
+                assert ended.code == 0, f"{command.before.name}: {ended.code} {ended.err[-600:]}"
             shutil.copytree(kept, out, dirs_exist_ok=True)
         return out

@@ -6,9 +6,11 @@ import contextlib
 import itertools
 import math
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any, cast
 
 import models_tiny
@@ -159,6 +161,36 @@ def test_a_decoder_that_changes_what_it_gets_changes_no_answer() -> None:
     )  # fmt: skip
     assert [record.output_ids for record in vandal] == [record.output_ids for record in honest]
     assert [record.accepted_lengths for record in vandal] == [record.accepted_lengths for record in honest]
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, None])
+def test_ctrl_c_is_the_users_and_one_that_a_guest_raises_is_its_own(
+    handler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Ctrl-C has no handler in Python the two look alike, and it is taken for the user's."""
+    monkeypatch.setattr(guests, "_guests", {__name__: "method 'guest' (from specbench)"})
+
+    def come(number: int, frame: Any) -> None:
+        raise_it()
+
+    # As a module of ours has it, and not the guest's.
+    raise_it = FunctionType(_interrupt.__code__, {"__name__": "specbench.cli.signals", "__builtins__": __builtins__})
+    ours = FunctionType(come.__code__, {"__name__": "x", "__builtins__": __builtins__}, None, None, come.__closure__)
+    before = signal.signal(signal.SIGINT, handler or ours)
+    try:
+        own = method(draft=lambda self: _interrupt())
+        kind = KeyboardInterrupt if handler else PluginFault
+        with pytest.raises(kind):
+            list(toys.runner(toys.Engine(toys.Clock())).segment(own, [toys.request(1, 4)]))
+        pressed = method(draft=lambda self: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            list(toys.runner(toys.Engine(toys.Clock())).segment(pressed, [toys.request(1, 4)]))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_branch_of_a_step_that_was_none_is_left_out() -> None:
