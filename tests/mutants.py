@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import re
+from contextlib import suppress
 from typing import Any
 
 # Values that JSON can say and Python's writer cannot, put in behind it.
@@ -43,13 +44,14 @@ def mutant(draw: random.Random, content: bytes, form: str) -> bytes:
     Args:
         draw: decides which.
         content: of a good file.
-        form: "json", "lines" (of JSON), "text" or "binary"; values are changed in the first two.
+        form: "json", "lines" (of JSON), "text" or "binary"; values are changed in the first two, where they are JSON.
     """
     found = content
     if form in ("json", "lines") and draw.random() < 0.7:
-        found = _other_values(draw, found, form)
-        if draw.random() < 0.8:
-            return found
+        with suppress(ValueError, RecursionError, IndexError):  # a mutant of a mutant may be none any more, or empty
+            found = _other_values(draw, found, form)
+            if draw.random() < 0.8:
+                return found
     for _ in range(draw.randint(1, 3)):
         found = (_other_tokens if form != "binary" and draw.random() < 0.6 else _other_bytes)(draw, found)
     return found

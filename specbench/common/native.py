@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
@@ -20,7 +21,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -100,13 +101,14 @@ class Native:
         place = keep / self._name(compiler)
         draft = folder / f"{place.name}.draft"
         try:
-            self._compile(compiler, draft)
-            with draft.open("rb+") as written:
-                os.fsync(written.fileno())
-            draft.chmod(_MODE)
-            # The digest first: a library without one, or with another's, is built again.
-            _seal(place).write_text(_digest(draft))
-            os.replace(draft, place)
+            with _at_work(folder):
+                self._compile(compiler, draft)
+                with draft.open("rb+") as written:
+                    os.fsync(written.fileno())
+                draft.chmod(_MODE)
+                # The digest first: a library without one, or with another's, is built again.
+                _seal(place).write_text(_digest(draft))
+                os.replace(draft, place)
         except OSError as error:
             raise EnvironmentRefused(f"the library cannot be kept: {one_line(str(error))}") from error
         finally:
@@ -213,11 +215,32 @@ def _draft_folder() -> tuple[Path, Path]:
 
 
 def _clear(keep: Path) -> None:
-    """Removes what killed builds have left."""
+    """Removes what killed builds have left; by age alone, a clock that jumps ahead would end builds at work."""
     for folder in keep.glob(f"{_DRAFTS}*"):
-        with contextlib.suppress(OSError):  # another process was first
+        with contextlib.suppress(OSError):  # another process was first, or is at work in it
             if time.time() - folder.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(folder, ignore_errors=True)
+                with _at_work(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _at_work(folder: Path) -> Iterator[None]:
+    """Holds a draft's folder.
+
+    Raises:
+        BlockingIOError: another process does.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a file system without locks: age has to do
+        yield
+    finally:
+        os.close(fd)
 
 
 @cache

@@ -57,8 +57,9 @@ class _RunFile(_Part):
     @field_validator("created_utc")
     @classmethod
     def _is_a_time(cls, said: str | None) -> str | None:
-        # Beyond these years a time has no seconds since 1970, or none in another zone.
-        if said is not None and not 1971 <= datetime.fromisoformat(said).year <= 9000:
+        # Beyond these years a time has no seconds since 1970, or none in another zone. A clock that nobody has set
+        # begins in 1970.
+        if said is not None and not 1970 <= datetime.fromisoformat(said).year <= 9000:
             raise ValueError("a year that no run was made in")
         return said
 

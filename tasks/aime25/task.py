@@ -18,7 +18,7 @@ from specbench.evals.rows import TODO, place
 NAME = "aime25"
 
 # As the data sets of the hub have it: a number or its digits, with leading zeros as AIME prints them, or with the unit.
-_ANSWER = re.compile(r"\$?\s*([0-9]{1,3})\s*(?:\^\s*\{?\\circ\}?|°)?\s*\$?")
+_ANSWER = re.compile(r"\$?\s*([0-9]{1,3})(?:\s*(?:\^\s*\{?\\circ\}?|°))?\s*\$?")
 _DIGITS = re.compile(r"\$?\s*([0-9]{1,9})\s*\$?")
 
 Options = mathematics.Options

@@ -17,7 +17,7 @@ _ANYWHERE = re.compile(rf"\b({_BEGIN})", re.IGNORECASE)
 _BODY = re.compile(
     r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|(?!;|\n[ \t]*(?:\r?\n|\#\#\#|```|\Z)|```).)*""", re.DOTALL | re.VERBOSE
 )
-_LANGUAGE = re.compile(r"\A(?:[ \t]*\w*[ \t]*\r?\n|sqlite\b|sql\b)", re.IGNORECASE)  # behind an opening fence
+_LANGUAGE = re.compile(r"\A(?:[ \t]*(?:\w+[ \t]*)?\r?\n|sqlite\b|sql\b)", re.IGNORECASE)  # behind an opening fence
 
 
 def as_cllm(id: str, schema: Schema, question: str) -> Prompt:

@@ -166,7 +166,7 @@ def _card(run: Run, kind: str, drawn: Drawn, says: str, behind: Table) -> Figure
     return Figure(name, behind.title, style.svg(drawn, name, says), says, behind.source, behind)
 
 
-def _tables(run: Run) -> Iterator[Table]:
+def _tables(run: Run) -> Iterator[Table | Words]:
     if any(row.ttft_speedup for row in run.rows):
         yield _end_to_end(run)
     yield from text_tables(run)
