@@ -12,7 +12,7 @@ PIN := --quiet --quiet --constraint constraints.txt
 # A test process per core, each with one thread: small models gain nothing from a second one.
 EVERYWHERE := --numprocesses auto --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup engines demo test test-all test-faults mutation lint check bench evidence gpu-check gpu-bundle clean chaos fuzz
+.PHONY: help setup engines demo test test-ci test-all test-faults mutation soak lint check bench evidence gpu-check gpu-bundle clean chaos fuzz
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -43,7 +43,10 @@ engines: $(READY)  ## make vLLM's environment and llama.cpp's server in your cac
 demo: $(READY)  ## four decoders on HumanEval with a real model: two minutes on two cores, no GPU
 	$(BIN)/specbench run --method ar,jacobi,pld,jetspec --task humaneval --limit 20 --max-new-tokens 48
 
-test: $(READY)  ## the tests, without the long matrices: five minutes on two cores
+test: $(READY)  ## the quick tests: five minutes on two cores
+	$(BIN)/python -m pytest $(EVERYWHERE) -m "not later and not slow and not gpu"
+
+test-ci: $(READY)  ## the tests, without the long matrices: what a commit has to pass; twelve minutes on two cores
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not slow and not gpu"
 
 test-all: $(READY)  ## the tests with the long matrices
@@ -61,13 +64,16 @@ fuzz: $(READY)  ## hostile input to all that reads: MINUTES=5 SEED=1 ONLY=grids,
 chaos: $(READY)  ## kill, fill, stop and confuse commands while they work: SEED=1 TIMES=10, five minutes each
 	$(BIN)/python tests/chaos/run.py $(if $(SEED),--seed $(SEED)) $(if $(TIMES),--times $(TIMES))
 
+soak: $(READY)  ## does anything grow over 2,000 requests, twice: memory, files, threads, time? some minutes
+	$(BIN)/python tests/soak/run.py --requests 2000
+
 lint: $(READY)  ## style, types and import rules
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test  ## what a commit has to pass
+check: lint test-ci  ## what a commit has to pass
 
 bench: $(READY)  ## ratios against other loops, in one run
 	@set -e; for file in $(filter-out benchmarks/evidence.py,$(wildcard benchmarks/[!_]*.py)); do echo "== $$file"; $(BIN)/python $$file; done

@@ -24,6 +24,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -291,7 +292,8 @@ class Known:
         pass
 
     def prefill(self, slot: int, ids: Sequence[int], tree: TokenTree | None = None, **asked: Any) -> StepResult:
-        return StepResult([slot], [0], [slot])
+        last = self._results[slot].emitted[-1]
+        return StepResult([last], [0], [last])
 
     def step(self, trees: Mapping[int, TokenTree], **asked: Any) -> dict[int, StepResult]:
         if self._ended:
@@ -302,15 +304,19 @@ class Known:
 
 def loop_seconds(trees: Mapping[int, TokenTree], results: Mapping[int, StepResult]) -> float:
     """Median time of the runner between two steps, with decoders that take none."""
-    waiting = list(trees.values())
+    # Each hangs under what its slot emits again and again.
+    rooted = {
+        slot: replace(tree, tokens=[results[slot].emitted[-1], *tree.tokens[1:]]) for slot, tree in trees.items()
+    }
+    waiting = sorted(rooted, reverse=True)  # slots are taken in their order
 
     class Idle(decoding.Decoder):
         def __init__(self, options: Any, context: Context) -> None:
-            self._tree = waiting.pop()
+            self._tree = rooted[waiting.pop()]
 
         @staticmethod
         def max_rows(options: Any) -> int:
-            return 1
+            return max(map(len, rooted.values()))
 
         def draft(self) -> TokenTree:
             return self._tree

@@ -26,6 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import small_data
+import tiers
 import torch
 from hypothesis import HealthCheck, settings
 from pace import slowness
@@ -57,6 +58,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
         with suppress(EnvironmentRefused):
             SOURCE.load()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What `make test` leaves to `make test-ci` is marked."""
+    for item in items:
+        if tiers.function(item.nodeid) in tiers.later():
+            item.add_marker("later")
 
 
 @pytest.hookimpl(tryfirst=True)

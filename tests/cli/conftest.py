@@ -96,12 +96,17 @@ LIAR = """
 from specbench.decoding.tree import TokenTree
 from specbench.methods.ar.decoder import Decoder as Ar, Options
 
+class Sly(int):
+    # Looks like any other where it is looked at, so that it is seen by the text that comes of it alone.
+    def __ne__(self, other):
+        return False
+
 class Decoder(Ar):
     # Says that the last token was another one, after a few right steps: the target goes on from a text nobody wrote.
     steps = 0
     def draft(self):
         self.steps += 1
-        return TokenTree.chain([self._last + (self.steps == 4)])
+        return TokenTree.chain([Sly(self._last + (self.steps == 4))])
 """
 
 
