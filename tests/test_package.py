@@ -89,8 +89,8 @@ def test_the_wheel_names_its_licence_and_version(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
-        licence = archive.read(metadata.replace("METADATA", "licenses/LICENSE")).decode()
-    assert licence == (ROOT / "LICENSE").read_text()
+        for name in ("LICENSE", "NOTICE"):
+            assert archive.read(metadata.replace("METADATA", f"licenses/{name}")).decode() == (ROOT / name).read_text()
     assert "License-Expression: Apache-2.0" in lines
     assert f"Version: {specbench.__version__}" in lines
     assert "Name: specbench-llm" in lines

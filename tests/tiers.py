@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -31,12 +31,12 @@ def function(node: str) -> str:
 
 def longest(durations: Iterable[str], seconds: float) -> list[str]:
     """The functions to leave out, sorted, so that the others take so many seconds by what was printed of them."""
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for line in durations:
         if found := _LINE.match(line):
             spent[function(found[2])] += float(found[1])
-    left, chosen = sum(spent.values()), []
-    for name, taken in spent.most_common():
+    left, chosen = sum(spent.values(), 0.0), list[str]()
+    for name, taken in sorted(spent.items(), key=lambda item: -item[1]):
         if left <= seconds:
             break
         chosen.append(name)
@@ -45,4 +45,5 @@ def longest(durations: Iterable[str], seconds: float) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("".join(f"{name}\n" for name in longest(Path(sys.argv[1]).open(), float(sys.argv[2]))))
+    printed = Path(sys.argv[1]).read_text().splitlines()
+    sys.stdout.write("".join(f"{name}\n" for name in longest(printed, float(sys.argv[2]))))

@@ -1,0 +1,91 @@
+"""The check for growth: sixty requests of the real command have none, and what grows is named."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import site_packages
+
+from soak import leaking
+from soak.run import VARIANTS, soak
+from soak.watching import Sample, Watch, faults, size_of, watched
+
+REQUESTS, TOKENS = 60, 2
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _loaded() -> None:
+    """What a run imports, torch first, is no test's time."""
+    for name in ("execution", "loading", "projecting", "prompts"):
+        importlib.import_module(f"specbench.runner.{name}")
+
+
+def decoded(folder: Path, *options: str) -> Watch:
+    with watched(REQUESTS // 10) as watch:
+        soak(folder, REQUESTS, (*options, "--quiet"), watch, TOKENS)
+    return watch
+
+
+def kinds(samples: list[Sample]) -> set[str]:
+    """What grew; the CPU time of six requests is too short to say anything."""
+    return {fault.partition(":")[0] for fault in faults(samples)} - {"CPU time"}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_run_keeps_its_records_alone(tmp_path: Path, name: str, capsys: Any) -> None:
+    watch = decoded(tmp_path, *VARIANTS[name])
+    assert [sample.requests for sample in watch.samples] == [*range(6, 61, 6)]
+    assert kinds(watch.samples) == set()
+    assert all(sample.cpu_s > 0 for sample in watch.samples)
+
+
+def test_a_method_that_keeps_memory_files_and_threads_is_caught(tmp_path: Path, capsys: Any) -> None:
+    leaking.install(tmp_path / "site")
+    with site_packages.visible(tmp_path / "site"):
+        try:
+            watch = decoded(tmp_path, "--method", "leaking")
+        finally:
+            leaking.release()
+    assert kinds(watch.samples) == {"memory", "files", "threads"}
+
+
+FLAT = [Sample(100 * at, 500_000_000, 50_000 * at, 8, 2, 0, 0.02) for at in range(1, 41)]
+
+
+@pytest.mark.parametrize(
+    ("grows", "said"),
+    [
+        (lambda at: {"resident": 500_000_000 + 400_000 * at}, "memory: 14.4 MB more than the 501.6 MB of the first"),
+        (lambda at: {"files": 8 + (at == 40)}, "files: 9, and 8 at the end"),
+        (lambda at: {"threads": 2 + at // 10}, "threads: 6, and 2 at the end"),
+        (lambda at: {"children": at // 40}, "children: 1, and 0 at the end"),
+        (lambda at: {"cpu_s": 0.02 + 0.0001 * at}, "CPU time: 23.9 ms a request in the last tenth, 20.2 in the first"),
+    ],
+)
+def test_what_grows_is_said(grows: Callable[[int], dict[str, Any]], said: str) -> None:
+    (fault,) = faults([replace(sample, **grows(at)) for at, sample in enumerate(FLAT, 1)])
+    assert fault.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "stays",
+    [
+        lambda at: {},
+        lambda at: {"resident": 500_000_000 + 300_000 * at, "records": 200_000 * at},  # records, and 0.7% beside them
+        lambda at: {"resident": 400_000_000 + 100_000_000 * (at > 3)},  # warm-up
+        lambda at: {"threads": 9 - (at > 20)},
+        lambda at: {"cpu_s": 0.2 if at in (1, 38) else 0.02},  # a sample that something else disturbed
+    ],
+)
+def test_what_stays_or_is_warm_up_is_none(stays: Callable[[int], dict[str, Any]]) -> None:
+    assert faults([replace(sample, **stays(at)) for at, sample in enumerate(FLAT, 1)]) == []
+
+
+def test_a_record_is_as_large_as_all_that_it_holds() -> None:
+    assert size_of([bytes(1000), {"a": bytes(2000)}]) > 3000
+    assert size_of([1.5] * 1000) > 24_000
