@@ -109,7 +109,9 @@ def fit(course: Course, options: LoopOptions, job: Job) -> Done:
             if not all(type(count) is int for count in counts) or not last.name.endswith(f"-{state.global_step}"):
                 raise ValueError(f"{TRAINER_STATE_NAME} is of another step")
     try:
-        done = trainer.train(resume_from_checkpoint=str(last) if last else None)
+        trainer.train(resume_from_checkpoint=str(last) if last else None)
+    except _Through:
+        pass
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not _no_memory(error):
             raise
@@ -119,7 +121,7 @@ def fit(course: Course, options: LoopOptions, job: Job) -> Done:
         ) from error
     state = trainer.state
     shown = {name: value for row in state.log_history for name, value in row.items() if isinstance(value, float)}
-    steps = done.global_step
+    steps = state.global_step
     return Done(steps, round(state.epoch or 0.0, 3), trainer.answer_tokens(steps), shown, trainer.cost(steps))
 
 
@@ -130,6 +132,10 @@ def _no_memory(error: BaseException) -> bool:
 def _kept(folder: Path) -> str:
     last = checkpoints.last_whole(folder)
     return f"{last.name} is whole" if last else "No checkpoint was written yet"
+
+
+class _Through(Exception):
+    """A training that was gone on with had taken all its steps."""
 
 
 class _Trainer(Trainer):
@@ -178,6 +184,8 @@ class _Trainer(Trainer):
         return whole * sum(tokens) + sum(tokens[at] for at in met)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step >= self.state.max_steps:  # Trainer looks behind a step, and not before the first
+            raise _Through
         with self._meter.counting(self.state.global_step):
             return super().training_step(*args, **kwargs)
 

@@ -51,6 +51,20 @@ def test_what_comes_of_it_drafts(cli: Any, prompts: Path, tmp_path: Path) -> Non
         assert max(map(len, lines)) <= columns
 
 
+def test_a_finished_training_takes_no_further_step(cli: Any, prompts: Path, tmp_path: Path) -> None:
+    """Also where it ends within a visit to its texts: two steps of these are one."""
+    out, found = tmp_path / "trained", []
+    three = ["steps=3" if part == "steps=2" else part for part in SMALL]
+    base = ("train", "jetspec", "--model", "config:tiny", "--prompts", prompts, "--out", out, *three)
+    for _ in range(3):
+        said = cli(*base, "--held-out", 2, "--max-new-tokens", 12, "--limit", 5)
+        assert said.code == 0, said.err
+        found.append((out / "head" / "model.safetensors").read_bytes())
+        card = json.loads((out / "card.json").read_text())
+        assert (card["steps"], card["options"]["steps"]) == (3, 3)
+    assert found[0] == found[1] == found[2]
+
+
 @pytest.mark.parametrize("row", [{"prompt": "x", "answer": "y"}, {"instruction": "x", "output": "y"}])
 def test_answers_in_a_file_of_prompts_are_not_passed_over(row: dict[str, str], cli: Any, tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
