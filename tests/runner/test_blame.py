@@ -38,3 +38,14 @@ def test_what_fails_before_a_method_is_called_is_not_blamed_on_the_call_that_fai
     failing.reset = lost
     with pytest.raises(OSError, match=r"^the meter is gone$"):
         list(runner.segment(toys.toy(), [toys.request(1, 3)]))
+
+
+def test_it_beats_with_every_forward() -> None:
+    """By this who watches tells a long run from one that is stuck."""
+    beats = []
+    for budget in (5, 9):
+        runner, before = toys.runner(toys.Engine(toys.Clock(), slots=1)), pulse.read().beats
+        list(runner.segment(toys.toy(), [toys.request(1, budget)]))
+        beats.append(pulse.read().beats - before)
+    assert beats[1] - beats[0] == 9 - 5
+    assert beats[0] >= 5

@@ -1,0 +1,302 @@
+"""Mutation testing: does the suite notice one changed expression where figures and answers are decided?
+
+`make mutation` draws mutants of the files below, runs for each the tests that reach its line, and lists those that no
+test notices. It fails where less than nine of ten are noticed, or where one that is not is missing in survivors.toml,
+which says of each why it may live. Run again after a change, it draws nearly the same ones: each has its own lot, drawn
+from the seed and its text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from mutation.lines import CACHE, Lines, lines
+from mutation.operators import Mutant, another, mutants
+
+from specbench.common import toml
+
+ROOT = Path(__file__).parents[2]
+AREAS = {
+    "acceptance": ["engine/ops", "engine/step", "engine/pack", "engine/block", "engine/forced"],
+    "sampler": ["engine/sampler"],
+    "stop rule": ["runner/stop"],
+    "counting": ["runner/loop", "runner/trace", "results/figures", "results/over_ar"],
+    "intervals": [
+        "results/stats/interval", "results/stats/means", "results/stats/multiple", "results/stats/power",
+        "results/stats/proportions", "results/stats/ratio", "results/stats/two_sample",
+    ],
+    "grades": [
+        "runner/lossless", "runner/grading", "results/grades", "evals/mathematics", "evals/extract", "evals/math_judge",
+    ],
+    "resume": ["results/folder", "results/request_log", "runner/order", "runner/states", "runner/config"],
+}  # fmt: skip
+TARGETS = [f"specbench/{name}.py" for names in AREAS.values() for name in names]
+FOLDERS = [f"tests/{name}" for name in ("engine", "runner", "results", "decoding", "tasks")]
+FOLDERS += [f"tests/evals/test_{name}.py" for name in ("extract", "math_detail", "math_judge")]
+#: A quarter of an hour under the tracer, and what they compare with is tested itself.
+LEFT_OUT = ("tests/engine/kernels",)
+SURVIVORS = Path(__file__).with_name("survivors.toml")
+NOTICED = 0.9
+LONG, FIRST, ALL = 3.0, 5.0, 40.0  # seconds: of a test others stand in for, of the first lot of tests, and of all
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a mutant: "killed", "timed out", "survived", "not covered" or "not run", and by which test."""
+
+    mutant: Mutant
+    outcome: str
+    test: str = ""
+
+
+def _faults() -> Any:
+    """The tool of the planted faults, for its way to copy the project."""
+    spec = importlib.util.spec_from_file_location("planted_faults_tool", ROOT / "tests/faults/run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def lot(mutant: Mutant, seed: int) -> bytes:
+    return hashlib.sha256(f"{seed}/{mutant.key}".encode()).digest()
+
+
+def drawn(root: Path, targets: Sequence[str], seed: int, count: int) -> list[Mutant]:
+    """A sample of all mutants: those with the lowest lots, so that an edit elsewhere leaves nearly all of them in."""
+    sources = {name: (root / name).read_text() for name in targets}
+    every = [mutant for name, source in sources.items() for mutant in mutants(source, name)]
+    every.sort(key=lambda mutant: lot(mutant, seed))
+    return list(islice((mutant for mutant in every if another(mutant, sources[mutant.file])), count))
+
+
+def lots_of_tests(mutant: Mutant, known: Lines) -> list[list[str]]:
+    """The tests of a mutant, in the order of their use: a quick lot first, for most mutants die by that.
+
+    The first lot are those in the file's own test file and the fastest others; together they take :data:`ALL` at most.
+    """
+    first, last = mutant.lines
+    found = set().union(*(known.tests.get((mutant.file, line), set()) for line in range(first, last + 1)))
+    if not mutant.inside:  # ran when the module was imported, before there was a test
+        found = set(known.files.get(mutant.file, ()))
+    quick = {test for test in found if known.seconds[test] <= LONG} or found
+    own = f"/test_{Path(mutant.file).stem}.py::"
+    order = sorted(quick, key=lambda test: (own not in test, known.seconds[test], test))
+    made: list[list[str]] = [[], []]
+    seconds, files = 0.0, set[str]()
+    for test in order:
+        seconds += known.seconds[test]
+        if seconds > ALL and made[0]:
+            break
+        file = test.split("::")[0]
+        begins = seconds <= FIRST and (file in files or len(files) < 4) and not made[1]
+        files |= {file} if begins else set()
+        made[not begins].append(test)
+    return [some for some in made if some]
+
+
+class Worker:
+    """A server, and the way to ask it."""
+
+    def __init__(self, root: Path, modules: Sequence[str]) -> None:
+        path = os.pathsep.join([str(root), str(root / "tests")])
+        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mutation.server"],
+            cwd=root,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self._send(list(modules))
+
+    def _send(self, what: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+    def ask(self, mutant: Mutant | None, tests: Sequence[str], seconds: float) -> dict[str, Any]:
+        """Runs tests with a mutant, or with none."""
+        order = {"file": mutant.file, "source": mutant.source} if mutant else {"file": "", "source": ""}
+        # One seed: what dies today dies tomorrow.
+        options = ["--hypothesis-seed=0"]
+        self._send({**order, "tests": list(tests), "seconds": seconds, "options": options})
+        assert self._process.stdout is not None
+        told: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return told
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class Judge:
+    """Tells of a mutant what becomes of it; a test that fails without one, too, tells nothing, and is set aside.
+
+    Attributes:
+        sound: of each test that has killed, whether it passes alone and without a mutant.
+    """
+
+    def __init__(self, known: Lines) -> None:
+        self._known = known
+        self.sound: dict[str, bool] = {}
+
+    def result(self, mutant: Mutant, worker: Worker) -> Result:
+        told: dict[str, Any] = {"outcome": "not covered", "test": ""}
+        lots = lots_of_tests(mutant, self._known)
+        while lots:
+            if not (tests := [test for test in lots[0] if self.sound.get(test, True)]):
+                lots.pop(0)
+                continue
+            told = worker.ask(mutant, tests, self._seconds(tests))
+            if told["outcome"] == "killed" and not self._sound(told["test"], tests, worker):
+                continue
+            if told["outcome"] != "survived":
+                break
+            lots.pop(0)
+        return Result(mutant, told["outcome"], told["test"])
+
+    def _seconds(self, tests: Sequence[str]) -> float:
+        return sum(self._known.seconds[test] for test in tests)
+
+    def _sound(self, killer: str, tests: Sequence[str], worker: Worker) -> bool:
+        """Whether what killed was the mutant. Where no test came to run, the first of them has to run without it."""
+        killer = killer if killer in self._known.seconds else tests[0]
+        if killer not in self.sound:
+            self.sound[killer] = worker.ask(None, [killer], self._seconds([killer]))["outcome"] == "survived"
+        return self.sound[killer]
+
+
+def results(
+    root: Path, chosen: Sequence[Mutant], judge: Judge, known: Lines, workers: int, until: float
+) -> Iterator[Result]:
+    """What becomes of each mutant, as they come; none is begun after ``until`` of the monotonic clock."""
+    left, made = queue.SimpleQueue[Mutant](), queue.SimpleQueue[Result | None]()
+    for mutant in chosen:
+        left.put(mutant)
+
+    def work() -> None:
+        worker = Worker(root, known.modules)
+        try:
+            while time.monotonic() < until:
+                made.put(judge.result(left.get_nowait(), worker))
+        except queue.Empty:
+            pass
+        finally:
+            worker.close()
+            made.put(None)
+
+    for _ in range(workers):
+        threading.Thread(target=work, daemon=True).start()
+    ended = 0
+    while ended < workers:
+        result = made.get()
+        if result is None:
+            ended += 1
+        else:
+            yield result
+
+
+def listed(path: Path = SURVIVORS) -> dict[tuple[str, str, str, int], str]:
+    """The survivors that are known, each with its kind: "equivalent" or "accepted"."""
+    found = {}
+    for one in toml.read(path, "mend it").get("survivor", []):
+        if one["kind"] not in ("equivalent", "accepted") or not one["reason"]:
+            raise ValueError(f"{path.name}: {one['file']}:{one['line']} needs a kind and a reason")
+        found[one["file"], one["before"], one["after"], one.get("nth", 0)] = str(one["kind"])
+    return found
+
+
+def entry(mutant: Mutant) -> str:
+    """A survivor as survivors.toml has it, but for its reason."""
+    fields = {"file": mutant.file, "line": mutant.lines[0], "before": mutant.before, "after": mutant.after}
+    fields |= {"nth": mutant.nth} if mutant.nth else {}
+    return "\n".join(["[[survivor]]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())])
+
+
+def verdict(
+    found: Sequence[Result], known: dict[tuple[str, str, str, int], str], wanted: int
+) -> tuple[list[str], bool]:
+    """The last lines of a run, and whether it is good."""
+    counts = Counter(result.outcome for result in found)
+    alive = [result for result in found if result.outcome in ("survived", "not covered")]
+    noticed = counts["killed"] + counts["timed out"]
+    same = sum(known.get(result.mutant.key) == "equivalent" for result in alive)
+    new = [result for result in alive if result.mutant.key not in known]
+    said = [
+        f"{len(found)} mutants: " + ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items())),
+        f"noticed {noticed / max(1, len(found)):.1%}; without the {same} that change nothing "
+        f"{noticed / max(1, len(found) - same):.1%}",
+    ]
+    if len(found) < wanted:
+        said.append(f"{wanted - len(found)} were not tried for lack of time: --minutes gives more")
+    if new:
+        said.append(f"{len(new)} are not in {SURVIVORS.name}: kill them by a test, or say there why they may live")
+    return said, len(found) == wanted and not new and not counts["not run"] and noticed >= NOTICED * len(found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="draw mutants, and see whether the tests notice them")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=300, help="mutants to draw")
+    parser.add_argument("--minutes", type=float, default=60, help="begin no mutant after so many")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="mutants tried at once")
+    parser.add_argument("--only", default="", help="of those drawn, the ones of files whose path has this in it")
+    parser.add_argument("--again", action="store_true", help="of those drawn, the ones that survived the last time")
+    options = parser.parse_args()
+    start, last, found = time.monotonic(), CACHE / "last.json", list[Result]()
+
+    def say(text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    with tempfile.TemporaryDirectory(prefix="specbench-mutation-") as base:
+        root = _faults().copied(Path(base, "copy"))
+        chosen = drawn(root, TARGETS, options.seed, options.count)
+        chosen = [mutant for mutant in chosen if options.only in mutant.file]
+        if options.again:
+            before = {tuple(key) for key in json.loads(last.read_text())}
+            chosen = [mutant for mutant in chosen if mutant.key in before]
+        known = lines(root, TARGETS, FOLDERS, options.workers, LEFT_OUT)
+        say(f"{len(known.seconds)} tests run {len(known.tests)} lines; known after {time.monotonic() - start:.0f} s")
+        judge = Judge(known)
+        for result in results(root, chosen, judge, known, options.workers, start + 60 * options.minutes):
+            found.append(result)
+            noticed = result.outcome in ("killed", "timed out")
+            line = f"{len(found):>3} {result.outcome:<11} {result.mutant.file}:{result.mutant.lines[0]}"
+            say(f"{line} {result.mutant.operator}: {result.test}" if noticed else f"{line}\n{entry(result.mutant)}")
+    dead = {result.mutant.key for result in found if result.outcome in ("killed", "timed out")}
+    alive = [mutant.key for mutant in chosen if mutant.key not in dead]  # those that were not tried are among them
+    CACHE.mkdir(parents=True, exist_ok=True)
+    last.write_text(json.dumps(alive))
+    said, good = verdict(found, listed(), len(chosen))
+    said += [f"set aside, for it fails without a mutant: {test}" for test, sound in judge.sound.items() if not sound]
+    say("\n".join(said))
+    say(f"{(time.monotonic() - start) / 60:.1f} min")
+    return 0 if good and chosen else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Forwards that an engine does not tell: a method has no tokens per forward then, whatever its shortest answers are."""
+
+from __future__ import annotations
+
+import pytest
+import toys
+
+from specbench.results.figures import method_figures
+
+
+def test_forwards_that_nobody_counted_make_no_figure() -> None:
+    runner = toys.runner(toys.Engine(toys.Clock(), fixed=1_000))
+    long, short = runner.segment(toys.toy(), [toys.request(1, 4), toys.request(2, 1)])
+    assert (long.decoded_tokens, short.decoded_tokens) == (3, 0)
+    assert method_figures([long, short]).tokens_per_forward_with_prefill == pytest.approx(5 / 5)
+    assert (
+        method_figures([short]).tokens_per_forward_with_prefill == 1
+    )  # of the prefill, and there was nothing to count
+    untold = long.model_copy(update={"target_forwards": 0})
+    assert method_figures([untold, short]).tokens_per_forward_with_prefill is None
+    assert method_figures([untold]).tokens_per_forward_with_prefill is None
