@@ -1,4 +1,4 @@
-"""Leaking: a method of another package that keeps a megabyte, a file and a thread of every request."""
+"""Leaking: a method of another package that keeps eight megabytes, a file and a thread of every request."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Options(Base):
 class Decoder(decoding.Decoder):
     def __init__(self, options, context):
         self.last = -1
-        KEPT.append(mmap.mmap(-1, 1 << 20))  # pages of its own: a heap may have as much to spare
-        KEPT[-1].write(b"x" * (1 << 20))
+        KEPT.append(mmap.mmap(-1, 8 << 20))  # pages of its own: a heap may have as much to spare
+        KEPT[-1].write(b"x" * (8 << 20))
         FILES.append(open("/dev/null"))
         threading.Thread(target=OVER.wait, daemon=True).start()
 
