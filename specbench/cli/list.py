@@ -85,6 +85,11 @@ def _cell(value: Any) -> str:
     return "–" if value is None or value == "" else str(value)
 
 
+def _broken(each: registry.Broken, column: str) -> dict[str, Any]:
+    """The cells of what cannot work; ``column`` has the reason."""
+    return {"from": each.origin, column: f"broken: {each.error}", "options": None, "broken": str(each.error)}
+
+
 def _methods(full: bool) -> list[dict[str, Any]]:
     broken = registry.broken("method")
     return [
@@ -100,15 +105,7 @@ def _methods(full: bool) -> list[dict[str, Any]]:
         for card in registry.methods().values()
         if card.name not in broken
     ] + [
-        {
-            "method": name,
-            "lossless": None,
-            "trained": None,
-            "from": each.origin,
-            "what it does": f"broken: {each.error}",
-            "options": None,
-            "broken": str(each.error),
-        }
+        {"method": name, "lossless": None, "trained": None, **_broken(each, "what it does")}
         for name, each in broken.items()
     ]
 
@@ -129,16 +126,7 @@ def _tasks(full: bool) -> list[dict[str, Any]]:
         for card in registry.tasks().values()
         if card.name not in broken
     ] + [
-        {
-            "task": name,
-            "version": None,
-            "metric": "",
-            "here": None,
-            "from": each.origin,
-            "what it is": f"broken: {each.error}",
-            "options": None,
-            "broken": str(each.error),
-        }
+        {"task": name, "version": None, "metric": "", "here": None, **_broken(each, "what it is")}
         for name, each in broken.items()
     ]
 

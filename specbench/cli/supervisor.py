@@ -62,13 +62,15 @@ def supervise() -> int | None:
         found = pulse.read()
         if found.ended is not None:  # it had come to its end, whatever happened on the way out
             return found.ended
+        from specbench.results.schema import BASELINE  # slow to import, and needed by nobody before
+
         how = _how(status, overdue, found)
         row = found.folder, found.row
         sent = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         if sent in _PASSED_ON and not overdue:  # before it could do more than die of it
             return _say("interrupted; nothing was begun", 128 + sent)
         theirs = overdue or sent is None or sent in _CRASHES
-        if not theirs or found.row == "ar" or not found.who or found.at == pulse.At.OURS:
+        if not theirs or found.row == BASELINE or not found.who or found.at == pulse.At.OURS:
             doing = f" while {found.row} was {_where(found)}" if found.row else ""
             return _say(f"the process that measures was ended{doing} ({how}); {_KEPT}, repeat to go on", _REFUSED)
         if not (found.folder and found.row) or row in gone:

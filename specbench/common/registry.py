@@ -139,12 +139,10 @@ class Broken:
     """A method or task of another package that cannot work.
 
     Attributes:
-        kind, name, origin: as of a :class:`Card`.
+        origin: as of a :class:`Card`.
         error: what is raised where somebody asks for it by name.
     """
 
-    kind: str
-    name: str
     origin: str
     error: SpecbenchError
 
@@ -193,7 +191,7 @@ def _found(kind: str) -> _Found:
                 key = f"{name} of {origin}"
             else:
                 cards.pop(name, None)
-            broken[key] = Broken(kind, name, origin, error)
+            broken[key] = Broken(origin, error)
     return _Found(cards, broken)
 
 
@@ -232,7 +230,7 @@ def broken(kind: str) -> dict[str, Broken]:
     a name that is ours has its origin with it."""
     found = _found(kind)
     seen = {
-        card.name: Broken(kind, card.name, card.origin, UsageError(f"{card.who} cannot be imported: {why}"))
+        card.name: Broken(card.origin, UsageError(f"{card.who} cannot be imported: {why}"))
         for card in found.cards.values()
         if card.origin != OWN and (why := imports.fault(card.folder / f"{_MODULES[kind]}.py"))
     }

@@ -36,18 +36,7 @@ _ENVIRONMENTS: tuple[dict[str, str], ...] = (
 def _endings(draw: random.Random) -> tuple[str, dict[str, str]]:
     """Where the output goes, and what a terminal may be set to."""
     out = draw.choice(("pipe", "pipe", "pipe", "pipe", "/dev/full", "closed"))
-    more = draw.choice(
-        (
-            {},
-            {},
-            {"PYTHONIOENCODING": "ascii"},
-            {"LC_ALL": "C"},
-            {"COLUMNS": "1"},
-            {"COLUMNS": "x"},
-            {"HOME": "/nowhere"},
-        )
-    )
-    return out, more
+    return out, draw.choice(_ENVIRONMENTS)
 
 
 def started(args: list[str], here: Path, out: str, more: dict[str, str]) -> tuple[int, str, str, float]:
