@@ -10,7 +10,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from specbench.results.schema import (
     request_key,
 )
 from specbench.sweeps.grid import Cell, Grid
-from specbench.sweeps.task import Described, Task
+from specbench.sweeps.task import Described, Failed, Task
 
 
 def record(
@@ -123,6 +123,7 @@ class ToyWorker:
         turns: answers of each prompt that is not in ``of_turns``.
         options: set for all cells beside what is swept.
         death: see there.
+        failing: label -> prompt at which its method's code fails.
         decoded: keys, in order.
         graded: calls of :meth:`grade`.
     """
@@ -133,6 +134,7 @@ class ToyWorker:
     of_turns: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     death: Death | None = None
+    failing: Mapping[str, str] = field(default_factory=dict)
     decoded: list[str] = field(default_factory=list)
     graded: int = 0
     clock: float = 0.0
@@ -146,15 +148,18 @@ class ToyWorker:
         environment = {"device": {"name": "toy"}}
         return Described(made, environment, tuple(self.tuning), tuple(self.held_out), turns)
 
-    def decode(self, task: Task) -> Iterator[RequestRecord]:
-        texts, segment = dict(task.done), task.segment
+    def decode(self, task: Task) -> Iterator[RequestRecord | Failed]:
+        texts, segment, failed = dict(task.done), task.segment, set[str]()
         for prompt in task.prompts:
             for turn in range(1, 1 + self.turns()[prompt]):
                 labels = list(task.labels)
                 random.Random(f"{task.repeat}/{prompt}/{turn}").shuffle(labels)
                 for label in labels:
                     key = request_key(label, prompt, task.repeat, turn)
-                    if key not in texts:
+                    if key not in texts and self.failing.get(label) == prompt:
+                        yield Failed(label, f"method of {label} failed in draft")
+                        failed.add(label)
+                    elif key not in texts and label not in failed:
                         history = [texts[request_key(label, prompt, task.repeat, at)] for at in range(1, turn)]
                         made = self._request(label, prompt, task.repeat, turn, segment, history)
                         segment += 1
@@ -219,6 +224,15 @@ Make = Callable[[], ToyWorker]
 
 #: What of a record no worker and no clock decides.
 COUNTS = ("request_id", "output_tokens", "target_forwards", "tree_rows", "accepted_lengths", "text")
+
+
+def answered(found: Iterable[RequestRecord | Failed]) -> list[RequestRecord]:
+    """What an executor gave, where no cell fails."""
+    records = []
+    for each in found:
+        assert isinstance(each, RequestRecord), each
+        records.append(each)
+    return records
 
 
 def counts(records: Sequence[RequestRecord]) -> dict[str, dict[str, Any]]:

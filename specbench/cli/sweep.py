@@ -42,6 +42,22 @@ def sweep(plan: TrainedSweepPlan, as_json: bool = options.JSON, dry: bool = opti
         return
     read = read_sweep(run_sweep(plan))
     show_sweep(read, as_json, write=True)
+    refuse_failed(read.cells)
+
+
+def refuse_failed(cells: Any) -> None:
+    """Raises :class:`~specbench.common.errors.PluginFault` where the code of a cell's method failed, when all is shown.
+
+    Args:
+        cells: of a :class:`specbench.sweeps.table.ReadSweep`.
+    """
+    from specbench.common.errors import PluginFault
+
+    failed = cells[cells["fault"].notna()]
+    if len(failed):
+        raise PluginFault(
+            "; ".join(dict.fromkeys(f"{row['label']}: {row['fault']}" for row in failed.to_dict("records")))
+        )
 
 
 def _trained(plan: TrainedSweepPlan) -> Path:

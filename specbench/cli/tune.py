@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specbench.cli import options, output
-from specbench.cli.sweep import write_cells
+from specbench.cli.sweep import refuse_failed, write_cells
 from specbench.sweeps import TunePlan
 
 
@@ -26,8 +26,10 @@ def tune(plan: TunePlan, as_json: bool = options.JSON) -> None:
     found = advice(next(iter(read.runs.values())).run, read.cells, curve, plan.method)
     if as_json:
         output.emit_json({"folder": str(path), **found})
+        refuse_failed(read.cells)
         return
     console = output.stdout()
     for line in found["said"]:
         console.print(line, markup=False)
     console.print(f"\nsweep: {path} (specbench show has every setting)", soft_wrap=True)
+    refuse_failed(read.cells)

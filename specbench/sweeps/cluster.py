@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specbench.common import EnvironmentRefused, SpecbenchError
+from specbench.common.errors import one_line
 from specbench.results import RequestRecord
 from specbench.sweeps.executors import RETRIES, Make, left, lost
-from specbench.sweeps.task import Described, Task
+from specbench.sweeps.task import Described, Failed, Task
 
 
 class _Actor:
@@ -30,7 +31,7 @@ class _Actor:
         except SpecbenchError as error:
             return error
 
-    def decode(self, task: Task) -> Iterator[RequestRecord | SpecbenchError]:
+    def decode(self, task: Task) -> Iterator[RequestRecord | Failed | SpecbenchError]:
         if self._worker is None:
             assert self._error is not None
             yield self._error
@@ -51,7 +52,7 @@ class Cluster:
         count: workers; default is one per GPU of the cluster, or one where it has none.
 
     Raises:
-        EnvironmentRefused: Ray is not installed, or has not so many devices.
+        EnvironmentRefused: Ray is not installed, does not start, or has not so many devices.
         SpecbenchError: a worker cannot begin, or they differ in what they work on.
     """
 
@@ -63,7 +64,12 @@ class Cluster:
         self._ray = ray
         self._mine = not ray.is_initialized()
         if self._mine:
-            ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+            try:
+                ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+            except Exception as error:  # on a busy machine a bare one: its parts did not start in time
+                ray.shutdown()
+                why = one_line(str(error), 160)
+                raise EnvironmentRefused(f"the Ray cluster cannot be had ({why}); mend it, or repeat") from error
         resources = ray.cluster_resources()
         gpus, cores = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
         self._count = count or gpus or 1
@@ -87,7 +93,7 @@ class Cluster:
     def describe(self) -> Described:
         return self._described
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord | Failed]:
         ray = self._ray
         waiting = deque((task, 0) for task in tasks)
         free = list(range(len(self._actors)))
@@ -117,7 +123,8 @@ class Cluster:
                     continue
                 if isinstance(record, SpecbenchError):
                     raise record
-                texts[record.request_id] = record.text
+                if not isinstance(record, Failed):
+                    texts[record.request_id] = record.text
                 yield record
 
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:

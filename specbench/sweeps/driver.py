@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from specbench.common import UsageError
+from specbench.common import UsageError, guests, pulse
 from specbench.common.files import safe_name, write_json_atomic, write_lock
 from specbench.evals import Tenths, score_in_child
 from specbench.hardware import Profile
@@ -29,7 +29,7 @@ from specbench.sweeps.executors import Executor
 from specbench.sweeps.grid import Cell, Grid
 from specbench.sweeps.measured import Measured
 from specbench.sweeps.search import Kind, Round, Search
-from specbench.sweeps.task import Described, Task
+from specbench.sweeps.task import Described, Failed, Task
 
 #: Of a method's record: what decides its measurements.
 _DECIDE = ("name", "options", "weights")
@@ -41,6 +41,7 @@ class Progress(Protocol):
     def start(self, path: Path, concurrency: int, done: int, most: int) -> None: ...
     def request(self, record: RequestRecord) -> None: ...
     def phase(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
 
 
 class Silent:
@@ -49,6 +50,7 @@ class Silent:
     def start(self, path: Path, concurrency: int, done: int, most: int) -> None: ...
     def request(self, record: RequestRecord) -> None: ...
     def phase(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -178,14 +180,30 @@ class _Part:
         most = len(wanted) * self._requests(self._described.tuning) + 2 * self._requests(self._described.held_out)
         done = sum((r.method, r.repeat) in wanted and r.prompt_id in tuning for r in self.records)
         progress.start(self.folder.path, self.concurrency, done, most)
+        # Of those that another command gave up, the ones that this one asks for are tried anew: they may be mended.
+        known = self.folder.engines().failed
+        failed = {label: why for label, why in known.items() if label not in self.search.labels}
+        for label, why in guests.gone_from(str(self.folder.path)).items():  # it would end this process, too
+            self.search.stopped[label], failed[label] = "failed", why
+        pulse.told(folder=str(self.folder.path))
         for step in self.search.rounds(self.measured):
             for record in executor.run([replace(task, times=times) for task in self._tasks(step)]):
+                if isinstance(record, Failed):
+                    if record.label not in failed:
+                        progress.note(f"{record.why}; {record.label} is marked, the other cells go on")
+                    self.search.stopped[record.label], failed[record.label] = "failed", record.why
+                    continue
                 if self.folder.finished:  # a search that needs what no command before it needed
                     self.folder.go_on(self.folder.run)
                 self.folder.log.append(record.model_dump(mode="json"))
                 self.records.append(record.untraced())
                 self.measured.add(record)
                 progress.request(record)
+        pulse.told(folder="")
+        if failed != known:
+            if self.folder.finished:
+                self.folder.go_on(self.folder.run)
+            self.folder.keep_engines(self.folder.engines().model_copy(update={"failed": failed}))
 
     def _tasks(self, step: Round) -> Iterator[Task]:
         texts = {record.request_id: record.text for record in self.records}
@@ -231,7 +249,8 @@ class _Part:
         tuning = set(self._described.tuning)
         chosen_by = [record for record in self.records if record.prompt_id in tuning]
         metrics = read_metrics(self.folder.path)
-        summary = summarise(config, chosen_by, verdicts, graded, metrics, executor.report())
+        engines = self.folder.engines()
+        summary = summarise(config, chosen_by, verdicts, graded, metrics, executor.report(), engines=engines)
         search = self._with_earlier(before.sweep.stopped if before and before.sweep else {})
         together = search.found(self.measured)
         found = SweepFindings(

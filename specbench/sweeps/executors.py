@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from specbench.common import SpecbenchError
 from specbench.results import RequestRecord
-from specbench.sweeps.task import Described, Task
+from specbench.sweeps.task import Described, Failed, Task
 
 #: A task whose worker was lost is given to another one this many times.
 RETRIES = 2
@@ -18,7 +18,7 @@ class Working(Protocol):
     """What an executor needs of :class:`specbench.sweeps.worker.Worker`."""
 
     def describe(self) -> Described: ...
-    def decode(self, task: Task) -> Iterator[RequestRecord]: ...
+    def decode(self, task: Task) -> Iterator[RequestRecord | Failed]: ...
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]: ...
     def report(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
@@ -33,8 +33,11 @@ class Executor(Protocol):
     def describe(self) -> Described:
         """What the workers work on; they have been compared."""
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
-        """The requests of all tasks, each as it ends; in which order is the workers' affair."""
+    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord | Failed]:
+        """The requests of all tasks, each as it ends; in which order is the workers' affair.
+
+        A cell that failed is said by every worker that finds it so.
+        """
 
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
         """Losslessness, by one worker."""
@@ -59,7 +62,7 @@ class Here:
     def describe(self) -> Described:
         return self._worker.describe()
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord | Failed]:
         for task in tasks:
             yield from self._worker.decode(task)
 

@@ -15,7 +15,7 @@ from typing import Any
 from specbench.common import SpecbenchError
 from specbench.results import RequestRecord
 from specbench.sweeps.executors import RETRIES, Make, left, lost
-from specbench.sweeps.task import Described, Task
+from specbench.sweeps.task import Described, Failed, Task
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Processes:
     def describe(self) -> Described:
         return self._described
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord | Failed]:
         waiting, losses = deque(tasks), dict.fromkeys(range(len(tasks)), 0)
         numbers = {id(task): number for number, task in enumerate(tasks)}
         while waiting or any(worker.task for worker in self._workers):
@@ -118,7 +118,8 @@ class Processes:
                     self._replace(worker)
                     continue
                 if kind == "record":
-                    worker.texts[content.request_id] = content.text
+                    if not isinstance(content, Failed):
+                        worker.texts[content.request_id] = content.text
                     yield content
                 elif kind == "done":
                     worker.task = None

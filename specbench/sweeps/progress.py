@@ -53,6 +53,10 @@ class SweepProgress:
         else:
             self._console.print(f"{text} …")
 
+    def note(self, text: str) -> None:
+        """What is worth knowing when all is done, too."""
+        self._console.print(text, soft_wrap=True, markup=False)
+
     def request(self, record: RequestRecord) -> None:
         """A request is finished."""
         self._done, self._fresh = self._done + 1, self._fresh + 1

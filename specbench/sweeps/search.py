@@ -45,7 +45,7 @@ class Search:
             which have twice the prompts of the one before, the first as many as an interval takes (successive halving,
             Jamieson and Talwalkar 2016).
         until: a cell stops when the half width of its speedup's interval is at most this share of the speedup.
-        stopped: label -> why it was not decoded to the end, "halved" or "interval".
+        stopped: label -> why it was not decoded to the end, "halved", "interval" or "failed".
     """
 
     labels: Sequence[str]
@@ -74,14 +74,15 @@ class Search:
                 yield Round((BASELINE, *running), taken)
                 seen += [prompt for block in taken for prompt in block]
                 # Not what a killed command or one without a limit has measured further on: a repeated one stops alike.
-                self.stopped |= {label: "interval" for label in running if self._narrow(measured, label, seen)}
+                narrow = [label for label in running if label not in self.stopped]  # some may have failed meanwhile
+                self.stopped |= {label: "interval" for label in narrow if self._narrow(measured, label, seen)}
         best = self.best(measured)
         if best is not None and self.held_out:
             yield Round((BASELINE, best), tuple(blocks_of(self.held_out, self.concurrency)))
 
     def finalists(self) -> list[str]:
-        """The cells that halving has not dropped."""
-        return [label for label in self.labels if self.stopped.get(label) != "halved"]
+        """The cells that halving has not dropped, and that have not failed."""
+        return [label for label in self.labels if self.stopped.get(label) not in ("halved", "failed")]
 
     def best(self, measured: Measured) -> str | None:
         """The cell with the highest speedup over plain decoding; None while nothing is measured."""
@@ -89,8 +90,9 @@ class Search:
         return ranked[0] if ranked and measured.speedup(ranked[0], prompts=self.prompts) is not None else None
 
     def found(self, measured: Measured) -> Many:
-        """What the cells say together; those that halving has dropped cannot be the best."""
-        return measured.together(self.labels, self.prompts, self.finalists())
+        """What the cells say together; those that were dropped or failed cannot be the best."""
+        whole = [label for label in self.labels if self.stopped.get(label) != "failed"]
+        return measured.together(whole, self.prompts, self.finalists())
 
     def _rungs(self) -> list[list[tuple[str, ...]]]:
         """The blocks of prompts that each rung adds; the last one's end at the last prompt.

@@ -83,12 +83,13 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     on all the prompts to choose by, an interval of the speedup that holds together with those of all the others, so
     that the best of them may be quoted with it), ``rows_per_step``, ``step_ms``, ``predicted_decode_tok_s``,
     ``accuracy``, ``best``, ``within_noise`` (of the best, itself included; of none where there are too few prompts to
-    tell cells apart), ``stopped``, ``disturbed`` (why all of that concurrency is unsure, or empty). What there is not
-    is nan.
+    tell cells apart), ``stopped``, ``fault`` (how the method's code failed), ``disturbed`` (why all of that concurrency
+    is unsure, or empty). What there is not is nan.
     ``predicted_decode_tok_s`` is what tokens per forward and rows per step come to at the step times of a profile, with
     drafting for nothing.
 
-    Cells that cannot run are rows with ``stopped`` "too large" and no figures.
+    Cells that cannot run are rows with ``stopped`` "too large" and no figures; "failed" are those that ended early
+    because their method's code failed, whose figures would be of other prompts than the others'.
     """
     rows = [row for count, read in runs.items() for row in _rows(head, count, read, times)]
     for label, cell in head["too_large"].items():
@@ -100,7 +101,7 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
         "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward", "decode_tok_s", "decode_tok_s_low",
         "decode_tok_s_high", "speedup", "speedup_low", "speedup_high", "blocks", "verdict", "chosen_low", "chosen_high",
         "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
-        "disturbed",
+        "fault", "disturbed",
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
 
@@ -111,8 +112,13 @@ def _rows(
     found = read.summary.sweep or SweepFindings()
     disturbed = "; ".join(read.summary.disturbed.reasons) if read.summary.disturbed else ""
     tuning = set(head["tuning"])
+    faults = {row.method: row.fault for row in read.summary.rows if row.fault}
     ids = {str(spec["label"]): _hash(spec, read) for spec in read.run["methods"]}
     unknown = {str(spec["label"]): {"method": spec["name"], "values": {}} for spec in read.run["methods"]}
+    for label, fault in faults.items():
+        cell = head["cells"].get(label, unknown[label])
+        said = {"cell": ids[label], "label": label, "method": cell["method"], **cell["values"]}
+        yield {**said, "concurrency": concurrency, "set": "tuning", "stopped": "failed", "fault": fault}
     for name, wanted in (("tuning", True), ("held-out", False)):
         by_label: dict[str, list[RequestRecord]] = defaultdict(list)
         measured = Measured(shared=concurrency > 1)
@@ -121,11 +127,11 @@ def _rows(
                 by_label[record.method].append(record)
                 measured.add(record)
         # Of what an unfinished sweep has nothing is said: it may still add the best cell.
-        chosen = [label for label in ids if label != BASELINE and found.stopped.get(label) != "halved"]
-        every = [label for label in ids if label != BASELINE]
+        every = [label for label in ids if label != BASELINE and label not in faults]
+        chosen = [label for label in every if found.stopped.get(label) != "halved"]
         over = name == "tuning" and found.best is not None
         together = measured.together(every, candidates=chosen) if over else _NOTHING
-        for label in ids:
+        for label in (each for each in ids if each not in faults):
             if records := by_label.get(label):
                 cell = head["cells"].get(label, unknown[label])
                 yield {

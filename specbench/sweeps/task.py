@@ -1,4 +1,4 @@
-"""The unit of a sweep's work, and what a worker says of itself. No torch: these travel between processes."""
+"""The unit of a sweep's work, and what a worker says of it and of itself. No torch: these travel between processes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ class Task:
     segment: int = 0
     done: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, StoredTimes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A cell that a worker decodes no further, because its method's code failed.
+
+    Attributes:
+        label: of the cell.
+        why: one line that names the method and the call.
+    """
+
+    label: str
+    why: str
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from specbench.common.errors import PluginFault
 from specbench.common.overdue import limited
 from specbench.decoding import Method
 from specbench.hardware import environment
-from specbench.results import RequestRecord
+from specbench.results import BASELINE, RequestRecord
 from specbench.runner import prepare, session_of
 from specbench.runner.config import config_of
 from specbench.runner.loading import load_models
 from specbench.runner.order import Order
 from specbench.runner.resolving import Resolved
-from specbench.sweeps.task import Described, Task
+from specbench.sweeps.task import Described, Failed, Task
 
 # Enough steps to meet a cell's shapes, on a prompt that costs next to nothing: a sweep has many cells to warm.
 _BRIEF_PROMPT, _BRIEF_TOKENS = 16, 4
@@ -41,6 +42,7 @@ class Worker:
         self._session = session_of(resolved, self._model, capacity, metered=True)
         self._resolved = replace(resolved, methods=self._session.methods)
         self._warm: set[tuple[int, str, object]] = set()
+        self._failed: dict[str, str] = {}
 
     def describe(self) -> Described:
         """What it works on."""
@@ -56,20 +58,30 @@ class Worker:
             dict(self._session.calibration.used),
         )
 
-    def decode(self, task: Task) -> Iterator[RequestRecord]:
-        """The requests of a task that are not done yet, each as it ends."""
+    def decode(self, task: Task) -> Iterator[RequestRecord | Failed]:
+        """The requests of a task that are not done yet, each as it ends.
+
+        A cell whose method's code fails is said, and not tried again.
+
+        Raises:
+            PluginFault: of plain decoding, without which the cells are over nothing.
+        """
         self._session.calibrate(task.times)
         self._resolved = replace(self._resolved, methods=self._session.methods)
-        resolved = self._of(task.concurrency, task.labels)
         prepared = self._prepared.only(task.prompts)
-        self._warm_up(resolved)
+        resolved = self._warmed(task)
         order = Order(resolved, prepared, task.done, [task.repeat])
+        yield from (Failed(label, self._failed[label]) for label in task.labels if label in self._failed)
         for number, (method, requests) in enumerate(order.stretches(), task.segment):
             assert isinstance(method, Method), "a sweep has no other engines"
-            with limited(resolved.plan.step_timeout):
-                for record in self._session.decode(method, requests, number, task.concurrency):
-                    order.add(record)
-                    yield record
+            try:
+                with limited(resolved.plan.step_timeout):
+                    for record in self._session.decode(method, requests, number, task.concurrency):
+                        order.add(record)
+                        yield record
+            except PluginFault as fault:
+                order.give_up(self._fail(fault))
+                yield Failed(fault.row, self._failed[fault.row])
 
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
         """Losslessness of every cell on what it has decoded, as :meth:`specbench.runner.session.Session.grade`."""
@@ -90,8 +102,27 @@ class Worker:
         """Gives the device back."""
         self._session.close()
 
+    def _fail(self, fault: PluginFault) -> str:
+        """Keeps a cell's fault; its label."""
+        if fault.row in ("", BASELINE):
+            raise fault
+        self._failed[fault.row] = str(fault)
+        return fault.row
+
+    def _warmed(self, task: Task) -> Resolved:
+        """The plan of a task's cells, warmed up; those that fail at it are left out."""
+        while True:
+            resolved = self._of(task.concurrency, task.labels)
+            try:
+                with limited(resolved.plan.step_timeout):
+                    self._warm_up(resolved)
+            except PluginFault as fault:
+                self._fail(fault)
+            else:
+                return resolved
+
     def _of(self, concurrency: int, labels: Sequence[str]) -> Resolved:
-        wanted = set(labels)
+        wanted = set(labels) - self._failed.keys()
         methods = tuple(method for method in self._resolved.methods if method.label in wanted)
         plan = self._resolved.plan.model_copy(update={"concurrency": concurrency})
         return replace(self._resolved, plan=plan, methods=methods)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from known import refusal
-from sweep_workers import Death, counts, crash, make, refuse
+from sweep_workers import Death, answered, counts, crash, make, refuse
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.results.schema import RequestRecord
 from specbench.sweeps.cluster import Cluster
 from specbench.sweeps.executors import RETRIES, Here
-from specbench.sweeps.task import Task
+from specbench.sweeps.task import Failed, Task
 
 CELLS = ["toy n=2", "toy n=4"]
 PROMPTS = tuple(f"p{at}" for at in range(6))
@@ -54,7 +54,7 @@ def tasks(labels: Sequence[str] = CELLS) -> list[Task]:
 
 
 def check(records: Sequence[RequestRecord]) -> None:
-    assert counts(records) == counts(list(Here(partial(make, CELLS, of_turns=TURNS)).run(tasks())))
+    assert counts(records) == counts(answered(Here(partial(make, CELLS, of_turns=TURNS)).run(tasks())))
     assert len({record.segment for record in records}) == len(records), "two stretches have one number"
 
 
@@ -63,9 +63,9 @@ def test_two_workers_give_the_records_of_one() -> None:
 
     with cluster(2, partial(make, CELLS, of_turns=TURNS)) as executor:
         assert executor.describe() == make(CELLS, of_turns=TURNS).describe()
-        records = list(executor.run(tasks()))
+        records = answered(executor.run(tasks()))
         check(records)
-        assert list(executor.run([])) == []
+        assert answered(executor.run([])) == []
         assert executor.grade(records) == make(CELLS).grade(records)
         assert executor.report()["process"] != os.getpid()
     assert ray.is_initialized(), "a cluster that was there stays"
@@ -74,7 +74,7 @@ def test_two_workers_give_the_records_of_one() -> None:
 @pytest.mark.slow  # as with processes, whose tests are quick
 def test_a_worker_that_dies_in_the_middle_of_a_task_is_replaced(tmp_path: Path) -> None:
     with cluster(2, partial(make, CELLS, of_turns=TURNS, death=Death(tmp_path, after=2))) as executor:
-        check(list(executor.run(tasks())))
+        check(answered(executor.run(tasks())))
     assert [path.name for path in tmp_path.iterdir()] == ["died-0"]
 
 
@@ -90,7 +90,7 @@ def test_errors_of_the_users_reach_the_driver_as_they_are() -> None:
         cluster(1, partial(make, [*CELLS, "bad n=2"])) as executor,
         pytest.raises(UsageError, match=r"^this cell cannot be decoded; leave it out$"),
     ):
-        list(executor.run(tasks([*CELLS, "bad n=2"])))
+        answered(executor.run(tasks([*CELLS, "bad n=2"])))
     with pytest.raises(EnvironmentRefused, match=r"^this machine has no toys; bring some$"):
         Cluster(refuse, 1)
 
@@ -107,3 +107,26 @@ def test_more_workers_than_there_is_room_for_are_refused() -> None:
         Cluster(partial(make, CELLS), 3)
     with cluster(None, partial(make, CELLS)) as executor:
         assert len(executor._actors) == 1
+
+
+def test_a_cluster_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def init(**given: Any) -> None:
+        raise Exception("The current node timed out during startup.\nThis could happen because it is busy.")
+
+    ended = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
+    said = refusal(EnvironmentRefused, Cluster, partial(make, CELLS), 2)
+    assert said.startswith("the Ray cluster cannot be had (The current node timed out during startup.")
+    assert ended
+
+
+def test_a_cell_that_fails_in_a_worker_is_said_and_the_others_go_on() -> None:
+    with cluster(1, partial(make, CELLS, failing={"toy n=4": PROMPTS[1]})) as executor:
+        found = list(executor.run(tasks()[:3]))
+    failed = [each for each in found if isinstance(each, Failed)]
+    assert failed == [Failed("toy n=4", "method of toy n=4 failed in draft")]
+    assert len({each.request_id for each in found if isinstance(each, RequestRecord)}) == 8

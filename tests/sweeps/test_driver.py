@@ -16,41 +16,16 @@ from typing import Any
 import older_runs
 import pytest
 from known import refusal
+from sweep_commands import CELLS, HELD, Breaking, Broken, broken, head, read_json, records, summary, sweep
 from sweep_workers import ToyWorker, counts, grid
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord, request_key
 from specbench.sweeps.driver import Asked, Silent, drive
-from specbench.sweeps.executors import Here
 from specbench.sweeps.search import Kind
 from specbench.sweeps.table import read_sweep
 from specbench.sweeps.task import Task
-
-CELLS = [f"toy n={2**at}" for at in range(1, 5)]
-HELD = ("h0", "h1", "h2")
-
-
-class Broken(Exception):
-    """The power went."""
-
-
-class Breaking(Here):
-    """One worker in this process that is gone after ``after`` records."""
-
-    def __init__(self, worker: ToyWorker, after: int | None = None) -> None:
-        super().__init__(lambda: worker)
-        self.worker, self.left = worker, after
-        self.tasks: list[Task] = []
-
-    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord]:
-        self.tasks += tasks
-        for record in super().run(tasks):
-            yield record
-            if self.left is not None:
-                self.left -= 1
-                if not self.left:
-                    raise Broken
 
 
 class Told(Silent):
@@ -67,49 +42,8 @@ class Told(Silent):
         self.requests += 1
 
 
-def sweep(
-    out: Path,
-    labels: Sequence[str] = CELLS,
-    *,
-    after: int | None = None,
-    concurrency: Sequence[int] = (1,),
-    kind: Kind = "grid",
-    until: float | None = None,
-    progress: Silent | None = None,
-    too_large: Sequence[str] = (),
-    **of_worker: Any,
-) -> tuple[Path, ToyWorker]:
-    """One command; :class:`Broken` where it is to break off."""
-    worker = ToyWorker(labels, **of_worker)
-    asked = Asked(grid(labels, concurrency, too_large), out, kind, until)
-    return drive(asked, Breaking(worker, after), progress or Silent()), worker
-
-
-def broken(out: Path, labels: Sequence[str] = CELLS, **more: Any) -> None:
-    """A command that breaks off."""
-    with pytest.raises(Broken):
-        sweep(out, labels, **more)
-
-
 def content_of(path: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
-def records(path: Path, concurrency: int = 1) -> list[RequestRecord]:
-    with RunFolder.load(path / f"c{concurrency}") as folder:
-        return list(folder.records())
-
-
-def read_json(*parts: Any) -> dict[str, Any]:
-    return dict(json.loads(Path(*parts).read_text()))
-
-
-def summary(path: Path) -> dict[str, Any]:
-    return read_json(path, "c1", "summary.json")
-
-
-def head(path: Path) -> dict[str, Any]:
-    return read_json(path, "sweep.json")
 
 
 def test_a_sweep_and_its_files(tmp_path: Path) -> None:

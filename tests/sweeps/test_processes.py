@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_workers import Death, ToyWorker, counts, crash, grid, make, refuse
+from sweep_workers import Death, ToyWorker, answered, counts, crash, grid, make, refuse
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.results.folder import RunFolder
@@ -19,7 +19,7 @@ from specbench.results.schema import RequestRecord
 from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.executors import RETRIES, Here, left
 from specbench.sweeps.processes import Place, Processes, places
-from specbench.sweeps.task import Task
+from specbench.sweeps.task import Failed, Task
 
 CELLS = ["toy n=2", "toy n=4"]
 PROMPTS = tuple(f"p{at}" for at in range(8))
@@ -42,7 +42,7 @@ def tasks(prompts: Sequence[str] = PROMPTS, labels: Sequence[str] = CELLS) -> li
 
 def alone(**more: Any) -> list[RequestRecord]:
     """What one worker in this process makes of all tasks."""
-    return list(Here(partial(make, CELLS, **more)).run(tasks()))
+    return answered(Here(partial(make, CELLS, **more)).run(tasks()))
 
 
 def check(records: Sequence[RequestRecord], **more: Any) -> None:
@@ -54,9 +54,9 @@ def test_two_workers_give_the_records_of_one() -> None:
     turns = dict.fromkeys(PROMPTS[::2], 3)
     with processes(2, partial(make, CELLS, of_turns=turns)) as executor:
         assert executor.describe() == ToyWorker(CELLS, of_turns=turns).describe()
-        check(list(executor.run(tasks())), of_turns=turns)
-        check(list(executor.run(tasks())), of_turns=turns)  # and once more: rounds follow each other
-        assert list(executor.run([])) == []
+        check(answered(executor.run(tasks())), of_turns=turns)
+        check(answered(executor.run(tasks())), of_turns=turns)  # and once more: rounds follow each other
+        assert answered(executor.run([])) == []
         records = alone()
         graded = {"verdict": "exact", "exact": 8}
         assert executor.grade(records) == {"ar": graded, "toy n=2": graded, "toy n=4": graded}
@@ -67,30 +67,30 @@ def test_two_workers_give_the_records_of_one() -> None:
 def test_a_worker_that_dies_in_the_middle_of_a_task_is_replaced(tmp_path: Path, workers: int, after: int) -> None:
     turns = dict.fromkeys(PROMPTS, 2)
     with processes(workers, partial(make, CELLS, of_turns=turns, death=Death(tmp_path, after=after))) as executor:
-        check(list(executor.run(tasks())), of_turns=turns)
+        check(answered(executor.run(tasks())), of_turns=turns)
     assert [path.name for path in tmp_path.iterdir()] == ["died-0"]
 
 
 def test_many_deaths_on_different_tasks_are_survived(tmp_path: Path) -> None:
     death = Death(tmp_path, times=3, after=4)  # each has done a whole task before, and a part of the next
     with processes(2, partial(make, CELLS, death=death)) as executor:
-        check(list(executor.run(tasks())))
+        check(answered(executor.run(tasks())))
     assert len(list(tmp_path.iterdir())) == 3  # two that live would have made eight of the 24 records at most
 
 
 def test_a_worker_that_dies_between_tasks_is_replaced_and_cannot_be_asked_anything(tmp_path: Path) -> None:
     with processes(1, partial(make, CELLS, death=Death(tmp_path, idle=True))) as executor:
-        first = list(executor.run(tasks()[:1]))
+        first = answered(executor.run(tasks()[:1]))
         executor._workers[0].process.join(20)
         with pytest.raises(SpecbenchError, match=r"a worker process ended \(exit code 9\); repeat the command"):
             executor.report()
-        check([*first, *executor.run(tasks()[1:])])
+        check([*first, *answered(executor.run(tasks()[1:]))])
 
 
 def test_a_task_that_no_worker_survives_ends_in_one_line(tmp_path: Path) -> None:
     made = partial(make, CELLS, death=Death(tmp_path, times=1000, after=0))
     with processes(1, made) as executor, pytest.raises(SpecbenchError) as caught:
-        list(executor.run(tasks(PROMPTS[:1])))
+        answered(executor.run(tasks(PROMPTS[:1])))
     text = str(caught.value)
     assert f"{RETRIES + 1} workers were lost over p0 with ar, toy n=2, toy n=4 (exit code 9)" in text
     assert "repeat the command" in text
@@ -124,7 +124,7 @@ def test_an_error_of_the_users_reaches_the_parent_as_it_is(capfd: pytest.Capture
         processes(1, partial(make, [*CELLS, "bad n=2"])) as executor,
         pytest.raises(UsageError, match=r"^this cell cannot be decoded; leave it out$"),
     ):
-        list(executor.run(tasks(labels=[*CELLS, "bad n=2"])))
+        answered(executor.run(tasks(labels=[*CELLS, "bad n=2"])))
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -186,3 +186,13 @@ def test_what_is_left_of_a_task_has_new_stretches() -> None:
     assert rest.done == {"a": "x", "b": "y", "c": "z"}
     assert rest.segment == 42
     assert left(rest, {}).segment == 42
+
+
+def test_a_cell_that_fails_in_a_worker_is_said_and_the_others_go_on() -> None:
+    with processes(2, partial(make, CELLS, failing={"toy n=4": PROMPTS[1]})) as executor:
+        found = list(executor.run(tasks()))
+    assert [each for each in found if isinstance(each, Failed)] == [
+        Failed("toy n=4", "method of toy n=4 failed in draft")
+    ]
+    others = [each for each in found if isinstance(each, RequestRecord) and each.method != "toy n=4"]
+    assert counts(others) == {key: value for key, value in counts(alone()).items() if not key.startswith("toy n=4|")}

@@ -24,11 +24,14 @@ FIGURES = (
     "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high", "speedup", "speedup_low", "speedup_high",
     "blocks", "verdict", "chosen_low", "chosen_high",
     "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
-    "disturbed",
+    "fault", "disturbed",
 )  # fmt: skip
 
 #: What ``stopped`` says of a cell that was given up before its prompts were through: it is less sure than the others.
 HALVED = "halved"
+
+#: What it says of cells that have no figures: they need more rows than a step has, or their method's code failed.
+LARGE, FAILED = "too large", "failed"
 
 
 def check(cells: pd.DataFrame, columns: Iterable[str] = FIGURES) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.hardware.roofline import free_rows
-from specbench.report.pictures.cells import HALVED
+from specbench.report.pictures.cells import FAILED, HALVED, LARGE
 from specbench.report.terminal.figures import number
 from specbench.report.terminal.notes import few_blocks, seldom_filled
 from specbench.results import BASELINE
@@ -52,7 +52,7 @@ def sweep_table(run: Mapping[str, Any], cells: pd.DataFrame) -> RenderableType:
 
 def ranked(cells: pd.DataFrame) -> pd.DataFrame:
     """The cells that were measured on the prompts to choose by, the fastest first; plain decoding is none."""
-    measured = cells[(cells["set"] == "tuning") & (cells["stopped"] != "too large") & (cells["method"] != BASELINE)]
+    measured = _measured(cells)
     return measured.sort_values("speedup", ascending=False, na_position="last", kind="stable")
 
 
@@ -93,8 +93,7 @@ def _table(rows: pd.DataFrame, title: str) -> Table:
 def sentences(cells: pd.DataFrame) -> list[str]:
     """What one concurrency's cells say, in words."""
     tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE)]
-    large = tuning[tuning["stopped"] == "too large"]
-    measured = tuning[tuning["stopped"] != "too large"]
+    measured, large, failed = _measured(cells), tuning[tuning["stopped"] == LARGE], tuning[tuning["stopped"] == FAILED]
     found = []
     best = measured[measured["best"].astype(bool)]
     if len(measured) and (why := _why(measured.iloc[0])):
@@ -122,7 +121,14 @@ def sentences(cells: pd.DataFrame) -> list[str]:
             found.append(few)
     if len(large):
         found.append(f"Not run, trees too large: {_some(list(large['label']))}.")
+    found += [f"Failed: {row['label']}: {row['fault']}." for row in failed.to_dict("records")]
     return found
+
+
+def _measured(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells that have figures on the prompts to choose by."""
+    without = cells["stopped"].isin([LARGE, FAILED])
+    return cells[(cells["set"] == "tuning") & ~without & (cells["method"] != BASELINE)]
 
 
 def compared_cells(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -201,7 +207,7 @@ def advice(
         (whether the interval on the held-out prompts says so, and nothing disturbed it), ``free_rows``, ``said``
         (sentences).
     """
-    tuning = cells[(cells["set"] == "tuning") & (cells["method"] != BASELINE) & (cells["stopped"] != "too large")]
+    tuning = _measured(cells)
     best = tuning[tuning["best"].astype(bool)]
     model = run["model"]
     where = f"{run['task']['name']}, {model['name']} {model['dtype']}, {device_name(run)}"

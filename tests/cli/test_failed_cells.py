@@ -1,0 +1,84 @@
+"""A sweep whose method fails: the cell is named and marked, the others are decoded to their end, and the code is 6."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from chaos import guests
+
+from specbench.common import registry
+from specbench.results.folder import RunFolder
+
+SWEEP = (
+    "sweep", "--model", "config:tiny", "--max-new-tokens", 6, "--task", "prompts", "--method", "chaos,jacobi",
+    "--grid", "jacobi.n=2,4", "--limit", 5, "--held-out", 2,
+)  # fmt: skip
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of packages, in which there is nothing yet."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    return site
+
+
+def prompts(folder: Path) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(f'{{"prompt": "Count to {at} and on."}}\n' for at in range(7)))
+    return path
+
+
+def check(out: Path, said: str) -> None:
+    """The others are whole, and the cell says what became of it."""
+    (folder,) = out.glob("[!.]*")
+    cells = pd.read_csv(folder / "cells.csv")
+    tuning = cells[cells["set"] == "tuning"].set_index("label")
+    assert dict(tuning["stopped"].fillna("")) == {"chaos": "failed", "ar": "", "jacobi n=2": "", "jacobi n=4": ""}
+    assert (tuning["prompts"].drop("chaos") == 5).all()
+    assert said in tuning.loc["chaos", "fault"]
+    with RunFolder.load(folder / "c1") as run:
+        assert sum(record.method == "chaos" for record in run.records()) < 5
+
+
+def test_a_cell_that_raises(cli: Any, tmp_path: Path, site: Path) -> None:
+    guests.install(site, "raise ValueError('no luck')")
+    registry._found.cache_clear()
+    try:
+        said = cli(*SWEEP, "--data-file", prompts(tmp_path), "--out", tmp_path / "out", columns=100)
+    finally:
+        registry._found.cache_clear()
+        for name in [name for name in sys.modules if name.partition(".")[0] == "chaos_method"]:
+            del sys.modules[name]
+    assert said.code == 6
+    fault = "method 'chaos' (from specbench-chaos) failed in draft (ValueError: no luck at decoder.py line"
+    assert said.err.splitlines()[-1].startswith(f"error: chaos: {fault}")
+    assert "Best of 2 cells: jacobi n=" in said.out
+    assert "Failed: chaos: method 'chaos'" in said.out
+    check(tmp_path / "out", fault)
+
+
+@pytest.mark.slow
+def test_a_cell_that_ends_the_process(tmp_path: Path, site: Path) -> None:
+    import subprocess
+
+    guests.install(site, "os.kill(os.getpid(), signal.SIGSEGV)")
+    arguments = [*map(str, SWEEP), "--data-file", str(prompts(tmp_path)), "--out", str(tmp_path / "out")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "specbench", *arguments],
+        env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 6, ended.stderr[-2000:]
+    assert "Traceback" not in ended.stderr
+    assert "going on without chaos" in ended.stderr
+    check(tmp_path / "out", "by SIGSEGV, in draft")
