@@ -6,6 +6,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ from specbench.common.reading import parse_json
 from specbench.results.verdicts import read_verdicts
 
 _END_S = 10.0  # for the scorer to end in order; it needs a tenth of a second, on a busy machine a few
+# Between two answers. The longest that a task of ours may take is half of that: reference solutions on a slow machine.
+_SILENT_S = 3600.0
+_LOOK_S = 2.0
 
 
 class Tenths:
@@ -57,6 +61,7 @@ def score_in_child(
         Request key -> whether its answer is right.
 
     Raises:
+        PluginFault: nothing was scored for an hour: the task's code hangs.
         SpecbenchError: the scorer's own one-line reason, of its own kind.
     """
     command = [sys.executable, "-m", "specbench.evals", str(folder), "--progress"]
@@ -78,10 +83,13 @@ def score_in_child(
         raise EnvironmentRefused(
             f"the scorer did not start ({error.strerror}); close other programs and score again"
         ) from error
+    heard, done, hangs = [time.monotonic()], threading.Event(), threading.Event()
     with scorer as process:
+        threading.Thread(target=_watch, args=(process, heard, done, hangs), name="scorer", daemon=True).start()
         try:
             assert process.stderr is not None
             for line in process.stderr:
+                heard[0] = time.monotonic()
                 state = _state(line)
                 if state is None:
                     said = line.strip().removeprefix("error: ") or said
@@ -90,11 +98,30 @@ def score_in_child(
         except BaseException:
             _end(process)
             raise
+        finally:
+            done.set()
+    if hangs.is_set():
+        raise PluginFault(
+            f"nothing was scored for {_SILENT_S:g} s, so the task's own code hangs; what was decoded is kept: mend it, "
+            f"and specbench score {folder}"
+        )
     if process.returncode:
         kinds = {kind.exit_code: kind for kind in (UsageError, EnvironmentRefused, PluginFault)}
         kind = kinds.get(process.returncode, SpecbenchError)
         raise kind(said or f"the scoring process ended with code {process.returncode}; repeat the command")
     return read_verdicts(folder)
+
+
+def _watch(process: subprocess.Popen[str], heard: list[float], done: threading.Event, hangs: threading.Event) -> None:
+    """Ends a scorer that says nothing for too long. Counted in looks: a machine that slept has not taken that time."""
+    last, spent = heard[0], 0.0
+    while not done.wait(_LOOK_S):
+        spent = spent + _LOOK_S if heard[0] == last else 0.0
+        last = heard[0]
+        if spent >= _SILENT_S:
+            hangs.set()
+            process.kill()
+            return
 
 
 def _state(line: str) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from specbench.common.errors import PluginFault
 from specbench.evals import launch, scoring
 from specbench.evals.interrupts import Interrupts
 from specbench.evals.sandbox import sandbox
@@ -170,3 +171,23 @@ def test_a_scorer_that_does_not_end_is_killed(
         launch.score_in_child(run, progress=ctrl_c)
     assert time.monotonic() - begun < SOON_S
     assert started[0].wait(SOON_S) == -signal.SIGKILL
+
+
+def test_a_scorer_that_says_nothing_is_ended_and_named(
+    run: Path, started: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hanging = tmp_path / "hanging"
+    hanging.write_text(
+        f"#!{sys.executable}\nimport sys, time\n"
+        'print(\'{"done": 0, "total": 1}\', file=sys.stderr, flush=True)\ntime.sleep(60)\n'
+    )
+    hanging.chmod(0o755)
+    monkeypatch.setattr(launch.sys, "executable", str(hanging))
+    monkeypatch.setattr(launch, "_LOOK_S", 0.05)
+    monkeypatch.setattr(launch, "_SILENT_S", 0.5)
+    told: list[tuple[int, int]] = []
+    with pytest.raises(PluginFault, match=r"nothing was scored for 0.5 s, so the task's own code hangs; what was"):
+        launch.score_in_child(run, progress=lambda *state: told.append(state))
+    assert told == [(0, 1)]
+    assert started[0].returncode == -signal.SIGKILL
+    assert (run / "verdicts.jsonl").read_text() == "older\n"
