@@ -17,6 +17,7 @@ TERMINATED = 143
 
 _MOST = 400  # letters of a word in a sentence; paths are shorter
 _LONG = re.compile(rf"\S{{{_MOST + 1},}}")
+_BEGINNING, _END = 1000, 400  # of a sentence that is longer than both: what is wrong, and what to do
 
 
 class SpecbenchError(Exception):
@@ -29,7 +30,9 @@ class SpecbenchError(Exception):
     exit_code = 1
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(_LONG.sub(lambda found: f"{found[0][:_MOST]}…", _printable(text)))
+        said = _LONG.sub(lambda found: f"{found[0][:_MOST]}…", _printable(text))
+        whole = len(said) <= _BEGINNING + _END
+        super().__init__(said if whole else f"{said[:_BEGINNING]} … {said[-_END:]}")
 
 
 class NotQuiet(SpecbenchError):

@@ -112,13 +112,13 @@ def fault(raised: BaseException, who: str | None = None, where: str = "", row: s
 
 
 def interrupts_itself(raised: KeyboardInterrupt) -> bool:
-    """Whether a guest raised what Ctrl-C raises. It can be told where Ctrl-C has a handler in Python, as on the command
-    line: a real one comes from there."""
+    """Whether a guest raised what Ctrl-C raises. It can be told where Ctrl-C has a handler of ours, as on the command
+    line: a real one comes from there; and where it raises nothing, as in a shell's background."""
     trace = raised.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    usual = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN, None)
-    return not usual and trace is not None and _whose(trace.tb_frame) is not None
+    unknown = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, None)
+    return not unknown and trace is not None and _whose(trace.tb_frame) is not None
 
 
 def _text_of(raised: BaseException) -> str:

@@ -318,6 +318,8 @@ def main() -> int:
     parse.add_argument("--times", type=int, default=1, help="seeds, one after the other")
     parse.add_argument("--only", default="", help="trials whose name has this in it")
     given = parse.parse_args()
+    # A shell ignores it for what it runs in the background, and so would the commands: they have it as in a terminal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     failed = []
     for seed in range(given.seed, given.seed + given.times):
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder, chat_server.serving() as server:

@@ -8,6 +8,7 @@ import os
 import random
 import struct
 import tempfile
+import zlib
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -115,7 +116,7 @@ def _packed(draw: random.Random, content: bytes) -> bytes:
         case _:
             try:
                 inner = gzip.decompress(content[: 1 << 16])
-            except (OSError, EOFError, ValueError):
+            except (OSError, EOFError, ValueError, zlib.error):
                 return mutant(draw, content, "binary")
             return gzip.compress(mutant(draw, inner[: 1 << 16], "lines"), 1, mtime=0)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
+from pathlib import Path
 
 import pytest
 
+from fuzz import guided
 from fuzz.cases import CORPUS, MOST_OF_A_CASE, Kind, Outcome, kept, outcome, sentence_class, smallest
+from fuzz.run import Trial
 from fuzz.targets import TARGETS
 from specbench.common.errors import UsageError
 
@@ -26,6 +30,19 @@ def test_it_is_small_and_of_kinds_that_there_are() -> None:
     assert {file.parent.name for file in files} == {*TARGETS}
     assert len(files) <= 160
     assert all(file.stat().st_size <= MOST_OF_A_CASE for file in files)
+
+
+def test_guided_inputs_are_of_both_makers_and_reach_their_kind(tmp_path: Path) -> None:
+    trial = Trial("toys", {"a": KIND, "b": KIND}, tmp_path, "1", math.inf, pool={"a": [], "b": []})
+    one, other = guided.made(trial, ["a", "b"], lambda content, most: (b"library" + content)[:most])
+    found = [other(b"\x03some content", 40, seed) for seed in range(100)]
+    assert {each[0] for each in found} == {1}, "the kind stays"
+    assert 20 < sum(each.startswith(b"\x01library") for each in found) < 80
+    assert len({*found}) > 20
+    assert max(map(len, found)) <= 40
+    one(b"")
+    one(b"\x00good")
+    assert (trial.cases, (tmp_path / "now").read_bytes()) == (1, b"a\ngood")
 
 
 def _read(content: bytes) -> None:

@@ -167,7 +167,7 @@ def test_a_decoder_that_changes_what_it_gets_changes_no_answer() -> None:
 def test_ctrl_c_is_the_users_and_one_that_a_guest_raises_is_its_own(
     handler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where Ctrl-C has no handler in Python the two look alike, and it is taken for the user's."""
+    """Where Ctrl-C has Python's own handler the two look alike, and it is taken for the user's."""
     monkeypatch.setattr(guests, "_guests", {__name__: "method 'guest' (from specbench)"})
 
     def come(number: int, frame: Any) -> None:
@@ -185,6 +185,19 @@ def test_ctrl_c_is_the_users_and_one_that_a_guest_raises_is_its_own(
         pressed = method(draft=lambda self: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             list(toys.runner(toys.Engine(toys.Clock())).segment(pressed, [toys.request(1, 4)]))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_where_ctrl_c_raises_nothing_it_is_the_guests(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a shell starts what runs in the background."""
+    monkeypatch.setattr(guests, "_guests", {__name__: "method 'guest' (from specbench)"})
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        own = method(draft=lambda self: _interrupt())
+        with pytest.raises(PluginFault, match="KeyboardInterrupt"):
+            list(toys.runner(toys.Engine(toys.Clock())).segment(own, [toys.request(1, 4)]))
     finally:
         signal.signal(signal.SIGINT, before)
 
