@@ -285,6 +285,9 @@ class Known:
     def alloc(self) -> int:
         return self._free.pop(0)
 
+    def finite(self, slot: int) -> bool:
+        return True
+
     def free(self, slot: int) -> None:
         self._ended = 0.0
 
@@ -305,9 +308,7 @@ class Known:
 def loop_seconds(trees: Mapping[int, TokenTree], results: Mapping[int, StepResult]) -> float:
     """Median time of the runner between two steps, with decoders that take none."""
     # Each hangs under what its slot emits again and again.
-    rooted = {
-        slot: replace(tree, tokens=[results[slot].emitted[-1], *tree.tokens[1:]]) for slot, tree in trees.items()
-    }
+    rooted = {slot: replace(tree, tokens=[results[slot].emitted[-1], *tree.tokens[1:]]) for slot, tree in trees.items()}
     waiting = sorted(rooted, reverse=True)  # slots are taken in their order
 
     class Idle(decoding.Decoder):

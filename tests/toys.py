@@ -90,6 +90,7 @@ class Engine:
         forced: what each step was told to say, by slot.
         fail_at: forward (prefills included) that raises.
         costs: nanoseconds of each phase of a step beside the forward.
+        overflown: whether what it comes to is no number.
     """
 
     def __init__(self, clock: Clock, slots: int = 1, fixed: int = 0, per_row: int = 0) -> None:
@@ -105,6 +106,7 @@ class Engine:
         self.noise: Callable[[], float] = lambda: 1.0
         self.costs: dict[str, int] = {}
         self.settled = 0
+        self.overflown = False
 
     @property
     def occupied(self) -> int:
@@ -118,6 +120,9 @@ class Engine:
     def free(self, slot: int) -> None:
         assert self.prompts[slot] is not None, "freed twice"
         self.prompts[slot] = None
+
+    def finite(self, slot: int) -> bool:
+        return self.prompts[slot] is not None and not self.overflown
 
     def settle(self) -> None:
         self.settled += 1

@@ -33,7 +33,7 @@ from specbench.cli import (
 )
 from specbench.cli import list as listing
 from specbench.cli.signals import termination
-from specbench.common import SpecbenchError, guests
+from specbench.common import EnvironmentRefused, SpecbenchError, guests
 from specbench.common.errors import INTERRUPTED, TERMINATED
 
 app = typer.Typer(
@@ -109,9 +109,17 @@ def _run(args: Sequence[str]) -> int:
         return _fail("interrupted; finished requests are kept, repeat the command to go on", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as in `specbench list methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail once more
+    except OSError as error:
+        if not isinstance(error.filename, (str, bytes)):
+            raise
+        # Wherever it came up: a path that was given may be too long, or in a folder that nobody may look into.
+        name = os.fsdecode(error.filename)
+        refused = EnvironmentRefused(f"{name} cannot be used ({error.strerror}); name another path, or mend it")
+        return _fail(str(refused), refused.exit_code)
     return 0
 
 
 def _fail(message: str, code: int) -> int:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    said = str(SpecbenchError(message))  # the parser quotes what was typed as it is
+    typer.echo(f"error: {' '.join(said.split())}", err=True)
     return code

@@ -130,6 +130,13 @@ class StaticCache:
                 cells = buffer[:, slot, :, at : min(at + _NOISE, stop)]
                 cells.copy_(noise[None, :, : cells.shape[2]].expand(layers, -1, -1, -1))
 
+    def finite(self, slot: int, length: int) -> bool:
+        """Whether the last layer's keys and values of a slot's first ``length`` cells are numbers.
+
+        A token for which an earlier layer came to none has none there either.
+        """
+        return all(bool(stored[slot, :, :length].isfinite().all()) for stored in self._layers[max(self._layers)])
+
     def read(self, slot: int, length: int) -> list[Tensor]:
         """A copy of a slot's first ``length`` cells, one tensor [layers, heads, length, size] per buffer."""
         return [buffer[:, slot, :, :length].clone() for buffer in self._buffers]

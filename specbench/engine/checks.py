@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specbench.common import UsageError
 from specbench.decoding import TokenTree
 from specbench.engine.attention.interface import UnsupportedAttention
 
@@ -141,6 +142,7 @@ def check_forward(model: Any, probe: Callable[[Sequence[int], TokenTree], Tensor
 
     Raises:
         UnsupportedAttention: they differ by more than rounding.
+        UsageError: the model's own are no numbers.
     """
     errors = torch.full((len(_PARENTS),), torch.inf, dtype=torch.float64)
     tolerance = _TOLERANCE.get(model.dtype, 5e-2)
@@ -172,5 +174,10 @@ def _relative_errors(
     errors = torch.zeros(len(_PARENTS), dtype=torch.float64)
     for rows, logits in zip(map(list, _BRANCHES), own[:, _PREFIX:], strict=True):
         expected = logits[: len(rows)]
+        if not expected.isfinite().all():
+            dtype = str(model.dtype).removeprefix("torch.")
+            raise UsageError(
+                f"the model comes to NaN or infinity in {dtype}; take a wider --dtype, or weights that are whole"
+            )
         errors[rows] = (ours[rows] - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)
     return errors.nan_to_num(torch.inf)

@@ -212,6 +212,10 @@ class Engine:
             raise ValueError(f"slot {slot} holds {self.length(slot)} tokens, not {length}")
         self._lengths[slot] = length
 
+    def finite(self, slot: int) -> bool:
+        """Whether the model came to numbers for what an occupied slot holds. Reads the device; off the clock only."""
+        return self.cache.finite(slot, self.length(slot))
+
     def assume(self, slot: int, length: int) -> None:
         """Takes the first ``length`` cells of an occupied slot as filled, without a prefill: for timing steps there.
 

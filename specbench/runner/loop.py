@@ -21,7 +21,7 @@ from numbers import Integral
 from operator import index
 from typing import Any, Protocol, TypeVar
 
-from specbench.common import EnvironmentRefused, guests, pulse
+from specbench.common import EnvironmentRefused, UsageError, guests, pulse
 from specbench.common.errors import PluginFault
 from specbench.common.pulse import At
 from specbench.decoding import Context, Decoder, Method, StepResult, TokenTree
@@ -46,6 +46,7 @@ class SteppingEngine(Protocol):
 
     def alloc(self) -> int: ...
     def free(self, slot: int) -> None: ...
+    def finite(self, slot: int) -> bool: ...
     def settle(self) -> None: ...
     def prefill(
         self,
@@ -167,6 +168,7 @@ class Runner:
         Raises:
             PluginFault: a decoder raised, ended the command, took too long, or returned what none may.
             EnvironmentRefused: a forward took too long.
+            UsageError: the model came to what is no number.
         """
         self._at = At.OURS
         pulse.told(who=method.who, row=method.label)
@@ -207,6 +209,7 @@ class Runner:
                     for sequence in ended:
                         sequence.gpu = self._aside(partial(self._gpu.end, sequence.slot))
                 for sequence in ended:
+                    self._assert_finite(sequence, method)
                     active.remove(sequence)
                     self._leave(sequence)
                     handed_over = self._clock()
@@ -223,6 +226,18 @@ class Runner:
             for sequence in active:
                 with suppress(*guests.CAUGHT):  # what went wrong first is told
                     self._leave(sequence)
+
+    def _assert_finite(self, sequence: _Sequence, method: Method) -> None:
+        """Refuses an answer of a model that overflows in its precision: it has a speed and no meaning.
+
+        Raises:
+            UsageError: names the row and the prompt.
+        """
+        if not self._aside(partial(self._engine.finite, sequence.slot)):
+            raise UsageError(
+                f"{method.label}: the model came to NaN or infinity on {sequence.request.prompt_id}, so its answer "
+                "means nothing; take a wider --dtype, or weights that are whole"
+            )
 
     def _leave(self, sequence: _Sequence) -> None:
         _CELLS[pulse.AT] = At.END

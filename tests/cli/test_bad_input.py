@@ -243,3 +243,11 @@ def test_a_full_disk_keeps_what_is_done_and_the_same_command_goes_on(cli: Any, t
     assert list(out.iterdir()) == [folder]
     assert (folder / "DONE").exists()
     assert len(run_json.requests(folder)) == 16
+
+
+def test_a_path_that_the_system_refuses_is_one_line_wherever_it_comes_up(cli: Any, tmp_path: Path) -> None:
+    name = "1" * 300
+    said = cli.refused(ENVIRONMENT, "new-method", "mine", "--into", tmp_path / name)
+    assert said.endswith(f"{name}/specbench-mine cannot be used (File name too long); name another path, or mend it")
+    error = cli.refused(USAGE, "new-method", "a", "\u202egnihton\x1b[2J")
+    assert error == "error: Got unexpected extra argument(s) ( gnihton\\x1b[2J). See specbench new-method --help."

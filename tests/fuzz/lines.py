@@ -269,7 +269,10 @@ def answered(args: list[str], here: Path) -> tuple[int, str, str]:
 
 
 def _read(content: bytes) -> None:
-    args = _taken(content)
+    try:
+        args = _taken(content)
+    except ValueError:  # of bytes that are no command line; whoever makes such has a wider choice than a shell
+        return
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         here = Path(folder, "x", "here")
         here.mkdir(parents=True)

@@ -11,7 +11,7 @@ import pytest
 import toys
 from toys import WRONG, Clock, Engine, answer, request, runner, toy
 
-from specbench.common.errors import PluginFault
+from specbench.common.errors import PluginFault, UsageError
 from specbench.decoding import StepResult
 from specbench.decoding.tree import TokenTree
 from specbench.engine import engine as real
@@ -490,3 +490,12 @@ def test_a_decoders_own_work_is_on_the_clock(concurrency: int, trace: bool) -> N
     assert [record.decode_share_s for record in records] == [pytest.approx(4 * step / concurrency)] * concurrency
     last = records[-1]
     assert last.decode_s == pytest.approx(4 * step)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_an_answer_of_a_model_that_overflows_is_refused_and_no_slot_stays_occupied(concurrency: int) -> None:
+    engine = Engine(Clock(), slots=concurrency)
+    engine.overflown = True
+    with pytest.raises(UsageError, match=r"toy: the model came to NaN or infinity on p01, .* take a wider --dtype"):
+        list(runner(engine, concurrency).segment(toy(), [request(number, 5) for number in (1, 2, 3)]))
+    assert engine.occupied == 0
