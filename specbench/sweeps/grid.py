@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ MANY = 1000
 
 #: More values than this of one range are a slip.
 MOST = 10**5
+
+_DIGITS = 30  # before or behind the point of a range's ends
 
 _PRESET = "preset"  # stands for several options at once
 
@@ -248,7 +250,7 @@ def _plain(value: str) -> str:
     """A value by which it is found to be there twice: 4, 04 and 4.0 are one."""
     try:
         return f"{Decimal(value).normalize()}"
-    except InvalidOperation:
+    except ArithmeticError:  # no number, or one beyond all
         return value
 
 
@@ -264,8 +266,10 @@ def _values(name: str, text: str) -> tuple[str, ...]:
 def _range(name: str, text: str) -> tuple[str, ...]:
     try:  # decimal: 0.5:0.95:0.05 has ten values, and binary fractions would lose the last one
         low, high, step = (Decimal(part) for part in text.split(":"))
+        if any(abs(part.adjusted()) > _DIGITS for part in (low, high, step)):
+            raise ValueError("it has no meaning, and would be written out")
         count = 1 + int((high - low) / step) if step > 0 and high >= low else 0
-    except (InvalidOperation, ValueError, OverflowError) as error:
+    except (ArithmeticError, ValueError) as error:
         raise UsageError(f"--grid {name}={text}: LOW:HIGH:STEP takes three numbers") from error
     if not count:
         raise UsageError(f"--grid {name}={text} is empty; HIGH must not be below LOW, and STEP above 0")

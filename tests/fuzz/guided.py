@@ -5,12 +5,15 @@ It takes a draw of our own mutants, which know the forms of the inputs, in every
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 MISSING = "atheris is not installed: pip install atheris, or leave --guided out"
 _LONGEST = 1 << 17  # bytes of an input
+_SLOWER = 8  # than without saying which branches are taken, at most
 
 
 @contextmanager
@@ -30,7 +34,10 @@ def watching() -> Iterator[None]:
     """
     import atheris
 
-    with atheris.instrument_imports(include=["specbench"], enable_loader_override=False):
+    with (
+        contextlib.redirect_stderr(io.StringIO()),  # it names each module
+        atheris.instrument_imports(include=["specbench"], enable_loader_override=False),
+    ):
         yield
 
 
@@ -43,6 +50,7 @@ def draw(trial: Trial, folder: Path) -> None:
     """
     import atheris
 
+    trial.kinds = {name: replace(kind, seconds=_SLOWER * kind.seconds) for name, kind in trial.kinds.items()}
     seeds, names = folder / "seeds", list(trial.kinds)
     seeds.mkdir()
     for number, name in enumerate(names):
@@ -50,8 +58,10 @@ def draw(trial: Trial, folder: Path) -> None:
             (seeds / f"{number}-{at}").write_bytes(bytes([number]) + content)
     one, other = made(trial, names, lambda content, most: bytes(atheris.Mutate(content, most)))
     # The first byte is the kind. Time and memory are limited by our own means, each input by itself.
-    flags = {"rss_limit_mb": 0, "malloc_limit_mb": 0, "timeout": 0, "handle_alrm": 0, "len_control": 0}
+    without = ("rss_limit_mb", "malloc_limit_mb", "timeout", "handle_alrm", "len_control")
+    flags: dict[str, object] = dict.fromkeys(without, 0)
     flags |= {"max_len": _LONGEST, "seed": 1 + random.Random(trial.seed).randrange(1 << 30)}
+    flags["artifact_prefix"] = f"{folder}/"
     argv = [sys.argv[0], *(f"-{name}={value}" for name, value in flags.items()), str(seeds)]
     atheris.Setup(argv, one, custom_mutator=other)
     atheris.Fuzz()
