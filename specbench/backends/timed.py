@@ -18,6 +18,7 @@ import urllib.request
 from typing import Any
 
 from specbench.common.address import is_loopback
+from specbench.common.redirects import NoRedirect
 
 
 class Deadline:
@@ -98,14 +99,7 @@ def opener(*, proxies: bool) -> urllib.request.OpenerDirector:
         proxies: takes those that the environment names.
     """
     named = urllib.request.ProxyHandler(None if proxies else {})
-    return urllib.request.build_opener(named, _NoRedirect(), _Http(), _Https())
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nothing: the key would go along to wherever it points, and a POST would become a GET."""
-
-    def redirect_request(self, *args: Any, **options: Any) -> None:
-        return None
+    return urllib.request.build_opener(named, NoRedirect(), _Http(), _Https())
 
 
 class _Http(urllib.request.HTTPHandler):

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.common.redirects import NoRedirect
+
 LARGEST = 4 << 20  # bytes of an answer; a judgment has a few thousand
 _LARGEST_ERROR = 1 << 16  # bytes of an answer that is none; the rest is not read. Headers: http.client takes 6.5 MB
 _LOOK_S = 0.1  # between looks at the clock: a wait without end may miss a Ctrl-C that comes just before it
@@ -114,7 +116,7 @@ class _Exchange(threading.Thread):
 
     def _exchange(self) -> Reply:
         none = [] if self._proxies else [urllib.request.ProxyHandler({})]
-        opener = urllib.request.build_opener(_NoRedirect, _Http(self), _Https(self), *none)
+        opener = urllib.request.build_opener(NoRedirect, _Http(self), _Https(self), *none)
         try:
             with opener.open(self._request, timeout=self._left()) as answer:
                 content = _beginning(answer, LARGEST + 1)
@@ -164,13 +166,6 @@ def _beginning(answer: Any, most: int) -> bytes:
     while len(content) < most and (part := answer.read1(1 << 16)):
         content += part
     return bytes(content[:most])
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nothing: the key would go along to wherever it points, and a POST would become a GET."""
-
-    def redirect_request(self, *args: Any, **options: Any) -> None:
-        return None
 
 
 def _connection(kind: Any, exchange: _Exchange, host: str, **options: Any) -> Any:
