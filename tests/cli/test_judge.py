@@ -293,14 +293,14 @@ def test_any_number_of_workers_writes_the_same_file(cli: Any, tmp_path: Path, se
 def test_ctrl_c_with_several_workers_keeps_what_has_come(cli: Any, folder: Path, server: Server) -> None:
     main = threading.main_thread().ident
     assert main is not None
+    once = threading.Lock()  # those that hang answer when the server closes: a second Ctrl-C would meet the next test
 
     def hangs(handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         if "A travel blog." in body["messages"][1]["content"]:  # the first question, and the second
             server.over.wait(20)
         says("[[7]]")(handler, body)
-        if not any("\n14\n" in asked["messages"][1]["content"] for asked in server.asked):
-            return
-        threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+        if any("\n14\n" in asked["messages"][1]["content"] for asked in server.asked) and once.acquire(blocking=False):
+            threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
 
     server.answer = hangs
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have us ignore it

@@ -351,6 +351,7 @@ def assert_no_formulas(text: str) -> None:
     assert any(cell.startswith("'=cmd()\\x1b]0;x\\x07") or cell.startswith("'=cmd()[/x]") for cell in cells)
 
 
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg is installed")
 def test_a_film(run: Path, tmp_path: Path) -> None:
     film = tmp_path / "race.gif"
     said = call(tmp_path, 80, "show", run, "--race", RACE, "--request", REQUEST, "--out", film)
