@@ -21,8 +21,11 @@ def entry() -> None:
     try:
         code = _run()
     except KeyboardInterrupt:  # while modules are imported, before anything is begun
+        _last_word()
         os.write(2, b"error: interrupted; nothing was begun\n")
         code = _INTERRUPTED
+        if "specbench.common.pulse" in sys.modules:  # who watches this process is told that this was its end
+            sys.modules["specbench.common.pulse"].ended(code)
     sys.exit(code)
 
 
@@ -36,8 +39,12 @@ def _run() -> int:
     from specbench.common import pulse
 
     code = streams.closing(main())
-    # It has said what came of it: a signal on the way out changes nothing.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    _last_word()
     pulse.ended(code)
     return code
+
+
+def _last_word() -> None:
+    """It is said what came of it: a signal on the way out changes nothing."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)

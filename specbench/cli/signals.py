@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 # What reaches a process twice, as its group's and as its parent's, comes within that.
 _SAME_S = 0.5
+_SWALLOWED_S = 0.01  # until it is raised once more
 
 
 @dataclass
@@ -25,7 +28,8 @@ class Termination:
 def termination() -> Iterator[Termination]:
     """Raises KeyboardInterrupt for SIGTERM too, inside; whoever holds Ctrl-C back holds that back with it.
 
-    A second one within half a second is the same one, and is not raised again while the first is dealt with. In
+    A second one within half a second is the same one, and is not raised again while the first is dealt with. One that
+    comes while a finalizer runs would be lost, since no exception leaves that: it is raised again behind it. In
     threads, and where somebody has a handler for SIGTERM, it is left alone. Children that are started anew have the
     usual one.
     """
@@ -48,12 +52,28 @@ def termination() -> Iterator[Termination]:
         # The background of a shell has Ctrl-C ignored.
         (now if callable(now) else interrupt)(signal.SIGINT, frame)
 
+    def unraisable(what: Any) -> None:
+        nonlocal last
+        if not issubclass(what.exc_type, KeyboardInterrupt):
+            hook(what)
+            return
+        last = -_SAME_S
+        number = signal.SIGTERM if found.came else signal.SIGINT
+        again.append(threading.Timer(_SWALLOWED_S, signal.pthread_kill, (threading.main_thread().ident, number)))
+        again[-1].daemon = True
+        again[-1].start()
+
+    again = list[threading.Timer]()
+    hook, sys.unraisablehook = sys.unraisablehook, unraisable
     signal.signal(signal.SIGTERM, end)
     if usual is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
         yield found
     finally:
+        sys.unraisablehook = hook
+        for each in again:
+            each.cancel()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if usual is signal.default_int_handler:
             signal.signal(signal.SIGINT, usual)

@@ -93,6 +93,28 @@ def test_who_holds_ctrl_c_back_holds_it_back_too() -> None:
     assert not ended.came
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_one_that_comes_while_a_finalizer_runs_is_not_lost(
+    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Released:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+            time.sleep(0)
+            raise AssertionError("nothing was raised in it")
+
+    def ended() -> None:
+        Released()
+        time.sleep(5)
+        raise AssertionError("it went on")
+
+    hook = sys.unraisablehook
+    monkeypatch.setattr(output, "stdout", ended)
+    assert app.main(["list", "methods"]) == code
+    assert capsys.readouterr().err.strip() == KEPT
+    assert sys.unraisablehook is hook
+
+
 @pytest.mark.slow
 def test_a_run_that_is_terminated_keeps_its_records_and_goes_on(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
