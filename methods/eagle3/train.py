@@ -106,6 +106,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         "loss": round(done.last.get("loss", float("nan")), 4),
         "agrees": round(done.last.get("agrees", float("nan")), 4),
         "cost": done.cost.model_dump(mode="json", exclude_none=True),
+        "curve": done.curve,
         "parameters": trained,
         "parameters_outside_lm_head": trained - head.lm_head.weight.numel(),
         "held_out_texts": len(job.held_out),

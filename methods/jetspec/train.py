@@ -93,6 +93,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         "loss": round(done.last.get("loss", float("nan")), 4),
         "agrees": round(done.last.get("agrees", float("nan")), 4),
         "cost": done.cost.model_dump(mode="json", exclude_none=True),
+        "curve": done.curve,
         "parameters": sum(p.numel() for p in head.parameters()),
         "held_out_texts": len(job.held_out),
         **covered(head.draft_ids, job.held_out),

@@ -109,6 +109,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         **({"before": _look(before).figures} if before else {}),
         **({"after": _look(after).figures} if after else {}),
         "cost": done.cost.model_dump(mode="json", exclude_none=True),
+        "curve": done.curve,
         "weights": str(folder),
     }
 

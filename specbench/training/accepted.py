@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specbench.training.loop import Look
+from specbench.training.looks import Look
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specbench.training.loop import Order
+from specbench.training.order import Order
 from specbench.training.recipe import LoopOptions
 
 

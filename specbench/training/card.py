@@ -62,6 +62,7 @@ def _readme(made: Mapping[str, Any]) -> str:
         *_table(made),
         "",
         *_cost(made),
+        *_course(made),
         *section(made),
         "Options of the training:",
         "",
@@ -101,6 +102,37 @@ def _cost(made: Mapping[str, Any]) -> list[str]:
     parts += [f"at most {cost.peak_memory_bytes / 1e9:.1f} GB of memory"] if cost.peak_memory_bytes else []
     parts += [f"{cost.energy_j / 3.6e6:.2f} kWh"] if cost.energy_j is not None else []
     return [f"The training took {', '.join(parts)}.", ""]
+
+
+#: Columns of the course: title, figure, format; those that no look has are left out.
+_COURSE = (
+    ("tokens per forward", "tpf", "{:.2f}"),
+    ("tokens in closing loops", "loop_share", "{:.1%}"),
+    ("log-likelihood of a token under the target", "log_likelihood_per_token", "{:.3f}"),
+    ("as the target's own, running free", "agreement", "{:.1%}"),
+)
+
+
+def _course(made: Mapping[str, Any]) -> list[str]:
+    """The looks of a training over the tokens that it had seen; nothing of older ones, which did not keep them."""
+    curve = made.get("curve") or []
+    if len(curve) < 2:
+        return []
+    columns = [column for column in _COURSE if all(column[1] in point for point in curve)]
+    rows = [
+        [f"{point['tokens_seen']:,}", str(point["step"]), *(shown.format(point[name]) for _, name, shown in columns)]
+        for point in curve
+    ]
+    heads = ["tokens seen", "steps", *(title for title, _, _ in columns)]
+    ended = f" It ended early: {made['ended']}; kept are the weights of the look before." if "ended" in made else ""
+    return [
+        f"Its course, on {curve[0]['prompts']} of the held-out prompts.{ended}",
+        "",
+        f"| {' | '.join(heads)} |",
+        "|" + " --- |" * len(heads),
+        *(f"| {' | '.join(cells)} |" for cells in rows),
+        "",
+    ]
 
 
 def _table(made: Mapping[str, Any]) -> list[str]:

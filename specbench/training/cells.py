@@ -21,7 +21,7 @@ from specbench.common import UsageError, registry
 from specbench.common.errors import unknown
 from specbench.common.files import safe_name
 from specbench.common.options import given, names
-from specbench.common.reading import fitted, read_json_object
+from specbench.common.reading import fitted, read_json_object, whole
 from specbench.training.choose import choose
 from specbench.training.plan import TrainPlan, TrajectoriesPlan
 from specbench.training.recipe import LoopOptions
@@ -271,6 +271,6 @@ def _name(setting: str) -> str:
 
 
 def _whole(name: str, value: str) -> int:
-    if not value.isdecimal() or not int(value):
+    if not (number := whole(value)):
         raise UsageError(f"{name}={value}: it takes whole numbers from 1")
-    return int(value)
+    return number

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ from specbench.training.card import write_card
 from specbench.training.cost import Cost
 from specbench.training.distillation import DistillationLesson, Frozen
 from specbench.training.held_out import Figures, Held, held_out, method_of
-from specbench.training.loop import Course, Done, Look, fit, in_bf16
+from specbench.training.looks import Look
+from specbench.training.loop import Course, Done, fit, in_bf16
 from specbench.training.on_policy import OnPolicy, OnPolicyOptions
-from specbench.training.recipe import FREE, Job, WeightOptions, digest
+from specbench.training.recipe import FREE, LOOKS, Job, WeightOptions, digest
+from specbench.training.soundness import unsound
 
 _BEFORE = "before.json"
 
@@ -64,7 +67,7 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
             ``job.out`` holds a training with other options.
         EnvironmentRefused: memory does not suffice, or the disk is full.
     """
-    _check(job)
+    _check(job, options)
     _claim(teaching, options, job)
     loaded = job.target
     base = fingerprints(loaded.model)
@@ -85,7 +88,8 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         found = look(job.held_out[: options.watched])
         return Look(found.figures(), found.line())
 
-    done = fit(replace(course, look=glance if job.held_out else None), options, job)
+    ends = partial(unsound, options) if options.may_end else None
+    done = fit(replace(course, look=glance if job.held_out else None, ends=ends), options, job)
     weights.settle()
     after = look(job.held_out) if job.held_out else None
     if after:
@@ -101,6 +105,8 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
         **(own.figures(done.steps) if own else {}),
         **{name: round(value, 4) for name, value in done.last.items() if name in ("loss", "agrees", "accuracy")},
         "cost": _cost(done, own, teaching).model_dump(mode="json", exclude_none=True),
+        "curve": _curve(done, own, teaching),
+        **({"ended": done.ended} if done.ended else {}),
         "decoding": dict(teaching.decoding),
         "before": before,
         "after": after.figures() if after else None,
@@ -122,6 +128,12 @@ def _cost(done: Done, own: OnPolicy | None, teaching: Teaching) -> Cost:
         return done.cost
     # Batches of own answers are of other lengths, and go through the target too: no step stands for the others.
     return done.cost.model_copy(update={"tokens_seen": own.tokens_seen(done.steps, teaching.size), "flops": None})
+
+
+def _curve(done: Done, own: OnPolicy | None, teaching: Teaching) -> list[dict[str, Any]]:
+    if own is None:
+        return [dict(point) for point in done.curve]
+    return [{**point, "tokens_seen": own.tokens_seen(point["step"], teaching.size)} for point in done.curve]
 
 
 def _course(
@@ -171,10 +183,12 @@ def _attention(teaching: Teaching, options: WeightOptions, device: torch.device,
     return "eager" if half else "sdpa"  # in bfloat16, sdpa's CPU kernels take twice as long
 
 
-def _check(job: Job) -> None:
+def _check(job: Job, options: WeightOptions) -> None:
     """Texts of another tokenizer have ids that this model does not know, or never means."""
     if not job.texts:
         raise UsageError("there is no text to learn from; give more prompts, or longer answers")
+    if options.may_end and not job.held_out:
+        raise UsageError("max_loops and max_unlikely look at held-out prompts, and there are none; give --held-out 16")
     highest = max(max((*text.prompt, *text.answer)) for text in (*job.texts, *job.held_out))
     if highest >= job.target.vocab_size:
         raise UsageError(
@@ -187,7 +201,8 @@ def _claim(teaching: Teaching, options: WeightOptions, job: Job) -> None:
     """Takes the folder for this training: its options, texts, model and seed."""
     texts = {"texts": digest(job.texts), "trajectories": job.about.get("trajectories")}
     about = {**texts, "model": job.target.spec.fingerprint, "seed": job.seed}
-    settings = {**options.model_dump(mode="json", exclude=set(FREE)), **about}
+    free = FREE - LOOKS if options.may_end else FREE
+    settings = {**options.model_dump(mode="json", exclude=set(free)), **about}
     defaults = {name: field.default for name, field in type(options).model_fields.items()}
     checkpoints.claim(job.out, settings, f"a {teaching.method}", later=defaults)
 

@@ -1,15 +1,11 @@
-"""Loop of every recipe: transformers' Trainer, exact resuming, looks at held-out texts, and errors that help.
-
-The texts of a step are shuffled at every visit; neighbours in a batch are of about one length.
-"""
+"""Loop of every recipe: transformers' Trainer, exact resuming, looks at held-out texts, and errors that help."""
 
 from __future__ import annotations
 
 import math
-import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.utils.data import Sampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -26,22 +21,13 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.training import checkpoints
 from specbench.training.cost import Cost, Meter
+from specbench.training.looks import FirstLook, Looks, logged
+from specbench.training.looks import Look as Look  # a recipe that looks itself imports it from here
+from specbench.training.order import Order
 from specbench.training.recipe import Job, LoopOptions
 
 _WEIGHTS = "model.safetensors"
-
-
-@dataclass(frozen=True)
-class Look:
-    """What held-out texts say of weights in training.
-
-    Attributes:
-        figures: plain values by name, for the record.
-        line: the same for the user.
-    """
-
-    figures: Mapping[str, Any]
-    line: str
+_SOUND = "sound"  # beside the checkpoints: weights of the last look that did not end the training
 
 
 @dataclass(frozen=True)
@@ -55,8 +41,11 @@ class Course:
         collate: (how often the texts were gone through before, some texts) -> batch. Of the same arguments it makes
             the same batch.
         size: tokens of a text, by which neighbours in a batch are alike.
-        look: at held-out texts; None where there are none.
+        look: at held-out texts, before the first step, each ``eval_every`` steps and behind the last one; None where
+            there are none.
         before_step: told (steps taken, steps in all) before each.
+        ends: (figures of the first look, of this one) -> why the training ends here, with the weights of the look
+            before; empty where it goes on. None: nothing ends it.
     """
 
     lesson: nn.Module
@@ -65,6 +54,7 @@ class Course:
     size: Callable[[Any], int]
     look: Callable[[], Look] | None = None
     before_step: Callable[[int, int], None] | None = None
+    ends: Callable[[Mapping[str, Any], Mapping[str, Any]], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +62,13 @@ class Done:
     """A finished training.
 
     Attributes:
-        steps: taken in all.
+        steps: that made these weights.
         visits: passes over the texts.
         answer_tokens: learnt from, those of several visits counted each time.
         last: of each figure that steps have, the last value shown.
         cost: what the steps took.
+        curve: of each look its ``step``, the ``tokens_seen`` until then and its figures.
+        ended: why it ended before its last step; then the weights are those of the last look before. Else empty.
     """
 
     steps: int
@@ -84,6 +76,8 @@ class Done:
     answer_tokens: int
     last: Mapping[str, float]
     cost: Cost
+    curve: Sequence[Mapping[str, Any]] = ()
+    ended: str = ""
 
 
 def fit(course: Course, options: LoopOptions, job: Job) -> Done:
@@ -93,7 +87,7 @@ def fit(course: Course, options: LoopOptions, job: Job) -> Done:
     checkpoint has the optimiser's state and that of every random generator.
 
     Raises:
-        UsageError: there is nothing to learn from, or the loss is not finite.
+        UsageError: there is nothing to learn from, the loss is not finite, or the first look behind a step ends it.
         EnvironmentRefused: memory does not suffice, or the disk is full. The last whole checkpoint stays.
     """
     if not course.texts:
@@ -120,9 +114,18 @@ def fit(course: Course, options: LoopOptions, job: Job) -> Done:
             f"it, or train anew, into another --out, with a lower batch or max_tokens. {_kept(folder)}"
         ) from error
     state = trainer.state
-    shown = {name: value for row in state.log_history for name, value in row.items() if isinstance(value, float)}
-    steps = state.global_step
-    return Done(steps, round(state.epoch or 0.0, 3), trainer.answer_tokens(steps), shown, trainer.cost(steps))
+    steps, ended = trainer.back_to_the_last_sound_look()
+    rows = [row for row in state.log_history if row["step"] <= steps]
+    shown = {name: value for row in rows for name, value in row.items() if isinstance(value, float)}
+    return Done(
+        steps,
+        round(max((row.get("epoch") or 0.0 for row in rows), default=0.0), 3),
+        trainer.answer_tokens(steps),
+        shown,
+        trainer.cost(steps),
+        trainer.looks().curve(),
+        ended,
+    )
 
 
 def _no_memory(error: BaseException) -> bool:
@@ -135,7 +138,7 @@ def _kept(folder: Path) -> str:
 
 
 class _Through(Exception):
-    """A training that was gone on with had taken all its steps."""
+    """A training that was gone on with had taken all its steps, or had been ended."""
 
 
 class _Trainer(Trainer):
@@ -161,6 +164,8 @@ class _Trainer(Trainer):
         self.add_callback(self._meter)
         if course.before_step is not None:  # behind the meter: it is a part of what the step takes
             self.add_callback(_Before(course.before_step))
+        if course.look is not None:
+            self.add_callback(FirstLook(self.evaluate))
         self.remove_callback(PrinterCallback)
         # A lesson's own loss is a mean already; Trainer would take its **batch for a sign that it is none.
         self.model_accepts_loss_kwargs = False
@@ -175,6 +180,23 @@ class _Trainer(Trainer):
         """What so many steps took."""
         return self._meter.cost(steps, lambda steps: self._met(steps, self._sizes))
 
+    def looks(self) -> Looks:
+        """What the looks so far have found."""
+        return Looks(self.state.log_history, lambda steps: self._met(steps, self._sizes))
+
+    def back_to_the_last_sound_look(self) -> tuple[int, str]:
+        """Puts back the weights of the look before the one that ended the training, if one did.
+
+        Returns:
+            The steps that made these weights, and why there are no more; empty where nothing ended it.
+        """
+        looks = self.looks()
+        if not looks.ended:
+            return self.state.global_step, ""
+        steps = looks.last_sound_step()
+        self._load_from_checkpoint(str(self._folder / _SOUND))
+        return steps, looks.ended
+
     def _met(self, steps: int, tokens: Sequence[int]) -> int:
         """Tokens of the texts that so many steps meet, those of several visits counted each time."""
         a_step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
@@ -184,7 +206,8 @@ class _Trainer(Trainer):
         return whole * sum(tokens) + sum(tokens[at] for at in met)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        if self.state.global_step >= self.state.max_steps:  # Trainer looks behind a step, and not before the first
+        # Trainer looks behind a step, and not before the first.
+        if self.state.global_step >= self.state.max_steps or self.looks().ended:
             raise _Through
         with self._meter.counting(self.state.global_step):
             return super().training_step(*args, **kwargs)
@@ -214,11 +237,19 @@ class _Trainer(Trainer):
         if self._course.look is None:
             return {}
         found = self._course.look()
-        metrics: Any = {f"eval_{name}": value for name, value in found.figures.items()}
+        first = next(iter(self.looks().curve()), found.figures)
+        ended = self._course.ends(first, found.figures) if self._course.ends else ""
+        metrics = logged(found, ended)
         self.log(metrics)
         if self.is_world_process_zero():
             self._job.say(f"step {self.state.global_step}/{self.state.max_steps}  held out: {found.line}")
+            if ended:
+                self._job.say(f"it ends here: {ended}")
+            elif self._course.ends:
+                self._save(str(self._folder / _SOUND))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if ended:  # saved, so that a repeated command finds it ended
+            self.control.should_training_stop = self.control.should_save = True
         return dict(metrics)
 
     def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
@@ -332,7 +363,9 @@ class _Says(TrainerCallback):
         self._since = (state.global_step, time.perf_counter())
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        control.should_log = control.should_log or state.global_step == state.max_steps
+        if state.global_step == state.max_steps:
+            control.should_log = True
+            control.should_evaluate = args.eval_strategy != "no"
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -361,49 +394,3 @@ class _Before(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._before_step(state.global_step, state.max_steps)
-
-
-_POOL = 16  # batches that are sorted by length together: shuffled enough, and little of a batch is filling
-
-
-class Order(Sampler[tuple[int, int]]):
-    """(visit, index) of every text, decided by seed and visit alone, so that a resumed training meets the same.
-
-    Args:
-        lengths: tokens of each text.
-        batch: texts that are packed together.
-        seed: of the shuffling.
-    """
-
-    def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
-        self._lengths, self._batch, self._seed = lengths, batch, seed
-        self._visit = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Told by the loop before each visit, from 0."""
-        self._visit = epoch
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return ((self._visit, index) for index in self.of(self._visit))
-
-    def of(self, visit: int) -> list[int]:
-        """The texts of one visit."""
-        draw = random.Random(f"{self._seed}/{visit}")
-        texts = list(range(len(self._lengths)))
-        draw.shuffle(texts)
-        if self._batch == 1:
-            return texts
-        pool = _POOL * self._batch
-        batches = [
-            pooled[at : at + self._batch]
-            for start in range(0, len(texts), pool)
-            for pooled in [sorted(texts[start : start + pool], key=self._lengths.__getitem__)]
-            for at in range(0, len(pooled), self._batch)
-        ]
-        whole = [batch for batch in batches if len(batch) == self._batch]
-        draw.shuffle(whole)
-        rest = [batch for batch in batches if len(batch) < self._batch]  # last, or it would shift all behind it
-        return [index for batch in (*whole, *rest) for index in batch]

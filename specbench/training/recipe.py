@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from specbench.common import Options, UsageError, option
 
@@ -112,6 +112,8 @@ def digest(texts: Sequence[Text]) -> str:
 
 #: Options that may differ when a training goes on: they are no part of what is learnt.
 FREE = frozenset({"log_every", "eval_every", "save_every", "watched", "activation_checkpointing"})
+#: Those of them that are one where a look may end the training.
+LOOKS = frozenset({"eval_every", "watched"})
 
 
 class LoopOptions(Options):
@@ -148,3 +150,24 @@ class WeightOptions(LoopOptions):
         "auto", help="of training; auto: flex_attention on CUDA where blocks are masked, eager for bfloat16 on a CPU"
     )
     watched: int = option(8, help="held-out prompts decoded at each look; before and after training all are", ge=1)
+    max_loops: float | None = option(
+        None,
+        help="a look ends the training where closing loops have so much more of the tokens than before it, as a share; "
+        "the weights of the look before are kept. Default is never",
+        ge=0,
+        le=1,
+    )
+    max_unlikely: float | None = option(
+        None, help="likewise where the answers' log-likelihood under the target is lower by so large a share", ge=0
+    )
+
+    @model_validator(mode="after")
+    def _has_the_target_at_hand(self) -> WeightOptions:
+        if self.full and self.max_unlikely is not None:
+            raise ValueError("max_unlikely goes with an adapter: where all weights learn, the target's are gone")
+        return self
+
+    @property
+    def may_end(self) -> bool:
+        """Whether a look may end the training."""
+        return self.max_loops is not None or self.max_unlikely is not None
