@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -110,13 +111,28 @@ def _run(args: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `specbench list methods | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit would fail once more
     except OSError as error:
-        if not isinstance(error.filename, (str, bytes)):
+        refused = _refused(error)
+        if refused is None:
             raise
-        # Wherever it came up: a path that was given may be too long, or in a folder that nobody may look into.
-        name = os.fsdecode(error.filename)
-        refused = EnvironmentRefused(f"{name} cannot be used ({error.strerror}); name another path, or mend it")
         return _fail(str(refused), refused.exit_code)
     return 0
+
+
+#: What a machine lacks, wherever that comes up: also in a library that looks for a place of its own.
+_LACKS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def _refused(error: OSError) -> EnvironmentRefused | None:
+    """What the system refused, as a sentence; None of what only we can mend."""
+    if isinstance(error.filename, (str, bytes)):
+        # A path that was given may be too long, or in a folder that nobody may look into.
+        name = os.fsdecode(error.filename)
+        return EnvironmentRefused(f"{name} cannot be used ({error.strerror}); name another path, or mend it")
+    if str(error.strerror).startswith("No usable temporary directory"):  # tempfile's sentence
+        return EnvironmentRefused(f"{error.strerror}; make room in one, or let TMPDIR name another")
+    if error.errno in _LACKS:
+        return EnvironmentRefused(f"{error.strerror}; free what this machine lacks and repeat the command")
+    return None
 
 
 def _fail(message: str, code: int) -> int:

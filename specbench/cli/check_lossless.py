@@ -103,6 +103,9 @@ def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
         )
 
 
+_SEEDS = 10_000  # at most: more are a slip of the pen, and memory
+
+
 def _rates(rows: Sequence[Mapping[str, Any]], asked: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Grades of prompts by method; a prompt counts by the worst of its answers at all temperatures and seeds."""
     from specbench.results.grades import prompt_of, rates
@@ -167,7 +170,10 @@ def _seeds(text: str) -> list[int]:
     try:
         for part in split(text):
             first, _, last = part.partition(":")
-            found |= dict.fromkeys(range(int(first), int(last or first) + 1))
+            seeds = range(int(first), int(last or first) + 1)
+            found |= dict.fromkeys(seeds[: _SEEDS + 1])
+            if len(found) > _SEEDS:
+                raise UsageError(f"--seeds {text}: {_SEEDS:,} at most; each is a run of its own")
     except ValueError as error:
         raise UsageError(f"'{text}' is no list of seeds; write them as 0,1,2 or 0:49") from error
     if not found:

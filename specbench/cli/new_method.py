@@ -16,6 +16,7 @@ import typer
 from specbench import __version__
 from specbench.cli import options, output
 from specbench.common import EnvironmentRefused, UsageError, registry, toml
+from specbench.common.files import make_folder
 
 
 def new_method(
@@ -79,7 +80,7 @@ class Scaffold:
         paths = [self.root / name for name in self.files]
         for path, text in zip(paths, self.files.values(), strict=True):
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 with path.open("x", encoding="utf-8") as file:
                     file.write(text)
             except OSError as error:

@@ -12,6 +12,7 @@ from specbench.cli import options, output
 from specbench.common import UsageError
 from specbench.common.errors import INTERRUPTED
 from specbench.common.options import flag, flag_of
+from specbench.common.reading import whole
 from specbench.runner.plan import Loading, Stepping, split
 
 if TYPE_CHECKING:
@@ -117,10 +118,11 @@ def _counts(flag: str, text: str, most: int | None = None, add: int | None = Non
     """
     found = {add} if add else set()
     for word in split(text):
-        if not word.isdecimal() or int(word) < 1 or (most is not None and int(word) > most):
+        number = whole(word)
+        if not number or (most is not None and number > most):
             upper = f"to {most}" if most is not None else "up"
             raise UsageError(f"{flag} {word}: give whole numbers from 1 {upper}, comma-separated, as {flag} 1,16,64")
-        found.add(int(word))
+        found.add(number)
     if not split(text):
         raise UsageError(f"{flag} names nothing; give whole numbers, comma-separated, as {flag} 1,16,64")
     return tuple(sorted(found))

@@ -59,6 +59,18 @@ def write_text_atomic(path: Path, text: str) -> None:
     write_atomic(path, text.encode())
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder where it is missing, and those above it.
+
+    Raises:
+        OSError: it cannot be made; pathlib goes down by calling itself, and a thousand names are too many for that.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except RecursionError:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(folder)) from None
+
+
 def check_writable(out: Path) -> None:
     """Makes ``out`` where it is missing: what cannot be written is better known before minutes are spent.
 
@@ -66,7 +78,7 @@ def check_writable(out: Path) -> None:
         EnvironmentRefused: it cannot be made, or files cannot be put into it.
     """
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         if not os.access(out, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:

@@ -300,6 +300,20 @@ def schema_version(
     return found
 
 
+def whole(text: str) -> int | None:
+    """The number that digits say; None of other text, and of more than 18 of them, which no count here has.
+
+    ``int`` reads thousands of digits slowly and refuses more with an error of its own.
+    """
+    return int(text) if text.isdecimal() and len(text) <= 18 else None
+
+
+def briefly(number: float) -> str:
+    """A number of a file in few digits; JSON's whole numbers may have any number of them, and be no floats."""
+    most = 10**300
+    return f"{float(max(-most, min(most, number))):g}"
+
+
 def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 

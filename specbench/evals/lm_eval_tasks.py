@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specbench.common import EnvironmentRefused, Prompt, UsageError
+from specbench.common.reading import whole
 from specbench.evals import chained
 from specbench.evals.data import read_jsonl
 
@@ -183,9 +184,10 @@ def doc_id(prompt_id: str, task: str, count: int) -> int:
         UsageError: there is no such document.
     """
     name, _, number = prompt_id.partition("/")
-    if name != task or not number.isdecimal() or int(number) >= count:
+    document = whole(number)
+    if name != task or document is None or document >= count:
         raise UsageError(f"{task} has no problem '{prompt_id}'; the run was made with other data")
-    return int(number)
+    return document
 
 
 def disjoint(examples: Iterable[Mapping[str, Any]], docs: Iterable[Mapping[str, Any]], key: str) -> None:

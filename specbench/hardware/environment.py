@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 
 from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.reading import whole
 from specbench.hardware.cores import usable_cores
 from specbench.results.schema import Record
 
@@ -240,16 +241,17 @@ def _device(device: str) -> Device:
     kind, _, index = device.partition(":")
     if device == "cpu":
         return Device(kind="cpu", name="cpu", count=1)
-    if kind != "cuda" or not (index.isdecimal() or device == "cuda"):
+    wanted = 0 if device == "cuda" else whole(index)
+    if kind != "cuda" or wanted is None:
         raise UsageError(f"unknown device '{device}'; use cpu, cuda or cuda:N")
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if int(index or 0) >= count:
+    if wanted >= count:
         raise EnvironmentRefused(
             f"no device '{device}': PyTorch sees {count} CUDA devices; use --device cpu, or see specbench doctor"
         )
-    number = int(index) if index else torch.cuda.current_device()
+    number = wanted if index else torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(number)
     gpu = nvml_state(str(getattr(properties, "uuid", "")))
     return Device(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused, SpecbenchError, UsageError
 from specbench.common.errors import one_line
-from specbench.common.reading import damaged, read_json_object
+from specbench.common.reading import briefly, damaged, read_json_object
 from specbench.models import checkpoint, weights
 from specbench.models.memory import check_memory
 
@@ -79,7 +79,7 @@ def _check_weights(folder: Path, name: str) -> None:
     ranks = config.get("rank_pattern")
     for rank in (config.get("r", 0), *(ranks.values() if isinstance(ranks, dict) else ())):
         if isinstance(rank, (int, float)) and rank > widest:
-            raise damaged(folder / CONFIG, f"a rank of {rank:g}, more than its tensors have", todo)
+            raise damaged(folder / CONFIG, f"a rank of {briefly(rank)}, more than its tensors have", todo)
 
 
 def _check(model: Any, folder: Path, name: str) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench.common import UsageError
 from specbench.common.errors import one_line
-from specbench.common.reading import damaged, json_object, parse_json, read_bytes, unreadable
+from specbench.common.reading import briefly, damaged, json_object, parse_json, read_bytes, unreadable
 from specbench.models import weights
 from specbench.models.memory import check_memory
 
@@ -53,7 +53,7 @@ def _check_tokenizer(file: Path) -> None:
     padding = found.get("padding")
     for name, size in _numbers(padding if isinstance(padding, dict) else {}):
         if name in ("Fixed", "pad_to_multiple_of") and size > _PADDED:
-            raise damaged(file, f"it pads every text to {size:g} tokens", _TODO)
+            raise damaged(file, f"it pads every text to {briefly(size)} tokens", _TODO)
 
 
 def _growth(part: Any) -> int:
@@ -93,7 +93,7 @@ def check_weights(folder: Path, dtype: torch.dtype, device: torch.device, *, sho
     stored = weights.headers(weights.files_of(folder, config.get("transformers_weights")))
     for name, count in _numbers(config):
         if name in _LAYERS and count > len(stored):
-            raise damaged(folder / CONFIG, f"field '{name}': {count:g} layers of {len(stored)} tensors", _TODO)
+            raise damaged(folder / CONFIG, f"field '{name}': {briefly(count)} layers of {len(stored)} tensors", _TODO)
     nbytes = sum(held.count * (dtype.itemsize if held.floats else 1) for held in stored.values())
     made = None if "auto_map" in config or "quantization_config" in config else _made(folder, dtype)
     if made is not None:
@@ -166,9 +166,9 @@ def read_config(file: Path) -> dict[str, Any]:
     found = json_object(parse_json(read_bytes(file, _TODO, _LARGEST), file, _TODO, nan=True), file, _TODO)
     for name, count in _numbers(found):
         if name in _LAYERS and count < 1:
-            raise damaged(file, f"field '{name}': {count:g} layers", _TODO)
+            raise damaged(file, f"field '{name}': {briefly(count)} layers", _TODO)
         if name in _COUNTS and count > _MOST_LAYERS:
-            raise damaged(file, f"field '{name}': {float(min(count, 1e30)):.3g} is more than {_MOST_LAYERS:,}", _TODO)
+            raise damaged(file, f"field '{name}': {briefly(count)} is more than {_MOST_LAYERS:,}", _TODO)
     return found
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from specbench.common.reading import whole
 from specbench.hardware import ModelShape, gpus
 from specbench.hardware.profile import datasheet
 from specbench.hardware.roofline import bound_s, step_cost
@@ -107,7 +108,7 @@ class Setting:
 def setting(run: Run) -> Setting:
     """What the rows of a run were measured on."""
     memory = known(run.run, "environment", "device", "memory_bytes")
-    return Setting(run.config, device_name(run.run), int(memory) if memory and memory.isdecimal() else None)
+    return Setting(run.config, device_name(run.run), whole(memory) if memory else None)
 
 
 def differences(catalog: Catalog, claim: Claim, mine: Setting) -> dict[str, str]:

@@ -28,7 +28,7 @@ from specbench.common.files import (
     write_atomic,
     write_json_atomic,
 )
-from specbench.common.reading import Model, damaged, fitted, in_64_bits, read_json_object, schema_version
+from specbench.common.reading import Model, damaged, fitted, in_64_bits, read_json_object, schema_version, whole
 from specbench.results.bandwidth import Bandwidth
 from specbench.results.calibration import StoredTimes
 from specbench.results.engines import Engines
@@ -472,7 +472,7 @@ class RunFolder:
 def _says_padding(step: Any) -> bool:
     padded = step.get("padded_to") if isinstance(step, dict) else None
     return isinstance(padded, dict) and all(
-        rows.isdecimal() and type(bucket) is int and bucket > 0 for rows, bucket in padded.items()
+        whole(rows) is not None and type(bucket) is int and bucket > 0 for rows, bucket in padded.items()
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import importlib.metadata
 import json
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import run_json
 
+from specbench.cli import output
 from specbench.common import registry
 
 USAGE, ENVIRONMENT = 2, 3
@@ -251,3 +253,29 @@ def test_a_path_that_the_system_refuses_is_one_line_wherever_it_comes_up(cli: An
     assert said.endswith(f"{name}/specbench-mine cannot be used (File name too long); name another path, or mend it")
     error = cli.refused(USAGE, "new-method", "a", "\u202egnihton\x1b[2J")
     assert error == "error: Got unexpected extra argument(s) ( gnihton\\x1b[2J). See specbench new-method --help."
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/x']"), "let TMPDIR name another"),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files; free what this machine lacks"),
+    ],
+)
+def test_what_a_machine_lacks_is_one_line_wherever_it_comes_up(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+) -> None:
+    def lacking() -> None:
+        raise error
+
+    monkeypatch.setattr(output, "stdout", lacking)
+    assert said in cli.refused(ENVIRONMENT, "list", "methods")
+
+
+def test_what_only_we_can_mend_keeps_its_traceback(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong() -> None:
+        raise OSError("no number, no name")
+
+    monkeypatch.setattr(output, "stdout", wrong)
+    with pytest.raises(OSError, match="no number, no name"):
+        cli("list", "methods")

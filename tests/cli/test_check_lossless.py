@@ -114,6 +114,11 @@ def test_the_noise_floor_is_told_where_precision_is_reduced(cli: Any) -> None:
     assert row["noise"]["positions"] == 10
 
 
+@pytest.mark.parametrize("seeds", ["0:1000000000000", "0:9999,10000", f"0:{'9' * 4000}"])
+def test_more_seeds_than_anybody_means(cli: Any, seeds: str) -> None:
+    assert "10,000 at most; each is a run of its own" in cli.refused(2, *TINY, "--seeds", seeds)
+
+
 @pytest.mark.parametrize("seeds", ["one", "0:x", "1,,x"])
 def test_what_is_no_list_of_seeds(cli: Any, seeds: str) -> None:
     assert f"'{seeds}' is no list of seeds; write them as 0,1,2 or 0:49" in cli.refused(2, *TINY, "--seeds", seeds)

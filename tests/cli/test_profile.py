@@ -105,6 +105,7 @@ def test_show_needs_neither_torch_nor_matplotlib_and_pictures_no_torch(profiled:
         ("--rows 0", 2, "--rows 0: give whole numbers from 1 to 65536, comma-separated, as --rows 1,16,64"),
         ("--rows 1,65537", 2, "--rows 65537: give whole numbers from 1 to 65536"),
         ("--contexts 2k", 2, "--contexts 2k: give whole numbers from 1 up"),
+        (f"--contexts {'1' * 4301}", 2, "give whole numbers from 1 up"),
         ("--slots ,", 2, "--slots names nothing"),
         ("--attention trito", 2, "unknown --attention value 'trito'; did you mean triton?"),
         ("--graphs maybe", 2, "unknown --graphs value 'maybe'"),

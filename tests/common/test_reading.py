@@ -31,6 +31,15 @@ def refused(read: Any, *arguments: Any, **more: Any) -> str:
 
 
 @pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("17", 17), ("٣", 3), ("9" * 18, 10**18 - 1), ("9" * 19, None), ("1" * 4301, None), ("", None)]
+    + [(other, None) for other in ("-1", "+1", "1.0", " 1", "1_0", "²", "x")],
+)
+def test_a_whole_number_has_digits_alone_and_not_thousands(text: str, number: int | None) -> None:
+    assert reading.whole(text) == number
+
+
+@pytest.mark.parametrize(
     ("content", "why"),
     [
         ("", "not JSON: EOF while parsing a value at line 1 column 0"),

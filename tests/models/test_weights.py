@@ -261,7 +261,8 @@ CONFIGS: list[dict[str, Any]] = [
     {"hidden_size": -64}, {"hidden_size": 0}, {"hidden_size": 1.5}, {"vocab_size": [1]}, {"num_attention_heads": 0},
     {"num_key_value_heads": 3}, {"head_dim": "8"}, {"rope_parameters": [1]}, {"hidden_act": "nothing"},
     {"num_hidden_layers": -1}, {"num_hidden_layers": "2"}, {"vocab_size": 10**12}, {"intermediate_size": 10**11},
-    {"rms_norm_eps": "a"}, {"model_type": 5}, {"num_hidden_layers": 0},
+    {"rms_norm_eps": "a"}, {"model_type": 5}, {"num_hidden_layers": 0}, {"num_hidden_layers": -(10**400)},
+    {"num_hidden_layers": 10**400},
     {"num_attention_heads": None}, {"layer_types": ["a"]},
 ]  # fmt: skip
 
@@ -359,6 +360,7 @@ def test_an_adapter_does_not_take_memory_by_its_configuration(good: Path, tmp_pa
     for changes, says in (
         ({"r": 10**9}, r"a rank of 1e\+09, more than its tensors have"),
         ({"rank_pattern": {"q_proj": 10**9}}, "a rank of"),
+        ({"r": 10**400}, r"a rank of 1e\+300, more"),
         ({"layer_replication": [[0, 10**9]]}, "it repeats layers"),
     ):
         file.write_text(json.dumps({**json.loads(kept), **changes}))
@@ -410,6 +412,7 @@ def _replace(letter: str, content: str) -> dict[str, Any]:
         ),
         ({"decoder": {"type": "Sequence", "decoders": [_replace("a", "a" * 300)]}}, "its decoder makes a text"),
         ({"padding": {"strategy": {"Fixed": 10**9}}}, r"it pads every text to 1e\+09 tokens"),
+        ({"padding": {"strategy": {"Fixed": 10**400}}}, r"it pads every text to 1e\+300 tokens"),
     ],
 )
 def test_a_tokenizer_that_makes_gigabytes_of_a_line_is_refused(values: Any, says: str, folder: Path) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from specbench.common import EnvironmentRefused, UsageError
+from specbench.common.files import make_folder
+from specbench.common.reading import whole
 from specbench.evals.data import read_rows
 from specbench.evals.judge.judge import HIGHEST, LOWEST, Answer, judgment
 from specbench.evals.task import Question
@@ -77,7 +79,7 @@ def export(
             continue
         path = folder / "model_answer" / f"{model_id(config, spec.label)}.jsonl"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
         except OSError as error:
             raise EnvironmentRefused(f"cannot write {path} ({error.strerror}); choose another folder") from None
@@ -89,7 +91,7 @@ def _line(prompt_id: str, model: str, choices: list[dict[str, Any]], created: da
     # FastChat draws this id; as a hash it is the same in every export of a run.
     digest = hashlib.sha256(json.dumps([prompt_id, model, choices]).encode()).hexdigest()
     return {
-        "question_id": int(prompt_id) if prompt_id.isdecimal() else prompt_id,
+        "question_id": prompt_id if (number := whole(prompt_id)) is None else number,
         "answer_id": digest[:22],
         "model_id": model,
         "choices": choices,

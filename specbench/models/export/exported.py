@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.errors import unknown
-from specbench.common.files import refused, sync_folder
+from specbench.common.files import make_folder, refused, sync_folder
 from specbench.models.loader import LoadedModel
 from specbench.models.names import DTYPES, EXPORTED
 
@@ -78,7 +78,7 @@ def drafted(path: Path) -> Iterator[Path]:
     check_free(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across file systems is a copy
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         remove(draft)  # of a process that was killed and had this one's number
         yield draft
         for file in [draft, *draft.rglob("*")]:

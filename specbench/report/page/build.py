@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.common import toml
+from specbench.common.reading import whole
 from specbench.report.page import cells
 from specbench.report.page.best import as_good, best, chosen
 from specbench.report.page.document import (
@@ -163,7 +164,7 @@ def _loads(run: Mapping[str, Any]) -> list[float]:
 
 
 def _gib(size: str | None) -> str:
-    return f"{int(size) / 2**30:.0f} GiB" if size and size.isdecimal() else DASH
+    return f"{number / 2**30:.0f} GiB" if size and (number := whole(size)) is not None else DASH
 
 
 def _versions(found: Gathered) -> Table:
