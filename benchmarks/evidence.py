@@ -82,9 +82,10 @@ def read(text: str) -> list[Piece]:
 
 def linked(text: str, piece: Piece, folder: Path) -> str:
     """The page with a piece's run."""
-    run = json.loads(_record(folder).read_text())
-    device = run["environment"]["device"]["name"]
-    link = f"[{folder.name[:16]}…{folder.name[-9:]}]({folder.name}) {run['created_utc'][:10]}, `{device}`"
+    record = json.loads(_record(folder).read_text())
+    device = record["environment"]["device"]["name"]
+    created = record.get("created_utc") or datetime.strptime(folder.name[:8], "%Y%m%d").date().isoformat()
+    link = f"[{folder.name[:16]}…{folder.name[-9:]}]({folder.name}) {created[:10]}, `{device}`"
     done = Piece(piece.name, piece.command, piece.shows, piece.shows_not, link)
     if piece.line not in text:
         raise ValueError(f"the line of {piece.name} is not what it was")
@@ -99,8 +100,9 @@ def was_disturbed(folder: Path) -> bool:
 
 
 def _record(folder: Path) -> Path:
-    """``run.json`` of a run, or of the first part of a sweep."""
-    return folder / "run.json" if (folder / "run.json").exists() else min(folder.glob("c*/run.json"))
+    """What says where it was measured: of a run, of a profile, or of the first part of a sweep."""
+    own = [folder / name for name in ("run.json", "profile.json") if (folder / name).exists()]
+    return own[0] if own else min(folder.glob("c*/run.json"))
 
 
 def is_quiet() -> bool:
