@@ -116,20 +116,29 @@ def measure(piece: Piece, minutes: float = MINUTES) -> Path | None:
     Raises:
         SystemExit: its command failed.
     """
-    words = shlex.split(piece.command)
-    assert words[0] == "specbench", f"{piece.command} is no command of ours"
+    said = command_ended(shlex.split(piece.command), 60 * minutes)
+    return None if said is None else ROOT / folder_of(said)
+
+
+def command_ended(words: Sequence[str], seconds: float) -> str | None:
+    """What a command of ours wrote as JSON; None where the time ended first, and what it had finished is kept.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    assert words[0] == "specbench", f"{words[0]} is no command of ours"
     with subprocess.Popen(
         [*_specbench(), *words[1:], "--json"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
-            said, _ = process.communicate(timeout=60 * minutes)
+            said, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)  # what is finished is kept
+            process.send_signal(signal.SIGINT)
             process.communicate()
             return None
     if process.returncode:
         raise SystemExit(process.returncode)
-    return ROOT / folder_of(said)
+    return said
 
 
 def folder_of(said: str) -> str:

@@ -1,0 +1,100 @@
+"""The list of shipped weights, and the command that makes them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from benchmarks import evidence, weights
+from specbench.common import registry
+from specbench.training.plan import TrainPlan
+
+ROOT = Path(__file__).parents[1]
+PIECES = weights.read()
+
+
+def options(command: str) -> dict[str, list[str]]:
+    """Values of a command's flags, by flag."""
+    words = shlex.split(command)
+    found: dict[str, list[str]] = {}
+    for at, word in enumerate(words):
+        if word.startswith("--"):
+            found.setdefault(word, []).append(words[at + 1])
+    return found
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
+def test_a_piece_is_made_by_commands_that_run(piece: weights.Piece) -> None:
+    words = shlex.split(piece.commands[-1])
+    assert words[:3] == ["specbench", "train", piece.name]
+    of = options(piece.commands[-1])
+    settings = dict(setting.split("=") for setting in of["--set"])
+    recipe = registry.trainable(piece.name).recipe()
+    recipe.Options.model_validate(settings)
+    TrainPlan(method=piece.name, model=of["--model"][0], settings=of["--set"], held_out=int(of["--held-out"][0]))
+    assert piece.made.startswith(of["--out"][0] + "/")
+    assert (ROOT / piece.shipped).is_dir()
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
+def test_what_is_shipped_with_a_course_was_made_by_its_command(piece: weights.Piece) -> None:
+    card = ROOT / piece.shipped / "card.json"
+    made = json.loads(card.read_text()) if card.exists() else {}
+    if "curve" not in made:
+        pytest.skip("trained before there was this list")
+    settings = dict(setting.split("=") for setting in options(piece.commands[-1])["--set"])
+    recipe = registry.trainable(piece.name).recipe()
+    assert recipe.Options.model_validate(made["options"]) == recipe.Options.model_validate(settings)
+
+
+def test_it_ships_what_was_made_and_nothing_of_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    piece = PIECES[0]
+    made, shipped = tmp_path / piece.made, tmp_path / piece.shipped
+    made.mkdir(parents=True)
+    shipped.mkdir(parents=True)
+    (made / "card.json").write_text("new")
+    (shipped / "old.safetensors").write_text("old")
+    asked: list[tuple[str, float]] = []
+
+    def train(one: weights.Piece, minutes: float) -> bool:
+        asked.append((one.name, minutes))
+        return True
+
+    assert weights.main([piece.name, "--minutes", "5"], train, tmp_path) == 0
+    assert (shipped / "old.safetensors").exists(), "nobody asked to ship it"
+    assert weights.main([piece.name, "--ship"], train, tmp_path) == 0
+    assert [file.name for file in shipped.iterdir()] == ["card.json"]
+    assert asked == [(piece.name, 5.0), (piece.name, weights.MINUTES)]
+    assert "measure it: make evidence" in capsys.readouterr().out
+
+
+def test_what_is_not_finished_is_said_and_a_name_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert weights.main(["jf", "--ship"], lambda piece, minutes: False) == 1
+    assert "jf is not finished; repeat the command to go on" in capsys.readouterr().err
+    assert weights.main(["jff"]) == 2
+    assert "no piece 'jff'; known: msn, jf, cllm, jetspec" in capsys.readouterr().err
+
+
+def test_the_time_of_a_piece_is_that_of_all_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds: list[float] = []
+
+    def ended(words: list[str], most: float) -> str | None:
+        seconds.append(most)
+        return None if len(seconds) == 2 else "{}"
+
+    monkeypatch.setattr(weights, "command_ended", ended)
+    piece = weights.Piece("x", ("specbench a", "specbench b", "specbench c"), "", "")
+    assert not weights.train(piece, 2.0)
+    assert len(seconds) == 2
+    assert 100 < seconds[1] <= seconds[0] <= 120
+
+
+def test_a_command_that_takes_too_long_is_ended_and_one_that_fails_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "_specbench", lambda: ["python3", "-c"])
+    assert evidence.command_ended(["specbench", "print(7)"], 60) == "7\n"
+    assert evidence.command_ended(["specbench", "import time; time.sleep(60)"], 0.5) is None
+    with pytest.raises(SystemExit, match="5"):
+        evidence.command_ended(["specbench", "raise SystemExit(5)"], 60)
