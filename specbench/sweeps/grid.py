@@ -266,7 +266,7 @@ def _values(name: str, text: str) -> tuple[str, ...]:
 def _range(name: str, text: str) -> tuple[str, ...]:
     try:  # decimal: 0.5:0.95:0.05 has ten values, and binary fractions would lose the last one
         low, high, step = (Decimal(part) for part in text.split(":"))
-        if any(abs(part.adjusted()) > _DIGITS for part in (low, high, step)):
+        if any(not part.is_finite() or abs(part.adjusted()) > _DIGITS for part in (low, high, step)):
             raise ValueError("it has no meaning, and would be written out")
         count = 1 + int((high - low) / step) if step > 0 and high >= low else 0
     except (ArithmeticError, ValueError) as error:

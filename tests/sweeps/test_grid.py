@@ -162,6 +162,7 @@ def test_files_that_are_refused(tmp_path: Path, text: str, says: str) -> None:
         pytest.param("jf", ["n=1:2:x"], [], ["n=1:2:x", "LOW:HIGH:STEP takes three numbers"], id="no step"),
         pytest.param("jf", ["n=:2:1"], [], ["LOW:HIGH:STEP takes three numbers"], id="no low end"),
         pytest.param("jf", ["n=1:inf:1"], [], ["LOW:HIGH:STEP takes three numbers"], id="endless"),
+        pytest.param("jf", ["n=1:3:inf"], [], ["LOW:HIGH:STEP takes three numbers"], id="endless step"),
         pytest.param("jf", ["n=1:1e99999999:1"], [], ["LOW:HIGH:STEP takes three numbers"], id="beyond all"),
         pytest.param("jf", ["n=0:1e-999:1e-999"], [], ["LOW:HIGH:STEP takes three numbers"], id="next to nothing"),
         pytest.param("jf", ["n=1e9999999"], [], ["option 'block_size' of jf"], id="one value beyond all"),
