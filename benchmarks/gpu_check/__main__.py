@@ -1,10 +1,12 @@
 """``make gpu-check``: is everything right on this GPU, and how fast is it?
 
     python3 -m benchmarks.gpu_check [--only PART] [--seconds S] [--model FOLDER|FILE.gguf] [--out DIR] [--rehearse]
+    python3 -m benchmarks.gpu_check --predict CARD[,CARD] [--only PART]
 
 Installs nothing and asks no network: torch, triton, transformers, numpy and pandas are the machine's, the rest comes
 with a bundle (``make gpu-bundle``). Parts come by their value, each in a process of its own; a figure is on disk the
 moment it is measured. ``--rehearse`` runs every part on tiny models and a CPU: nothing it prints is a result.
+``--predict`` measures nothing and needs no GPU: it prints what the parts predict for cards of ``specbench list gpus``.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="", help="a real model on this machine; default is one with an alias")
     parser.add_argument("--out", type=Path, default=Path("results/gpu-check"))
     parser.add_argument("--rehearse", action="store_true", help="tiny models on a CPU")
+    parser.add_argument("--predict", default="", metavar="CARD", help="predict for cards, comma-separated, and end")
     args = parser.parse_args(argv)
     wanted = [name.strip() for name in args.only.split(",") if name.strip()]
     unknown = [name for name in wanted if name not in [part.name for part in PARTS]]
@@ -45,6 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"unknown part '{unknown[0]}'; parts are {names}", file=sys.stderr)
         return 2
     parts = [part for part in PARTS if not wanted or part.name in wanted]
+    if args.predict and (args.rehearse or args.model):
+        print("--predict runs nothing; leave --rehearse and --model out", file=sys.stderr)
+        return 2
+    if args.predict:
+        return predict(args.predict.split(","), parts)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the process of a part is ended too
     try:
         return check(args.out, parts, args.seconds, rehearse=args.rehearse, model=args.model, again=bool(wanted))
@@ -54,6 +62,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"{args.out} cannot be written ({error.strerror or error}); give another --out", file=sys.stderr)
         return 2
+
+
+def predict(names: Sequence[str], parts: Sequence[Part]) -> int:
+    """Prints what parts predict for some cards.
+
+    Returns:
+        The exit code: 0, or 2 for what is no card.
+    """
+    from benchmarks.gpu_check import forecast  # torch, which a check has in the processes of its parts alone
+    from specbench.common import EnvironmentRefused, UsageError
+
+    try:
+        print(forecast.table(names, parts))
+    except (UsageError, EnvironmentRefused) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
 
 
 def check(

@@ -81,6 +81,11 @@ class Bench:
         return self.journal.path.parent
 
     @property
+    def dtype(self) -> str:
+        """Precision of dummy weights, by torch's name."""
+        return "float32" if self.rehearse else "bfloat16"
+
+    @property
     def ceilings(self) -> Ceilings | None:
         """What the first part measured, or the datasheet of the GPU that is here; None where neither is known."""
         from specbench.hardware import gpus

@@ -18,8 +18,8 @@ _HEAD = ("figure", "measured", "predicted", "measured / predicted", "aim", "cond
 _PUBLISHED = ("published", "AR tok/s", "tok/s", "speedup", "tokens a forward", "round over AR step")
 _ASSUMED = (
     "Predicted: kernels of a step × time of one + the longer of bytes / bandwidth and FLOPs / peak. Bandwidth and "
-    "peak are those of the first part, or of the datasheet where it failed. Kernel counts and the time of one are "
-    "assumptions, counted by reading code and never on a device; each figure's prediction says which it took."
+    "peak are those of the first part, or of the datasheet where it failed. Kernels are counted without a device, and "
+    "a library may launch more; the time of one is an assumption; each figure's prediction says what it took."
 )
 _THEIRS = (
     "As printed there, on their GPUs, engines and prompts: not measured here, and no prediction. A round over an AR "
@@ -78,7 +78,7 @@ def _sections(journal: Journal, parts: Sequence[Part]) -> Iterator[Section]:
             "What is wrong",
             "",
             ("figure", "failures", "how"),
-            [(_label(one), one.shown, one.note) for one in wrong],
+            [(label(one), one.shown, one.note) for one in wrong],
             True,
         )
     keyed = [_row(one)[:-1] for outcome in known.values() for one in outcome.figures if one.key]
@@ -115,10 +115,11 @@ def _row(figure: Figure) -> Sequence[str]:
     met = {None: "", True: f"{figure.aim}: met", False: f"{figure.aim}: MISSED"}[figure.met]
     basis = f"predicted: {figure.basis}" if figure.basis and predicted else ""
     notes = "; ".join(filter(None, (figure.note, basis)))
-    return (_label(figure), figure.shown, predicted, ratio, met, notes)
+    return (label(figure), figure.shown, predicted, ratio, met, notes)
 
 
-def _label(figure: Figure) -> str:
+def label(figure: Figure) -> str:
+    """The name of a figure, with what it is measured on."""
     return f"{figure.shape}: {figure.name}" if figure.shape else figure.name
 
 

@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+_NO_FRACTION = 999.95  # four digits are before the point from here on
+_MOST_WRITTEN = 1e15  # nobody reads more digits than these
+
 _COMPARE: dict[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=": operator.le, "==": operator.eq}
 
 
@@ -58,8 +61,9 @@ class Figure:
 
 
 def number(value: float) -> str:
-    """Four digits, and counts as they are."""
-    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e9 else f"{value:.4g}"
+    """Four digits, counts and what has more digits before its point as they are, and nothing as 1.2e+04."""
+    whole = value % 1 == 0 or abs(value) >= _NO_FRACTION
+    return f"{value:,.0f}" if whole and abs(value) < _MOST_WRITTEN else f"{value:.4g}"
 
 
 @dataclass

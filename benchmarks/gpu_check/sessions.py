@@ -29,11 +29,6 @@ def device(bench: Bench) -> torch.device:
     return torch.device("cpu" if bench.rehearse else "cuda")
 
 
-def dtype(bench: Bench) -> str:
-    """Precision of dummy weights."""
-    return "float32" if bench.rehearse else "bfloat16"
-
-
 def free_bytes(bench: Bench) -> int:
     """Memory that is free on the device, which may be a slice of one."""
     return 1 << 40 if bench.rehearse else int(torch.cuda.mem_get_info()[0])
@@ -60,7 +55,7 @@ def model_of(
     else:
         shape, why = shapes.fitting(family, free_bytes(bench), cells, bench.folder, beside)
     said = [Figure(f"{family} as a whole", None, note=why)] if why else []
-    loaded = load(shape.spec, dtype=dtype(bench), device=str(device(bench))) if shape else None
+    loaded = load(shape.spec, dtype=bench.dtype, device=str(device(bench))) if shape else None
     return shape, loaded, said
 
 

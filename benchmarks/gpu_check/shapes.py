@@ -49,12 +49,23 @@ class Shape:
         return self.family if self.whole else f"{self.family} with {self.layers} of {self.of} layers"
 
 
+def whole(family: str) -> Shape:
+    """All layers of a family."""
+    layers = config(family)["num_hidden_layers"]
+    return Shape(family, layers, layers, f"config:{family}")
+
+
 def config(family: str) -> dict[str, Any]:
     """The configuration of a family."""
     from specbench.models.names import configs
 
     found: dict[str, Any] = json.loads(configs()[family].read_text(encoding="utf-8"))
     return found
+
+
+def values_of(shape: Shape) -> dict[str, Any]:
+    """The configuration of a shape's layers, whose number is the family's."""
+    return config(REHEARSED if shape.spec == f"config:{REHEARSED}" else shape.family)
 
 
 def cached_bytes(values: dict[str, Any], layers: int) -> int:
@@ -70,6 +81,12 @@ def weight_bytes(values: dict[str, Any], layers: int) -> int:
     tables = 1 if values.get("tie_word_embeddings") else 2
     found: int = _BYTES * (layers * layer + tables * values["vocab_size"] * hidden)
     return found
+
+
+def fits(family: str, memory_bytes: int) -> bool:
+    """Whether so much memory has room for a whole family, its cache left out."""
+    values = config(family)
+    return weight_bytes(values, values["num_hidden_layers"]) + WORKING_BYTES <= memory_bytes
 
 
 def fitting(family: str, free_bytes: int, cells: int, folder: Path, beside: int = 0) -> tuple[Shape | None, str]:
@@ -93,7 +110,7 @@ def fitting(family: str, free_bytes: int, cells: int, folder: Path, beside: int 
         return weight_bytes(values, layers) + cells * cached_bytes(values, layers)
 
     if need(of) <= room:
-        return Shape(family, of, of, f"config:{family}"), ""
+        return whole(family), ""
     why = f"{free_bytes / 2**30:.1f} GiB are free, and {family} takes {(need(of) + beside + WORKING_BYTES) / 2**30:.1f}"
     layers = next((count for count in range(of - 1, _LEAST_LAYERS - 1, -1) if need(count) <= room), None)
     if layers is None:

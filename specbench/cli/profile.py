@@ -232,15 +232,15 @@ def _nodes_report(count: NodeCount, cards: Sequence[Gpu]) -> RenderableType:
 
 
 def _legend(count: NodeCount, cards: Sequence[Gpu]) -> Iterator[str]:
-    from specbench.profiling.nodes import NODE_S
+    from specbench.profiling.nodes import NODE_S, ceilings_of
 
     yield (
         "nodes: kernels that a captured step launches, counted as on an H200; outside: of layers. weights, KV: bytes "
         "that it reads, and of KV writes."
     )
     yield (
-        f"ms: these bytes over the datasheet's bandwidth, and {NODE_S * 1e6:g} µs for every node; no FLOPs, no host. "
-        "Real steps take longer, as far as a card reads slower than its datasheet says."
+        f"ms: {NODE_S * 1e6:g} µs for every node, and the longer of these bytes over the datasheet's bandwidth and of "
+        "FLOPs over its peak; no host. Real steps take longer, as far as a card stays below its datasheet."
     )
     if count.fusions:
         left = "".join(f"; not {what}: {why}" for what, why in count.not_fused.items())
@@ -250,8 +250,9 @@ def _legend(count: NodeCount, cards: Sequence[Gpu]) -> Iterator[str]:
         )
     else:
         yield f"Nothing is fused: {count.why_not_fused}."
-    if any(step.computes(card, count.dtype) and count.fits(card) for step in count.steps for card in cards):
-        yield ">: its FLOPs alone take longer than its bytes, so that the prediction is too low."
+    fitting = [ceilings_of(card, count.dtype) for card in cards if count.fits(card)]
+    if any(step.computes(ceilings) for step in count.steps for ceilings in fitting):
+        yield "*: its FLOPs take longer than its bytes."
     if not all(map(count.fits, cards)):
         yield f"–: weights and cache, {_bytes(count.held_bytes)}, are more than its memory."
 
@@ -263,11 +264,13 @@ def _step(step: StepNodes) -> tuple[str, str]:
 
 
 def _predicted(count: NodeCount, step: StepNodes, card: Gpu) -> str:
+    from specbench.profiling.nodes import ceilings_of
     from specbench.report.terminal.profile import milliseconds
 
     if not count.fits(card):
         return "–"
-    return f"{'> ' if step.computes(card, count.dtype) else ''}{milliseconds(step.seconds(card))}"
+    ceilings = ceilings_of(card, count.dtype)
+    return f"{'* ' if step.computes(ceilings) else ''}{milliseconds(step.seconds(ceilings))}"
 
 
 def _bytes(count: float) -> str:

@@ -1,14 +1,16 @@
 """Nodes: what a step of a model launches and moves, and a prediction of its time on a card. No GPU and no weights.
 
-Seconds of a step = bytes / bandwidth of the card + nodes × seconds of one small dependent kernel. Nodes are counted on
-torch's meta device (:mod:`specbench.engine.nodes`), bytes are the roofline's, the bandwidth is the datasheet's, and the
-time of a node is an assumption. So that the sum is simple, launches hide behind no reading, FLOPs cost nothing, and
-every node takes as long as the next one. No torch before something is counted.
+Seconds of a step = nodes × seconds of one small dependent kernel + the longer of bytes / bandwidth and FLOPs / peak.
+Nodes are counted on torch's meta device (:mod:`specbench.engine.nodes`), bytes and FLOPs are the roofline's, bandwidth
+and peak are the datasheet's or measured ones, and the time of a node is an assumption. So that the sum is simple,
+launches hide behind nothing, and every node takes as long as the next one. :func:`predicted_s` is that sum, for
+``profile --nodes`` and for the GPU check. No torch before something is counted.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from specbench.common import EnvironmentRefused, UsageError
 from specbench.common.errors import one_line
 from specbench.hardware.gpus import Gpu
 from specbench.hardware.profile import datasheet
-from specbench.hardware.roofline import ModelShape, step_cost
+from specbench.hardware.roofline import Ceilings, Cost, ModelShape, bound_s, step_cost
 from specbench.models import resolve
 from specbench.models.names import Source, configs, hub_in_reach
 
@@ -34,8 +36,22 @@ ROWS, CONTEXT = (1, 16, 64), 1024
 #: Cards that stand for the others where none is named and none is here.
 CARDS = ("a100-80gb", "h100-sxm", "h200", "b200")
 
+# A peak that bounds nothing, where a datasheet states none.
+_NO_PEAK = sys.float_info.max
+
 _TEMPERATURE = 0.8  # any above 0 launches the same
 _TODO = "give another model, or its config.json by config:FILE.json"
+
+
+def predicted_s(nodes: int, cost: Cost, ceilings: Ceilings) -> float:
+    """Seconds that so many kernels take, which compute and move so much, on a device with these ceilings."""
+    return nodes * NODE_S + bound_s(cost, ceilings)
+
+
+def ceilings_of(card: Gpu, dtype: str) -> Ceilings:
+    """What a card's datasheet says of a dtype; where it states no peak, FLOPs cost nothing."""
+    found = datasheet(card, dtype)
+    return found or Ceilings(bytes_per_s=1e9 * card.bandwidth_gb_s, flops_per_s=_NO_PEAK)
 
 
 @dataclass(frozen=True)
@@ -67,15 +83,18 @@ class StepNodes:
         """All of them."""
         return sum(self.layers) + self.outside
 
-    def seconds(self, card: Gpu) -> float:
-        """Predicted, on a card."""
-        return (self.weight_bytes + self.cache_bytes) / (1e9 * card.bandwidth_gb_s) + self.nodes * NODE_S
+    @property
+    def cost(self) -> Cost:
+        """What it computes and moves at least."""
+        return Cost(self.flops, self.weight_bytes + self.cache_bytes)
 
-    def computes(self, card: Gpu, dtype: str) -> bool:
-        """Whether its FLOPs take a card longer than its bytes, so that the prediction is too low."""
-        sheet = datasheet(card, dtype)
-        moved = self.weight_bytes + self.cache_bytes
-        return sheet is not None and self.flops / sheet.flops_per_s > moved / sheet.bytes_per_s
+    def seconds(self, ceilings: Ceilings) -> float:
+        """Predicted, on a device with these ceilings."""
+        return predicted_s(self.nodes, self.cost, ceilings)
+
+    def computes(self, ceilings: Ceilings) -> bool:
+        """Whether its FLOPs take longer than its bytes."""
+        return bound_s(self.cost, ceilings) > self.cost.bytes / ceilings.bytes_per_s
 
 
 @dataclass(frozen=True)
@@ -90,7 +109,8 @@ class NodeCount:
         fusions: parts of layers that are fused, as far as their modules tell.
         not_fused: the other parts, with why not.
         why_not_fused: why nothing is; empty where something is.
-        steps: each with its layers as transformers has them, behind the same with fused ones where there are any.
+        steps: each with its layers as transformers has them, behind the same with fused ones where there are any, or
+            what of both was asked for.
     """
 
     model: str
@@ -117,6 +137,7 @@ def count_nodes(
     dtype: str = "bfloat16",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    fused: bool | None = None,
 ) -> NodeCount:
     """Counts the steps of a model: of each number of rows, and of the largest once more with sampling.
 
@@ -128,6 +149,7 @@ def count_nodes(
         dtype: torch's name of the weights' and the cache's.
         revision: of a hub id.
         trust_remote_code: run the Python that a folder or repository brings.
+        fused: count fused layers alone, or alone those that transformers has; default is both.
 
     Raises:
         UsageError: no such model, no configuration of a causal LM, or one that the engine does not run.
@@ -154,12 +176,12 @@ def count_nodes(
         )
     model = _model(source, config, getattr(torch, dtype), trust_remote_code)
     capacity = context + scratch_cells(rows[-1])
-    plain = MetaStep(model, slots=slots, capacity=capacity, fused=False, reach=reach)
-    shape = shape_of(plain)
-    steps = _steps(plain, shape, rows, context, slots, fused=False)  # before its layers are others
-    meta = MetaStep(model, slots=slots, capacity=capacity, reach=reach)
-    if meta.fusions:
-        steps += _steps(meta, shape, rows, context, slots, fused=True)
+    steps: list[StepNodes] = []
+    for wanted in (False, True) if fused is None else (fused,):  # first as they are, before its layers are others
+        meta = MetaStep(model, slots=slots, capacity=capacity, fused=wanted, reach=reach)
+        shape = shape_of(meta)
+        if bool(meta.fusions) == wanted:
+            steps += _steps(meta, shape, rows, context, slots, fused=wanted)
     return NodeCount(
         model=source.name,
         dtype=dtype,
@@ -225,8 +247,11 @@ def as_data(count: NodeCount, cards: Sequence[Gpu]) -> dict[str, Any]:
                 "weight_bytes": step.weight_bytes,
                 "cache_bytes": step.cache_bytes,
                 "flops": step.flops,
-                "predicted_ms": {card.name: 1e3 * step.seconds(card) if count.fits(card) else None for card in cards},
-                "too_low_on": [card.name for card in cards if step.computes(card, count.dtype)],
+                "predicted_ms": {
+                    card.name: 1e3 * step.seconds(ceilings_of(card, count.dtype)) if count.fits(card) else None
+                    for card in cards
+                },
+                "bound_by_flops_on": [card.name for card in cards if step.computes(ceilings_of(card, count.dtype))],
             }
             for step in count.steps
         ],

@@ -103,9 +103,14 @@ def test_what_does_not_fit_has_no_time_and_what_computes_longer_is_marked() -> N
     large = replace(COUNT, held_bytes=25e9, steps=(replace(STEP, flops=4e12),))
     said = printed(large, "h200", "l4")
     (row,) = [line.split() for line in said.splitlines() if line.startswith("sampled")][1:]
-    assert row[-3:] == [">", "3.31", "–"]  # 15.251 GB at 4.8 TB/s, and 58 nodes
-    assert "–: weights and cache, 25.0 GB, are more than its memory." in said
-    assert ">: its FLOPs alone take longer than its bytes" in said
+    assert row[-3:] == ["*", "4.17", "–"]  # 4 TFLOP at 989.5 TFLOP/s, and 58 nodes
+    (row,) = [line.split() for line in printed(COUNT, "h200").splitlines() if line.startswith("sampled")][1:]
+    assert row[-2:] == ["fused", "3.31"]  # 15.251 GB at 4.8 TB/s
+    assert said.splitlines()[-2:] == [
+        "*: its FLOPs take longer than its bytes.",
+        "–: weights and cache, 25.0 GB, are more than its memory.",
+    ]
+    assert "*: its FLOPs" not in printed(COUNT, "h200", "l4")
     assert "Nothing is fused: its layers have no self_attn." in printed(
         replace(COUNT, fusions=(), why_not_fused="its layers have no self_attn"), "h200"
     )

@@ -84,6 +84,13 @@ def test_published_figures_are_those_of_the_catalog_with_their_sources(journal: 
     assert "eagle" not in " ".join(row.what for row in rows)
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.00123456, "0.001235"), (1234, "1,234"), (12.3456, "12.35"), (3.0, "3")])
-def test_numbers_have_four_digits(value: float, text: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.00123456, "0.001235"), (1234, "1,234"), (12.3456, "12.35"), (3.0, "3"), (999.94, "999.9"),
+        (999.96, "1,000"), (1234.5678, "1,235"), (9999.7, "10,000"), (11958.6, "11,959"), (-24897.7, "-24,898"),
+        (3 << 30, "3,221,225,472"), (1.5e16, "1.5e+16"), (float("nan"), "nan"), (float("-inf"), "-inf"),
+    ],
+)  # fmt: skip
+def test_numbers_are_as_people_write_them(value: float, text: str) -> None:
     assert number(value) == text

@@ -16,7 +16,6 @@ import transformers
 from fake_gpu import on_meta
 from models_tiny import REFUSED, SUPPORTED, attached, build, tiny_llama
 
-from benchmarks.gpu_check import predict
 from specbench.common import EnvironmentRefused, UsageError
 from specbench.engine.nodes import MetaStep, launches
 from specbench.engine.sampler import Sampling
@@ -24,12 +23,15 @@ from specbench.engine.step import Kind
 from specbench.hardware.gpus import find
 from specbench.models import names
 from specbench.models.names import configs
-from specbench.profiling.nodes import NODE_S, NodeCount, StepNodes, as_data, count_nodes
+from specbench.profiling.nodes import NODE_S, NodeCount, StepNodes, as_data, ceilings_of, count_nodes
 from specbench.profiling.shape import shape_of
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "phi3", "gemma3")
 TINY = "config:tiny"
 H200 = find("h200")
+
+#: Kernels of a layer in a step of one row and of many, and those outside of layers: fused, and as transformers has it.
+TIMED = {"qwen2.5-7b": ((9, 10, 30), (39, 40, 37)), "qwen3-8b": ((9, 10, 30), (55, 56, 37))}
 
 
 def written(folder: Path, recipe: Any, **more: Any) -> str:
@@ -87,26 +89,33 @@ def test_nodes_are_those_of_a_step_that_has_run_before(tiny: NodeCount) -> None:
 
 def test_seconds_are_bytes_and_nodes(tiny: NodeCount) -> None:
     step = tiny.steps[0]
-    assert step.seconds(H200) == pytest.approx(
+    assert step.seconds(ceilings_of(H200, "bfloat16")) == pytest.approx(
         (step.weight_bytes + step.cache_bytes) / 4.8e12 + (sum(step.layers) + step.outside) * NODE_S
     )
-    assert predict.NODE_S == NODE_S == 2.25e-6
+    assert NODE_S == 2.25e-6
 
 
-@pytest.mark.parametrize(("flops", "too_low"), [(0.99e12, False), (1.01e12, True)])
-def test_a_step_whose_flops_take_longer_than_its_bytes_is_said_to_be_predicted_too_low(
-    flops: float, too_low: bool
-) -> None:
+def test_one_kind_of_layers_alone_is_counted_as_beside_the_other(tiny: NodeCount) -> None:
+    for fused in (True, False):
+        alone = count_nodes(TINY, rows=(1, 16), context=1000, fused=fused)
+        assert alone.steps == tuple(step for step in tiny.steps if step.fused == fused)
+        assert alone.held_bytes == tiny.held_bytes
+
+
+@pytest.mark.parametrize(("flops", "computes"), [(0.99e12, False), (2e12, True)])
+def test_a_step_takes_the_longer_of_its_bytes_and_its_flops(flops: float, computes: bool) -> None:
     card = dataclasses.replace(
         H200, bf16=1000.0, bandwidth_gb_s=1000.0
     )  # a millisecond each of 1e12 FLOPs and 1e9 bytes
     step = StepNodes(8, False, True, (9, 9), 30, weight_bytes=0.9e9, cache_bytes=0.1e9, flops=flops)
-    assert step.computes(card, "bfloat16") == too_low
-    assert not step.computes(dataclasses.replace(card, bf16=None), "bfloat16")
+    assert step.computes(ceilings_of(card, "bfloat16")) == computes
+    unstated = ceilings_of(dataclasses.replace(card, bf16=None), "bfloat16")
+    assert not step.computes(unstated)
+    assert step.seconds(unstated) == pytest.approx(1e-3 + 48 * NODE_S)
     count = NodeCount("some", "bfloat16", 100, 1, 140.9e9, ("norm",), {}, "", (step,))
     (told,) = as_data(count, [card])["steps"]
-    assert told["too_low_on"] == (["h200"] if too_low else [])
-    assert told["predicted_ms"]["h200"] == pytest.approx(1 + 48 * 2.25e-3)
+    assert told["bound_by_flops_on"] == (["h200"] if computes else [])
+    assert told["predicted_ms"]["h200"] == pytest.approx((2 if computes else 1) + 48 * 2.25e-3)
     larger = dataclasses.replace(count, held_bytes=141.1e9)
     assert as_data(larger, [card])["steps"][0]["predicted_ms"] == {"h200": None}
 
@@ -139,12 +148,12 @@ def test_a_model_of_another_kind_has_no_fused_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # seconds of a processor for the layers as transformers has them
-@pytest.mark.parametrize("family", predict.NODES)
+@pytest.mark.parametrize("family", TIMED)
 def test_layers_of_models_that_are_timed(family: str) -> None:
-    known = predict.NODES[family]
     for step in count_nodes(f"config:{family}").steps:
-        less = step.rows == 1  # nothing joins the splits of a short tile's attention but itself
-        assert {*step.layers} == {known["fused" if step.fused else "plain"] - less}
+        few, many, outside = TIMED[family][not step.fused]
+        # Nothing joins the splits of a short tile's attention but itself.
+        assert ({*step.layers}, step.outside) == ({few if step.rows == 1 else many}, outside)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "mixtral", "gpt2", "tied", "untied"])

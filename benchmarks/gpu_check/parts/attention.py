@@ -5,16 +5,50 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator
+from functools import partial
 
-from benchmarks.gpu_check import sessions, shapes
+from benchmarks.gpu_check import predict, sessions, shapes
 from benchmarks.gpu_check.bench import Bench
+from benchmarks.gpu_check.predict import Known
 from benchmarks.gpu_check.records import Figure
+from benchmarks.gpu_check.shapes import Shape
+from specbench.hardware.roofline import Cost, step_cost
 from specbench.models import LoadedModel, load
 from specbench.runner.methods import plan_methods
 
 _FAMILY = shapes.WANTED[1]
 _NARROW = 256  # width of the MLPs, and tokens of the vocabulary: next to nothing beside attention
 _NAMES = {"triton": "tree attention", "reference": "SDPA with a dense mask", "flash": "flash-attn of a chain"}
+
+
+def predicted(known: Known) -> Iterator[Figure]:
+    """What a layer of the family should take."""
+    yield from _expected(shapes.whole(_FAMILY), known)
+
+
+def _expected(shape: Shape, known: Known) -> Iterator[Figure]:
+    """A layer by the longer of its bytes and its FLOPs, which is FLOPs where many rows share a KV head."""
+    cost, rows = known.cost(shape), known.size.attention_rows
+    (layers,) = cost.attention
+    attention = cost.model_copy(
+        update={
+            **dict.fromkeys(("matmul", "head", "embedding", "embedding_width", "small"), 0),
+            "attention": (layers.model_copy(update={"layers": 1}),),
+        }
+    )
+    near = step_cost(attention, rows, 1)
+    for context in known.size.contexts:
+        far = step_cost(attention, rows, context)
+        layer = known.bound(Cost(far.flops - near.flops, far.bytes - near.bytes))
+        for backend in _NAMES:
+            yield Figure(
+                _named(backend, rows, context), None, "µs", shape=shape.name, predicted=1e6 * layer.seconds,
+                basis=f"the roofline's bound of what it computes and reads of the cache: {layer.basis}",
+            )  # fmt: skip
+
+
+def _named(backend: str, rows: int, context: int) -> str:
+    return f"{_NAMES[backend]}, {rows} rows behind {context}: a layer"
 
 
 def run(bench: Bench) -> Iterator[Figure]:
@@ -25,19 +59,18 @@ def run(bench: Bench) -> Iterator[Figure]:
         names.remove("flash")
         yield Figure("flash-attn", None, note="it is not installed" if not bench.rehearse else "it needs a CUDA device")
     loaded = _narrow(bench)
-    values = shapes.config(shapes.REHEARSED if bench.rehearse else _FAMILY)
-    layers, cell = values["num_hidden_layers"], shapes.cached_bytes(values, 1)
-    ceilings, shape = bench.ceilings, shapes.rehearsed(_FAMILY).name if bench.rehearse else _FAMILY
+    target = shapes.rehearsed(_FAMILY) if bench.rehearse else shapes.whole(_FAMILY)
+    layers, shape = target.layers, target.name
+    expected = predict.expected(bench, partial(_expected, target))
     bare = {name: _seconds(bench, loaded, name, rows, 1) for name in names}
     for context in contexts:
         taken = {}
         for name in names:
             taken[name] = (_seconds(bench, loaded, name, rows, context) - bare[name]) / layers
+            named = _named(name, rows, context)
             yield Figure(
-                f"{_NAMES[name]}, {rows} rows behind {context}: a layer", 1e6 * taken[name], "µs", shape=shape,
-                note="less the step behind one token",
-                predicted=1e6 * context * cell / ceilings.bytes_per_s if ceilings else None,
-                basis="keys and values of the cache / bandwidth",
+                named, 1e6 * taken[name], "µs", shape=shape, note="less the step behind one token",
+                **expected.fields(named),
             )  # fmt: skip
         for name in names[1:]:
             if taken["triton"] > 0:
@@ -64,7 +97,7 @@ def _narrow(bench: Bench) -> LoadedModel:
     file = bench.folder.resolve() / "attention-only.json"
     small = {"intermediate_size": _NARROW, "vocab_size": _NARROW, "eos_token_id": None, "bos_token_id": None}
     file.write_text(json.dumps({**values, **small}), encoding="utf-8")
-    return load(f"config:{file}", dtype=sessions.dtype(bench), device=str(sessions.device(bench)))
+    return load(f"config:{file}", dtype=bench.dtype, device=str(sessions.device(bench)))
 
 
 def _alone(bench: Bench, shape: str, rows: int) -> Iterator[Figure]:

@@ -8,14 +8,36 @@ from functools import partial
 from benchmarks.gpu_check import predict, sessions
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.parts import each
-from benchmarks.gpu_check.parts.steps import ladder, one_row
+from benchmarks.gpu_check.parts.steps import expected_of, ladder, one_row, row_counts
+from benchmarks.gpu_check.predict import Known
 from benchmarks.gpu_check.records import Figure
-from benchmarks.gpu_check.shapes import WANTED
+from benchmarks.gpu_check.shapes import WANTED, Shape
 from specbench.runner.methods import plan_methods
 
 _ROWS = 64
 #: How layers run; of all but the first family for as many of them as there is time for.
 _LAYERS: tuple[predict.Layers, ...] = ("compiled", "plain")
+
+
+def predicted(known: Known) -> Iterator[Figure]:
+    """What both families should take."""
+    for shape in known.shapes(WANTED):
+        for layers in _layers(shape.family):
+            yield from _expected(shape, layers, known)
+
+
+def _expected(shape: Shape, layers: predict.Layers, known: Known) -> Iterator[Figure]:
+    most = min(_ROWS, known.size.rows)
+    yield from expected_of(shape, most, known, layers)
+    other, fused = known.ladder(shape, row_counts(most), layers)[1], known.step(shape, 1)
+    yield Figure(
+        f"{layers} AR step over fused", None, shape=shape.name, predicted=other.seconds / fused.seconds,
+        basis=other.basis,
+    )  # fmt: skip
+
+
+def _layers(family: str) -> tuple[predict.Layers, ...]:
+    return _LAYERS if family == WANTED[0] else _LAYERS[:1]
 
 
 def run(bench: Bench) -> Iterator[Figure]:
@@ -31,7 +53,8 @@ def _family(bench: Bench, family: str) -> Iterator[Figure]:
     if shape is None or loaded is None:
         return
     methods = plan_methods(["jacobi"], [f"jacobi.n={rows}"])
-    for layers in _LAYERS if family == WANTED[0] else _LAYERS[:1]:
+    for layers in _layers(family):
+        expected = predict.expected(bench, partial(_expected, shape, layers))
         compiled = layers == "compiled"
         # Compiled kernels are no operations of torch any more, which is what a rehearsal records.
         graphs = not (bench.rehearse and compiled)
@@ -40,10 +63,12 @@ def _family(bench: Bench, family: str) -> Iterator[Figure]:
             bench, loaded, methods, capacity=capacity, compile=compiled, graphs=graphs, native=native
         ) as opened:
             fused = bench.journal.find("ar_ms", shape.name)
-            for figure in one_row(bench, shape, opened, layers):
+            for figure in one_row(bench, shape, opened, expected, layers):
                 yield figure
                 if fused and figure.key == f"{layers} ar_ms" and figure.value:
                     name = f"{layers} AR step over fused"
-                    yield Figure(name, figure.value / fused, shape=shape.name, key=layers)
-            yield from ladder(bench, shape, opened, rows, layers=layers)
+                    yield Figure(
+                        name, figure.value / fused, shape=shape.name, key=layers, **expected.fields(name)
+                    )  # fmt: skip
+            yield from ladder(bench, shape, opened, rows, expected, layers=layers)
             yield from sessions.captures(shape.name, opened.engine)

@@ -10,12 +10,11 @@ from statistics import median
 from benchmarks.gpu_check import predict, sessions, shapes
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.parts import each
-from benchmarks.gpu_check.predict import Prediction
+from benchmarks.gpu_check.predict import Expected, Known
 from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import Shape
 from specbench.decoding import Method
 from specbench.models import LoadedModel
-from specbench.profiling.shape import shape_of
 from specbench.results.schema import PHASES, SimulatedAcceptance
 from specbench.runner import Session
 from specbench.runner.methods import plan_methods
@@ -24,12 +23,39 @@ _FAMILY = shapes.WANTED[0]  # the shape of the published heads
 _LAYERS, _TAPS = 5, 5  # of a head of the published shape
 
 
+def predicted(known: Known) -> Iterator[Figure]:
+    """What rounds should take."""
+    for shape in known.shapes([_FAMILY]):
+        for budget in known.size.budgets:
+            yield from _expected(shape, budget, known)
+
+
+def _expected(shape: Shape, budget: int, known: Known) -> Iterator[Figure]:
+    """Drafting on the host costs nothing here, and so does the draft head's arithmetic."""
+    cost = known.cost(shape)
+    read = _head_bytes(shape) + cost.head * cost.weight_bytes
+    one, round_ = known.step(shape, 1), known.round_of_head(known.step(shape, budget), read)
+    for mean in known.size.acceptance:
+        for what, value, unit in (
+            ("round", 1e3 * round_.seconds, "ms"),
+            ("decoding", mean / round_.seconds, "tok/s"),
+            ("round over AR step", round_.seconds / one.seconds, "ratio"),
+            ("over AR", mean * one.seconds / round_.seconds, "ratio"),
+        ):
+            name = f"{_named(budget, mean)}: {what}"
+            yield Figure(name, None, unit, shape=shape.name, predicted=value, basis=round_.basis)
+
+
+def _named(budget: int, mean: float) -> str:
+    return f"JetSpec, {budget} rows, {mean:g} tokens a round"
+
+
 def run(bench: Bench) -> Iterator[Figure]:
     """Trees of 64 and of 128 rows, an untrained head of the published shape; phases in a second pass."""
     size = bench.size
     answer = int(max(size.acceptance) * _rounds(bench))
     cells = size.context + answer + 4 * max(size.budgets)
-    shape, loaded, said = sessions.model_of(bench, _FAMILY, cells, beside=_head_bytes(bench))
+    shape, loaded, said = sessions.model_of(bench, _FAMILY, cells, beside=_head_bytes(_target(bench)))
     yield from said
     if shape is None or loaded is None:
         return
@@ -55,14 +81,14 @@ def _budget(bench: Bench, shape: Shape, loaded: LoadedModel, trace: bool, budget
                 yield from _phases(bench, shape, opened, arm, mean, budget)
             return
         step = sessions.seconds_a_step(sessions.decode(opened, ar, prompt, _rounds(bench)))
-        expected = _expected(bench, shape, opened, budget)
+        expected = predict.expected(bench, partial(_expected, shape, budget))
         for mean, arm in arms.items():
             yield from _round(bench, shape, opened, arm, mean, budget, step, expected)
 
 
 def _round(
     bench: Bench, shape: Shape, opened: Session, arm: Method, mean: float, budget: int, step: float,
-    expected: Prediction | None,
+    expected: Expected,
 ) -> Iterator[Figure]:  # fmt: skip
     prompt = [sessions.prompt(opened.model, bench.size.context)]
     records = sessions.decode(opened, arm, prompt, 1 + int(mean * _rounds(bench)))
@@ -70,23 +96,23 @@ def _round(
     seconds = sessions.seconds_a_step(records)
     rows = record.tree_rows / record.target_forwards
     tpf = (record.output_tokens - 1) / record.target_forwards
-    name = f"JetSpec, {budget} rows, {mean:g} tokens a round"
+    name = _named(budget, mean)
     note = f"{record.target_forwards} rounds of {rows:.0f} rows, {tpf:.3g} tokens each, host included"
     yield Figure(
-        f"{name}: round", 1e3 * seconds, "ms", note=note, shape=shape.name,
-        **predict.fields(expected),
+        f"{name}: round", 1e3 * seconds, "ms", note=note, shape=shape.name, **expected.fields(f"{name}: round"),
     )  # fmt: skip
     yield Figure(
         f"{name}: decoding", sessions.tokens_a_second(records), "tok/s", note=note, shape=shape.name,
-        **predict.fields(expected, lambda taken: mean / taken),
+        **expected.fields(f"{name}: decoding"),
     )  # fmt: skip
     yield Figure(
         f"{name}: round over AR step", seconds / step, note=f"AR in the same session: {1e3 * step:.4g} ms",
-        shape=shape.name, key="jetspec",
+        shape=shape.name, key="jetspec", **expected.fields(f"{name}: round over AR step"),
     )  # fmt: skip
     yield Figure(
-        f"{name}: over AR", tpf * step / seconds, note="acceptance is decided by lot", shape=shape.name, key="jetspec"
-    )
+        f"{name}: over AR", tpf * step / seconds, note="acceptance is decided by lot", shape=shape.name, key="jetspec",
+        **expected.fields(f"{name}: over AR"),
+    )  # fmt: skip
 
 
 def _phases(bench: Bench, shape: Shape, opened: Session, arm: Method, mean: float, budget: int) -> Iterator[Figure]:
@@ -97,20 +123,19 @@ def _phases(bench: Bench, shape: Shape, opened: Session, arm: Method, mean: floa
         spent = record.phases_s.get(phase)
         if spent:
             yield Figure(
-                f"JetSpec, {budget} rows, {mean:g} tokens a round: {phase}", 1e3 * median(spent), "ms",
+                f"{_named(budget, mean)}: {phase}", 1e3 * median(spent), "ms",
                 note=f"median of {len(spent)} rounds, with a wait for the device behind each phase", shape=shape.name,
             )  # fmt: skip
 
 
-def _expected(bench: Bench, shape: Shape, opened: Session, budget: int) -> Prediction | None:
-    cost, ceilings = shape_of(opened.engine), bench.ceilings
-    verify = predict.step(shape, cost, ceilings, budget, bench.size.context)
-    return predict.round_of_head(verify, _head_bytes(bench) + cost.head * cost.weight_bytes, ceilings)
+def _target(bench: Bench) -> Shape:
+    """The target, before it is known how many of its layers there is memory for."""
+    return shapes.rehearsed(_FAMILY) if bench.rehearse else shapes.whole(_FAMILY)
 
 
-def _head_bytes(bench: Bench) -> int:
+def _head_bytes(target: Shape) -> int:
     """Weights of a head of the published shape: layers as wide as the target's, and what joins its taps."""
-    values = shapes.config(shapes.REHEARSED if bench.rehearse else _FAMILY)
+    values = shapes.values_of(target)
     tables = {**values, "vocab_size": 0}
     return shapes.weight_bytes(tables, _LAYERS) + 2 * _TAPS * values["hidden_size"] ** 2
 

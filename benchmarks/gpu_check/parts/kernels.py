@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu_check import predict, sessions
 from benchmarks.gpu_check.bench import Bench
 from benchmarks.gpu_check.parts import each
+from benchmarks.gpu_check.predict import Expected, Known
 from benchmarks.gpu_check.records import Figure
 from benchmarks.gpu_check.shapes import WANTED, Shape
 from specbench.decoding import TokenTree
@@ -22,6 +23,26 @@ _ROWS = 64
 _SHOWN = 14  # kernels of a table
 
 
+def predicted(known: Known) -> Iterator[Figure]:
+    """How many both steps should launch."""
+    for shape in known.shapes(WANTED[:1]):
+        yield from _expected(shape, known)
+
+
+def _expected(shape: Shape, known: Known) -> Iterator[Figure]:
+    """All kernels of a step, as the profiler counts them: those outside of layers too."""
+    for rows, step in known.ladder(shape, (1, min(_ROWS, known.size.rows))).items():
+        counted = step.nodes
+        assert counted is not None
+        low, high = min(counted.layers), max(counted.layers)
+        a_layer = f"{low}" if low == high else f"{low} to {high}"
+        basis = f"{a_layer} of each of {len(counted.layers)} layers and {counted.outside} outside (counted)"
+        for what, value in (("kernels", counted.nodes), ("launches a layer", counted.nodes / shape.layers)):
+            yield Figure(
+                f"step of {rows} rows: {what}", None, "kernels", shape=shape.name, predicted=value, basis=basis
+            )  # fmt: skip
+
+
 def run(bench: Bench) -> Iterator[Figure]:
     """The step of one row and of 64, replayed under the profiler."""
     size, rows = bench.size, min(_ROWS, bench.size.rows)
@@ -30,14 +51,17 @@ def run(bench: Bench) -> Iterator[Figure]:
     yield from said
     if shape is None or loaded is None:
         return
+    expected = predict.expected(bench, partial(_expected, shape))
     with sessions.session(bench, loaded, plan_methods(["jacobi"], [f"jacobi.n={rows}"]), capacity=capacity) as opened:
         engine = opened.engine
         engine.prepare(rows, context=size.context)
         prompt = sessions.prompt(loaded, size.context)
-        yield from each((1, rows), partial(_table, bench, shape, engine, prompt))
+        yield from each((1, rows), partial(_table, bench, shape, engine, prompt, expected))
 
 
-def _table(bench: Bench, shape: Shape, engine: Engine, prompt: list[int], rows: int) -> Iterator[Figure]:
+def _table(
+    bench: Bench, shape: Shape, engine: Engine, prompt: list[int], expected: Expected, rows: int
+) -> Iterator[Figure]:
     replays, on_gpu = bench.size.replays, engine.device.type == "cuda"
     slot = engine.alloc()
     try:
@@ -60,14 +84,12 @@ def _table(bench: Bench, shape: Shape, engine: Engine, prompt: list[int], rows: 
         return
     name, launches, busy = f"step of {rows} rows", sum(counts.values()), sum(spent.values())
     what = f"{replays} replays{'' if on_gpu else ', operations of torch on a CPU'}"
-    assumed = predict.nodes(shape)
     yield Figure(
-        f"{name}: kernels", launches, "kernels", note=what, shape=shape.name, predicted=assumed,
-        basis=f"{assumed / shape.layers:g} of a layer (assumed)",
+        f"{name}: kernels", launches, "kernels", note=what, shape=shape.name, **expected.fields(f"{name}: kernels")
     )  # fmt: skip
     yield Figure(
         f"{name}: launches a layer", launches / shape.layers, "kernels", shape=shape.name,
-        predicted=assumed / shape.layers, basis="assumed", note="those outside of the layers are counted too",
+        note="those outside of the layers are counted too", **expected.fields(f"{name}: launches a layer"),
     )  # fmt: skip
     yield Figure(f"{name}: device busy", busy, "µs", note=what, shape=shape.name)
     yield Figure(f"{name}: device busy, share of the wall", busy / (1e6 * wall), "share", shape=shape.name)

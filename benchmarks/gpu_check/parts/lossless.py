@@ -41,7 +41,7 @@ def run(bench: Bench) -> Iterator[Figure]:
         opened.capture(size.context)
         truth = _texts(sessions.decode(opened, ar, list(prompts.values()), size.answer_tokens))
         different = len({token for ids in truth.values() for token in ids})
-        note = f"{size.answers} answers of {size.answer_tokens} tokens, {sessions.dtype(bench)}"
+        note = f"{size.answers} answers of {size.answer_tokens} tokens, {bench.dtype}"
         yield Figure("tokens that AR's answers are made of", different, "tokens", note=note, shape=shape.name)
         known = replace(wild, shared={tuple(ids): truth[at] for at, ids in prompts.items()})
         records = sessions.decode(opened, known, list(prompts.values()), size.answer_tokens)

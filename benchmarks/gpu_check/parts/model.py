@@ -45,15 +45,23 @@ def local_model() -> str:
 
 
 def lossless(bench: Bench, model: str, methods: Sequence[str]) -> Iterator[Figure]:
-    """Answers in float32 against AR's: each has to be the same."""
+    """Answers in float32 against AR's: each has to be the same, but for ties.
+
+    Near ties are rare in float32, and they are there: rows that are summed in another order flip one on a GPU as in the
+    part ``lossless``. A tie is reported and is no failure; whatever parts otherwise is one.
+    """
     plan = _plan(bench, model, methods, dtype="float32")
     resolved = resolve(plan)
     loaded = load(model, dtype="float32", device=str(sessions.device(bench)))
     checked = check_lossless(resolved, resolved.tasks[0], loaded)
     for label, tally in checked.tallies.items():
-        differ = tally["lossy"] + tally["numeric_tie"]
-        note = f"of {len(checked.prompts)}, {bench.size.real_tokens} tokens each, float32; ties: {tally['numeric_tie']}"
-        yield Figure(f"{label}: answers that differ from AR's", differ, "failures", "== 0", note, loaded.spec.name)
+        note = f"of {len(checked.prompts)}, {bench.size.real_tokens} tokens each, float32"
+        shape, floor = loaded.spec.name, tally["noise_floor"]
+        yield Figure(f"{label}: answers that part from AR's", tally["lossy"], "failures", "== 0", note, shape)
+        tie = "" if floor is None else f"; a tie is a gap within {floor:.3g}"
+        yield Figure(
+            f"{label}: answers that part at a tie", tally["numeric_tie"], "answers", note=f"{note}{tie}", shape=shape
+        )  # fmt: skip
 
 
 def speed(bench: Bench, model: str, methods: Sequence[str]) -> Iterator[Figure]:

@@ -1,0 +1,276 @@
+"""Predictions: by hand, the same as ``profile --nodes`` has them, and those of every part without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu_check import __main__ as program
+from benchmarks.gpu_check import forecast, predict, shapes
+from benchmarks.gpu_check.bench import TINY, Bench, Size
+from benchmarks.gpu_check.catalog import PARTS, Part
+from benchmarks.gpu_check.parts import attention, concurrency, steps
+from benchmarks.gpu_check.predict import Known
+from benchmarks.gpu_check.records import Figure, Journal
+from specbench.cli.app import main
+from specbench.hardware import gpus
+from specbench.hardware.gpus import find
+from specbench.hardware.profile import datasheet
+from specbench.hardware.roofline import Ceilings
+from specbench.runner.methods import plan_methods
+
+FAST = Ceilings(bytes_per_s=4e12, flops_per_s=8e14)
+QUICK = ("steps", "kernels", "concurrency")
+SMALL = replace(Size(), concurrency=(1, 4), contexts=(1024,))
+
+
+def on(card: str, size: Size = SMALL) -> Known:
+    """What is known of a card."""
+    ceilings = datasheet(find(card), "bfloat16")
+    assert ceilings is not None
+    return Known(size, ceilings, "bfloat16", find(card))
+
+
+def by_name(figures: Iterable[Figure]) -> dict[str, float]:
+    """What figures predict, by what they are of."""
+    found = {}
+    for figure in figures:
+        assert figure.value is None
+        assert figure.predicted is not None
+        found[figure.name] = figure.predicted
+    return found
+
+
+def test_a_step_is_kernels_and_the_longer_of_bytes_and_flops() -> None:
+    shape, known = shapes.whole("qwen3-8b"), Known(Size(), FAST)
+    few, many, wide = known.ladder(shape, (1, 64, 512)).values()
+    # 36 layers of 4096 and 12288, 32 heads and 8 KV heads of 128, 151936 words in two tables, one read by the row.
+    weights = 36 * (4096 * 128 * 48 + 4096 * 4096 + 3 * 4096 * 12288) + 151936 * 4096
+    small = 36 * (2 * 4096 + 2 * 128) + 4096
+
+    def moved(rows: int) -> float:
+        return 2 * (weights + small + rows * 4096) + 36 * 8 * 256 * (1024 + 2 * rows) * 2
+
+    assert few.seconds == pytest.approx(354 * 2.25e-6 + moved(1) / 4e12)
+    assert few.basis == "354 kernels (counted) × 2.25 µs (assumed) + 15.3 GB / 4000 GB/s"
+    assert many.seconds == pytest.approx(390 * 2.25e-6 + moved(64) / 4e12)
+    flops = 2 * 512 * (weights + 36 * 32 * 256 * (1024 + 512))
+    assert wide.seconds == pytest.approx(390 * 2.25e-6 + flops / 8e14)
+    assert wide.basis.startswith("390 kernels (counted) × 2.25 µs (assumed) + ")
+    assert wide.basis.endswith(" TFLOP / 800 TFLOP/s")
+    rounds = known.round_of_head(few, 4e9)
+    assert rounds.seconds == pytest.approx(few.seconds + 93 * 2.25e-6 + 1e-3)
+
+
+def test_compiled_layers_are_assumed_and_say_so() -> None:
+    shape, known = shapes.whole("qwen2.5-7b"), Known(Size(), FAST)
+    compiled, fused = known.ladder(shape, (1,), "compiled")[1], known.ladder(shape, (1,))[1]
+    assert compiled.nodes is not None
+    assert (*{*compiled.nodes.layers}, compiled.nodes.outside) == (9 + 6, 37)  # the last norm is transformers' own
+    assert compiled.seconds - fused.seconds == pytest.approx((28 * 6 + 7) * 2.25e-6)
+    assert "457 kernels (counted, of each layer 6 more than of a fused one (assumed))" in compiled.basis
+
+
+def test_profile_nodes_and_the_check_predict_the_same() -> None:
+    """Of one family, for time: the page has both, and its test compares them."""
+    family, out = shapes.WANTED[1], io.StringIO()
+    cards = ("h200", "b200", "l40s")
+    with contextlib.redirect_stdout(out):
+        spec = f"config:{family}"
+        assert main(["profile", "--model", spec, "--nodes", "--rows", "1,512", "--gpu", ",".join(cards), "--json"]) == 0
+    told = json.loads(out.getvalue())
+    ours = {card: on(card).ladder(shapes.whole(family), (1, 512)) for card in cards}
+    fused = [step for step in told["steps"] if step["fused"] and not step["sampled"]]
+    assert [step["rows"] for step in fused] == [1, 512]
+    for step in fused:
+        for card in cards:
+            assert 1e3 * ours[card][step["rows"]].seconds == pytest.approx(step["predicted_ms"][card], rel=1e-12)
+    assert fused[1]["bound_by_flops_on"] == [*cards]
+
+
+def test_kernels_of_a_step_are_counted_for_its_rows_and_outside_of_layers_too() -> None:
+    part = import_module("benchmarks.gpu_check.parts.kernels")
+    found = {figure.name: figure for figure in part.predicted(on("h200"))}
+    for rows, kernels, a_layer in ((1, 354, 9), (64, 390, 10)):
+        figure = found[f"step of {rows} rows: kernels"]
+        assert (figure.predicted, figure.basis) == (
+            kernels, f"{a_layer} of each of 36 layers and 30 outside (counted)",
+        )  # fmt: skip
+        assert found[f"step of {rows} rows: launches a layer"].predicted == pytest.approx(kernels / 36)
+
+
+def test_attention_takes_the_longer_of_its_bytes_and_its_flops() -> None:
+    # A layer of 28 heads and 4 KV heads of 128, 1023 tokens further than one.
+    nbytes, per_row = 1023 * 4 * 256 * 2, 2 * 28 * 256 * 1023
+    for rows, ceilings, seconds in (
+        (64, Ceilings(bytes_per_s=4.8e12, flops_per_s=9.895e14), 64 * per_row / 9.895e14),
+        (64, Ceilings(bytes_per_s=1e12, flops_per_s=9.895e14), nbytes / 1e12),
+        (2, Ceilings(bytes_per_s=4.8e12, flops_per_s=9.895e14), nbytes / 4.8e12),
+    ):
+        known = Known(replace(SMALL, attention_rows=rows), ceilings)
+        found = by_name(attention.predicted(known))
+        assert len(found) == 3
+        assert [*found.values()] == [pytest.approx(1e6 * seconds)] * 3
+
+
+@pytest.mark.parametrize("card", ["h100-sxm", "h200", "b200", "h100-pcie"])
+def test_a_card_that_is_as_predicted_meets_the_aim_of_ars_share(card: str) -> None:
+    for family in shapes.WANTED:
+        found = {figure.name: figure for figure in steps.expected_of(shapes.whole(family), 1, on(card))}
+        share = found["AR step, share of the copy bandwidth"]
+        assert share.predicted is not None
+        assert replace(share, value=share.predicted).met
+        assert replace(share, value=0.92 * share.predicted).met
+        assert replace(share, value=0.88 * share.predicted).met is False
+        as_fast = 1e-3 * (found["AR step"].predicted or 0)
+        assert share.predicted == pytest.approx(known_bytes(family) / on(card).ceilings.bytes_per_s / as_fast, rel=1e-3)
+
+
+def known_bytes(family: str) -> float:
+    """Bytes of a step of one row, as far as its matrices and its cache go."""
+    values = shapes.config(family)
+    layers = values["num_hidden_layers"]
+    table = 2 * values["vocab_size"] * values["hidden_size"]
+    return shapes.weight_bytes(values, layers) - table + 1026 * shapes.cached_bytes(values, layers)
+
+
+def test_jf_has_its_bound_as_a_dry_run_has_it() -> None:
+    found = by_name(concurrency.predicted(on("h200")))
+    out = io.StringIO()
+    grid = ["--method", "jf", "--grid", "n=16", "--grid", "concurrency=1,4", "--task", "humaneval", "--gpu", "h200"]
+    with contextlib.redirect_stdout(out):
+        assert main(["sweep", "--model", "config:qwen2.5-7b", *grid, "--dry-run", "--json"]) == 0
+    for cell in json.loads(out.getvalue())["cells"]:
+        count = cell["concurrency"]
+        if cell["label"] != "ar":
+            assert cell["rows"] == plan_methods(["jf"], ["jf.n=16"])[1].max_rows == 77
+            assert found[f"jf over ar, {count} sequences"] == pytest.approx(4 / cell["times_ar"])
+            assert found[f"jf, {count} sequences"] == pytest.approx(4 * count / cell["step_s"])
+    one = on("h200").crowd(shapes.whole("qwen2.5-7b"), 4)
+    assert one.nodes is not None
+    assert one.nodes.nodes == 282
+    assert found["ar, 4 sequences"] == pytest.approx(4 / one.seconds)
+
+
+def test_a_prediction_that_fails_costs_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(known: Known) -> Iterator[Figure]:
+        yield Figure("one", None, aim=">= 2", predicted=3.0, basis="by hand")
+        raise RuntimeError("triton of another kind")
+
+    journal = Journal(tmp_path / "figures.jsonl")
+    assert predict.expected(Bench(journal, rehearse=True), broken).fields("one") == {}, "no ceilings are known"
+    for figure in (Figure("copy", 10.0, key="copy"), Figure("product", 0.1, key="flops")):
+        journal.figure("ceilings", figure)
+    found = predict.expected(Bench(journal, rehearse=True), broken)
+    assert (found.fields("one"), found.aim("one")) == ({"predicted": 3.0, "basis": "by hand"}, ">= 2")
+    assert (found.fields("two"), found.aim("two")) == ({}, "")
+    assert "triton of another kind" in capsys.readouterr().err
+
+
+def test_the_parts_that_predict_say_so() -> None:
+    for part in PARTS:
+        module = import_module(part.target.partition(":")[0])
+        assert hasattr(module, "predicted") == part.predicts, part.name
+
+
+# ------------------------------------------------------------------------------------------------------------ --predict
+
+
+def cells(text: str) -> dict[str, list[str]]:
+    """Rows of a table by their first cell."""
+    rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| "))
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_predictions_are_a_table_of_cards(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "check", lambda *_, **__: pytest.fail("nothing is to be measured"))
+    assert program.main(["--predict", "H200, b200,h200-sxm", "--only", "ceilings,kernels,model"]) == 0
+    said = capsys.readouterr().out
+    assert cells(said) == {
+        "figure": ["predicted, h200", "predicted, b200"],
+        "---": ["---", "---"],
+        "copy bandwidth, GB/s": ["4,800", "8,000"],
+        "read bandwidth, GB/s": ["4,800", "8,000"],
+        "matrix product, TFLOP/s": ["989.5", "2,250"],
+        "qwen3-8b: step of 1 rows: kernels": ["354", "354"],
+        "qwen3-8b: step of 1 rows: launches a layer, kernels": ["9.833", "9.833"],
+        "qwen3-8b: step of 64 rows: kernels": ["390", "390"],
+        "qwen3-8b: step of 64 rows: launches a layer, kernels": ["10.83", "10.83"],
+    }
+    assert said.startswith("Predicted, not measured: bfloat16, datasheets, 2.25 µs for a kernel (assumed), no host.")
+    assert len({len(line) for line in said.splitlines() if line.startswith("|")}) == 1
+
+
+def test_a_model_that_a_card_has_no_memory_for_is_not_predicted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As no card of the list has so little memory, one is made."""
+    small = replace(find("l4"), memory_gb=16)
+    monkeypatch.setattr(gpus, "find", lambda name: small if name == "l4" else find(name))
+    assert program.main(["--predict", "l4,h200", "--only", "kernels"]) == 0
+    said = capsys.readouterr().out
+    assert cells(said)["qwen3-8b: step of 1 rows: kernels"] == ["–", "354"]
+    assert said.endswith("–: the whole model is more than its memory; the check takes fewer layers there.\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--predict", "h2000"], "unknown GPU 'h2000'; did you mean h200"),
+        (["--predict", " ,"], "--predict names nothing; give names of list gpus, comma-separated"),
+        (["--predict", "h200", "--only", "kernel"], "unknown part 'kernel'; parts are "),
+        (["--predict", "h200", "--rehearse"], "--predict runs nothing; leave --rehearse and --model out"),
+        (["--predict", "h200", "--model", "x"], "--predict runs nothing; leave --rehearse and --model out"),
+        (["--predict", "rtx-pro-6000-se"], "the check runs in bfloat16, of which the datasheet of rtx-pro-6000-se"),
+    ],
+)
+def test_mistakes(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(options) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(part, id=part.name, marks=() if part.name in QUICK else pytest.mark.slow)
+        for part in PARTS
+        if part.predicts and part.name != "ceilings"  # a rehearsal's CPU has no datasheet
+    ],
+)
+def test_what_is_predicted_without_a_gpu_is_what_the_check_measures(tmp_path: Path, part: Part) -> None:
+    """By name and unit, and nothing beside it."""
+    journal = Journal(tmp_path / "figures.jsonl")
+    for figure in (Figure("copy", 10.0, key="copy"), Figure("product", 0.1, key="flops")):
+        journal.figure("ceilings", figure)
+    bench = Bench(journal, rehearse=True)
+    for family in shapes.WANTED:  # what compiled steps are held against
+        journal.figure("steps", Figure("AR step", 1.0, shape=f"{family}{shapes.STAND_IN}", key="ar_ms"))
+    measured = {forecast.named(one).replace(shapes.STAND_IN, ""): one for one in run(part, bench)}
+    foretold = {forecast.named(one): one for one in predicted(part)}
+    assert foretold
+    unmeasured = {name for name in foretold if not measured.get(name)}
+    # ``specbench profile`` measures the knee, and flash-attn needs a GPU.
+    assert {name for name in unmeasured if "knee" not in name and "flash" not in name} == set()
+    assert {name for name, one in measured.items() if one.predicted is not None} == {*foretold} - unmeasured
+
+
+def run(part: Part, bench: Bench) -> list[Figure]:
+    module, function = part.target.split(":")
+    return list(getattr(import_module(module), function)(bench))
+
+
+def predicted(part: Part) -> list[Figure]:
+    module: Any = import_module(part.target.partition(":")[0])
+    return list(module.predicted(on("h200", TINY)))
