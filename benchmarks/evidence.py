@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -133,7 +132,7 @@ def command_ended(words: Sequence[str], seconds: float) -> str | None:
         try:
             said, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # a shell has its background ignore Ctrl-C
             process.communicate()
             return None
     if process.returncode:

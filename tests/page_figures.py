@@ -88,15 +88,21 @@ def words(_row: str, _column: str) -> None:
 def run(digest: str) -> Run:
     """The committed run whose folder ends in a digest, or a part of a sweep as ``DIGEST/c1``."""
     name, _, part = digest.partition("/")
-    (folder,) = (ROOT / "results").glob(f"*-{name}")
+    folder = named(name)
     ASKED.add(folder)
     return read(folder / part)
 
 
 def unlinked(digest: str) -> Run:
     """A run that a section means without a link to it."""
-    (folder,) = (ROOT / "results").glob(f"*-{digest}")
-    return read(folder)
+    return read(named(digest))
+
+
+@cache
+def named(digest: str) -> Path:
+    """The run of a digest that ``results/README.md`` names: one's own repetition of it lies beside it."""
+    (folder,) = {*re.findall(rf"\]\(([^)]+-{digest})\)", (ROOT / "results" / "README.md").read_text())}
+    return ROOT / "results" / str(folder)
 
 
 def speedups(digest: str, *names: str) -> list[Ratio]:

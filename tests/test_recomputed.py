@@ -276,7 +276,7 @@ def test_a_wrong_digit_is_found(page: str, heading: str, said: str, planted: str
 
 
 def test_an_interval_behind_a_name_is_of_that_row_of_a_run_beside_it() -> None:
-    (link,) = (place.name for place in (ROOT / "results").glob(f"*-{page_figures.GSM8K}"))
+    link = page_figures.named(page_figures.GSM8K).name
     section = Section("README.md", "A new one", f"In [a run](results/{link}) `pld` is at 1.50 [1.33, 1.70] over AR.")
     assert faults(section) == []
     assert len(faults(replace(section, text=section.text.replace("1.70", "1.75")))) == 3

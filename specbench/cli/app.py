@@ -127,7 +127,7 @@ def _refused(error: OSError) -> EnvironmentRefused | None:
     if isinstance(error.filename, (str, bytes)):
         # A path that was given may be too long, or in a folder that nobody may look into.
         name = os.fsdecode(error.filename)
-        return EnvironmentRefused(f"{name} cannot be used ({error.strerror}); name another path, or mend it")
+        return EnvironmentRefused(f"{name} cannot be used ({error.strerror or error}); name another path, or mend it")
     if str(error.strerror).startswith("No usable temporary directory"):  # tempfile's sentence
         return EnvironmentRefused(f"{error.strerror}; make room in one, or let TMPDIR name another")
     if error.errno in _LACKS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -38,7 +39,8 @@ def termination() -> Iterator[Termination]:
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield found
         return
-    usual, last = signal.getsignal(signal.SIGINT), -_SAME_S
+    usual = signal.getsignal(signal.SIGINT)
+    last = -_SAME_S
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal last
@@ -72,8 +74,10 @@ def termination() -> Iterator[Termination]:
         yield found
     finally:
         sys.unraisablehook = hook
+        last = math.inf  # one that is on its way ends nothing any more
         for each in again:
             each.cancel()
+            each.join()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if usual is signal.default_int_handler:
             signal.signal(signal.SIGINT, usual)

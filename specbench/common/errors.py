@@ -47,6 +47,10 @@ class UsageError(SpecbenchError):
     exit_code = 2
 
 
+class NothingLearnt(UsageError):
+    """A training was ended by its first look at trained weights, so that it leaves none: others of a sweep go on."""
+
+
 class EnvironmentRefused(SpecbenchError):
     """The request is fine but this machine is not: another GPU, no disk space, a missing package."""
 

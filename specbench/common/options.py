@@ -74,6 +74,8 @@ def parse(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         where = known.get(where, where)
+        if not where:  # of several that do not go together
+            raise UsageError(f"options of {owner}: {first['msg'].removeprefix('Value error, ')}") from error
         raise UsageError(f"option '{where}' of {owner}: {first['msg']}, not {first['input']!r}") from error
 
 

@@ -310,6 +310,8 @@ def whole(text: str) -> int | None:
 
 def briefly(number: float) -> str:
     """A number of a file in few digits; JSON's whole numbers may have any number of them, and be no floats."""
+    if isinstance(number, float):
+        return f"{number:g}"
     most = 10**300
     return f"{float(max(-most, min(most, number))):g}"
 

@@ -40,6 +40,7 @@ class Entry(BaseModel):
         model, settings: what loads its weights; None where it was not trained.
         cost: see ``specbench.training.cost``.
         left_out: there were not hours enough.
+        ended: why it left no weights; empty where it left some, or was not trained.
         sweep: folder of its sweep.
     """
 
@@ -51,6 +52,7 @@ class Entry(BaseModel):
     settings: tuple[str, ...] = ()
     cost: dict[str, Any] | None = None
     left_out: bool = False
+    ended: str = ""
     sweep: str | None = None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specbench.common import UsageError
+from specbench.common.errors import NothingLearnt
 from specbench.common.files import safe_name, sole_use, write_json_atomic
 from specbench.common.options import flag_of
 from specbench.sweeps.grid import Axis, expand, read_axes
@@ -140,7 +141,13 @@ def sweep_trainings(
                     entries.put(Entry(label=cell.label, values=dict(cell.values), left_out=True))
                     continue
                 say(f"training {cell.label} …")
-                made = trainer.train(cell)
+                try:
+                    made = trainer.train(cell)
+                except NothingLearnt as error:
+                    say(f"{cell.label} leaves no weights: {error}")
+                    entries.put(Entry(label=cell.label, values=dict(cell.values), ended=str(error)))
+                    entries.write()
+                    continue
                 spent += _hours(made)
                 entries.put(_entry(cell, made))
                 entries.write()

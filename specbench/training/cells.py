@@ -30,6 +30,8 @@ from specbench.training.running import run_collection, run_training
 #: Axes that are no option of a recipe: how many texts are learnt from, and the blocks of their trajectories.
 TEXTS, BLOCK_SIZE = "texts", "block_size"
 _PROBED = 2  # steps
+#: What a probe does without: how long it is, and what looks at held-out prompts, of which it has none.
+_NOT_PROBED = frozenset({"steps", "max_loops", "max_unlikely"})
 _TODO = "delete it and repeat the command"
 
 
@@ -239,7 +241,8 @@ class Cells:
     def _probe(self, cell: Cell) -> _Rate:
         self._say(f"what a step takes: {_PROBED} of {cell.label} …")
         with tempfile.TemporaryDirectory(prefix="specbench-") as place:
-            settings = [each for each in cell.plan.settings if names(self._recipe.Options)[_name(each)] != "steps"]
+            known = names(self._recipe.Options)
+            settings = [each for each in cell.plan.settings if known[_name(each)] not in _NOT_PROBED]
             out = {"settings": (*settings, f"steps={_PROBED}"), "held_out": 0, "out": Path(place), "texts": None}
             card = run_training(cell.plan.model_copy(update=out), lambda line: None)
         rate = self._rate_of(cell, card)

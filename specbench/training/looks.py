@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from specbench.common import UsageError
+from specbench.common.errors import NothingLearnt
 
 _LOOKED, _ENDED = "eval_", "eval_ended"  # of a look in transformers' log
 
@@ -63,11 +63,11 @@ class Looks:
         """Steps at the look before the one that ended the training.
 
         Raises:
-            UsageError: that is the untrained weights'.
+            NothingLearnt: that is the untrained weights'.
         """
         before, last = int(self._rows[-2]["step"]), int(self._rows[-1]["step"])
         if not before:
-            raise UsageError(
+            raise NothingLearnt(
                 f"after {last} steps {self.ended}, and no look before was at trained weights; train anew, into another "
                 "--out, with a lower lr, or a lower eval_every"
             )

@@ -25,9 +25,9 @@ from specbench.training.looks import FirstLook, Looks, logged
 from specbench.training.looks import Look as Look  # a recipe that looks itself imports it from here
 from specbench.training.order import Order
 from specbench.training.recipe import Job, LoopOptions
+from specbench.training.sound import Sound
 
 _WEIGHTS = "model.safetensors"
-_SOUND = "sound"  # beside the checkpoints: weights of the last look that did not end the training
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ def fit(course: Course, options: LoopOptions, job: Job) -> Done:
     checkpoint has the optimiser's state and that of every random generator.
 
     Raises:
-        UsageError: there is nothing to learn from, the loss is not finite, or the first look behind a step ends it.
+        UsageError: there is nothing to learn from, the loss is not finite, the first look behind a step ends it, or
+            the only one would be behind the last.
         EnvironmentRefused: memory does not suffice, or the disk is full. The last whole checkpoint stays.
     """
     if not course.texts:
@@ -122,7 +123,7 @@ def fit(course: Course, options: LoopOptions, job: Job) -> Done:
         round(max((row.get("epoch") or 0.0 for row in rows), default=0.0), 3),
         trainer.answer_tokens(steps),
         shown,
-        trainer.cost(steps),
+        trainer.cost(steps, taken=state.global_step),
         trainer.looks().curve(),
         ended,
     )
@@ -152,6 +153,8 @@ class _Trainer(Trainer):
         self._figures: dict[str, float] = {}
         self._sizes = [course.size(text) for text in course.texts]
         self._order = Order(self._sizes, options.batch, job.seed)
+        self._sound = Sound(folder)
+        self._over: bool | None = None  # whether a look has ended it; None before anybody has asked
         super().__init__(
             model=course.lesson,
             args=_arguments(options, job, folder, looks=course.look is not None),
@@ -176,9 +179,15 @@ class _Trainer(Trainer):
         """Tokens of answers that so many steps learn from."""
         return self._met(steps, [len(text.answer) for text in self._course.texts])
 
-    def cost(self, steps: int) -> Cost:
-        """What so many steps took."""
-        return self._meter.cost(steps, lambda steps: self._met(steps, self._sizes))
+    def cost(self, steps: int, taken: int) -> Cost:
+        """What so many steps took, of all that were taken; those that were thrown away took as long as the others."""
+        found = self._meter.cost(steps, lambda steps: self._met(steps, self._sizes))
+        if steps == taken:
+            return found
+        share, energy = steps / taken, found.energy_j
+        return found.model_copy(
+            update={"hours": share * found.hours, "energy_j": None if energy is None else share * energy}
+        )
 
     def looks(self) -> Looks:
         """What the looks so far have found."""
@@ -194,7 +203,7 @@ class _Trainer(Trainer):
         if not looks.ended:
             return self.state.global_step, ""
         steps = looks.last_sound_step()
-        self._load_from_checkpoint(str(self._folder / _SOUND))
+        self._course.lesson.load_state_dict(self._sound.of(steps, self._names()), strict=False)
         return steps, looks.ended
 
     def _met(self, steps: int, tokens: Sequence[int]) -> int:
@@ -206,8 +215,10 @@ class _Trainer(Trainer):
         return whole * sum(tokens) + sum(tokens[at] for at in met)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        if self._over is None:
+            self._over = bool(self.looks().ended)
         # Trainer looks behind a step, and not before the first.
-        if self.state.global_step >= self.state.max_steps or self.looks().ended:
+        if self.state.global_step >= self.state.max_steps or self._over:
             raise _Through
         with self._meter.counting(self.state.global_step):
             return super().training_step(*args, **kwargs)
@@ -236,38 +247,66 @@ class _Trainer(Trainer):
     def evaluate(self, *_: Any, **__: Any) -> dict[str, Any]:
         if self._course.look is None:
             return {}
+        step = self.state.global_step
+        if not step and self._course.ends and self.args.eval_steps >= self.state.max_steps:
+            raise UsageError(
+                f"what ends this training early is looked at every {self.args.eval_steps:g} steps, and it has "
+                f"{self.state.max_steps}: there would be nothing to go back to; lower eval_every"
+            )
         found = self._course.look()
         first = next(iter(self.looks().curve()), found.figures)
         ended = self._course.ends(first, found.figures) if self._course.ends else ""
         metrics = logged(found, ended)
         self.log(metrics)
         if self.is_world_process_zero():
-            self._job.say(f"step {self.state.global_step}/{self.state.max_steps}  held out: {found.line}")
+            self._job.say(f"step {step}/{self.state.max_steps}  held out: {found.line}")
             if ended:
                 self._job.say(f"it ends here: {ended}")
-            elif self._course.ends:
-                self._save(str(self._folder / _SOUND))
+            elif self._course.ends and step:
+                self._keep_sound(step)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         if ended:  # saved, so that a repeated command finds it ended
-            self.control.should_training_stop = self.control.should_save = True
+            self._over = self.control.should_training_stop = self.control.should_save = True
         return dict(metrics)
 
-    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
-        # What is not trained is in the target's own files.
-        trained = {name for name, parameter in self._course.lesson.named_parameters() if parameter.requires_grad}
+    def _keep_sound(self, step: int) -> None:
+        before = self.looks().curve()[-2]["step"]
+        try:
+            self._sound.keep(step, self._trained(), before)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            if _no_memory(error):
+                raise
+            raise self._unwritable(f"the weights of step {step}", error) from error
+
+    def _names(self) -> set[str]:
+        """Of what is trained: the rest is in the target's own files."""
+        return {name for name, parameter in self._course.lesson.named_parameters() if parameter.requires_grad}
+
+    def _trained(self, state_dict: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        names = self._names()
         kept = {
             name: value.detach().contiguous()
             for name, value in (state_dict or self._course.lesson.state_dict()).items()
-            if name in trained
+            if name in names
         }
         if not all(bool(value.isfinite().all()) for value in kept.values()):
             raise UsageError(
                 "weights are not finite any more; train anew, into another --out, with a lower lr or clip. "
                 f"{_kept(self._folder)}"
             )
-        into = Path(output_dir or self._folder)
+        return kept
+
+    def _save(self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None) -> None:
+        kept, into = self._trained(state_dict), Path(output_dir or self._folder)
         into.mkdir(parents=True, exist_ok=True)
         save_file(kept, into / _WEIGHTS, metadata={"format": "pt"})
+
+    def _unwritable(self, what: str, error: Exception) -> EnvironmentRefused:
+        reason = " ".join(str(error).split())[:120]
+        return EnvironmentRefused(
+            f"{what} cannot be written to {self._folder} ({reason}); make room and repeat the command. "
+            f"{_kept(self._folder)}"
+        )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         with checkpoints.going_on(Path(resume_from_checkpoint)):
@@ -292,11 +331,7 @@ class _Trainer(Trainer):
             shutil.rmtree(folder, ignore_errors=True)  # room for others
             if isinstance(error, SpecbenchError) or _no_memory(error):
                 raise
-            reason = " ".join(str(error).split())[:120]
-            raise EnvironmentRefused(
-                f"{folder.name} cannot be written to {self._folder} ({reason}); make room and repeat the command. "
-                f"{_kept(self._folder)}"
-            ) from error
+            raise self._unwritable(folder.name, error) from error
 
 
 def in_bf16(options: LoopOptions, device: torch.device) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 from known import refusal
+from pydantic import model_validator
 
 from specbench.common import options as opt
 from specbench.common.errors import UsageError
@@ -56,6 +57,22 @@ def test_switches_from_text(written: str, value: bool) -> None:
 def test_a_wrong_option_is_one_line_that_names_it(raw: dict[str, Any], parts: list[str]) -> None:
     text = refusal(UsageError, opt.parse, Options, raw, "jacobi")
     assert all(part in text for part in parts), text
+
+
+def test_options_that_do_not_go_together_are_said_in_the_words_of_who_says_so() -> None:
+    class Pair(opt.Options):
+        one: bool = opt.option(False, help="one")
+        two: bool = opt.option(False, help="two")
+
+        @model_validator(mode="after")
+        def _one_of_them(self) -> Pair:
+            if self.one and self.two:
+                raise ValueError("one goes without two")
+            return self
+
+    assert refusal(UsageError, opt.parse, Pair, {"one": "true", "two": "true"}, "x") == (
+        "options of x: one goes without two"
+    )
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", "1e400"])

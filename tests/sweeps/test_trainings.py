@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from specbench.common.errors import EnvironmentRefused, UsageError
+from specbench.common.errors import EnvironmentRefused, NothingLearnt, UsageError
 from specbench.report.pictures.training_cost import save_training_cost, training_cost
 from specbench.report.terminal.trainings import trainings_table
 from specbench.sweeps import trainings
@@ -137,6 +137,23 @@ def test_what_would_take_too_long_is_left_out_and_a_shorter_one_is_not(tmp_path:
     _, due, _ = go(asked(tmp_path, "texts=2,9,3", max_hours=14.0), trainer)
     assert [each.predicted is None for each in due] == [True, False, True]
     assert trainer.trained == ["texts=9"]
+
+
+def test_a_training_that_leaves_no_weights_is_said_and_the_others_go_on(tmp_path: Path, swept: list[Any]) -> None:
+    class Ended(Trainer):
+        def train(self, cell: Cell) -> Made:
+            if cell.label == "texts=2":
+                raise NothingLearnt("after 5 steps all is a loop")
+            return super().train(cell)
+
+    trainer = Ended()
+    folder, _, said = go(asked(tmp_path, "texts=2,3"), trainer)
+    assert "texts=2 leaves no weights: after 5 steps all is a loop" in said
+    assert trainer.trained == ["texts=3"]
+    assert [model for model, _ in swept] == ["config:tiny", "weights of texts=3"]
+    assert [(each.label, each.ended) for each in read_entries(folder)] == [
+        (UNTRAINED, ""), ("texts=2", "after 5 steps all is a loop"), ("texts=3", ""),
+    ]  # fmt: skip
 
 
 def test_hours_of_a_small_training_are_no_zero() -> None:

@@ -51,6 +51,21 @@ def test_texts_that_will_be_held_out_are_not_counted(tmp_path: Path, monkeypatch
     assert (probed[0].held_out, probed[0].settings) == (0, ("batch=4", "lr=0.1", "steps=2"))
 
 
+def test_a_probe_has_no_prompts_to_look_at_and_no_rule_that_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probed: list[TrainPlan] = []
+
+    def run_training(plan: TrainPlan, say: Any) -> dict[str, Any]:
+        probed.append(plan)
+        return {**CARD, "texts": 48, "steps": 2, "cost": {"tokens_seen": 800, "hours": 0.08}}
+
+    monkeypatch.setattr(module, "run_training", run_training)
+    found = cells(tmp_path, held_out=16)
+    found.predict(found.cell({"lr": "0.1", "max-loops": "0.1", "max_unlikely": "0.05"}))
+    assert probed[0].settings == ("batch=4", "lr=0.1", "steps=2")
+
+
 def test_what_does_not_change_a_training_does_not_change_its_folder(tmp_path: Path) -> None:
     def folder(**more: Any) -> Path:
         return cells(tmp_path, **more).cell({"texts": "2"}).plan.into

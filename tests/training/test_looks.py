@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
-from collections.abc import Mapping
+import re
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from models_tiny import tiny_llama
-from safetensors.torch import load_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from targets import loaded
 from trajectories_made_up import made_up
 
-from specbench.common.errors import UsageError
+from specbench.common.errors import EnvironmentRefused, NothingLearnt, UsageError
 from specbench.methods.jf import learning, train
-from specbench.training import finetuning
+from specbench.training import cost, finetuning, sound
 from specbench.training.card import write_card
 from specbench.training.recipe import Job, WeightOptions
 from specbench.training.soundness import unsound
@@ -130,9 +134,69 @@ def test_what_was_ended_stays_ended_when_the_command_is_repeated(
 
 def test_where_nothing_is_sound_behind_a_step_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ending(monkeypatch, 2)
-    with pytest.raises(UsageError, match="after 2 steps all is a loop, and no look before was at trained weights"):
+    with pytest.raises(NothingLearnt, match="after 2 steps all is a loop, and no look before was at trained weights"):
         trained(tmp_path, max_loops=1)
     assert not (tmp_path / "adapter").exists()
+
+
+def test_weights_of_the_last_two_looks_are_kept_and_no_others(tmp_path: Path) -> None:
+    trained(tmp_path, max_loops=1)
+    kept = sorted(file.name for file in (tmp_path / "checkpoints").glob("*sound*"))
+    assert kept == ["sound-4.safetensors", "sound-6.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (lambda file: file.unlink(), "No such file"),
+        (lambda file: file.write_bytes(file.read_bytes()[:100]), "cannot be read"),
+        (lambda file: save_file({"other": torch.ones(2)}, file), "it has other weights"),
+    ],
+)
+def test_weights_to_go_back_to_that_are_damaged_name_what_helps_and_that_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None], why: str
+) -> None:
+    with monkeypatch.context() as patch:
+        ending(patch, 4)
+        trained(tmp_path, max_loops=1, save_every=3)
+    before = weights(tmp_path)
+    harm(tmp_path / "checkpoints" / "sound-2.safetensors")
+    with pytest.raises(UsageError, match=why) as raised:
+        trained(tmp_path, max_loops=1, save_every=3)
+    told = re.search(r"delete (\S+checkpoint-4) and repeat the command", str(raised.value))
+    assert told
+    shutil.rmtree(told[1])
+    shutil.rmtree(tmp_path / "checkpoints" / "checkpoint-3")  # of before the look: all looks come again
+    ending(monkeypatch, 4)
+    trained(tmp_path, max_loops=1, save_every=3)
+    assert all(torch.equal(value, weights(tmp_path)[name]) for name, value in before.items())
+
+
+def test_a_full_disk_behind_a_look_is_the_machines_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: File too large (os error 27)")
+
+    monkeypatch.setattr(sound, "save_file", full)
+    with pytest.raises(EnvironmentRefused, match=r"the weights of step 2 cannot be written .*; make room and repeat"):
+        trained(tmp_path, max_loops=1)
+
+
+def test_a_look_behind_the_last_step_alone_is_refused_before_the_first(tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(UsageError, match=r"looked at every 6 steps, and it has 6: .*; lower eval_every"):
+        trained(tmp_path, said, max_loops=1, eval_every=6)
+    assert not [line for line in said if line.startswith("step 1")]
+
+
+def test_steps_that_were_thrown_away_are_no_cost_of_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending(monkeypatch, 4)
+    clock = itertools.count()
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: float(next(clock)))  # a second for each step
+    made = trained(tmp_path, max_loops=1)
+    assert made["steps"] == 2
+    assert made["cost"]["hours"] == pytest.approx(2 / 3600)
 
 
 def test_a_rule_that_ends_nothing_changes_nothing(whole: tuple[Path, Mapping[str, Any]], tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def trainings_table(read: ReadTrainings) -> RenderableType:
 def _missing(read: ReadTrainings) -> list[Text]:
     """What the table has no rows of, and why."""
     lines = [f"Left out for want of hours: {each.label}." for each in read.entries if each.left_out]
-    due = [each for each in read.entries if not each.left_out and each.sweep is None]
+    lines += [f"Left no weights: {each.label}; {each.ended}." for each in read.entries if each.ended]
+    due = [each for each in read.entries if not each.left_out and not each.ended and each.sweep is None]
     lines += [
         f"Not {'swept' if each.model else 'trained'} yet: {each.label}; repeat the sweep's command." for each in due
     ]
