@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import TrainerCallback
-
 from specbench.common.errors import NothingLearnt
 
 _LOOKED, _ENDED = "eval_", "eval_ended"  # of a look in transformers' log
@@ -72,18 +70,3 @@ class Looks:
                 "--out, with a lower lr, or a lower eval_every"
             )
         return before
-
-
-class FirstLook(TrainerCallback):
-    """A look before the first step, which the later ones are held against.
-
-    Args:
-        look: takes it.
-    """
-
-    def __init__(self, look: Callable[[], object]) -> None:
-        self._look = look
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if not state.global_step:
-            self._look()

@@ -38,29 +38,26 @@ def test_more_texts_than_a_finished_training_had_take_longer(tmp_path: Path) -> 
     assert found.predict(found.cell({"texts": "48"})) == (4800, pytest.approx(480), pytest.approx(0.48))
 
 
-def test_texts_that_will_be_held_out_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probed: list[TrainPlan] = []
+@pytest.fixture
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[TrainPlan]:
+    """Plans of trainings of two steps, which nobody makes."""
+    found: list[TrainPlan] = []
 
     def run_training(plan: TrainPlan, say: Any) -> dict[str, Any]:
-        probed.append(plan)
+        found.append(plan)
         return {**CARD, "texts": 48, "steps": 2, "cost": {"tokens_seen": 800, "hours": 0.08}}
 
     monkeypatch.setattr(module, "run_training", run_training)
+    return found
+
+
+def test_texts_that_will_be_held_out_are_not_counted(tmp_path: Path, probed: list[TrainPlan]) -> None:
     found = cells(tmp_path, held_out=16)
     assert found.predict(found.cell({"lr": "0.1"})).hours == pytest.approx(0.32)  # 32 texts at 0.01 h
     assert (probed[0].held_out, probed[0].settings) == (0, ("batch=4", "lr=0.1", "steps=2"))
 
 
-def test_a_probe_has_no_prompts_to_look_at_and_no_rule_that_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    probed: list[TrainPlan] = []
-
-    def run_training(plan: TrainPlan, say: Any) -> dict[str, Any]:
-        probed.append(plan)
-        return {**CARD, "texts": 48, "steps": 2, "cost": {"tokens_seen": 800, "hours": 0.08}}
-
-    monkeypatch.setattr(module, "run_training", run_training)
+def test_a_probe_has_no_prompts_to_look_at_and_no_rule_that_looks(tmp_path: Path, probed: list[TrainPlan]) -> None:
     found = cells(tmp_path, held_out=16)
     found.predict(found.cell({"lr": "0.1", "max-loops": "0.1", "max_unlikely": "0.05"}))
     assert probed[0].settings == ("batch=4", "lr=0.1", "steps=2")
