@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from benchmarks import evidence, weights
+from specbench.cli.app import app
 from specbench.common import registry
 from specbench.training.plan import TrainPlan
 
@@ -29,6 +31,10 @@ def options(command: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
 def test_a_piece_is_made_by_commands_that_run(piece: weights.Piece) -> None:
+    for command in piece.commands:
+        program, name, *rest = shlex.split(command)
+        assert program == "specbench"
+        typer.main.get_command(app).commands[name].make_context(name, rest)  # type: ignore[attr-defined]
     words = shlex.split(piece.commands[-1])
     assert words[:3] == ["specbench", "train", piece.name]
     of = options(piece.commands[-1])

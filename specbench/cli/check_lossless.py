@@ -29,6 +29,9 @@ class CheckPlan(Concurrent):
     seeds: str = flag("0,1,2", "--seeds", help="Comma-separated, or FIRST:LAST; greedy needs one only.")
 
 
+_SEEDS = 10_000  # at most: more are a slip of the pen, and memory
+
+
 @options.takes(
     CheckPlan,
     shown=("method", "task", "model", "temperatures", "seeds", "limit", "max_new_tokens", "settings", "concurrency"),
@@ -101,9 +104,6 @@ def check_lossless(plan: CheckPlan, as_json: bool = options.JSON) -> None:
             f"{first['method']} says it is lossless, but at T={first['temperature']:g} its texts on {first['task']} "
             f"are distributed otherwise than those of {first['against']} (p = {first['p_value']:.2g})"
         )
-
-
-_SEEDS = 10_000  # at most: more are a slip of the pen, and memory
 
 
 def _rates(rows: Sequence[Mapping[str, Any]], asked: Mapping[str, Sequence[str]]) -> dict[str, Any]:

@@ -184,7 +184,10 @@ def _attention(teaching: Teaching, options: WeightOptions, device: torch.device,
 
 
 def _check(job: Job, options: WeightOptions) -> None:
-    """Texts of another tokenizer have ids that this model does not know, or never means."""
+    """Refuses what cannot be learnt: nothing, a rule without prompts to look at, texts of another tokenizer.
+
+    Those have ids that this model does not know, or never means.
+    """
     if not job.texts:
         raise UsageError("there is no text to learn from; give more prompts, or longer answers")
     if options.may_end and not job.held_out:

@@ -246,7 +246,9 @@ def _manager(made: Any, kind: Any, names: Any, include: Any) -> Any:
     """What finds lm-eval's tasks, without reading its own again in every case."""
 
     def known(include_path: Any = None, include_defaults: bool = True) -> Any:
-        return copy.copy(_all_tasks(kind)) if include_path is None else kind(include_path, include_defaults=False)
+        if include_path is None:
+            return copy.copy(_all_tasks(kind))
+        return kind(include_path=include_path, include_defaults=False)
 
     return made(known, names, include)
 
