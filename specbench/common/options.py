@@ -82,8 +82,9 @@ def parse(options: type[T], raw: Mapping[str, Any], owner: str) -> T:
 class Flags(BaseModel):
     """Flags: base of the options of a command. One field made by :func:`flag` is one option, there and in Python."""
 
-    # Deferred: every command line imports the options of all commands, and checks those of one.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+    # Deferred: every command line imports the options of all commands, and checks those of one. No infinity or NaN: no
+    # option means one, and no record can hold it.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

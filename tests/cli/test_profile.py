@@ -104,6 +104,7 @@ def test_show_needs_neither_torch_nor_matplotlib_and_pictures_no_torch(profiled:
     [
         ("--rows 0", 2, "--rows 0: give whole numbers from 1 to 65536, comma-separated, as --rows 1,16,64"),
         ("--rows 1,65537", 2, "--rows 65537: give whole numbers from 1 to 65536"),
+        ("--seconds 1e999", 2, "--seconds inf: input should be a finite number"),
         ("--contexts 2k", 2, "--contexts 2k: give whole numbers from 1 up"),
         (f"--contexts {'1' * 4301}", 2, "give whole numbers from 1 up"),
         ("--slots ,", 2, "--slots names nothing"),

@@ -30,6 +30,12 @@ NO_IDS = "its tree has tokens that are no ids"
 KEPT = "; what was finished is kept, mend it or leave it out"
 
 
+@pytest.fixture(autouse=True)
+def _nothing_from_before() -> None:
+    """What a command says of itself is shared with its forks, and a test that forked one may have left some."""
+    pulse.clear()
+
+
 def raising(raised: BaseException) -> Callable[..., Any]:
     def call(*given: Any, **more: Any) -> Any:
         raise raised
