@@ -74,7 +74,7 @@ def refused(cli: Any, out: Path, code: int, *argv: object) -> str:
         ("--temperature nan", "--temperature "),
         ("--temperature inf", "--temperature inf: input should be a finite number"),
         ("--top-p 0", "--top-p 0.0: input should be greater than 0"),
-        ("--top-p nan", "input should be less than or equal to 1"),
+        ("--top-p nan", "input should be a finite number"),
         ("--seed 9223372036854775808", "--seed 9223372036854775808: input should be less than 9223372036854775808"),
         ("--dtype float31", "unknown dtype 'float31'; did you mean float32 or float16"),
         ("--attention flahs", "unknown --attention value 'flahs'; did you mean flash?"),
