@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -135,9 +136,17 @@ def command_ended(words: Sequence[str], seconds: float) -> str | None:
             process.terminate()  # a shell has its background ignore Ctrl-C
             process.communicate()
             return None
+        except BaseException:
+            process.terminate()  # or it would go on without us, and hold its folder
+            raise
     if process.returncode:
         raise SystemExit(process.returncode)
     return said
+
+
+def end_by_sigterm() -> None:
+    """Has SIGTERM end this process as an exception does, and so the command that it waits for too."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def folder_of(said: str) -> str:
@@ -189,4 +198,5 @@ def main(
 
 
 if __name__ == "__main__":
+    end_by_sigterm()
     raise SystemExit(main(sys.argv[1:]))

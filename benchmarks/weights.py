@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.evidence import ROOT, command_ended
+from benchmarks.evidence import ROOT, command_ended, end_by_sigterm
 from specbench.common import toml
 
 LIST = Path(__file__).with_name("weights.toml")
@@ -94,4 +94,5 @@ def main(arguments: Sequence[str], made: Callable[[Piece, float], bool] = train,
 
 
 if __name__ == "__main__":
+    end_by_sigterm()
     raise SystemExit(main(sys.argv[1:]))

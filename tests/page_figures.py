@@ -17,19 +17,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import recompute
 from recompute import (
     Answer,
     Ratio,
     Run,
     cut,
-    in_loops,
     per_forward,
     per_second,
     read,
     rows,
-    steadiness,
     step_ms,
     tokens,
 )
@@ -93,11 +90,6 @@ def run(digest: str) -> Run:
     return read(folder / part)
 
 
-def unlinked(digest: str) -> Run:
-    """A run that a section means without a link to it."""
-    return read(named(digest))
-
-
 @cache
 def named(digest: str) -> Path:
     """The run of a digest that ``results/README.md`` names: one's own repetition of it lies beside it."""
@@ -145,39 +137,19 @@ def drafting_ms(answers: Sequence[Answer]) -> float:
     return 1e3 * median(sum(pair) for pairs in both for pair in pairs)
 
 
-def off_by(answers: Sequence[Answer], name: str) -> float:
-    """How far seconds of a request lie from those of its other repeats: mean distance from their median, as a share."""
-    repeats: dict[str, list[float]] = {}
-    for answer in answers:
-        repeats.setdefault(answer.key[0], []).append(answer[name])
-    return float(np.mean([np.abs(np.array(spent) / median(spent) - 1).mean() for spent in repeats.values()]))
-
-
-def agreeing(answers: Sequence[Answer], others: dict[tuple[str, int, int], Answer]) -> float:
-    """Share of the positions of answers that have the token of another row's, both running free."""
-    pairs = [(answer["output_ids"], others[answer.key]["output_ids"]) for answer in answers]
-    same = sum(one == two for pair in pairs for one, two in zip(*pair, strict=False))
-    return same / sum(max(map(len, pair)) for pair in pairs)
-
-
 HEAD: Place = ("README.md", "specbench")
 TRAINED: Place = ("README.md", "Trained for it")
-MEAN: Place = ("README.md", "What the words mean")
 BESIDE: Place = ("README.md", "Beside other engines")
 CPU: Place = ("README.md", "On a CPU")
-SWEEPS: Place = ("README.md", "Sweeps")
 FREE: Place = ("docs/no-training.md", "What was measured")
 FAMILY: Place = ("reports/README.md", "The family on the embedded model")
-MACHINE: Place = ("reports/README.md", "What the machine tells")
 EAGLE: Place = ("methods/eagle3/heads/smollm2-135m/README.md", "A draft head for `smollm2-135m`")
 JET: Place = ("methods/jetspec/heads/smollm2-135m/README.md", "A draft head for `smollm2-135m`")
 
 DEMO, GSM8K, HUMANEVAL, MBPP, SESSION = "02689e6c", "512d6056", "4ed4b736", "a5163f66", "07c78211"
-ADAPTED, CHOSEN, CROSSING = "a1c25093", "a84b1cb1/c1", "6531082d"
-QUIET, BUSY, LINES = "edad1052", "89c3860b", "f1a7f4eb"
 ENGINES, TRACED, SPEC = "788b1a30", "c91e8f57", "583a6f8f"
 TRAINING_FREE = {"MT-Bench": "92308fcc", "HumanEval": "51604ea9", "GSM8K": "0c5df1a9"}
-HEADS, TREES = "c2040eef", "2f4f013a"
+HEADS = "c2040eef"
 
 
 # README's head
@@ -330,126 +302,22 @@ def _cards(row: str, column: str) -> list[Figure] | None:
     return [*card(found[1])["steps, batch"], *minutes, UNKNOWN]
 
 
-def _first_runs(method: str) -> list[Run]:
-    """The three runs of six prompts of an adapter, each on a task."""
-    found = [read(place) for place in (ROOT / "results").glob(f"20261121T*-ar+ar@base+{method}-*")]
-    assert [len(one.row("ar")) for one in found] == [6, 6, 6]
-    return found
-
-
-def _brought() -> list[Figure]:
-    found = {method: [per_forward(one.row(method)) for one in _first_runs(method)] for method in _ADAPTERS}
-    ends = [end for method in _ADAPTERS for end in (min(found[method]), max(found[method]))]
-    return [sum(map(len, found.values())), len(_first_runs("jf")[0].row("ar")), *ends]
-
-
 def _own() -> list[Figure]:
     own = [v[1] for m in _ADAPTERS for n, v in card(m).items() if re.fullmatch(r"tokens as the target's own.*", n)]
-    free = [agreeing(one.row(method), one.answers["ar@base"]) for method in _ADAPTERS for one in _first_runs(method)]
-    runs = sum(len(_first_runs(method)) for method in _ADAPTERS)
-    return [100 * min(own), 100 * max(own), runs, 100 * min(free), 100 * max(free)]
-
-
-def _right() -> list[Figure]:
-    asked = {method: int(card(method)["held-out, with a verdict"][1]) for method in _ADAPTERS}
-    right = {method: [round(asked[method] * share) for share in card(method)["right answers"]] for method in _ADAPTERS}
-    before = [number for method in _ADAPTERS for number in (right[method][0], asked[method])]
-    return [*before, *(right[method][1] for method in _ADAPTERS)]
-
-
-def _chosen() -> list[Figure]:
-    found, held = run(CHOSEN), json.loads((ROOT / "results" / "sweep-jf-gsm8k-a84b1cb1" / "sweep.json").read_text())
-    kept = [found.speedup("jf preset=MR n=8", keep=lambda one: one.key[0] in held["held_out"])]
-    others = [found.speedup("jf preset=vanilla n=16", keep=lambda one: one.key[0] in held["tuning"])]
-    ranked = [found.speedup(one, keep=lambda one: one.key[0] in held["tuning"]).value for one in found.labels[1:]]
-    assert max(ranked) == ranked[found.labels.index("jf preset=MR n=8") - 1]
-    return [len(ranked), *kept, len(held["held_out"]), *others]
+    return [100 * min(own), 100 * max(own)]
 
 
 _TRAINED = [
+    Sentence(TRAINED, "{} to {}% of the tokens are those of the base behind its own text", _own),
     Sentence(
-        TRAINED, "Greedy, on {} held-out prompts",
-        lambda: [same([card(method)["held-out, with a verdict"][0] for method in _ADAPTERS])],
+        TRAINED, "The base that nobody trained makes {} with these options, on {} prompts",
+        lambda: [*speedups(GSM8K, "jf"), prompts(GSM8K)],
     ),
-    Sentence(
-        TRAINED,
-        "In the {} runs of `results/`, {} prompts each, that was {} to {} for an earlier `jf`, {} to {} for `cllm` and "
-        "{} to {} for `msn`, and the {} were loops",
-        lambda: [*_brought(), max(per_forward(one.row("jf")) for one in _first_runs("jf"))],
-    ),
-    Sentence(
-        TRAINED,
-        "{} to {}% of the tokens are those of the base behind its own text, and running free, in those {} runs, {} to "
-        "{}% of the positions",
-        _own,
-    ),
-    Sentence(
-        TRAINED,
-        "Of the held-out answers with a verdict {} of {} (`jf`), {} of {} (`cllm`) and {} of {} (`msn`) are right "
-        "before, and {}, {} and {} after",
-        _right,
-    ),
-    Sentence(
-        TRAINED,
-        "the best of {} settings …, {} over its own AR on {} prompts of GSM8K that it was not chosen by, where plain "
-        "blocks of 16 make {}.",
-        _chosen,
-    ),
-    Sentence(
-        TRAINED, "today's adapter makes {} over its own AR and {} over the base's, on {} prompts",
-        lambda: [run(ADAPTED).speedup("jf"), run(ADAPTED).speedup("jf", "ar@base"), prompts(ADAPTED)],
-    ),
-    Sentence(TRAINED, "makes {} with the same options on the same prompts", lambda: speedups(GSM8K, "jf")),
 ]  # fmt: skip
 
 
-# README on words, engines, this CPU and sweeps
+# README on engines and this CPU
 
-
-def _lines() -> list[Figure]:
-    found = run(LINES)
-    mine, keep = found.row("jf"), found.without_loops("jf")
-    assert all(answer["text"].endswith("\n" * 9) for answer in mine if answer.loop)
-    left = [found.speedup("jf", keep=keep).value, per_forward(found.row("jf", keep))]
-    return [found.looping("jf"), len(mine), in_loops(mine), found.speedup("jf").value, per_forward(mine), *left]
-
-
-def _itself_quiet() -> Ratio:
-    return run(QUIET).speedup("ar#2")
-
-
-_SIMULATED = "simulated, by benchmarks/interval_coverage.py"
-_LIMIT = "a limit of specbench/results/disturbance.py"
-_MEAN = [
-    Sentence(
-        MEAN, "(HumanEval's first {} prompts, {} repeats, … came out at {}, and told {}.",
-        lambda: [prompts(QUIET), run(QUIET).head["repeats"], _itself_quiet(), _itself_quiet().tells],
-    ),
-    Sentence(MEAN, "from 6 prompts on", why="the fewest of an interval, by definition"),
-    Sentence(
-        MEAN,
-        "the 95% interval holds the truth in 92% (6 prompts, heavy-tailed lengths) to 99% of cases",
-        why=_SIMULATED,
-    ),
-    Sentence(
-        MEAN,
-        "over blocks of 4 and 16 sequences in 95 to 97%; of 14 equal rows one was called faster in 3% of tables",
-        why=_SIMULATED,
-    ),
-    Sentence(MEAN, "Prompts on which one of two rows loops", why="two rows are any two"),
-    Sentence(
-        MEAN,
-        "{} of its {} answers end in nothing but line breaks, {} of all tokens, and of {} over AR and {} tokens per "
-        "forward {} and {} are left without them.",
-        _lines,
-    ),
-    Sentence(MEAN, "may differ by 30% of their median, and the slowest third in a row may be 25% slower", why=_LIMIT),
-    Sentence(
-        MEAN, "AR against itself had {} and {} with nothing beside it, and {} and {} with training beside it",
-        lambda: [*steadiness(run(QUIET).row("ar")), *steadiness(unlinked(BUSY).row("ar"))],
-    ),
-    Sentence(MEAN, "Other processes may take 5% of the cores", why=_LIMIT),
-]  # fmt: skip
 
 _ENGINES = {
     "`ar`": "ar",
@@ -535,35 +403,6 @@ _CPU = [
             *holds(all(cell["ids_equal"] and len(cell["pairs"]) == 5 for cell in _record("vs_llama_cpp")["cells"])),
             _record("vs_llama_cpp")["tokens_each"],
         ],
-    ),
-]  # fmt: skip
-
-
-def _crossing(row: str, column: str) -> list[Figure]:
-    found = run(f"{CROSSING}/c{column}")
-    if row == "blocks that were timed":
-        return [found.speedup("pld").units]
-    return [found.speedup("pld" if "pld" in row else "jetspec")]
-
-
-def _wanted() -> list[Figure]:
-    """Six blocks of four fillings each, where the sweep has fewer."""
-    few = [at for at in (1, 2, 4, 8, 16) if run(f"{CROSSING}/c{at}").speedup("pld").units < recompute.FEWEST]
-    return [recompute.FEWEST * 4 * at for at in few]
-
-
-_SWEEPS = [
-    Sentence(
-        SWEEPS,
-        "On two CPU cores, {} prompts of GSM8K, {} tokens",
-        lambda: [prompts(f"{CROSSING}/c1"), budget(f"{CROSSING}/c1")],
-    ),
-    Sentence(SWEEPS, "these prompts make no interval, which would take {}, {} and {} of them", _wanted),
-    Sentence(SWEEPS, "a cell stops when its speedup's interval is ± 2%", why="what an option says"),
-    Sentence(SWEEPS, "under 2% from about 60 cells of 20 s on, and 2.4 to 2.8% of 40", why="calculated, as it says"),
-    Sentence(
-        SWEEPS, "16 steps were off by 8% in the median and 19% at most, and 69% lay inside the band",
-        why="by benchmarks/projection_error.py, of which no record is kept",
     ),
 ]  # fmt: skip
 
@@ -680,14 +519,6 @@ def _family(row: str, column: str) -> list[Figure]:
     return [per_forward(answers), recompute.pooled(runs, label)]
 
 
-def _itself(row: str, column: str) -> list[Figure] | None:
-    digest = {24: BUSY, 32: QUIET}[int(row.split()[0])]
-    assert budget(digest) == int(row.split()[0])
-    return {"repeats": [run(digest).head["repeats"]], "ratio with its interval": [run(digest).speedup("ar#2")]}.get(
-        column
-    )
-
-
 _REPORTS = [
     Sentence(
         FAMILY, "greedy, {} prompts of each task drawn by seed 0, at most {} tokens",
@@ -702,18 +533,6 @@ _REPORTS = [
         lambda: [
             run(GSM8K).looping("pld"), prompts(GSM8K),
             same([run(HUMANEVAL).looping(label) for label in run(HUMANEVAL).labels]),
-        ],
-    ),
-    Sentence(FAMILY, "there are runs of {} prompts alone", lambda: [len(_first_runs("jf")[0].row("ar"))]),
-    Sentence(MACHINE, "over {} prompts of HumanEval", lambda: [same([prompts(QUIET), prompts(BUSY)])]),
-    Sentence(
-        MACHINE,
-        "A request of {} tokens is off its median time by {} to {}% on average here, so it takes {} repeats of {} "
-        "prompts to tell {}.",
-        lambda: [
-            budget(QUIET),
-            *(100 * off_by(run(QUIET).row("ar"), name) for name in ("latency_s", "decode_s")),
-            run(QUIET).head["repeats"], prompts(QUIET), _itself_quiet().tells,
         ],
     ),
 ]  # fmt: skip
@@ -740,20 +559,25 @@ def _heads(row: str, column: str) -> list[Figure] | None:
     return [per_forward(found.row(label)), found.speedup(label)]
 
 
-def _trees(row: str, column: str) -> list[Figure]:
+def _trees(row: str, column: str) -> list[Figure] | None:
     tree, size = row.split("`")[1], int(column.split()[-1])
-    if tree in ("chain", "auto") and size > 8:
+    if tree == "chain" and size > 8:
         return []
-    found = run(TREES)
-    label = found.label("jetspec", tree=tree, **({} if tree in ("chain", "auto") else {"budget": size}))
+    found = run(HEADS)
+    label = found.label("jetspec", tree=tree, **({} if tree == "chain" else {"budget": size}))
     return [per_forward(found.row(label)), found.speedup(label)]
 
 
-def _best_tree() -> list[Figure]:
-    found = run(TREES)
-    values = {label: found.speedup(label).value for label in found.labels[1:]}
-    assert max(values, key=values.__getitem__) == found.label("jetspec", tree="auto")
-    return [len(values)]
+def _none_pays() -> list[Figure]:
+    found = run(HEADS)
+    mine = [label for label in found.labels if label.startswith("jetspec")]
+    said = {label: verdict(found.speedup(label)) for label in mine}
+    wide = [label for label in mine if rows(found.row(label)) >= 16]
+    return (
+        holds(len(mine) == 5 and len(wide) == 3 and "faster" not in said.values())
+        + holds({said[label] for label in wide} == {"slower"})
+        + [min(rows(found.row(label)) for label in wide)]
+    )
 
 
 def _rounds_of_64() -> list[Figure]:
@@ -771,30 +595,23 @@ _HEADS = [
     ),
     Sentence(EAGLE, "A round of {} rows takes {} or {} of AR's steps", _rounds_of_64),
     Sentence(EAGLE, "The alias brings the tree of {} rows", why="what models.toml sets"),
-    Sentence(JET, "on {} prompts of GSM8K's test split ({} tokens, greedy", lambda: [prompts(TREES), budget(TREES)]),
-    Sentence(JET, "A chain is as long as a block allows, {} rows.", lambda: [rows(run(TREES).row("jetspec"))]),
-    Sentence(JET, "`auto` was the fastest of these {} rows", _best_tree),
-    Sentence(JET, "and `top2gap` of {} rows are as good by these", why="a row of the table above, by name"),
     Sentence(
-        JET, "On {} other prompts, {} tokens each, it came out at {} (",
-        lambda: [prompts(f"{CROSSING}/c1"), budget(f"{CROSSING}/c1"), *speedups(f"{CROSSING}/c1", "jetspec")],
+        JET, "on {} prompts of GSM8K's test split drawn … ({} tokens, greedy", lambda: [prompts(HEADS), budget(HEADS)]
     ),
+    Sentence(JET, "A chain is as long as a block allows, {} rows.", lambda: [rows(run(HEADS).row("jetspec"))]),
+    Sentence(JET, "None of these is faster than AR on two CPU cores, and trees of {} rows and more", _none_pays),
 ]  # fmt: skip
 
-SENTENCES = [*_HEAD, *_TRAINED, *_MEAN, *_BESIDE, *_CPU, *_SWEEPS, *_FREE, *_REPORTS, *_HEADS]
+SENTENCES = [*_HEAD, *_TRAINED, *_BESIDE, *_CPU, *_FREE, *_REPORTS, *_HEADS]
 
 TABLES = [
     Table(TRAINED, "tokens per forward, base → adapter", _cards),
-    Table(MEAN, "| word | definition |", words),
     Table(BESIDE, "| over our `ar` |", _engines),
     Table(CPU, "| threads | context |", _recorded("vs_llama_cpp", "context"), names=2),
     Table(CPU, "| threads | rows |", _recorded("cpu_step-smollm2-135m-float32", "rows"), names=2),
     Table(CPU, "| file | content |", words),
-    Table(SWEEPS, "| what | how |", words),
-    Table(SWEEPS, "| sequences in one forward |", _crossing),
     Table(FREE, "| row | over AR: MT-Bench |", _free),
     Table(FAMILY, "| method | [gsm8k]", _family),
-    Table(MACHINE, "| run | repeats |", _itself),
     Table(EAGLE, "| rows | `jetspec` | `eagle3` |", _heads),
     Table(EAGLE, "| | |", words),
     Table(JET, "| tree | budget 8 |", _trees),

@@ -15,6 +15,9 @@ from specbench.results.summary import summarise
 
 RESULTS = Path(__file__).parents[1] / "results"
 
+#: Runs and a sweep of the first versions, some of a busy machine: they are read, and nothing is said with them.
+OLDER = Path(__file__).parent / "older"
+
 #: Folders of it that results/README.md names. Others there are somebody's own runs, of which nothing can be expected.
 CURATED = [
     RESULTS / name
@@ -26,8 +29,11 @@ CURATED = [
 #: Those of them that are runs, the oldest first.
 COMMITTED = sorted(folder for folder in CURATED if (folder / "run.json").exists())
 
+#: Those of the first versions, the oldest first: nothing is traced, and no step has a time.
+EARLIER = sorted(OLDER.glob("2*"))
+
 #: A finished run of twelve prompts and fifteen rows, real times of a small model on a CPU.
-GSM8K = next(RESULTS.glob("20261121T172709Z-*"))
+GSM8K = next(OLDER.glob("20261121T172709Z-*"))
 
 Change = Callable[[dict[str, Any]], object]
 

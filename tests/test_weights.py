@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -116,3 +119,21 @@ def test_a_command_that_takes_too_long_is_ended_and_one_that_fails_fails(monkeyp
     assert evidence.command_ended(["specbench", deaf], 1) is None
     with pytest.raises(SystemExit, match="5"):
         evidence.command_ended(["specbench", "raise SystemExit(5)"], 60)
+
+
+def test_a_sigterm_ends_the_command_that_is_waited_for_too(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    told = "import pathlib, sys, time; pathlib.Path(sys.argv[-2]).write_text(''); time.sleep(60)"
+    code = (
+        "import sys\nfrom benchmarks import evidence\nevidence._specbench = lambda: [sys.executable, '-c']\n"
+        f"evidence.end_by_sigterm()\nevidence.command_ended(['specbench', {told!r}, {str(there)!r}], 60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, start_new_session=True) as process:
+        for _ in range(600):
+            if there.exists():
+                break
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(20) == 143
+    with pytest.raises(ProcessLookupError):  # nobody is left of its session
+        os.killpg(process.pid, 0)

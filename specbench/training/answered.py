@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from specbench.results import RequestRecord
 from specbench.results.agreement import agreement
-from specbench.results.degeneration import degeneration, text_ids
+from specbench.results.degeneration import degeneration, loops_at_its_end, text_ids
 from specbench.training.recipe import Text
 
 _ROWS = 256  # whose logits exist at a time
@@ -27,7 +27,10 @@ class Answered:
         agreement: positions of the target's own answers that have its token, running free.
         common_prefix_tokens: before the first other one, mean.
         texts: the prompts with these answers.
+        loops: of each of the texts, whether it ends in a loop.
         log_likelihood: of a token under the target; None where its weights are not at hand.
+        sound_log_likelihood: the same of the answers that do not loop: rounds of a loop are next to certain, so that
+            answers which loop less look less likely.
     """
 
     looping: int
@@ -36,7 +39,9 @@ class Answered:
     agreement: float | None
     common_prefix_tokens: float | None
     texts: Sequence[Text]
+    loops: Sequence[bool]
     log_likelihood: float | None = None
+    sound_log_likelihood: float | None = None
 
     def figures(self) -> dict[str, Any]:
         """As a record has them, under the names that a run's rows have."""
@@ -47,6 +52,7 @@ class Answered:
             "agreement": self.agreement,
             "common_prefix_tokens": self.common_prefix_tokens,
             "log_likelihood_per_token": self.log_likelihood,
+            "sound_log_likelihood_per_token": self.sound_log_likelihood,
         }
         return {
             name: round(value, 4) if isinstance(value, float) else value
@@ -58,7 +64,17 @@ class Answered:
         """As the user sees them."""
         alike = "" if self.agreement is None else f", running free {self.agreement:.1%} of the positions"
         likely = "" if self.log_likelihood is None else f", log-likelihood {self.log_likelihood:.2f} a token"
-        return f"{alike}{likely}, {self.looping} of {len(self.texts)} answers loop"
+        sound = "" if self.sound_log_likelihood is None else f" ({self.sound_log_likelihood:.2f} of the others)"
+        return f"{alike}{likely}, {self.looping} of {len(self.texts)} answers loop{sound}"
+
+    def rated(self, target: Any) -> Answered:
+        """The same with how likely the answers are to the target, a transformers causal LM."""
+        found = [*zip(self.loops, log_likelihoods(target, self.texts), map(_length, self.texts), strict=True)]
+        return replace(
+            self,
+            log_likelihood=_per_token([each[1:] for each in found]),
+            sound_log_likelihood=_per_token([each[1:] for each in found if not each[0]]),
+        )
 
 
 def answered(records: Sequence[RequestRecord], texts: Sequence[Text]) -> Answered:
@@ -80,21 +96,23 @@ def answered(records: Sequence[RequestRecord], texts: Sequence[Text]) -> Answere
         agreement=alike.share if alike else None,
         common_prefix_tokens=alike.prefix_tokens if alike else None,
         texts=[Text(record.prompt_id, own[record.prompt_id].prompt, record.output_ids) for record in records],
+        loops=[loops_at_its_end(record) for record in records],
     )
 
 
 @torch.inference_mode()
-def log_likelihood(model: Any, texts: Sequence[Text]) -> float:
-    """Mean over the tokens of all answers of the logarithm, to base e, of their probability at temperature 1.
+def log_likelihoods(model: Any, texts: Sequence[Text]) -> list[float]:
+    """The logarithm, to base e, of each answer's probability behind its prompt, at temperature 1.
 
     Args:
         model: a transformers causal LM; its mode is left as it was.
-        texts: at least one.
+        texts: with their answers.
     """
-    training, total = model.training, 0.0
+    training, found = model.training, list[float]()
     model.eval()
     try:
         for text in texts:
+            total = 0.0
             ids = torch.tensor([[*text.prompt, *text.answer]], device=model.device)
             last = ids.shape[1] - 1
             for start in range(len(text.prompt) - 1, last, _ROWS):
@@ -102,6 +120,17 @@ def log_likelihood(model: Any, texts: Sequence[Text]) -> float:
                 scores = model(input_ids=ids, use_cache=False, logits_to_keep=rows).logits[0].float()
                 said = scores.gather(1, ids[0, rows + 1, None])[:, 0]
                 total += float((said - scores.logsumexp(-1)).sum())
+            found.append(total)
     finally:
         model.train(training)
-    return total / sum(len(text.answer) for text in texts)
+    return found
+
+
+def _length(text: Text) -> int:
+    return len(text.answer)
+
+
+def _per_token(found: Sequence[tuple[float, int]]) -> float | None:
+    """Mean over the tokens of answers, given the sum and the tokens of each; None without any."""
+    tokens = sum(length for _, length in found)
+    return sum(total for total, _ in found) / tokens if tokens else None

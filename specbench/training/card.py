@@ -78,6 +78,7 @@ def _readme(made: Mapping[str, Any]) -> str:
 _OF_TEXTS = (
     ("positions as the target's own, running free", "agreement", "{:.1%}"),
     ("log-likelihood of a token under the target", "log_likelihood_per_token", "{:.2f}"),
+    ("the same without answers that loop", "sound_log_likelihood_per_token", "{:.3f}"),
     ("answers that end in a loop", "looping", "{}"),
     ("tokens in such loops", "loop_share", "{:.1%}"),
     ("distinct 4-grams", "distinct_4", "{:.2f}"),
@@ -109,6 +110,7 @@ _COURSE = (
     ("tokens per forward", "tpf", "{:.2f}"),
     ("tokens in closing loops", "loop_share", "{:.1%}"),
     ("log-likelihood of a token under the target", "log_likelihood_per_token", "{:.3f}"),
+    ("without answers that loop", "sound_log_likelihood_per_token", "{:.3f}"),
     ("as the target's own, running free", "agreement", "{:.1%}"),
 )
 

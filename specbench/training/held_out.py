@@ -13,7 +13,7 @@ from specbench.decoding import Method
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
 from specbench.runner import Request, Session, StopRule
-from specbench.training.answered import Answered, answered, log_likelihood
+from specbench.training.answered import Answered, answered
 from specbench.training.recipe import Text
 
 #: (prompt id, text of an answer) -> whether it is right; None where nobody can say.
@@ -39,6 +39,7 @@ class Figures(BaseModel):
     agreement: float | None = None
     common_prefix_tokens: float | None = None
     log_likelihood_per_token: float | None = None
+    sound_log_likelihood_per_token: float | None = None
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,7 @@ class Held:
         """The same with how likely the answers are to the target, a transformers causal LM; None: not at hand."""
         if target is None or self.answered is None:
             return self
-        found = log_likelihood(target, self.answered.texts)
-        return replace(self, answered=replace(self.answered, log_likelihood=found))
+        return replace(self, answered=self.answered.rated(target))
 
 
 def held_out(loaded: LoadedModel, model: Any, method: Method, texts: Sequence[Text], seed: int, score: Score) -> Held:

@@ -158,7 +158,10 @@ class WeightOptions(LoopOptions):
         le=1,
     )
     max_unlikely: float | None = option(
-        None, help="likewise where the answers' log-likelihood under the target is lower by so large a share", ge=0
+        None,
+        help="likewise where the log-likelihood under the target, of answers that do not loop, is lower by so large a "
+        "share",
+        ge=0,
     )
 
     @model_validator(mode="after")

@@ -21,9 +21,10 @@ def unsound(options: WeightOptions, first: Mapping[str, Any], now: Mapping[str, 
     loops, before = now.get("loop_share"), first.get("loop_share")
     if options.max_loops is not None and loops is not None and loops - (before or 0.0) > options.max_loops:
         return f"{loops:.1%} of the tokens are in closing loops, {before or 0.0:.1%} before training"
-    likely, target = now.get("log_likelihood_per_token"), first.get("log_likelihood_per_token")
+    name = "sound_log_likelihood_per_token"  # a loop is likely, and a model that stops looping no worse for it
+    likely, target = now.get(name), first.get(name)
     if options.max_unlikely is None or likely is None or target is None:
         return ""
     if target - likely > options.max_unlikely * abs(target):
-        return f"the answers' log-likelihood under the target is {likely:.3f} a token, {target:.3f} before training"
+        return f"the log-likelihood of answers that do not loop is {likely:.3f} a token, {target:.3f} before training"
     return ""

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import run_json
-from runs import COMMITTED
+from runs import EARLIER
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["headline", "trace"])
@@ -70,7 +70,7 @@ def test_unknown_names(cli: Any, run: Path, argv: tuple[str, ...], says: str) ->
 
 def test_a_run_from_before_says_what_to_do(cli: Any) -> None:
     assert "was recorded before tokens were traced; repeat its run" in cli.refused(
-        2, "show", COMMITTED[0], "--request", "HumanEval/0"
+        2, "show", EARLIER[0], "--request", "HumanEval/0"
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import races
-from runs import COMMITTED
+from runs import COMMITTED, EARLIER
 
 from specbench.common import UsageError
 from specbench.report.race import lane, race
@@ -84,7 +84,7 @@ def test_prompts_that_only_one_answered_are_no_race(tmp_path: Path) -> None:
 
 
 def test_records_from_before_step_times_say_so() -> None:
-    read = read_run(COMMITTED[0])
+    read = read_run(EARLIER[0])
     labels = [spec.label for spec in read.config.methods][:2]
     with pytest.raises(UsageError, match="repeat its run"):
         race(read.config, read.records, labels, None)

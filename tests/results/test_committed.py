@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from known import refusal
-from runs import COMMITTED, CURATED, RESULTS
+from runs import COMMITTED, CURATED, EARLIER, RESULTS
 
 from specbench.common.errors import UsageError
 from specbench.common.reading import fitted
@@ -17,8 +17,11 @@ from specbench.results.schema import RequestRecord, RunConfig
 ROOT = RESULTS.parent
 
 #: Since then a configuration, and since then a request, is written as it is today.
-DIGESTS = [folder for folder in COMMITTED if folder.name >= "20261121T2254"]
+DIGESTS = [folder for folder in [*EARLIER, *COMMITTED] if folder.name >= "20261121T2254"]
 LINES = [folder for folder in COMMITTED if folder.name >= "20261123T0415"]
+
+#: What pages may quote: every run, and the runs of every sweep.
+QUOTED = [*COMMITTED, *sorted(part.parent for folder in CURATED for part in folder.glob("c*/summary.json"))]
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +41,23 @@ def test_every_tracked_folder_has_its_line_and_every_line_its_folder() -> None:
 
 
 def test_the_lists_of_other_tests_hold_something() -> None:
-    assert 0 < len(COMMITTED) < len(CURATED)
+    assert len(EARLIER) > 5
+    assert len(COMMITTED) > 5
+
+
+@pytest.mark.parametrize("folder", QUOTED, ids=lambda folder: f"{folder.parent.name[:9]}-{folder.name[:16]}")
+def test_nothing_disturbed_a_run_that_pages_quote_and_its_bandwidth_was_probed(folder: Path) -> None:
+    summary = json.loads((folder / "summary.json").read_text())
+    run = json.loads((folder / "run.json").read_text())
+    assert summary["disturbed"]["reasons"] == []
+    assert summary["disturbed"]["watched_s"] > 0
+    assert not run["environment"]["git_dirty"]
+    if run["model"]["device"] != "cpu":
+        return  # a GPU's clocks are watched; its memory is not probed beside a run
+    probed = json.loads((folder / "bandwidth.json").read_text())
+    assert len(probed["readings"]) >= 2, "before and behind"
+    shares = [row["bandwidth_share"] for row in summary["rows"] if ":" not in row["method"]]
+    assert run["concurrency"] > 1 or all(0 < share < 1.2 for share in shares)
 
 
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name[:16])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from known import known
 from reported import answers, config
-from runs import RESULTS
+from runs import OLDER
 
 from specbench.report.gathering import read_whole_run
 from specbench.results.agreement import agreement
@@ -33,7 +33,7 @@ from specbench.results.summary import summarise
 from specbench.results.summary_schema import MethodSummary, RunSummary, TextFigures
 
 #: A fine-tuned model on six prompts of MBPP, four of whose answers end in nothing but line breaks; beside it its base.
-MBPP = next(RESULTS.glob("20261121T230123Z-*"))
+MBPP = next(OLDER.glob("20261121T230123Z-*"))
 
 
 def texts(summary: RunSummary) -> dict[str, TextFigures]:

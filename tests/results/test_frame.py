@@ -14,14 +14,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from runs import COMMITTED, CURATED
+from runs import COMMITTED, EARLIER, OLDER
 
 import specbench
 from specbench.common.errors import UsageError
 from specbench.results.frame import METHOD, REQUEST, load_methods, table
 from specbench.results.read import read_run
 
-RUN = COMMITTED[1]
+RUN = EARLIER[1]
 
 
 @pytest.fixture
@@ -52,8 +52,7 @@ def test_pooled_figures_are_those_of_the_summary() -> None:
 
 
 def test_rates_of_requests_that_shared_the_engine_count_their_share_of_it() -> None:
-    (sweep,) = {folder for folder in CURATED if (folder / "c4").exists()}
-    frame = specbench.load(sweep / "c4")
+    frame = specbench.load(next(OLDER.glob("sweep-*/c4")))
     assert set(frame["concurrency"]) == {4}
     decoded = frame["output_tokens"] - 1
     assert (frame["decode_tok_s"] * frame["decode_share_s"]).tolist() == pytest.approx(decoded.tolist())
@@ -145,7 +144,7 @@ def newer(folder: Path) -> None:
 
 
 def mixed(folder: Path) -> None:
-    shutil.copy(COMMITTED[0] / "summary.json", folder)
+    shutil.copy(EARLIER[0] / "summary.json", folder)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from known import refusal
 from rich.console import Console
-from runs import COMMITTED
+from runs import COMMITTED, EARLIER
 
 from specbench.common.errors import UsageError
 from specbench.report.terminal.notes import LEGEND, notes
@@ -40,7 +40,7 @@ def copy(tmp_path: Path) -> Callable[..., Path]:
     """
 
     def make(run: Any = None, request: Any = None, summary: Any = None) -> Path:
-        source, made = COMMITTED[0], tmp_path / "run"
+        source, made = EARLIER[0], tmp_path / "run"
         made.mkdir()
         content = json.loads((source / "run.json").read_text())
         if run:
@@ -88,7 +88,7 @@ def old_summary(content: dict[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------ older runs
 
 
-@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [*EARLIER, *COMMITTED], ids=lambda folder: folder.name)
 def test_a_committed_run_reads_and_shows(folder: Path) -> None:
     read = read_run(folder)
     assert len(read.records) == sum(row.requests for row in read.summary.rows) > 0
@@ -106,12 +106,12 @@ def test_a_run_from_before_traces_and_figures_reads_and_shows(copy: Callable[...
     assert [record.measures for record in read.records] == [{}] * len(read.records)
     text = shown(read)
     assert "ms a step" not in text
-    assert text == shown(read_run(COMMITTED[0]))
+    assert text == shown(read_run(EARLIER[0]))
 
 
 def test_an_unfinished_run_from_before_is_summed_up_anew(copy: Callable[..., Path]) -> None:
     read = read_run(copy(old_run, old_request, lambda summary: None))
-    finished = read_run(COMMITTED[0])
+    finished = read_run(EARLIER[0])
     figures = ("method", "tokens", "tokens_per_forward", "decode_tok_s", "accuracy")
     assert [[getattr(row, name) for name in figures] for row in read.summary.rows] == [
         [getattr(row, name) for name in figures] for row in finished.summary.rows

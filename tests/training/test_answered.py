@@ -14,7 +14,7 @@ from reported import answers
 from runs import RESULTS
 
 from specbench.training import answered as module
-from specbench.training.answered import answered, log_likelihood
+from specbench.training.answered import answered, log_likelihoods
 from specbench.training.card import write_card
 from specbench.training.finetuning import Weights
 from specbench.training.held_out import Figures, Held
@@ -39,6 +39,10 @@ def by_transformers(model: Any) -> float:
     return total / sum(len(text.answer) for text in texts())
 
 
+def mean(model: Any) -> float:
+    return sum(log_likelihoods(model, texts())) / sum(len(text.answer) for text in texts())
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_log_likelihood_is_that_of_transformers_own_log_softmax(
     training: bool, monkeypatch: pytest.MonkeyPatch
@@ -47,7 +51,7 @@ def test_the_log_likelihood_is_that_of_transformers_own_log_softmax(
     model = tiny_llama(VOCAB)
     expected = by_transformers(model)
     model.train(training)
-    assert log_likelihood(model, texts()) == pytest.approx(expected, abs=1e-5)
+    assert mean(model) == pytest.approx(expected, abs=1e-5)
     assert model.training == training
 
 
@@ -68,6 +72,20 @@ def test_answers_are_held_against_the_targets_own_as_far_as_these_go() -> None:
     assert found.line().endswith("running free 45.7% of the positions, 1 of 2 answers loop")
 
 
+def test_a_loop_is_likely_and_left_out_of_what_is_held_against_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that stops looping is no worse for it, and the mean over all of its tokens falls."""
+    target = [Text(f"p/{at}", [1], list(range(25))) for at in range(3)]
+    records = answers("jf", 3, decode_s=1.0, output_ids=lambda at: [7] * 25 if at == 0 else [*range(25)])
+    monkeypatch.setattr(module, "log_likelihoods", lambda model, texts: [-1.0, -10.0, -15.0])
+    found = answered(records, target).rated(object())
+    assert (found.log_likelihood, found.sound_log_likelihood) == (-26 / 75, -25 / 50)
+    assert found.figures()["sound_log_likelihood_per_token"] == -0.5
+    assert found.line().endswith("log-likelihood -0.35 a token, 1 of 3 answers loop (-0.50 of the others)")
+    every = answered(answers("jf", 3, decode_s=1.0, output_ids=lambda at: [7] * 25), target).rated(object())
+    assert every.sound_log_likelihood is None
+    assert "sound_log_likelihood_per_token" not in every.figures()
+
+
 @pytest.mark.parametrize("half", [False, True])
 def test_the_target_is_at_hand_beside_an_adapter_and_not_where_all_its_weights_learn(half: bool) -> None:
     model = tiny_llama(VOCAB)
@@ -79,9 +97,9 @@ def test_the_target_is_at_hand_beside_an_adapter_and_not_where_all_its_weights_l
                 parameter.normal_(std=0.5, generator=torch.Generator().manual_seed(0))
     before = {name: value.clone() for name, value in weights.model.state_dict().items()}
     with weights.as_decoded() as learnt:
-        other = log_likelihood(learnt, texts())
+        other = mean(learnt)
     with weights.as_before() as target:
-        assert log_likelihood(target, texts()) == pytest.approx(expected, abs=1e-5)
+        assert mean(target) == pytest.approx(expected, abs=1e-5)
     assert abs(other - expected) > 0.1
     assert all(torch.equal(value, before[name]) for name, value in weights.model.state_dict().items())
     with Weights(tiny_llama(VOCAB), WeightOptions(full=True), "tiny", 0).as_before() as target:

@@ -211,6 +211,9 @@ def test_what_a_rule_goes_by_is_part_of_the_training(tmp_path: Path) -> None:
         trained(tmp_path, max_loops=1, eval_every=3)
 
 
+LIKELY, ALL = "sound_log_likelihood_per_token", "log_likelihood_per_token"
+
+
 @pytest.mark.parametrize(
     ("options", "first", "now", "why"),
     [
@@ -221,13 +224,14 @@ def test_what_a_rule_goes_by_is_part_of_the_training(tmp_path: Path) -> None:
         ({"max_loops": 0.1}, {}, {}, ""),
         (
             {"max_unlikely": 0.03},
-            {"log_likelihood_per_token": -0.3},
-            {"log_likelihood_per_token": -0.3091},
-            "the answers' log-likelihood under the target is -0.309 a token, -0.300 before",
+            {LIKELY: -0.3},
+            {LIKELY: -0.3091},
+            "the log-likelihood of answers that do not loop is -0.309 a token, -0.300 before",
         ),
-        ({"max_unlikely": 0.03}, {"log_likelihood_per_token": -0.3}, {"log_likelihood_per_token": -0.3089}, ""),
-        ({"max_unlikely": 0.03}, {"log_likelihood_per_token": -0.3}, {"log_likelihood_per_token": -0.1}, ""),
-        ({"max_unlikely": 0.03}, {}, {"log_likelihood_per_token": -9.0}, ""),
+        ({"max_unlikely": 0.03}, {LIKELY: -0.3}, {LIKELY: -0.3089}, ""),
+        ({"max_unlikely": 0.03}, {LIKELY: -0.3}, {LIKELY: -0.1}, ""),
+        ({"max_unlikely": 0.03}, {}, {LIKELY: -9.0}, ""),
+        ({"max_unlikely": 0.03}, {LIKELY: -0.4, ALL: -0.3}, {LIKELY: -0.4, ALL: -0.4}, ""),  # it loops less
     ],
 )
 def test_what_is_unsound(options: dict[str, Any], first: dict[str, float], now: dict[str, float], why: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from reported import EXACT, LOSSY, answers, config, folder
-from runs import RESULTS
+from runs import OLDER
 
 from specbench.report.gathering import Run, gather, read_whole_run
 from specbench.report.page.best import candidates
@@ -47,7 +47,7 @@ def test_conditions_and_settings_are_said(tmp_path: Path) -> None:
         assert f" · {words} · at most 64 new tokens" in conditions(found)
     assert " · 8 prompts · at most" in conditions(run(tmp_path / "all"))
     assert settings(config(["jf", "jf#2", "pld"], 8).methods) == {"ar": "", "jf": "n 16", "jf#2": "n 32", "pld": ""}
-    (path,) = RESULTS.glob("*-ar+ar@base+msn-mbpp-*")
+    (path,) = OLDER.glob("*-ar+ar@base+msn-mbpp-*")
     based = read_whole_run(path)
     assert [row.method for row in based.rows] == ["ar", "ar@base", "msn"]
     assert [row.method for row in candidates(based)] == ["msn"]
@@ -126,7 +126,7 @@ def test_the_identity_holds_in_the_table_and_in_the_figure(tmp_path: Path, finis
 
 
 def test_the_overview_says_what_is_left_of_a_speedup_that_loops_have_made() -> None:
-    degenerate = next(RESULTS.glob("20261121T230123Z-*"))
+    degenerate = next(OLDER.glob("20261121T230123Z-*"))
     (table,) = [block for block in overview(gather([degenerate])).blocks if isinstance(block, Table)]
     (row,) = table.rows
     verdict = row.cells[-1]

@@ -11,7 +11,7 @@ import pytest
 import reported
 from reported import EXACT, LOSSY, answers, config
 from rich.console import Console
-from runs import RESULTS
+from runs import OLDER
 
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.degeneration import loop_notes, text_tables
@@ -20,7 +20,7 @@ from specbench.report.terminal.run import finding, headline
 from specbench.results.read import ReadRun, read_run
 from specbench.results.summary_schema import MethodSummary
 
-MBPP = next(RESULTS.glob("20261121T230123Z-*"))
+MBPP = next(OLDER.glob("20261121T230123Z-*"))
 
 
 def shown(read: ReadRun, width: int = 100) -> str:
