@@ -3,8 +3,9 @@
 ``make evidence`` takes the pieces of the table in ``results/README.md`` that have no run yet; ``make evidence
 ONLY=headline`` those whose names begin so. Before each one the machine is watched: memory bandwidth and what other
 processes take; where it is not quiet, nothing is measured (``ANYWAY=1`` measures all the same, and the run says that it
-was disturbed). A piece ends after 20 minutes at the latest; the same command goes on where it stopped, today or another
-day, as long as the commit is the same. What is finished, and was not disturbed meanwhile, is linked in the table.
+was disturbed). A run may wait ten minutes in all while a neighbour reads memory (``--patience``). A piece ends after 30
+minutes at the latest; the same command goes on where it stopped, today or another day, as long as the commit is the
+same. What is finished, and was not disturbed meanwhile, is linked in the table.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "results" / "README.md"
-MINUTES, WATCHED_S = 20.0, 10
+MINUTES, WATCHED_S, PATIENCE_S = 30.0, 10, 600
 _HEAD, _OPEN = "| piece |", "–"
 
 
@@ -94,8 +95,9 @@ def linked(text: str, piece: Piece, folder: Path) -> str:
 
 def was_disturbed(folder: Path) -> bool:
     """Whether something disturbed a run while it was measured, or a part of a sweep."""
-    parts = [folder] if (folder / "summary.json").exists() else list(folder.glob("c*"))
-    summaries = [json.loads((part / "summary.json").read_text()) for part in parts]
+    summaries = [
+        json.loads(file.read_text()) for file in [*folder.glob("summary.json"), *folder.glob("c*/summary.json")]
+    ]
     return any((summary.get("disturbed") or {}).get("reasons") for summary in summaries)
 
 
@@ -116,7 +118,9 @@ def measure(piece: Piece, minutes: float = MINUTES) -> Path | None:
     Raises:
         SystemExit: its command failed.
     """
-    said = command_ended(shlex.split(piece.command), 60 * minutes)
+    words = shlex.split(piece.command)
+    patient = [*words, "--patience", str(PATIENCE_S)] if words[1] == "run" else words
+    said = command_ended(patient, 60 * minutes)
     return None if said is None else ROOT / folder_of(said)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from specbench.methods.msn import learning
 from specbench.training import Job, Teaching, WeightOptions, finetune
+from specbench.training.on_policy import OnPolicyOptions
 
 
-class Options(learning.Options, WeightOptions):
+class Options(learning.Options, OnPolicyOptions, WeightOptions):
     """Options of the recipe."""
 
 

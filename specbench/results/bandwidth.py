@@ -18,6 +18,7 @@ from specbench.results.schema import Count, Record, RequestRecord
 from specbench.results.summary_schema import BandwidthFigures
 
 _Bytes = Annotated[float, Field(ge=1, le=1e18)]
+_Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class ForwardBytes(Record):
@@ -55,11 +56,18 @@ class Bandwidth(Record):
         forwards: by method label, what a forward of its target has to read.
         readings: in the order in which they were taken.
         refused: why there are none, in a sentence without its full stop; empty where nothing was in the way.
+        waited_s: seconds that stretches have waited for memory to give what it gave before (``--patience``).
     """
 
     forwards: dict[str, ForwardBytes] = Field(default_factory=dict)
     readings: list[Reading] = Field(default_factory=list)
     refused: str = ""
+    waited_s: _Seconds = 0.0
+
+    def low(self, share: float) -> bool:
+        """Whether the last reading is below that share of the highest one."""
+        speeds = [reading.bytes_per_s for reading in self.readings]
+        return bool(speeds) and speeds[-1] < share * max(speeds)
 
     def figures(self) -> BandwidthFigures:
         """What a summary says of it."""

@@ -27,6 +27,12 @@ LEAST_WEIGHTS = 64 << 20
 #: Seconds between two readings, each of which takes a fifth of one: at most a twentieth of a run.
 APART = 4.0
 
+#: Share of the most that memory gave in a run, below which somebody else reads it too.
+GIVES = 0.85
+
+#: Seconds between two readings while it is waited.
+PAUSE = 2.0
+
 
 class Probe(Protocol):
     """What reads memory: :class:`specbench.hardware.bandwidth.BandwidthProbe`, or a test's own."""
@@ -48,12 +54,16 @@ class Beside:
     The probe is half a gigabyte and may have to be built, so it is opened for the first reading and not before: a run
     of which nothing is left to decode reads nothing. Where it cannot be had, the run goes on without.
 
+    A neighbour of a virtual machine comes and goes. With ``patience`` a stretch waits until memory gives again what it
+    gave before. Nothing is chosen by how it came out, and the readings that stay are those beside what was timed.
+
     Args:
         forwards: by method label, what a forward of its target has to read.
         folder: of the run; earlier readings in it stay.
         say: is told what goes on.
+        patience: seconds that it may wait for memory, in all.
         opened: opens the probe; takes what to call with a line before it is built.
-        clock: in seconds; replaced by a fake one in tests.
+        clock, sleep: in seconds; replaced by fake ones in tests.
     """
 
     def __init__(
@@ -61,13 +71,15 @@ class Beside:
         forwards: Mapping[str, ForwardBytes],
         folder: RunFolder,
         say: Says,
+        patience: float = 0.0,
         opened: Callable[[Callable[[str], None]], Probe] = lambda say: BandwidthProbe(say=say),
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._folder, self._say = folder, say
-        self._opened, self._clock = opened, clock
-        earlier = folder.bandwidth()
-        self._found = Bandwidth(forwards=dict(forwards), readings=earlier.readings if earlier else [])
+        self._folder, self._say, self._patience = folder, say, patience
+        self._opened, self._clock, self._sleep = opened, clock, sleep
+        earlier = folder.bandwidth() or Bandwidth()
+        self._found = earlier.model_copy(update={"forwards": dict(forwards), "refused": ""})
         self._probe: Probe | None = None
         self._last: float | None = None
         self._refused = False
@@ -80,6 +92,7 @@ class Beside:
         """
         if self._last is None or self._clock() - self._last >= APART:
             self._read(segment)
+            self._wait(segment)
 
     def behind(self, segment: int) -> None:
         """Reads when all is decoded, and nothing where nothing was.
@@ -101,6 +114,18 @@ class Beside:
         if self._probe is not None:
             self._probe.close()
             self._probe = None
+
+    def _wait(self, segment: int) -> None:
+        """Reads again in place of the last reading, as long as it is low and there is patience."""
+        while not self._refused and self._found.low(GIVES) and self._found.waited_s < self._patience:
+            begun, earlier = self._clock(), self._found
+            self._say.phase("waiting for memory's bandwidth")
+            self._sleep(PAUSE)
+            self._found = earlier.model_copy(update={"readings": earlier.readings[:-1]})
+            self._read(segment)
+            readings = earlier.readings if self._refused else self._found.readings
+            waited = earlier.waited_s + self._clock() - begun
+            self._keep(self._found.model_copy(update={"readings": readings, "waited_s": waited}))
 
     def _read(self, segment: int) -> None:
         if self._refused:
@@ -130,6 +155,7 @@ def beside(
     folder: RunFolder,
     say: Says,
     rows: Sequence[Row] = (),
+    patience: float = 0.0,
 ) -> Iterator[Beside | None]:
     """What reads memory beside a run; None where that would say nothing of it.
 
@@ -139,6 +165,7 @@ def beside(
         folder: the run's.
         say: is told what goes on.
         rows: of other engines; those at the precision of the run read the same weights.
+        patience: seconds that it may wait, see :class:`Beside`.
     """
     on_cpu = all(session.engine.device.type == "cpu" for session in sessions)
     if simulated or not on_cpu or min(session.model.spec.weight_bytes for session in sessions) < LEAST_WEIGHTS:
@@ -155,7 +182,7 @@ def beside(
         forwards |= dict.fromkeys(same, forward_bytes(shape_of(first.engine), first.engine.capacity))
     except SpecbenchError:  # a mixture model that does not say how many experts are active
         forwards = {}
-    reader = Beside(forwards, folder, say)
+    reader = Beside(forwards, folder, say, patience)
     try:
         yield reader
     finally:

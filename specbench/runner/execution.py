@@ -95,7 +95,9 @@ def execute(
                 as_before(folder.run)
             resolved = _calibrated(resolved, sessions, folder)
             with (
-                beside(sessions, resolved.simulated, folder, progress, resolved.rows) as bandwidth,
+                beside(
+                    sessions, resolved.simulated, folder, progress, resolved.rows, resolved.plan.patience
+                ) as bandwidth,
                 RunningEngines(resolved.rows, sessions[0], folder, progress) as engines,
             ):
                 watcher = Watcher(folder)

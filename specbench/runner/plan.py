@@ -212,6 +212,15 @@ class Plan(Concurrent):
     preset: str | None = flag(None, "--preset", help="A published protocol: task, prompt, budget; see list presets.")
     repeats: int = flag(1, "--repeats", help="Times each prompt is decoded by each method.", ge=1, le=_MOST_REPEATS)
     again: bool = flag(False, "--again", help="Measure anew what a finished run in --out has already.", recorded=False)
+    patience: float = flag(
+        0.0,
+        "--patience",
+        help="Seconds in all to wait, on a CPU, while memory gives less than it gave before in this run.",
+        ge=0,
+        le=_MOST_SECONDS,
+        allow_inf_nan=False,
+        recorded=False,
+    )
     trace: bool = flag(False, "--trace", help="Split each step's time into phases (slows steps down a bit).")
     project: str | None = flag(
         None,

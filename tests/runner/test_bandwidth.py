@@ -36,12 +36,14 @@ class World(execution.Silent):
     """A session, a probe and what hears of both, on one clock; ``did`` is what happened, in order.
 
     Attributes:
+        speeds: GB/s that memory gives, reading by reading, and then the last one; empty: more each time.
         fails: the reading that cannot be had, counted from 1; 0 is opening the probe.
     """
 
     methods = METHODS
 
-    def __init__(self, step_s: float = 1.0, fails: int | None = None) -> None:
+    def __init__(self, step_s: float = 1.0, fails: int | None = None, speeds: Sequence[float] = ()) -> None:
+        self.speeds = speeds
         self.clock = Clock()
         self.toy = Engine(self.clock, fixed=round(step_s * S))
         self.engine, self.did, self.notes, self.busy, self.fails = self, list[str](), list[str](), False, fails
@@ -79,7 +81,11 @@ class World(execution.Silent):
             raise EnvironmentRefused("no 2 threads for a bandwidth probe")
         self.did.append("read")
         self.clock.now += 1800 * S
-        return 1e9 * self.taken
+        return 1e9 * (self.speeds[min(self.taken, len(self.speeds)) - 1] if self.speeds else self.taken)
+
+    def sleep(self, seconds: float) -> None:
+        self.did.append("sleep")
+        self.clock.now += round(seconds * S)
 
     def close(self) -> None:
         self.open = False
@@ -89,11 +95,13 @@ class World(execution.Silent):
         self.notes.append(text)
 
 
-def decoded(world: World, folder: RunFolder, before: bool = False, reads: bool = True) -> list[RequestRecord]:
+def decoded(
+    world: World, folder: RunFolder, before: bool = False, reads: bool = True, patience: float = 0.0
+) -> list[RequestRecord]:
     """A run that reads memory."""
     made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, world, before]
     if reads:
-        reader = Beside(FORWARDS, folder, world, world.opened, lambda: world.clock.now / S)
+        reader = Beside(FORWARDS, folder, world, patience, world.opened, lambda: world.clock.now / S, world.sleep)
         made.append(reader)
     found: list[RequestRecord] = execution._decode(*made)
     if reads:
@@ -140,6 +148,52 @@ def test_short_stretches_are_read_around_and_long_ones_each(folder: RunFolder, s
     world = World(step_s)
     decoded(world, folder)
     assert world.did.count("read") == readings
+
+
+#: Seconds of a reading of a toy's probe and of the pause before it.
+ROUND = 1800 + bandwidth.PAUSE
+
+
+def test_a_stretch_waits_until_memory_gives_again_what_it_gave(folder: RunFolder) -> None:
+    """The readings that stay are those beside what was timed, and how long was waited is on record."""
+    world = World(step_s=1.0, speeds=[80, 80, 50, 40, 79, 81])
+    decoded(world, folder, patience=5 * ROUND)
+    assert world.did[:10] == ["warm", "read", "0 ar", "read", "1 mine", "read", "sleep", "read", "sleep", "read"]
+    assert world.did.count("sleep") == 2
+    assert [speed for *_, speed in kept(folder)] == [80, 80, 79, 81, 81, 81, 81]
+    assert [segment for segment, *_ in kept(folder)] == [*range(7)]
+    found = folder.bandwidth()
+    assert found is not None
+    assert found.waited_s == 2 * ROUND
+    low, high = found.figures().low_bytes_per_s, found.figures().high_bytes_per_s
+    assert (low, high) == (79e9, 81e9)
+
+
+def test_patience_is_for_all_of_a_run(folder: RunFolder) -> None:
+    world = World(step_s=1.0, speeds=[80, 50])
+    decoded(world, folder, patience=3 * ROUND)
+    assert world.did.count("sleep") == 3
+    assert [speed for *_, speed in kept(folder)] == [80, *[50] * 6]
+    again = World(step_s=1.0, speeds=[50])
+    reader = Beside(FORWARDS, folder, again, 3 * ROUND, again.opened, lambda: again.clock.now / S, again.sleep)
+    reader.before(7)
+    assert again.did == ["read"], "a run that goes on has waited before"
+
+
+def test_nobody_waits_without_patience(folder: RunFolder) -> None:
+    world = World(step_s=1.0, speeds=[80, 50])
+    decoded(world, folder)
+    assert "sleep" not in world.did
+    found = folder.bandwidth()
+    assert found is not None
+    assert found.waited_s == 0
+
+
+def test_a_probe_that_is_lost_while_it_is_waited_leaves_what_was_read(folder: RunFolder) -> None:
+    world = World(step_s=1.0, speeds=[80, 50], fails=3)
+    assert len(decoded(world, folder, patience=9 * ROUND)) == 6
+    assert [speed for *_, speed in kept(folder)] == [80, 50]
+    assert world.did.count("sleep") == 1
 
 
 def test_no_request_pays_for_a_reading(tmp_path: Path) -> None:
@@ -197,7 +251,7 @@ def test_where_it_cannot_be_read_the_run_goes_on_and_says_why_once(
     assert found is not None
     assert (found.refused, len(found.readings)) == (why, readings)
     # On another day there is a compiler.
-    better = Beside(FORWARDS, folder, world, World().opened, lambda: 0.0)
+    better = Beside(FORWARDS, folder, world, 0.0, World().opened, lambda: 0.0)
     better.before(9)
     found = folder.bandwidth()
     assert found is not None
