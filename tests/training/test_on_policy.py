@@ -101,7 +101,8 @@ def test_answers_of_a_round_are_those_of_the_weights_at_its_first_step(
 
 
 @pytest.mark.parametrize(
-    ("method", "own"), [("cllm", {"full": True, "accumulation": 2}), ("jf", {"lora_dropout": 0.3})]
+    ("method", "own"),
+    [("cllm", {"full": True, "accumulation": 2}), ("jf", {"lora_dropout": 0.3}), ("msn", {"noise_length": 3})],
 )
 def test_an_interrupted_training_takes_the_same_steps(method: str, own: dict[str, Any], tmp_path: Path) -> None:
     def cut(line: str) -> None:
