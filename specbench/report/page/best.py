@@ -48,5 +48,6 @@ def as_good(run: Run, first: MethodSummary | None) -> str:
         return f"Too few prompts to tell {len(others) + 1} rows apart."
     near = [method for method in fastest.as_good if method in others]
     if not near:
-        return f"None of the {len(others)} other rows is as good as {first.method}."
+        none = "The other row is not" if len(others) == 1 else f"None of the {len(others)} other rows is"
+        return f"{none} as good as {first.method}."
     return f"These prompts do not tell {first.method} apart from {', '.join(near)}."

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import races
 import reported
+from known import known
 from reported import EXACT, LOSSY, answers
 
 from specbench.report.gathering import Gathered, Run, gather, read_whole_run
 from specbench.report.page import findings
+from specbench.report.page.best import as_good
 from specbench.report.page.build import build
 from specbench.report.page.document import Finding, Findings
 from specbench.report.page.findings import in_short, pictured, races_of
@@ -253,6 +255,17 @@ def test_a_fine_tuned_models_row_is_told_over_its_base_too(tmp_path: Path) -> No
     assert (said.figure, said.claim) == ("2.00×", "`jf` is faster than plain decoding")
     assert said.lines["Over base"] == "1.50×, 1.50 to 1.50, over plain decoding of the base."
     assert "Over base" not in finding(made(tmp_path / "b", {"jf": 2.0})).lines
+
+
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [(["jf"], "The other row is not as good as pld."), (["jf", "cllm"], "None of the 2 other rows is as good as pld.")],
+)
+def test_what_is_not_as_good_is_counted(others: list[str], says: str, tmp_path: Path) -> None:
+    run = made(tmp_path, {"pld": 1.5, **dict.fromkeys(others, 0.5)})
+    alone = known(run.summary.fastest).model_copy(update={"method": "pld", "as_good": ["pld"], "told_apart": True})
+    run = replace(run, summary=run.summary.model_copy(update={"fastest": alone}))
+    assert as_good(run, next(row for row in run.rows if row.method == "pld")) == says
 
 
 def test_of_no_answer_nothing_is_exact(tmp_path: Path) -> None:
