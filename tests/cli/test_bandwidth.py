@@ -106,7 +106,7 @@ def test_without_a_compiler_a_run_goes_on_and_says_why(
     (folder,) = (tmp_path / "out").iterdir()
     why = "no C++ compiler was found: CXX is /nonexistent"
     assert said.err.count(f"memory bandwidth is not read: {why}") == (0 if quiet else 1)
-    assert kept(folder) | {"forwards": {}} == {"forwards": {}, "readings": [], "refused": why}
+    assert kept(folder) | {"forwards": {}} == {"forwards": {}, "readings": [], "refused": why, "waited_s": 0.0}
     assert run_json.summary(folder)["bandwidth"] == {"refused": why}
     assert [row["bandwidth_share"] for row in run_json.summary(folder)["rows"]] == [None, None]
     assert f"memory bandwidth was not read: {why}" in said.out

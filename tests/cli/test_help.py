@@ -37,6 +37,7 @@ FLAGS = {
             "--base",
             "--backend-url",
             "--again",
+            "--patience",
             "--dry-run",
         ),
         *("--no-score", *_DECODING),
