@@ -354,7 +354,7 @@ def _mask(values: Mapping[str, Any], found: Mapping[str, Any]) -> int | None:
         UsageError: a parallel head does not say.
     """
     named = values.get("architectures")
-    kinds = {str(values.get("speculators_model_type")), *(named if isinstance(named, list) else ())}
+    kinds = {str(values.get("speculators_model_type")), *(map(str, named) if isinstance(named, list) else ())}
     if not kinds & {"peagle", "PEagleDraftModel", "PEagleSpeculator"} and not values.get("parallel_drafting"):
         return None
     inner = values.get("dflash_config")

@@ -17,7 +17,7 @@ from mutants import mutant
 from safetensors.torch import load_file, save_file
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
-from specbench.methods.eagle3.config import HeadConfig
+from specbench.methods.eagle3.config import HeadConfig, _mask
 from specbench.methods.eagle3.head import DraftHead, find
 from specbench.methods.jetspec.head import DraftHead as BlockHead
 from specbench.models import memory
@@ -80,6 +80,10 @@ def test_tensors_that_changed_places_are_refused(kind: Callable[[Path], Any], tm
     save_file(held, tmp_path / FILE)
     with pytest.raises(UsageError, match=r"head \S+: \S+ is \[.*\], its config.json makes it \[.*\]"):
         read()
+
+
+def test_names_of_architectures_that_are_none_name_no_parallel_head() -> None:
+    assert _mask({"architectures": [["PEagleDraftModel"], None, 7]}, {}) is None
 
 
 @KINDS
