@@ -29,22 +29,6 @@ DRAWS, THEIR_DRAWS = 20_000, 10_000
 #: Standard errors of that quantile which two sound intervals may differ by: one in two thousand differs by more.
 APART = 3.5
 
-#: Of a field, its name in schema 1.
-_OLD = {
-    "request_id": "key",
-    "prompt_tokens": "n_prompt",
-    "output_ids": "ids",
-    "finish_reason": "stop_reason",
-    "output_tokens": "n_out",
-    "stop_tail_tokens": "n_stop_tail",
-    "accepted_lengths": "accepts",
-    "tree_rows": "rows",
-    "target_forwards": "forwards",
-    "latency_s": "e2e_s",
-    "prefill_share_s": "busy_prefill_s",
-    "decode_share_s": "busy_decode_s",
-}
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -59,8 +43,8 @@ class Answer:
     shared: bool
 
     def __getitem__(self, name: str) -> Any:
-        """A field by today's name."""
-        return self.line[name] if name in self.line else self.line[_OLD[name]]
+        """A field."""
+        return self.line[name]
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -363,33 +347,6 @@ def cut(answers: Sequence[Answer]) -> float:
     return sum(answer["finish_reason"] == "length" for answer in answers) / len(answers)
 
 
-def in_loops(answers: Sequence[Answer]) -> float:
-    """Share of the kept tokens that are of closing loops."""
-    return sum(answer.loop for answer in answers) / tokens(answers)
-
-
 def pooled(runs: Sequence[Run], label: str) -> Ratio:
     """The speedup of a row over all prompts of several runs."""
     return Ratio(np.concatenate([run.speedup(label).sums for run in runs], axis=1))
-
-
-def steadiness(answers: Sequence[Answer]) -> tuple[float, float]:
-    """How AR's step varied: width of the middle half over the median, and slowest third in a row over fastest, less 1.
-
-    Seconds a forward, over the line that they follow with the context: the median slope of all pairs.
-    """
-    ordered = sorted(answers, key=lambda answer: (answer["segment"], answer["start_s"]))
-    step = np.array([answer.decode_s / answer["target_forwards"] for answer in ordered])
-    context = np.array([answer["prompt_tokens"] + answer["output_tokens"] / 2 for answer in ordered])
-    groups = np.array_split(np.argsort(context, kind="stable"), min(60, len(step)))
-    x, y = (np.array([np.median(values[group]) for group in groups]) for values in (context, step))
-    one, two = np.triu_indices(len(x), 1)
-    unlike = x[one] != x[two]
-    slope = float(np.median((y[two] - y[one])[unlike] / (x[two] - x[one])[unlike]))
-    slope = min(max(slope, 0.0), float(np.median(step) / np.median(context)))
-    level = step / (np.median(step) + slope * (context - np.median(context)))
-    level /= np.median(level)
-    low, high = np.percentile(level, [25, 75])
-    third, stride = len(level) // 3, max(1, len(level) // 200)
-    thirds = [np.median(level[at : at + third]) for at in range(0, len(level) - third + 1, stride)]
-    return float(high - low), float(max(thirds) / min(thirds) - 1)

@@ -21,7 +21,6 @@ class Answered:
     """Figures of answers, as those of a run's rows: see :mod:`specbench.results.texts`.
 
     Attributes:
-        looping: that end in a closing loop.
         loop_share: tokens of closing loops over all.
         distinct: by n, different n-grams over all, mean over answers.
         agreement: positions of the target's own answers that have its token, running free.
@@ -33,7 +32,6 @@ class Answered:
             answers which loop less look less likely.
     """
 
-    looping: int
     loop_share: float | None
     distinct: dict[int, float | None]
     agreement: float | None
@@ -42,6 +40,11 @@ class Answered:
     loops: Sequence[bool]
     log_likelihood: float | None = None
     sound_log_likelihood: float | None = None
+
+    @property
+    def looping(self) -> int:
+        """Answers that end in a closing loop."""
+        return sum(self.loops)
 
     def figures(self) -> dict[str, Any]:
         """As a record has them, under the names that a run's rows have."""
@@ -69,12 +72,9 @@ class Answered:
 
     def rated(self, target: Any) -> Answered:
         """The same with how likely the answers are to the target, a transformers causal LM."""
-        found = [*zip(self.loops, log_likelihoods(target, self.texts), map(_length, self.texts), strict=True)]
-        return replace(
-            self,
-            log_likelihood=_per_token([each[1:] for each in found]),
-            sound_log_likelihood=_per_token([each[1:] for each in found if not each[0]]),
-        )
+        found = [*zip(log_likelihoods(target, self.texts), self.texts, strict=True)]
+        sound = [each for each, loops in zip(found, self.loops, strict=True) if not loops]
+        return replace(self, log_likelihood=_per_token(found), sound_log_likelihood=_per_token(sound))
 
 
 def answered(records: Sequence[RequestRecord], texts: Sequence[Text]) -> Answered:
@@ -90,7 +90,6 @@ def answered(records: Sequence[RequestRecord], texts: Sequence[Text]) -> Answere
     pairs = [(record.output_ids, own[record.prompt_id].answer) for record in records]
     alike = agreement((mine[: len(target)], target) for mine, target in pairs)
     return Answered(
-        looping=found.looping,
         loop_share=found.share,
         distinct=found.distinct,
         agreement=alike.share if alike else None,
@@ -126,11 +125,7 @@ def log_likelihoods(model: Any, texts: Sequence[Text]) -> list[float]:
     return found
 
 
-def _length(text: Text) -> int:
-    return len(text.answer)
-
-
-def _per_token(found: Sequence[tuple[float, int]]) -> float | None:
-    """Mean over the tokens of answers, given the sum and the tokens of each; None without any."""
-    tokens = sum(length for _, length in found)
+def _per_token(found: Sequence[tuple[float, Text]]) -> float | None:
+    """Mean over the tokens of answers, given the sum of each; None without any."""
+    tokens = sum(len(text.answer) for _, text in found)
     return sum(total for total, _ in found) / tokens if tokens else None
