@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from specbench.decoding import option
 from specbench.training import ConsistencyCollator, ConsistencyLesson
-from specbench.training.distances import DistanceOptions
+from specbench.training.frozen import Frozen, LabelOptions
 from specbench.training.losses import Norm, global_consistency, local_consistency
 from specbench.training.trajectory import Trajectory
 
 _CONTEXT = 1  # blocks of a mask's window: a noisy block sees the answer's own text before it
 
 
-class Options(DistanceOptions):
+class Options(LabelOptions):
     """Options of the method's training. The released trainer takes one block a step, in a sequence of its own; here
     all blocks of an answer are in one sequence and see what they would see there."""
 
@@ -32,7 +32,7 @@ class Options(DistanceOptions):
 class Lesson(ConsistencyLesson):
     """See :class:`ConsistencyLesson`."""
 
-    def __init__(self, model: Any, options: Options) -> None:
+    def __init__(self, model: Any, options: Options, frozen: Frozen | None = None) -> None:
         objective = local_consistency if options.loss == "local" else global_consistency
         super().__init__(
             model,
@@ -41,6 +41,7 @@ class Lesson(ConsistencyLesson):
             distance=options.measure,
             ar_weight=options.ar_weight,
             include_prompt=options.include_prompt,
+            frozen=frozen,
             smoothing=options.smoothing,
         )
 

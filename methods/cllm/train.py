@@ -22,7 +22,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     return finetune(
         Teaching(
             method="cllm",
-            lesson=lambda model: learning.Lesson(model, options),
+            lesson=lambda model, frozen: learning.Lesson(model, options, frozen),
             collator=learning.Collator(options, job.seed),
             masked=True,
             size=lambda text: len(text.prompt) + streams * len(text.answer),

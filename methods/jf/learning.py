@@ -10,13 +10,13 @@ from typing import Any
 from specbench.decoding import option
 from specbench.methods.jf.schedule import Ends, Measure, Order, Schedule
 from specbench.training import ConsistencyCollator, ConsistencyLesson
-from specbench.training.distances import DistanceOptions
+from specbench.training.frozen import Frozen, LabelOptions
 from specbench.training.losses import Norm, progressive_consistency
 from specbench.training.states import sizes
 from specbench.training.trajectory import Trajectory
 
 
-class Options(DistanceOptions):
+class Options(LabelOptions):
     """Options of the method's training. Where post and released code part, the default is the post's."""
 
     noise_window: int = option(16, "w", help="blocks over which the noise level grows", ge=1)
@@ -36,7 +36,7 @@ class Options(DistanceOptions):
 class Lesson(ConsistencyLesson):
     """See :class:`ConsistencyLesson`."""
 
-    def __init__(self, model: Any, options: Options) -> None:
+    def __init__(self, model: Any, options: Options, frozen: Frozen | None = None) -> None:
         super().__init__(
             model,
             partial(progressive_consistency, norm=options.norm),
@@ -44,6 +44,7 @@ class Lesson(ConsistencyLesson):
             distance=options.measure,
             ar_weight=options.ar_weight,
             include_prompt=options.include_prompt,
+            frozen=frozen,
         )
 
 

@@ -11,14 +11,14 @@ from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from specbench.decoding import Options as BaseOptions
 from specbench.decoding import option
 from specbench.methods.msn.noise import lowest, noised, replaced, segment_length, segment_start, sources, strangers
+from specbench.training.frozen import Frozen, LabelOptions, Labels
 from specbench.training.losses import Losses, Pairs, Targets, evaluate, mean
 from specbench.training.student import Student
 
 
-class Options(BaseOptions):
+class Options(LabelOptions):
     """Options of the method's training."""
 
     noise_length: int = option(
@@ -56,15 +56,16 @@ class Lesson(nn.Module):
     Args:
         model: a transformers causal LM, bare or with an adapter; what of it is trained is the caller's business.
         options: of the method.
+        frozen: what says the labels, as distributions behind the clean text; None: labels are the text's tokens.
 
     Raises:
         UsageError: see :class:`Student`.
     """
 
-    def __init__(self, model: Any, options: Options) -> None:
+    def __init__(self, model: Any, options: Options, frozen: Frozen | None = None) -> None:
         super().__init__()
         self.model = model
-        self._student, self._options = Student(model), options
+        self._student, self._options, self._frozen = Student(model), options, frozen
 
     def forward(
         self, ids: Tensor, sources: Tensor, prompts: Tensor, answers: Tensor, starts: Tensor, lengths: Tensor
@@ -90,7 +91,8 @@ class Lesson(nn.Module):
             noisy = noised(ids, sources, starts, lengths, self._options.in_place)
         first = torch.zeros_like(prompts) if self._options.include_prompt else prompts - 1
         targets = _targets(ids, first, prompts + answers)
-        found = self._losses(noisy, targets)
+        labels = self._frozen.labels(lambda target: target.text_states(ids)) if self._frozen else None
+        found = self._losses(noisy, targets, labels)
         figures = {"loss": (found.surprise * targets.shares).sum(), "accuracy": mean(found.right)}
         if not self._options.noise_length:
             return figures
@@ -107,11 +109,12 @@ class Lesson(nn.Module):
         out.view(-1)[targets.rows + 1] = self._losses(ids, targets).surprise
         return out
 
-    def _losses(self, ids: Tensor, targets: Targets) -> Losses:
+    def _losses(self, ids: Tensor, targets: Targets, labels: Labels | None = None) -> Losses:
         states = self._student.text_states(ids).flatten(0, 1)
         none = targets.rows[:0]
         scores, at_once = self._student.scores, self._student.rows_at_once
-        return evaluate(scores, states, Pairs(none, none, targets.shares[:0]), targets, at_once=at_once)
+        pairs, distance = Pairs(none, none, targets.shares[:0]), self._options.measure
+        return evaluate(scores, states, pairs, targets, at_once=at_once, distance=distance, labels=labels)
 
 
 def _targets(ids: Tensor, first: Tensor, ends: Tensor) -> Targets:

@@ -19,7 +19,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     return finetune(
         Teaching(
             method="msn",
-            lesson=lambda model: learning.Lesson(model, options),
+            lesson=lambda model, frozen: learning.Lesson(model, options, frozen),
             collator=learning.Collator(options, job.seed, vocab_size=job.target.vocab_size),
             masked=False,
             size=lambda text: len(text.prompt) + len(text.answer),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from specbench.common.doors import door
 
 if TYPE_CHECKING:
+    from specbench.training.consistency import ConsistencyLesson as ConsistencyLesson
     from specbench.training.finetuning import Teaching as Teaching
     from specbench.training.finetuning import finetune as finetune
     from specbench.training.loop import fit as fit
@@ -12,6 +13,5 @@ if TYPE_CHECKING:
     from specbench.training.recipe import Job as Job
     from specbench.training.recipe import WeightOptions as WeightOptions
     from specbench.training.running import train as train
-    from specbench.training.student import ConsistencyLesson as ConsistencyLesson
 else:
     __getattr__, __dir__ = door(__name__)

@@ -7,7 +7,6 @@ distance of :class:`specbench.training.distances.DistanceOptions`, over the M to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -16,36 +15,10 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from specbench.training.distances import Measure
+from specbench.training.frozen import Frozen, Labels
 from specbench.training.losses import mean
 from specbench.training.recipe import Text
 from specbench.training.student import Student
-
-
-class Frozen:
-    """The target as it was before training: what an adapter is laid on, or a copy. No module, so that none is saved.
-
-    Args:
-        before: gives the transformers model without what was learnt, or None where all its weights learn.
-        copied: the target itself, for that case.
-    """
-
-    def __init__(self, before: Callable[[], AbstractContextManager[Any]], copied: Any = None) -> None:
-        self._before = before
-        self._copied = copied.eval().requires_grad_(False) if copied is not None else None
-
-    @torch.no_grad()
-    def states(self, ids: Tensor) -> tuple[Tensor, Any]:
-        """Last states [B, S, H] of texts, filled up at their ends, and the LM head that scores them."""
-        with self._before() as target:
-            model: Any = self._copied if target is None else target
-            training = model.training
-            model.eval()
-            try:
-                found = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-            finally:
-                model.train(training)
-            head = model.get_output_embeddings()
-            return found, getattr(head, "base_layer", head)
 
 
 class DistillationLesson(nn.Module):
@@ -83,25 +56,23 @@ class DistillationLesson(nn.Module):
         texts = self._own(own)
         ids = pad_sequence([torch.tensor([*text.prompt, *text.answer]) for text in texts], batch_first=True)
         ids = ids.to(own.device)
-        taught, head = self._frozen.states(ids)  # first: it puts other weights in their place
-        states = self._student.text_states(ids)
-        rows = answer_rows(texts, ids.shape[1]).to(own.device)
-        divergence, agrees = self._compared(states.flatten(0, 1)[rows], taught.flatten(0, 1)[rows], head)
+        labels = self._frozen.labels(lambda target: target.text_states(ids))
+        states = self._student.text_states(ids).flatten(0, 1)
+        divergence, agrees = self._compared(states, answer_rows(texts, ids.shape[1]).to(own.device), labels)
         loss = divergence.mean()
         return {"loss": loss, "on_policy": loss.detach(), "agrees": mean(agrees)}
 
-    def _compared(self, states: Tensor, taught: Tensor, head: Any) -> tuple[Tensor, Tensor]:
+    def _compared(self, states: Tensor, rows: Tensor, labels: Labels) -> tuple[Tensor, Tensor]:
         """Of each row the distance, and whether both have the same best token; scores of some rows exist at a time."""
 
-        def part(states: Tensor, taught: Tensor) -> tuple[Tensor, Tensor]:
-            said, heard = self._student.scores(states), head(taught.to(head.weight.dtype)).detach()
+        def part(states: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+            said, heard = self._student.scores(states[rows]), labels(rows)
             return self._distance(said, heard), said.argmax(-1) == heard.argmax(-1)
 
         step = max(1, self._student.rows_at_once // 2)
-        if len(states) <= step:
-            return part(states, taught)
-        both = zip(states.split(step), taught.split(step), strict=True)
-        parts = [checkpoint(part, *each, use_reentrant=False) for each in both]
+        if len(rows) <= step:
+            return part(states, rows)
+        parts = [checkpoint(part, states, some, use_reentrant=False) for some in rows.split(step)]
         divergence, agrees = map(torch.cat, zip(*parts, strict=True))
         return divergence, agrees
 

@@ -27,7 +27,8 @@ from specbench.training import checkpoints
 from specbench.training.batches import Batches
 from specbench.training.card import write_card
 from specbench.training.cost import Cost
-from specbench.training.distillation import DistillationLesson, Frozen
+from specbench.training.distillation import DistillationLesson
+from specbench.training.frozen import Frozen, LabelOptions
 from specbench.training.held_out import Figures, Held, held_out, method_of
 from specbench.training.looks import Look
 from specbench.training.loop import Course, Done, fit, in_bf16
@@ -44,7 +45,8 @@ class Teaching:
 
     Attributes:
         method: its name.
-        lesson: (model) -> a module called as ``lesson(**batch)`` that returns ``loss``, and figures to show.
+        lesson: (model, frozen) -> a module called as ``lesson(**batch)`` that returns ``loss``, and figures to show;
+            ``frozen`` is the target before training where ``labels`` ask for it, else None.
         collator: texts -> batch; told by its attribute ``visit`` how often the texts were gone through before.
         masked: the lesson's attention is masked by blocks.
         size: tokens of a text as it is packed.
@@ -52,7 +54,7 @@ class Teaching:
     """
 
     method: str
-    lesson: Callable[[Any], nn.Module]
+    lesson: Callable[[Any, Frozen | None], nn.Module]
     collator: Any
     masked: bool
     size: Callable[[Any], int]
@@ -74,7 +76,8 @@ def finetune(teaching: Teaching, options: WeightOptions, job: Job) -> Mapping[st
     before = _before(teaching, job)
     half = in_bf16(options, loaded.model.device)
     loaded.model.set_attn_implementation(_attention(teaching, options, loaded.model.device, half))
-    copied = copy.deepcopy(loaded.model) if options.full and _distils(options) else None  # as it is before it learns
+    asked = _distils(options) or _labels(options)
+    copied = copy.deepcopy(loaded.model) if options.full and asked else None  # as it is before it learns
     weights = Weights(loaded.model, options, job.model, job.seed, half)
     course, own = _course(teaching, options, job, weights, copied)
 
@@ -123,6 +126,10 @@ def _distils(options: WeightOptions) -> OnPolicyOptions | None:
     return options if isinstance(options, OnPolicyOptions) and options.on_policy else None
 
 
+def _labels(options: WeightOptions) -> bool:
+    return isinstance(options, LabelOptions) and options.labels == "target"
+
+
 def _cost(done: Done, own: OnPolicy | None, teaching: Teaching) -> Cost:
     if own is None:
         return done.cost
@@ -145,12 +152,12 @@ def _course(
         teaching.collator.visit = visit
         return teaching.collator(texts)
 
-    lesson = teaching.lesson(weights.model)
+    frozen = Frozen(weights.as_before, copied)
+    lesson = teaching.lesson(weights.model, frozen if _labels(options) else None)
     distils = _distils(options)
     if distils is None:
         return Course(lesson, job.texts, collate, teaching.size), None
     own = OnPolicy(distils, job, Batches(job.texts, teaching.size, options, job.seed), weights.as_decoded)
-    frozen = Frozen(weights.as_before, copied)
     both = DistillationLesson(lesson, weights.model, frozen, own.texts, distils.measure)
     return Course(both, job.texts, own.collating(collate), teaching.size, before_step=own.before_step), own
 

@@ -65,7 +65,7 @@ class Losses:
     Attributes:
         divergence: float32 [pairs] the distance of student and teacher.
         agrees: bool [pairs] whether both rows have the same best token.
-        surprise: float32 [targets] :func:`cross_entropy`.
+        surprise: float32 [targets] :func:`cross_entropy`, or the distance from ``labels``.
         right: bool [targets] whether the token is the row's best.
     """
 
@@ -83,6 +83,7 @@ def evaluate(
     smoothing: float = 0.0,
     at_once: int | None = None,
     distance: Measure = forward_kl,
+    labels: Callable[[Tensor], Tensor] | None = None,
 ) -> Losses:
     """Scores the rows that are asked for, once each: a row may teach, and be taught its token.
 
@@ -93,6 +94,7 @@ def evaluate(
         smoothing: see :func:`cross_entropy`.
         at_once: rows whose scores are held for the backward pass; more go in parts, which it computes again.
         distance: of a student's scores from its teacher's.
+        labels: int64 [M] rows -> scores [M, V] that ``targets`` learn in place of their tokens.
     """
     rows, place = torch.cat([targets.rows, pairs.teachers]).unique(return_inverse=True)
     asked, teaching = place.split([len(targets.rows), len(pairs.teachers)])
@@ -105,7 +107,9 @@ def evaluate(
         return (
             distance(guessed, heard),
             guessed.argmax(-1) == heard.argmax(-1),
-            cross_entropy(answered, tokens, smoothing),
+            cross_entropy(answered, tokens, smoothing)
+            if labels is None
+            else distance(answered, labels(targets.rows[target])),
             answered.argmax(-1) == tokens,
         )
 

@@ -1,83 +1,18 @@
-"""Student: the model in training, scores of the rows of packed texts that a loss needs, and a batch to a loss.
+"""Student: the model in training, and scores of the rows of texts that a loss needs.
 
 The LM head is the largest single product of a small model, so it runs on those rows alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specbench.common import UsageError
-from specbench.training.distances import Measure, forward_kl
-from specbench.training.losses import Pairs, autoregressive, evaluate, mean
 from specbench.training.packing import Packed
 from specbench.training.sight import Sight
-
-
-class ConsistencyLesson(nn.Module):
-    """loss = consistency + λ · autoregressive, of one forward over both streams.
-
-    Args:
-        model: a transformers causal LM, bare or with an adapter, of an attention that takes a mask of blocks; what of
-            it is trained is the caller's business.
-        objective: the rows that learn from others.
-        window: of the mask, see :class:`specbench.training.sight.Sight`.
-        ar_weight: λ; 0 leaves that loss out.
-        include_prompt: the prompt's tokens count in it.
-        smoothing: of its labels.
-        distance: that noisy rows are from their teachers.
-
-    Raises:
-        UsageError: see :class:`Student`.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        objective: Callable[[Packed], Pairs],
-        *,
-        window: int | None,
-        ar_weight: float,
-        include_prompt: bool = False,
-        smoothing: float = 0.0,
-        distance: Measure = forward_kl,
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self._student = Student(model)
-        self._objective, self._window = objective, window
-        self._ar_weight, self._include_prompt, self._smoothing = ar_weight, include_prompt, smoothing
-        self._distance = distance
-
-    def forward(self, **batch: Tensor) -> dict[str, Tensor]:
-        """One step's loss.
-
-        Args:
-            batch: :meth:`Packed.tensors`.
-
-        Returns:
-            ``loss``; ``consistency`` and ``autoregressive``, its two parts before λ; ``agrees``, the share of noisy
-            rows whose best token is their teacher's; ``accuracy``, of the clean text's tokens; all scalars.
-        """
-        packed = Packed(**batch)
-        pairs, targets = self._objective(packed), autoregressive(packed, self._include_prompt)
-        states = self._student.states(packed, self._window).flatten(0, 1)
-        scores, at_once = self._student.scores, self._student.rows_at_once
-        found = evaluate(scores, states, pairs, targets, self._smoothing, at_once, self._distance)
-        consistency = (found.divergence * pairs.shares).sum()
-        surprise = (found.surprise * targets.shares).sum()
-        return {
-            "loss": consistency + self._ar_weight * surprise if self._ar_weight else consistency,
-            "consistency": consistency.detach(),
-            "autoregressive": surprise.detach(),
-            "agrees": mean(found.agrees),
-            "accuracy": mean(found.right),
-        }
-
 
 _HELD = 1 << 27  # scores; in float32, with their gradient and the logarithms of both sides, 2 GiB
 

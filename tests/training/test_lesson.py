@@ -10,9 +10,9 @@ from flexed import uncompiled
 from models_tiny import tiny_llama
 from torch import Tensor
 
+from specbench.training.consistency import ConsistencyLesson
 from specbench.training.losses import global_consistency, progressive_consistency
 from specbench.training.packing import CLEAN, NOISY, Sample, pack
-from specbench.training.student import ConsistencyLesson
 
 TEXTS = [
     Sample([3, 4, 5], [6, 7, 8, 9, 10, 11, 12], [[6, 9, 9, 9, 10, 12, 12]], 4),

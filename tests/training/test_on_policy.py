@@ -23,10 +23,12 @@ from specbench.engine.sampler import Sampling
 from specbench.training import on_policy
 from specbench.training.batches import Batches
 from specbench.training.distances import forward_kl, reverse_kl
-from specbench.training.distillation import DistillationLesson, Frozen
+from specbench.training.distillation import DistillationLesson
 from specbench.training.finetuning import Weights
+from specbench.training.frozen import Frozen
 from specbench.training.on_policy import OnPolicy, own_answers
 from specbench.training.recipe import Job, Text, WeightOptions
+from specbench.training.student import Student
 
 VOCAB = 50
 PARTS: dict[str, Any] = {
@@ -227,16 +229,16 @@ def test_what_teaches_stays_as_it_was_while_the_student_learns(
     monkeypatch.setattr(on_policy, "own_answers", sampled)
     target = tiny_llama(VOCAB)
     taught: list[Any] = []
-    own = Frozen.states
+    own = Frozen.labels
 
-    def states(self: Any, ids: torch.Tensor) -> Any:
-        found, head = own(self, ids)
+    def labels(self: Any, states: Any) -> Any:
+        found = own(self, states)
         with torch.no_grad():
-            expected = target.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-        taught.append(torch.equal(found, expected) and torch.equal(head(found), target.get_output_embeddings()(found)))
-        return found, head
+            expected = target.get_output_embeddings()(states(Student(target)).flatten(0, 1))
+        taught.append(torch.equal(found(torch.arange(len(expected))), expected))
+        return found
 
-    monkeypatch.setattr(Frozen, "states", states)
+    monkeypatch.setattr(Frozen, "labels", labels)
     train("cllm", {**PARTS, "full": full, "on_policy": 1, "lr": 0.1, "warmup": 0}, job(tmp_path))
     assert taught == [True] * 8
     assert len(set(noise)) == len(noise) == 3  # every round draws anew
