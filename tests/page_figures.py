@@ -285,11 +285,13 @@ def card(method: str) -> dict[str, tuple[float, ...]]:
     }
     told = re.search(r"On (\d+) held-out prompts \((\d+) of them", text)
     options = dict(re.findall(r"^(\w+): ([\d.]+)$", text, re.M))
+    taken, spent = re.search(r" in (\d+) steps", text), re.search(r"([\d.]+) hours on", text)
     assert told
+    assert taken
+    assert spent
     table["held-out, with a verdict"] = float(told[1]), float(told[2])
-    spent = re.search(r"([\d.]+) hours on", text)
-    table["hours"] = (float(spent[1]) if spent else UNKNOWN,)  # cards of the first days do not say
-    table["steps, batch"] = float(options["steps"]), float(options["batch"])
+    table["hours"] = (float(spent[1]),)
+    table["steps, batch"] = float(taken[1]), float(options["batch"])
     return table
 
 
@@ -301,6 +303,10 @@ def _cards(row: str, column: str) -> list[Figure] | None:
     assert found
     if column.startswith("tokens per forward"):
         return [*card(found[1])["tokens per forward"]]
+    if column == "prompts":
+        return [card(found[1])["held-out, with a verdict"][0]]
+    if column.startswith("of them loop"):
+        return [*card(found[1])["answers that end in a loop"]]
     minutes = [60 * hours for hours in card(found[1])["hours"]]
     return [*card(found[1])["steps, batch"], *minutes, UNKNOWN]
 
