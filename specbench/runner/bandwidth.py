@@ -30,9 +30,6 @@ APART = 4.0
 #: Share of the most that memory gave in a run, below which somebody else reads it too.
 GIVES = 0.85
 
-#: Seconds between two readings while it is waited.
-PAUSE = 2.0
-
 
 class Probe(Protocol):
     """What reads memory: :class:`specbench.hardware.bandwidth.BandwidthProbe`, or a test's own."""
@@ -55,7 +52,9 @@ class Beside:
     of which nothing is left to decode reads nothing. Where it cannot be had, the run goes on without.
 
     A neighbour of a virtual machine comes and goes. With ``patience`` a stretch waits until memory gives again what it
-    gave before. Nothing is chosen by how it came out, and the readings that stay are those beside what was timed.
+    gave before. It reads on meanwhile and does not sleep: idle cores of a virtual machine may be put together, and then
+    a reading behind a sleep is half of what memory gives, whatever the neighbours do. Nothing is chosen by how it came
+    out, and the readings that stay are those beside what was timed.
 
     Args:
         forwards: by method label, what a forward of its target has to read.
@@ -63,7 +62,7 @@ class Beside:
         say: is told what goes on.
         patience: seconds that it may wait for memory, in all.
         opened: opens the probe; takes what to call with a line before it is built.
-        clock, sleep: in seconds; replaced by fake ones in tests.
+        clock: in seconds; replaced by a fake one in tests.
     """
 
     def __init__(
@@ -74,10 +73,9 @@ class Beside:
         patience: float = 0.0,
         opened: Callable[[Callable[[str], None]], Probe] = lambda say: BandwidthProbe(say=say),
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._folder, self._say, self._patience = folder, say, patience
-        self._opened, self._clock, self._sleep = opened, clock, sleep
+        self._opened, self._clock = opened, clock
         earlier = folder.bandwidth() or Bandwidth()
         self._found = earlier.model_copy(update={"forwards": dict(forwards), "refused": ""})
         self._probe: Probe | None = None
@@ -120,7 +118,6 @@ class Beside:
         while not self._refused and self._found.low(GIVES) and self._found.waited_s < self._patience:
             begun, earlier = self._clock(), self._found
             self._say.phase("waiting for memory's bandwidth")
-            self._sleep(PAUSE)
             self._found = earlier.model_copy(update={"readings": earlier.readings[:-1]})
             self._read(segment)
             readings = earlier.readings if self._refused else self._found.readings

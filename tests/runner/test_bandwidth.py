@@ -83,10 +83,6 @@ class World(execution.Silent):
         self.clock.now += 1800 * S
         return 1e9 * (self.speeds[min(self.taken, len(self.speeds)) - 1] if self.speeds else self.taken)
 
-    def sleep(self, seconds: float) -> None:
-        self.did.append("sleep")
-        self.clock.now += round(seconds * S)
-
     def close(self) -> None:
         self.open = False
 
@@ -101,7 +97,7 @@ def decoded(
     """A run that reads memory."""
     made: Any = [plan(METHODS), [world], prepared(PROMPTS), folder, world, before]
     if reads:
-        reader = Beside(FORWARDS, folder, world, patience, world.opened, lambda: world.clock.now / S, world.sleep)
+        reader = Beside(FORWARDS, folder, world, patience, world.opened, lambda: world.clock.now / S)
         made.append(reader)
     found: list[RequestRecord] = execution._decode(*made)
     if reads:
@@ -150,16 +146,16 @@ def test_short_stretches_are_read_around_and_long_ones_each(folder: RunFolder, s
     assert world.did.count("read") == readings
 
 
-#: Seconds of a reading of a toy's probe and of the pause before it.
-ROUND = 1800 + bandwidth.PAUSE
+#: Seconds of a reading of a toy's probe.
+ROUND = 1800
 
 
 def test_a_stretch_waits_until_memory_gives_again_what_it_gave(folder: RunFolder) -> None:
     """The readings that stay are those beside what was timed, and how long was waited is on record."""
     world = World(step_s=1.0, speeds=[80, 80, 50, 40, 79, 81])
     decoded(world, folder, patience=5 * ROUND)
-    assert world.did[:10] == ["warm", "read", "0 ar", "read", "1 mine", "read", "sleep", "read", "sleep", "read"]
-    assert world.did.count("sleep") == 2
+    assert world.did[:8] == ["warm", "read", "0 ar", "read", "1 mine", "read", "read", "read"]
+    assert world.did.count("read") == 7 + 2
     assert [speed for *_, speed in kept(folder)] == [80, 80, 79, 81, 81, 81, 81]
     assert [segment for segment, *_ in kept(folder)] == [*range(7)]
     found = folder.bandwidth()
@@ -172,10 +168,10 @@ def test_a_stretch_waits_until_memory_gives_again_what_it_gave(folder: RunFolder
 def test_patience_is_for_all_of_a_run(folder: RunFolder) -> None:
     world = World(step_s=1.0, speeds=[80, 50])
     decoded(world, folder, patience=3 * ROUND)
-    assert world.did.count("sleep") == 3
+    assert world.did.count("read") == 7 + 3
     assert [speed for *_, speed in kept(folder)] == [80, *[50] * 6]
     again = World(step_s=1.0, speeds=[50])
-    reader = Beside(FORWARDS, folder, again, 3 * ROUND, again.opened, lambda: again.clock.now / S, again.sleep)
+    reader = Beside(FORWARDS, folder, again, 3 * ROUND, again.opened, lambda: again.clock.now / S)
     reader.before(7)
     assert again.did == ["read"], "a run that goes on has waited before"
 
@@ -183,7 +179,7 @@ def test_patience_is_for_all_of_a_run(folder: RunFolder) -> None:
 def test_nobody_waits_without_patience(folder: RunFolder) -> None:
     world = World(step_s=1.0, speeds=[80, 50])
     decoded(world, folder)
-    assert "sleep" not in world.did
+    assert world.did.count("read") == 7
     found = folder.bandwidth()
     assert found is not None
     assert found.waited_s == 0
@@ -193,7 +189,6 @@ def test_a_probe_that_is_lost_while_it_is_waited_leaves_what_was_read(folder: Ru
     world = World(step_s=1.0, speeds=[80, 50], fails=3)
     assert len(decoded(world, folder, patience=9 * ROUND)) == 6
     assert [speed for *_, speed in kept(folder)] == [80, 50]
-    assert world.did.count("sleep") == 1
 
 
 def test_no_request_pays_for_a_reading(tmp_path: Path) -> None:
