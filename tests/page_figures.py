@@ -364,7 +364,10 @@ _TRAINED = [
         TRAINED, "is measured on {} prompts of GSM8K's test split, drawn by a seed … with {} tokens:", _adapted_prompts
     ),
     Sentence(TRAINED, "Of the adapters `jf` alone is faster than AR here.", _jf_alone),
-    Sentence(TRAINED, "Fewer of its answers loop than of the base's here, and on the held-out prompts of its card more.", _fewer_loop),
+    Sentence(
+        TRAINED, "Fewer of its answers loop than of the base's here, and on the held-out prompts of its card more.",
+        _fewer_loop,
+    ),
     Sentence(TRAINED, "Where no answer loops the base is at {} of AR's speed with them and the adapter at {}:", _added),
 ]  # fmt: skip
 

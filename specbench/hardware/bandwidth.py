@@ -7,6 +7,7 @@ bandwidth is its neighbours' too and differs from minute to minute: it is read b
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -51,8 +52,14 @@ class BandwidthProbe:
         if not self._buffer:
             raise EnvironmentRefused(f"no memory for a bandwidth probe of {nbytes >> 20} MiB")
 
-    def read(self, threads: int, readings: int = _READINGS) -> float:
+    def read(self, threads: int, readings: int = _READINGS, settle_s: float = 0.0) -> float:
         """Bytes per second with so many threads: the median of some readings.
+
+        Args:
+            threads: to read with, at least one.
+            readings: that the median is of.
+            settle_s: seconds to read beforehand, uncounted. Cores of a virtual machine that were idle may have been put
+                together, and give half for a fifth of a second.
 
         Raises:
             EnvironmentRefused: the threads cannot be had.
@@ -60,6 +67,9 @@ class BandwidthProbe:
         assert self._buffer is not None, "the probe is closed"
         if threads < 1:
             raise ValueError(f"memory is read by one thread at least, not by {threads}")
+        until = time.monotonic() + settle_s
+        while time.monotonic() < until and self._library.probe_read(self._buffer, self._bytes, threads):
+            pass
         found: list[float] = [self._library.probe_read(self._buffer, self._bytes, threads) for _ in range(readings)]
         if not all(found):
             raise EnvironmentRefused(f"no {threads} threads for a bandwidth probe")

@@ -18,6 +18,7 @@ from specbench.results.watch import Look, Watch
 
 _APART_S = 1.0
 _LEAST_S = 0.3  # less between two looks tells nothing
+_SETTLE_S = 0.4  # of memory's readings, each of which comes behind a sleep
 
 # What doctor calls each figure, and what to do where it passes its limit.
 _NAMED = {
@@ -39,7 +40,7 @@ _UNTOLD = {
 class Probe(Protocol):
     """What reads memory: :class:`specbench.hardware.bandwidth.BandwidthProbe`, or a test's own."""
 
-    def read(self, threads: int) -> float: ...
+    def read(self, threads: int, *, settle_s: float) -> float: ...
     def close(self) -> None: ...
 
 
@@ -87,7 +88,8 @@ def _watched(
     first = last = look()
     while (left := seconds - (last.at_s - first.at_s)) > _LEAST_S:
         if probe is not None:
-            readings.append(Reading(segment=len(looks), threads=threads, bytes_per_s=probe.read(threads)))
+            speed = probe.read(threads, settle_s=_SETTLE_S)
+            readings.append(Reading(segment=len(looks), threads=threads, bytes_per_s=speed))
         sleep(min(_APART_S, left))
         now = look()
         if (one := between(last, now, len(looks))) is not None:
