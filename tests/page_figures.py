@@ -367,7 +367,10 @@ _TRAINED = [
         TRAINED, "is measured on {} prompts each of GSM8K's and MBPP's test splits, drawn … with {} tokens:",
         _adapted_prompts,
     ),
-    Sentence(TRAINED, "Of the adapters `jf` alone is faster than AR, on both.", _jf_alone),
+    Sentence(
+        TRAINED, "Of the adapters in this table `jf` alone is faster than AR, with its inventions on both tasks.",
+        _jf_alone,
+    ),
     Sentence(
         TRAINED, "Fewer of its answers loop than of the base's here, and on the held-out prompts of its card more.",
         _fewer_loop,
