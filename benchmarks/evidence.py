@@ -3,7 +3,8 @@
 ``make evidence`` takes the pieces of the table in ``results/README.md`` that have no run yet; ``make evidence
 ONLY=headline`` those whose names begin so. Before each one the machine is watched: memory bandwidth and what other
 processes take; where it is not quiet, nothing is measured (``ANYWAY=1`` measures all the same, and the run says that it
-was disturbed). A run may wait ten minutes in all while a neighbour reads memory (``--patience``). A piece ends after 30
+was disturbed). A run, and each
+part of a sweep, may wait ten minutes in all while a neighbour reads memory (``--patience``). A piece ends after 30
 minutes at the latest; the same command goes on where it stopped, today or another day, as long as the commit is the
 same. What is finished, and was not disturbed meanwhile, is linked in the table.
 """
@@ -119,7 +120,7 @@ def measure(piece: Piece, minutes: float = MINUTES) -> Path | None:
         SystemExit: its command failed.
     """
     words = shlex.split(piece.command)
-    patient = [*words, "--patience", str(PATIENCE_S)] if words[1] == "run" else words
+    patient = [*words, "--patience", str(PATIENCE_S)] if words[1] in ("run", "sweep") else words
     said = command_ended(patient, 60 * minutes)
     return None if said is None else ROOT / folder_of(said)
 

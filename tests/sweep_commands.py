@@ -15,7 +15,7 @@ from specbench.results.schema import RequestRecord
 from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.executors import Here
 from specbench.sweeps.search import Kind
-from specbench.sweeps.task import Failed, Task
+from specbench.sweeps.task import Task, Told
 
 CELLS = [f"toy n={2**at}" for at in range(1, 5)]
 HELD = ("h0", "h1", "h2")
@@ -33,7 +33,7 @@ class Breaking(Here):
         self.worker, self.left = worker, after
         self.tasks: list[Task] = []
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord | Failed]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
         self.tasks += tasks
         for record in super().run(tasks):
             yield record

@@ -29,7 +29,7 @@ from specbench.results.schema import (
     request_key,
 )
 from specbench.sweeps.grid import Cell, Grid
-from specbench.sweeps.task import Described, Failed, Task
+from specbench.sweeps.task import Conditions, Described, Failed, Task, Told
 
 
 def record(
@@ -148,7 +148,7 @@ class ToyWorker:
         environment = {"device": {"name": "toy"}}
         return Described(made, environment, tuple(self.tuning), tuple(self.held_out), turns)
 
-    def decode(self, task: Task) -> Iterator[RequestRecord | Failed]:
+    def decode(self, task: Task) -> Iterator[Told]:
         texts, segment, failed = dict(task.done), task.segment, set[str]()
         for prompt in task.prompts:
             for turn in range(1, 1 + self.turns()[prompt]):
@@ -167,6 +167,9 @@ class ToyWorker:
                         texts[key] = made.text
         if self.death and self.death.idle and self.death.claim():
             threading.Timer(0.1, os._exit, (9,)).start()
+
+    def rest(self) -> Iterator[Conditions]:
+        yield from ()
 
     def _request(
         self, label: str, prompt: str, repeat: int, turn: int, segment: int, history: Sequence[str]
@@ -226,7 +229,7 @@ Make = Callable[[], ToyWorker]
 COUNTS = ("request_id", "output_tokens", "target_forwards", "tree_rows", "accepted_lengths", "text")
 
 
-def answered(found: Iterable[RequestRecord | Failed]) -> list[RequestRecord]:
+def answered(found: Iterable[Told]) -> list[RequestRecord]:
     """What an executor gave, where no cell fails."""
     records = []
     for each in found:

@@ -16,7 +16,6 @@ from specbench.hardware import ModelShape
 from specbench.hardware.bandwidth import BandwidthProbe
 from specbench.hardware.roofline import step_cost
 from specbench.profiling import shape_of
-from specbench.results import RunFolder
 from specbench.results.bandwidth import Bandwidth, ForwardBytes, Reading
 from specbench.results.schema import SimulatedAcceptance
 from specbench.runner.session import Session
@@ -45,6 +44,13 @@ class Says(Protocol):
     def note(self, text: str) -> None: ...
 
 
+class Keeps(Protocol):
+    """Where readings are kept: :class:`specbench.results.RunFolder`, or a worker's notebook."""
+
+    def bandwidth(self) -> Bandwidth | None: ...
+    def keep_bandwidth(self, found: Bandwidth) -> None: ...
+
+
 class Beside:
     """Takes the readings of a run and keeps them in its folder; close it when the run is over.
 
@@ -68,7 +74,7 @@ class Beside:
     def __init__(
         self,
         forwards: Mapping[str, ForwardBytes],
-        folder: RunFolder,
+        folder: Keeps,
         say: Says,
         patience: float = 0.0,
         opened: Callable[[Callable[[str], None]], Probe] = lambda say: BandwidthProbe(say=say),
@@ -77,7 +83,7 @@ class Beside:
         self._folder, self._say, self._patience = folder, say, patience
         self._opened, self._clock = opened, clock
         earlier = folder.bandwidth() or Bandwidth()
-        self._found = earlier.model_copy(update={"forwards": dict(forwards), "refused": ""})
+        self._found = earlier.model_copy(update={"forwards": {**earlier.forwards, **forwards}, "refused": ""})
         self._probe: Probe | None = None
         self._last: float | None = None
         self._refused = False
@@ -149,7 +155,7 @@ class Beside:
 def beside(
     sessions: Sequence[Session],
     simulated: Mapping[str, SimulatedAcceptance],
-    folder: RunFolder,
+    folder: Keeps,
     say: Says,
     rows: Sequence[Row] = (),
     patience: float = 0.0,

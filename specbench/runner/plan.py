@@ -190,7 +190,21 @@ class Concurrent(Decoding):
     concurrency: int = flag(1, "--concurrency", help="Sequences stepped together.", ge=1, le=_MOST_SEQUENCES)
 
 
-class Plan(Concurrent):
+class Waiting(Flags):
+    """Waiting: whether a measurement waits for a quiet machine; of those that read memory beside what they time."""
+
+    patience: float = flag(
+        0.0,
+        "--patience",
+        help="Seconds in all to wait, on a CPU, while memory gives less than it gave before in this run.",
+        ge=0,
+        le=_MOST_SECONDS,
+        allow_inf_nan=False,
+        recorded=False,
+    )
+
+
+class Plan(Concurrent, Waiting):
     """Plan: what ``specbench run`` takes, checked as far as one option by itself can be.
 
     A name is looked up, and an alias or a preset decides what was left open, in :mod:`specbench.runner.resolving`.
@@ -212,15 +226,6 @@ class Plan(Concurrent):
     preset: str | None = flag(None, "--preset", help="A published protocol: task, prompt, budget; see list presets.")
     repeats: int = flag(1, "--repeats", help="Times each prompt is decoded by each method.", ge=1, le=_MOST_REPEATS)
     again: bool = flag(False, "--again", help="Measure anew what a finished run in --out has already.", recorded=False)
-    patience: float = flag(
-        0.0,
-        "--patience",
-        help="Seconds in all to wait, on a CPU, while memory gives less than it gave before in this run.",
-        ge=0,
-        le=_MOST_SECONDS,
-        allow_inf_nan=False,
-        recorded=False,
-    )
     trace: bool = flag(False, "--trace", help="Split each step's time into phases (slows steps down a bit).")
     project: str | None = flag(
         None,

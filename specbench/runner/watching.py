@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from specbench.hardware.watching import Seen, between, see
-from specbench.results import RunFolder
 from specbench.results.watch import Watch
 
 #: Seconds between two looks, each of which takes some milliseconds.
@@ -14,6 +14,13 @@ APART_S = 4.0
 
 #: In a long run they are as many times further apart: its file is written anew with each of them.
 APART_SHARE = 0.01
+
+
+class Keeps(Protocol):
+    """Where looks are kept: :class:`specbench.results.RunFolder`, or a worker's notebook."""
+
+    def watch(self) -> Watch | None: ...
+    def keep_watch(self, found: Watch) -> None: ...
 
 
 class Watcher:
@@ -26,7 +33,7 @@ class Watcher:
     """
 
     def __init__(
-        self, folder: RunFolder, look: Callable[[], Seen] = see, clock: Callable[[], float] = time.monotonic
+        self, folder: Keeps, look: Callable[[], Seen] = see, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder, self._look, self._clock = folder, look, clock
         self._found = folder.watch() or Watch()

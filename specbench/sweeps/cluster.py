@@ -10,7 +10,7 @@ from specbench.common import EnvironmentRefused, SpecbenchError
 from specbench.common.errors import one_line
 from specbench.results import RequestRecord
 from specbench.sweeps.executors import RETRIES, Make, left, lost
-from specbench.sweeps.task import Described, Failed, Task
+from specbench.sweeps.task import Described, Task, Told
 
 
 class _Actor:
@@ -31,7 +31,7 @@ class _Actor:
         except SpecbenchError as error:
             return error
 
-    def decode(self, task: Task) -> Iterator[RequestRecord | Failed | SpecbenchError]:
+    def decode(self, task: Task) -> Iterator[Told | SpecbenchError]:
         if self._worker is None:
             assert self._error is not None
             yield self._error
@@ -55,6 +55,8 @@ class Cluster:
         EnvironmentRefused: Ray is not installed, does not start, or has not so many devices.
         SpecbenchError: a worker cannot begin, or they differ in what they work on.
     """
+
+    alone = False
 
     def __init__(self, make: Make, count: int | None = None) -> None:
         try:
@@ -93,7 +95,7 @@ class Cluster:
     def describe(self) -> Described:
         return self._described
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord | Failed]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
         ray = self._ray
         waiting = deque((task, 0) for task in tasks)
         free = list(range(len(self._actors)))
@@ -123,7 +125,7 @@ class Cluster:
                     continue
                 if isinstance(record, SpecbenchError):
                     raise record
-                if not isinstance(record, Failed):
+                if isinstance(record, RequestRecord):
                     texts[record.request_id] = record.text
                 yield record
 

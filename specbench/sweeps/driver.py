@@ -17,6 +17,7 @@ from specbench.evals import Tenths, score_in_child
 from specbench.hardware import Profile
 from specbench.hardware.profile import PROFILE
 from specbench.results import BASELINE, RequestRecord, RunConfig, RunFolder, summarise
+from specbench.results.bandwidth import Bandwidth
 from specbench.results.calibration import StoredTimes
 from specbench.results.read import read_config
 from specbench.results.schema import MethodSpec, request_key
@@ -24,12 +25,13 @@ from specbench.results.summary import fastest_of
 from specbench.results.summary_schema import Lossless, SweepFindings
 from specbench.results.sweep_folder import SWEEP, SWEEP_SCHEMA, is_sweep, part_folder, read_head
 from specbench.results.verdicts import read_metrics
+from specbench.results.watch import Watch
 from specbench.runner.rescoring import lacks_verdicts, rescore
 from specbench.sweeps.executors import Executor
 from specbench.sweeps.grid import Cell, Grid
 from specbench.sweeps.measured import Measured
 from specbench.sweeps.search import Kind, Round, Search
-from specbench.sweeps.task import Described, Failed, Task
+from specbench.sweeps.task import Conditions, Described, Failed, Task
 
 #: Of a method's record: what decides its measurements.
 _DECIDE = ("name", "options", "weights")
@@ -181,13 +183,19 @@ class _Part:
         done = sum((r.method, r.repeat) in wanted and r.prompt_id in tuning for r in self.records)
         progress.start(self.folder.path, self.concurrency, done, most)
         # Of those that another command gave up, the ones that this one asks for are tried anew: they may be mended.
-        known = self.folder.engines().failed
-        failed = {label: why for label, why in known.items() if label not in self.search.labels}
+        gone = self.folder.engines().failed
+        failed = {label: why for label, why in gone.items() if label not in self.search.labels}
         for label, why in guests.gone_from(str(self.folder.path)).items():  # it would end this process, too
             self.search.stopped[label], failed[label] = "failed", why
         pulse.told(folder=str(self.folder.path))
         for step in self.search.rounds(self.measured):
-            for record in executor.run([replace(task, times=times) for task in self._tasks(step)]):
+            found = Conditions(self.folder.bandwidth() or Bandwidth(), self.folder.watch() or Watch())
+            tasks = self._tasks(step)
+            known = found if executor.alone else None
+            for record in executor.run([replace(task, times=times, conditions=known) for task in tasks]):
+                if isinstance(record, Conditions):
+                    self._observed(record, progress)
+                    continue
                 if isinstance(record, Failed):
                     if record.label not in failed:
                         progress.note(f"{record.why}; {record.label} is marked, the other cells go on")
@@ -200,10 +208,22 @@ class _Part:
                 self.measured.add(record)
                 progress.request(record)
         pulse.told(folder="")
-        if failed != known:
+        if failed != gone:
             if self.folder.finished:
                 self.folder.go_on(self.folder.run)
             self.folder.keep_engines(self.folder.engines().model_copy(update={"failed": failed}))
+
+    def _observed(self, found: Conditions, progress: Progress) -> None:
+        """Keeps what was found of the machine; that of a finished part stays, where nothing more was decoded."""
+        if self.folder.finished:
+            return
+        before = self.folder.bandwidth()
+        if found.bandwidth.refused and not (before and before.refused):
+            progress.note(f"memory bandwidth is not read: {found.bandwidth.refused}")
+        if found.bandwidth.readings or found.bandwidth.refused:
+            self.folder.keep_bandwidth(found.bandwidth)
+        if found.watch.looks:
+            self.folder.keep_watch(found.watch)
 
     def _tasks(self, step: Round) -> Iterator[Task]:
         texts = {record.request_id: record.text for record in self.records}
@@ -250,7 +270,10 @@ class _Part:
         chosen_by = [record for record in self.records if record.prompt_id in tuning]
         metrics = read_metrics(self.folder.path)
         engines = self.folder.engines()
-        summary = summarise(config, chosen_by, verdicts, graded, metrics, executor.report(), engines=engines)
+        memory, watch = self.folder.bandwidth(), self.folder.watch()
+        summary = summarise(
+            config, chosen_by, verdicts, graded, metrics, executor.report(), memory, watch=watch, engines=engines
+        )
         search = self._with_earlier(before.sweep.stopped if before and before.sweep else {})
         together = search.found(self.measured)
         found = SweepFindings(

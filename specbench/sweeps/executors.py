@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from specbench.common import SpecbenchError
 from specbench.results import RequestRecord
-from specbench.sweeps.task import Described, Failed, Task
+from specbench.sweeps.task import Conditions, Described, Task, Told
 
 #: A task whose worker was lost is given to another one this many times.
 RETRIES = 2
@@ -18,7 +18,8 @@ class Working(Protocol):
     """What an executor needs of :class:`specbench.sweeps.worker.Worker`."""
 
     def describe(self) -> Described: ...
-    def decode(self, task: Task) -> Iterator[RequestRecord | Failed]: ...
+    def decode(self, task: Task) -> Iterator[Told]: ...
+    def rest(self) -> Iterator[Conditions]: ...
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]: ...
     def report(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
@@ -28,13 +29,21 @@ Make = Callable[[], Working]
 
 
 class Executor(Protocol):
-    """Runs tasks on one or many workers."""
+    """Runs tasks on one or many workers.
+
+    Attributes:
+        alone: whether one worker has the machine to itself, and this process sees what else goes on there.
+    """
+
+    alone: bool
 
     def describe(self) -> Described:
         """What the workers work on; they have been compared."""
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord | Failed]:
-        """The requests of all tasks, each as it ends; in which order is the workers' affair.
+    def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
+        """The requests of all tasks, each as it ends, and what else workers tell.
+
+        In which order is their affair.
 
         A cell that failed is said by every worker that finds it so.
         """
@@ -56,15 +65,18 @@ class Here:
         make: makes it.
     """
 
+    alone = True
+
     def __init__(self, make: Make) -> None:
         self._worker = make()
 
     def describe(self) -> Described:
         return self._worker.describe()
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord | Failed]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
         for task in tasks:
             yield from self._worker.decode(task)
+        yield from self._worker.rest()
 
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
         return self._worker.grade(records)

@@ -10,10 +10,10 @@ from pydantic import field_validator
 
 from specbench.common import UsageError, registry
 from specbench.common.options import flag, flag_of, names
-from specbench.runner.plan import DEFAULT_TASK, RESULTS, Decoding
+from specbench.runner.plan import DEFAULT_TASK, RESULTS, Decoding, Waiting
 
 
-class SweepPlan(Decoding):
+class SweepPlan(Decoding, Waiting):
     """SweepPlan: a grid of settings of methods, the prompts to choose by, and how to look for the best."""
 
     task: str | None = flag(DEFAULT_TASK, "--task", help="The task.")

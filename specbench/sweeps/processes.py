@@ -15,7 +15,7 @@ from typing import Any
 from specbench.common import SpecbenchError
 from specbench.results import RequestRecord
 from specbench.sweeps.executors import RETRIES, Make, left, lost
-from specbench.sweeps.task import Described, Failed, Task
+from specbench.sweeps.task import Described, Task, Told
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,8 @@ class Processes:
         SpecbenchError: a worker cannot begin, or they differ in what they work on.
     """
 
+    alone = False
+
     def __init__(self, make: Make, where: Sequence[Place]) -> None:
         self._make, self._places = make, list(where)
         # Not fork: CUDA and OpenMP do not survive it.
@@ -93,7 +95,7 @@ class Processes:
     def describe(self) -> Described:
         return self._described
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[RequestRecord | Failed]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[Told]:
         waiting, losses = deque(tasks), dict.fromkeys(range(len(tasks)), 0)
         numbers = {id(task): number for number, task in enumerate(tasks)}
         while waiting or any(worker.task for worker in self._workers):
@@ -118,7 +120,7 @@ class Processes:
                     self._replace(worker)
                     continue
                 if kind == "record":
-                    if not isinstance(content, Failed):
+                    if isinstance(content, RequestRecord):
                         worker.texts[content.request_id] = content.text
                     yield content
                 elif kind == "done":

@@ -129,7 +129,7 @@ def expanded(plan: SweepPlan, insist: bool = True) -> tuple[Resolved, Grid]:
         # meanwhile. Of the machines of a cluster nothing is known here.
         return None if plan.executor == "ray" else room.refusal([method], now=False)
 
-    return resolve(plan.plan(concurrency=most, base="none"), expand), found[0]
+    return resolve(plan.plan(concurrency=most, base="none", patience=plan.patience), expand), found[0]
 
 
 def worker(plan: SweepPlan) -> Worker:

@@ -6,8 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from specbench.results import RunConfig
+from specbench.results import RequestRecord, RunConfig
+from specbench.results.bandwidth import Bandwidth
 from specbench.results.calibration import StoredTimes
+from specbench.results.watch import Watch
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What was found of the machine beside one part of a sweep, between its stretches.
+
+    Attributes:
+        bandwidth: readings of memory.
+        watch: looks at the cores.
+    """
+
+    bandwidth: Bandwidth = field(default_factory=Bandwidth)
+    watch: Watch = field(default_factory=Watch)
 
 
 @dataclass(frozen=True)
@@ -22,6 +37,8 @@ class Task:
         segment: number of its first stretch of uninterrupted running.
         done: texts of those answers that are there already, by request key.
         times: that automatic settings are chosen by, see :mod:`specbench.runner.calibration`.
+        conditions: what was found of the machine beside this part before, which the worker adds to; None where other
+            workers share the machine: they would be what is found.
     """
 
     concurrency: int
@@ -31,6 +48,7 @@ class Task:
     segment: int = 0
     done: Mapping[str, str] = field(default_factory=dict)
     times: Mapping[str, StoredTimes] = field(default_factory=dict)
+    conditions: Conditions | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +62,10 @@ class Failed:
 
     label: str
     why: str
+
+
+#: What comes of a task: requests as they end, cells that fail, and what is found of the machine.
+Told = RequestRecord | Failed | Conditions
 
 
 @dataclass(frozen=True)

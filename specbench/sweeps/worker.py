@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +13,23 @@ from specbench.decoding import Method
 from specbench.hardware import environment
 from specbench.results import BASELINE, RequestRecord
 from specbench.runner import prepare, session_of
+from specbench.runner.bandwidth import Beside, beside
 from specbench.runner.config import config_of
 from specbench.runner.loading import load_models
 from specbench.runner.order import Order
 from specbench.runner.resolving import Resolved
-from specbench.sweeps.task import Described, Failed, Task
+from specbench.sweeps.observing import Notebook, Observer
+from specbench.sweeps.task import Conditions, Described, Failed, Task, Told
 
 # Enough steps to meet a cell's shapes, on a prompt that costs next to nothing: a sweep has many cells to warm.
 _BRIEF_PROMPT, _BRIEF_TOKENS = 16, 4
+
+
+class _Silent:
+    """Nobody listens to a worker but its driver, who is told by what it yields."""
+
+    def phase(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
 
 
 class Worker:
@@ -43,6 +53,7 @@ class Worker:
         self._resolved = replace(resolved, methods=self._session.methods)
         self._warm: set[tuple[int, str, object]] = set()
         self._failed: dict[str, str] = {}
+        self._observer: tuple[int, Observer] | None = None
 
     def describe(self) -> Described:
         """What it works on."""
@@ -58,8 +69,8 @@ class Worker:
             dict(self._session.calibration.used),
         )
 
-    def decode(self, task: Task) -> Iterator[RequestRecord | Failed]:
-        """The requests of a task that are not done yet, each as it ends.
+    def decode(self, task: Task) -> Iterator[Told]:
+        """The requests of a task that are not done yet, each as it ends, and what is found of the machine between.
 
         A cell whose method's code fails is said, and not tried again.
 
@@ -72,8 +83,11 @@ class Worker:
         resolved = self._warmed(task)
         order = Order(resolved, prepared, task.done, [task.repeat])
         yield from (Failed(label, self._failed[label]) for label in task.labels if label in self._failed)
+        observer = self._observing(task)
         for number, (method, requests) in enumerate(order.stretches(), task.segment):
             assert isinstance(method, Method), "a sweep has no other engines"
+            if observer:
+                observer.before(number)
             try:
                 with limited(resolved.plan.step_timeout):
                     for record in self._session.decode(method, requests, number, task.concurrency):
@@ -82,6 +96,14 @@ class Worker:
             except PluginFault as fault:
                 order.give_up(self._fail(fault))
                 yield Failed(fault.row, self._failed[fault.row])
+            if observer:
+                yield from observer.news()
+
+    def rest(self) -> Iterator[Conditions]:
+        """What is found of the machine behind the last stretch, when no task follows for now."""
+        if self._observer:
+            self._observer[1].behind()
+            yield from self._observer[1].news()
 
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]:
         """Losslessness of every cell on what it has decoded, as :meth:`specbench.runner.session.Session.grade`."""
@@ -100,7 +122,23 @@ class Worker:
 
     def close(self) -> None:
         """Gives the device back."""
+        if self._observer:
+            self._observer[1].close()
         self._session.close()
+
+    def _observing(self, task: Task) -> Observer | None:
+        """The observer of a task's part: a task of another part ends that of the one before."""
+        if task.conditions is None:
+            return None
+        if self._observer is None or self._observer[0] != task.concurrency:
+            if self._observer:
+                self._observer[1].close()
+            self._observer = task.concurrency, Observer(task.conditions, self._reader)
+        return self._observer[1]
+
+    def _reader(self, notebook: Notebook) -> AbstractContextManager[Beside | None]:
+        plan = self._resolved.plan
+        return beside([self._session], self._resolved.simulated, notebook, _Silent(), patience=plan.patience)
 
     def _fail(self, fault: PluginFault) -> str:
         """Keeps a cell's fault; its label."""

@@ -13,6 +13,7 @@ import pytest
 import reported
 import run_json
 
+from specbench.hardware import watching
 from specbench.runner import bandwidth
 
 RUN = ("run", "--model", "config:tiny", "--method", "jacobi", "--limit", 2, "--max-new-tokens", 6, "--no-score")
@@ -93,6 +94,67 @@ def test_a_resumed_run_has_the_readings_of_both_and_several_sequences_have_no_sh
     after = kept(folder)["readings"]
     assert after[:3] == before
     assert [reading["segment"] for reading in after[3:]] == [1, 2]
+
+
+SWEEP = (
+    *("sweep", "--model", "config:tiny", "--method", "jacobi", "--grid", "n=2,4", "--grid", "concurrency=1,2"),
+    *("--limit", 2, "--max-new-tokens", 6, "--no-score"),
+)
+
+
+def swept(out: Path) -> Path:
+    (folder,) = out.glob("sweep-*")
+    return folder
+
+
+@pytest.mark.usefixtures("read")
+def test_each_part_of_a_sweep_keeps_its_readings_and_looks(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_SHORTEST_S", 0.0)
+    cli.ok(*SWEEP, "--out", tmp_path)
+    for part, shared in (("c1", False), ("c2", True)):
+        folder = swept(tmp_path) / part
+        found, summary = kept(folder), run_json.summary(folder)
+        stretches = 1 + max(request["segment"] for request in run_json.requests(folder))
+        assert [reading["segment"] for reading in found["readings"]] == [*range(stretches), stretches]
+        assert found["forwards"].keys() == {"ar", "jacobi n=2", "jacobi n=4"}
+        assert summary["bandwidth"]["readings"] == len(found["readings"])
+        assert [row["bandwidth_share"] is None for row in summary["rows"]] == [shared] * 3
+        assert json.loads((folder / "watch.json").read_text())["looks"]
+        assert "memory " in cli.ok("show", folder).out
+    before = {part: kept(swept(tmp_path) / part)["readings"] for part in ("c1", "c2")}
+    cli.ok(*SWEEP, "--out", tmp_path)
+    assert {part: kept(swept(tmp_path) / part)["readings"] for part in before} == before, "nothing was decoded"
+    wider = tuple("n=2,4,8" if part == "n=2,4" else part for part in SWEEP)
+    cli.ok(*wider, "--out", tmp_path)
+    after = kept(swept(tmp_path) / "c1")
+    assert after["readings"][: len(before["c1"])] == before["c1"]
+    assert len(after["readings"]) > len(before["c1"])
+    assert after["forwards"].keys() == {"ar", "jacobi n=2", "jacobi n=4", "jacobi n=8"}
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_sweep_without_a_compiler_goes_on_and_says_why_once(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    monkeypatch.setattr(bandwidth, "LEAST_WEIGHTS", 0)
+    monkeypatch.setenv("CXX", "/nonexistent")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    said = cli.ok(*SWEEP, "--out", tmp_path / "out", *(["--quiet"] if quiet else []))
+    why = "no C++ compiler was found: CXX is /nonexistent"
+    assert said.err.count(f"memory bandwidth is not read: {why}") == (0 if quiet else 2), "once for each part"
+    assert kept(swept(tmp_path / "out") / "c1")["refused"] == why
+
+
+@pytest.mark.usefixtures("read")
+def test_a_sweep_waits_for_memory_that_gives_less(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([8, 2, 2, 8])
+    monkeypatch.setattr(Probe, "read", lambda self, threads: 1e9 * next(speeds, 8))
+    cli.ok(*SWEEP, "--patience", 60, "--out", tmp_path)
+    found = kept(swept(tmp_path) / "c1")
+    assert {reading["bytes_per_s"] for reading in found["readings"]} == {8e9}
+    assert found["waited_s"] > 0
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -46,7 +46,7 @@ FLAGS = {
         *("--method", "--task", "--model", "--gpu", "--grid", "--limit", "--held-out", "--max-new-tokens", "--seed"),
         *_DRAW,
         *(*_OPTIONS, "--head", *_MODEL, *_KERNELS, "--data-dir", "--data-file", "--out", "--json"),
-        *("--temperature", *_SAMPLING, "--grid-file", *_DECODING),
+        *("--temperature", *_SAMPLING, "--grid-file", "--patience", *_DECODING),
     ],
     "check-lossless": [
         *(*_WHAT, *_MODEL, *_OPTIONS, *_SAMPLING, "--temperatures", "--seeds", "--limit", "--max-new-tokens"),
@@ -85,7 +85,7 @@ FLAGS = {
         *_DRAW,
         *(*_KERNELS, "--data-dir", "--data-file", "--out", "--json", "--simulate-acceptance", "--head", "--dry-run"),
         *("--grid", "--grid-file", "--held-out", "--search", "--until-ci", "--executor", "--workers", "--yes"),
-        *("--no-score", "--profile", *_DECODING),
+        *("--no-score", "--profile", "--patience", *_DECODING),
         *("--train", "--train-grid", "--train-set", "--train-prompts", "--train-answers", "--train-limit"),
         *("--train-held-out", "--train-tokens", "--max-hours", "--trained"),
     ],

@@ -20,15 +20,16 @@ from sweep_commands import CELLS, HELD, Breaking, Broken, broken, head, read_jso
 from sweep_workers import ToyWorker, counts, grid
 
 from specbench.common.errors import EnvironmentRefused, SpecbenchError, UsageError
+from specbench.results.bandwidth import Bandwidth, Reading
 from specbench.results.folder import RunFolder
 from specbench.results.schema import RequestRecord, request_key
 from specbench.sweeps.driver import Asked, Silent, drive
 from specbench.sweeps.search import Kind
 from specbench.sweeps.table import read_sweep
-from specbench.sweeps.task import Task
+from specbench.sweeps.task import Conditions, Task, Told
 
 
-class Told(Silent):
+class Heard(Silent):
     """Keeps what progress was told."""
 
     def __init__(self) -> None:
@@ -110,6 +111,34 @@ def test_a_broken_sweep_goes_on_to_the_same_end(tmp_path: Path, kind: Kind, unti
     assert Counter(reference.decoded) == decoded
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_only_a_worker_that_has_the_machine_to_itself_is_asked_what_goes_on_there(
+    tmp_path: Path, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Bandwidth(readings=[Reading(segment=0, threads=2, bytes_per_s=8e9)])
+    asked: list[Conditions | None] = []
+
+    class Reads(ToyWorker):
+        def decode(self, task: Task) -> Iterator[Told]:
+            asked.append(task.conditions)
+            yield from super().decode(task)
+            if task.conditions is not None:
+                yield Conditions(bandwidth=read)
+
+    worker = Reads(CELLS, held_out=HELD)
+    executor = Breaking(worker)
+    monkeypatch.setattr(executor, "alone", alone)
+    path = drive(Asked(grid(CELLS), tmp_path), executor, Silent())
+    assert len(asked) > 1
+    if alone:
+        assert asked[0] == Conditions(), "nothing was known"
+        assert asked[-1] == Conditions(bandwidth=read), "a later round knows what was found before"
+        assert summary(path)["bandwidth"]["readings"] == 1
+    else:
+        assert asked == [None] * len(asked)
+        assert not (path / "c1" / "bandwidth.json").exists()
+
+
 def test_plain_decoding_is_there_for_every_cell_wherever_it_broke_off(tmp_path: Path) -> None:
     # Which of them comes last on a prompt is drawn by lot: in half of the cases it is plain decoding.
     for after, seed in itertools.product(range(1, 2 * 3 + 1), range(2)):
@@ -124,7 +153,7 @@ def test_plain_decoding_is_there_for_every_cell_wherever_it_broke_off(tmp_path: 
 def test_a_wider_grid_decodes_its_new_cells_beside_plain_decoding_of_their_own(tmp_path: Path) -> None:
     narrow, _ = sweep(tmp_path, CELLS[:2])
     before = {record.request_id: record for record in records(narrow)}
-    told = Told()
+    told = Heard()
     path, worker = sweep(tmp_path, CELLS, progress=told)
     assert path == narrow
     prompts = [f"p{at}" for at in range(8)]
@@ -201,7 +230,7 @@ def test_a_command_with_nothing_to_do_does_nothing(tmp_path: Path) -> None:
     path, _ = sweep(tmp_path, **given)
     folder = path / "c1"
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
-    told = Told()
+    told = Heard()
     again, worker = sweep(tmp_path, progress=told, **given)
     assert again == path
     assert (worker.decoded, worker.graded, told.requests) == ([], 0, 0)
@@ -227,7 +256,7 @@ def test_one_label_with_other_options_beside_it_is_refused(tmp_path: Path) -> No
 
 
 def test_each_concurrency_has_a_folder(tmp_path: Path) -> None:
-    told = Told()
+    told = Heard()
     path, worker = sweep(tmp_path, CELLS[:2], concurrency=(1, 4), progress=told)
     assert head(path)["concurrency"] == [1, 4]
     assert told.started == [(1, 0, 24), (4, 0, 24)]
