@@ -45,6 +45,9 @@ class Options(LoopOptions):
     max_tokens: int = option(3072, help="tokens of a text, prompt included; longer answers are cut", ge=8)
     gamma: float = option(0.0, help="offset k weighs exp(-(k-1)/gamma); 0 weighs all alike", ge=0)
     keep_circles: int = option(3, help="rounds that stay of an answer that repeats itself to its end; 0 is all", ge=0)
+    keep_features: bool = option(
+        False, help="the target's features of each text stay in memory: later epochs need no forward of it"
+    )
     epochs: float = option(6.0, help="passes over the texts", gt=0)
     batch: int = option(4, help="texts of a step, on each device", ge=1)
     lr: float = option(3e-4, help="learning rate, after warm-up and before its cosine", gt=0)
@@ -64,7 +67,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     claim(job.out, {**options.model_dump(mode="json", exclude=set(FREE)), **about}, "a head")
     model = job.target.model
     head = _new_head(options, job, texts)
-    lesson = Lesson(head, model, anchors=options.anchors, gamma=options.gamma)
+    lesson = Lesson(head, model, anchors=options.anchors, gamma=options.gamma, keep=options.keep_features)
 
     def measure() -> Accepted:
         half = in_bf16(options, model.device)

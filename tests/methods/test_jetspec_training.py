@@ -139,6 +139,27 @@ def test_other_options_or_texts_are_not_mixed_into_a_training(texts: list[Text],
         train(options(), job([Text("a", [1, 2], [3])], tmp_path / "short"))
 
 
+def test_a_training_that_keeps_features_asks_the_target_once_for_each_text(
+    texts: list[Text], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench.training.teacher import Teacher
+
+    asked: list[int] = []
+    real = Teacher.__call__
+
+    def counted(self: Teacher, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(len(ids))
+        return real(self, ids)
+
+    monkeypatch.setattr(Teacher, "__call__", counted)
+    cards = {}
+    for keep, times in ((True, 1), (False, 3)):
+        asked.clear()
+        cards[keep] = train(options(steps=6, batch=2, keep_features=keep), job(texts[:4], tmp_path / str(keep)))
+        assert sum(asked) == 4 * times
+    assert cards[True]["loss"] == pytest.approx(cards[False]["loss"], rel=1e-3)
+
+
 def test_the_drafted_tokens_are_the_most_frequent() -> None:
     from specbench.training.vocabulary import most_frequent
 

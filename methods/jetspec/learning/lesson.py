@@ -11,14 +11,15 @@ from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning.blocks import Blocks, drawn
 from specbench.methods.jetspec.learning.divergence import forward_kl
 from specbench.methods.jetspec.learning.sight import Sight
-from specbench.training.teacher import Teacher
+from specbench.training.teacher import Remembered, Teacher
 
 
 class _Frozen:
     """The target's parts. No module, so that none of its weights is trained, saved or moved."""
 
-    def __init__(self, head: DraftHead, model: Any) -> None:
-        self.teacher = Teacher(model, head.config.target_layer_ids)
+    def __init__(self, head: DraftHead, model: Any, keep: bool) -> None:
+        teacher = self.teacher = Teacher(model, head.config.target_layer_ids)
+        self.teach = Remembered(teacher) if keep else lambda ids, ends: teacher(ids)
         self.embed = model.get_input_embeddings()
         self.scorer: Any = head.scorer(model.get_output_embeddings())
 
@@ -32,14 +33,22 @@ class Lesson(nn.Module):
         anchors: blocks of a text that a step learns from.
         gamma: offset k weighs exp(-(k - 1) / gamma), as DFlash has it; 0 weighs all alike, as JetSpec does.
         flex: see :class:`Sight`.
+        keep: what the target says of a text stays in memory, see :class:`Remembered`.
     """
 
     def __init__(
-        self, head: DraftHead, model: Any, *, anchors: int, gamma: float = 0.0, flex: bool | None = None
+        self,
+        head: DraftHead,
+        model: Any,
+        *,
+        anchors: int,
+        gamma: float = 0.0,
+        flex: bool | None = None,
+        keep: bool = False,
     ) -> None:
         super().__init__()
         self.head = head
-        self._frozen = _Frozen(head, model)
+        self._frozen = _Frozen(head, model, keep)
         self._anchors, self._flex = anchors, flex
         offsets = torch.arange(head.config.block_size - 1)
         self._weights = torch.exp(-offsets / gamma) if gamma else torch.ones(len(offsets))
@@ -56,7 +65,7 @@ class Lesson(nn.Module):
             target's; ``rows`` learnt from.
         """
         rows = self.head.config.block_size
-        features, states = self._frozen.teacher(ids)
+        features, states = self._frozen.teach(ids, ends)
         blocks = drawn(starts, ends, self._anchors, rows)
         hidden = self.states(features, ids, blocks)
         learned = hidden[:, :, 1:][blocks.learns]
@@ -98,8 +107,8 @@ class Lesson(nn.Module):
 
     @torch.no_grad()
     def drafts(self, ids: Tensor, blocks: Blocks) -> Tensor:
-        """The head's best token at every offset from 1, int64 [B, A, R - 1]."""
-        features, _ = self._frozen.teacher(ids)
+        """The head's best token at every offset from 1, int64 [B, A, R - 1]; the texts are whole rows of ``ids``."""
+        features, _ = self._frozen.teach(ids, torch.full((len(ids),), ids.shape[1]))
         hidden = self.states(features, ids, blocks)[:, :, 1:]
         scorer = self._frozen.scorer
         best: Tensor = scorer(hidden.to(scorer.weight.dtype)).argmax(-1)
