@@ -15,6 +15,7 @@ import pandas as pd
 from specbench.hardware import is_profile, read_profile
 from specbench.hardware.roofline import StepTimes
 from specbench.results import BASELINE, RequestRecord, read_run
+from specbench.results.bandwidth_line import bandwidth_line
 from specbench.results.blocks import stretches, units
 from specbench.results.disturbance import unsure_verdict
 from specbench.results.figures import method_figures
@@ -84,7 +85,8 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
     that the best of them may be quoted with it), ``rows_per_step``, ``step_ms``, ``predicted_decode_tok_s``,
     ``accuracy``, ``best``, ``within_noise`` (of the best, itself included; of none where there are too few prompts to
     tell cells apart), ``stopped``, ``fault`` (how the method's code failed), ``disturbed`` (why all of that concurrency
-    is unsure, or empty). What there is not is nan.
+    is unsure, or empty), ``memory`` (what memory gave beside that concurrency, and how much of it each cell read, in
+    words, or empty). What there is not is nan.
     ``predicted_decode_tok_s`` is what tokens per forward and rows per step come to at the step times of a profile, with
     drafting for nothing.
 
@@ -101,7 +103,7 @@ def cells(head: Mapping[str, Any], runs: Mapping[int, ReadRun], times: StepTimes
         "prompts", "requests", "tokens", "target_forwards", "tokens_per_forward", "decode_tok_s", "decode_tok_s_low",
         "decode_tok_s_high", "speedup", "speedup_low", "speedup_high", "blocks", "verdict", "chosen_low", "chosen_high",
         "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
-        "fault", "disturbed",
+        "fault", "disturbed", "memory",
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["cell", "label", "method", *options, "concurrency", "set", *figures])
 
@@ -147,6 +149,7 @@ def _rows(
                     "within_noise": together.told_apart and label in together.as_good,
                     "stopped": found.stopped.get(label, ""),
                     "disturbed": disturbed,
+                    "memory": bandwidth_line(read.summary),
                 }
 
 

@@ -112,7 +112,9 @@ def test_each_part_of_a_sweep_keeps_its_readings_and_looks(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "_SHORTEST_S", 0.0)
-    cli.ok(*SWEEP, "--out", tmp_path)
+    said = cli.ok(*SWEEP, "--out", tmp_path)
+    assert said.out.count("memory ") == 2
+    assert "; ar reads " in said.out
     for part, shared in (("c1", False), ("c2", True)):
         folder = swept(tmp_path) / part
         found, summary = kept(folder), run_json.summary(folder)

@@ -24,7 +24,7 @@ FIGURES = (
     "decode_tok_s", "decode_tok_s_low", "decode_tok_s_high", "speedup", "speedup_low", "speedup_high",
     "blocks", "verdict", "chosen_low", "chosen_high",
     "rows_per_step", "step_ms", "predicted_decode_tok_s", "accuracy", "best", "within_noise", "stopped",
-    "fault", "disturbed",
+    "fault", "disturbed", "memory",
 )  # fmt: skip
 
 #: What ``stopped`` says of a cell that was given up before its prompts were through: it is less sure than the others.

@@ -43,7 +43,8 @@ def sweep_table(run: Mapping[str, Any], cells: pd.DataFrame) -> RenderableType:
         at = cells[cells["concurrency"] == concurrency]
         plain, others = at[(at["set"] == "tuning") & (at["method"] == BASELINE)], ranked(at)
         parts += [_table(pd.concat([others.head(SHOWN), plain]), f"concurrency {concurrency}"), Text()]
-        parts += [Text(line, style="dim") for line in sentences(at)]
+        memory = at["memory"].dropna() if "memory" in at else ()
+        parts += [Text(line, style="dim") for line in [*[line for line in memory if line][:1], *sentences(at)]]
         if len(others) > SHOWN:
             parts.append(Text(f"{len(others) - SHOWN} slower cells are in the CSV.", style="dim"))
         parts.append(Text())
