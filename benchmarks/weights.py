@@ -15,11 +15,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from huggingface_hub import save_torch_state_dict
+from safetensors.torch import load_file
+
 from benchmarks.evidence import ROOT, command_ended, end_by_sigterm
 from specbench.common import toml
 
 LIST = Path(__file__).with_name("weights.toml")
 MINUTES = 180.0
+#: Bytes of a file of weights in the repository; more are cut into several, as the hub's are.
+LARGEST = 10_000_000
+CARD = "card.json"
 
 
 @dataclass(frozen=True)
@@ -60,14 +66,27 @@ def train(piece: Piece, minutes: float) -> bool:
 
 
 def ship(piece: Piece, root: Path = ROOT) -> list[str]:
-    """Puts a piece in its place, and takes away what was there before; returns its files."""
+    """Puts a piece in its place, and takes away what was there before but for a card that it does not bring.
+
+    Returns:
+        Its files.
+    """
     made, shipped = root / piece.made, root / piece.shipped
     files = sorted(file for file in made.iterdir() if file.is_file())
+    if not (made / CARD).exists() and (made.parent / CARD).exists():  # a head's lies beside it
+        files.append(made.parent / CARD)
+    card = shipped / "README.md"
+    written = card.read_text() if card.exists() else ""
     shutil.rmtree(shipped, ignore_errors=True)
     shipped.mkdir(parents=True)
+    if written:
+        card.write_text(written)
     for file in files:
-        shutil.copy2(file, shipped)
-    return [file.name for file in files]
+        if file.suffix == ".safetensors" and file.stat().st_size > LARGEST:
+            save_torch_state_dict(load_file(file), shipped, max_shard_size=LARGEST)
+        else:
+            shutil.copyfile(file, shipped / file.name)
+    return sorted(file.name for file in shipped.iterdir())
 
 
 def main(arguments: Sequence[str], made: Callable[[Piece, float], bool] = train, root: Path = ROOT) -> int:

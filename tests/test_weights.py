@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import typer
+from safetensors.torch import load_file, save_file
 
 from benchmarks import evidence, weights
 from specbench.cli.app import app
@@ -89,6 +91,29 @@ def test_it_ships_what_was_made_and_nothing_of_before(tmp_path: Path, capsys: py
     assert [file.name for file in shipped.iterdir()] == ["card.json"]
     assert asked == [(piece.name, 5.0), (piece.name, weights.MINUTES)]
     assert "measure it: make evidence" in capsys.readouterr().out
+
+
+def test_a_head_is_shipped_with_its_card_in_files_that_a_repository_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "LARGEST", 5000)
+    piece = next(piece for piece in PIECES if piece.name == "jetspec")
+    made, shipped = tmp_path / piece.made, tmp_path / piece.shipped
+    made.mkdir(parents=True)
+    shipped.mkdir(parents=True)
+    tensors = {name: torch.full((30, 30), float(at)) for at, name in enumerate("abc")}
+    save_file(tensors, made / "model.safetensors")
+    (made.parent / "card.json").write_text("{}")
+    (shipped / "README.md").write_text("written by hand")
+    weights.ship(piece, tmp_path)
+    assert (shipped / "README.md").read_text() == "written by hand"
+    assert (shipped / "card.json").read_text() == "{}"
+    parts = [*shipped.glob("model-*.safetensors")]
+    assert len(parts) == 3
+    found = {name: value for part in parts for name, value in load_file(part).items()}
+    assert all(torch.equal(found[name], value) for name, value in tensors.items())
+    index = json.loads((shipped / "model.safetensors.index.json").read_text())
+    assert index["weight_map"].keys() == tensors.keys()
 
 
 def test_what_is_not_finished_is_said_and_a_name_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
