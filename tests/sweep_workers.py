@@ -171,6 +171,8 @@ class ToyWorker:
     def rest(self) -> Iterator[Conditions]:
         yield from ()
 
+    def listen(self, say: Any) -> None: ...
+
     def _request(
         self, label: str, prompt: str, repeat: int, turn: int, segment: int, history: Sequence[str]
     ) -> RequestRecord:

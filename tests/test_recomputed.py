@@ -258,12 +258,12 @@ def _section(page: str, heading: str) -> Section:
     [
         ("reports/README.md", "The family on the embedded model", "1.94 · 0.72 [", "1.95 · 0.72 ["),  # a cell's number
         ("reports/README.md", "The family on the embedded model", "1.66 [1.52, 1.81]", "1.66 [1.52, 1.84]"),
-        ("README.md", "specbench", "790  2.43   86.3", "790  2.43   86.4"),  # the table at the head
+        ("README.md", "specbench", "790  2.43  112.9", "790  2.43  112.8"),  # the table at the head
         ("README.md", "specbench", "`jacobi` 0.82 [0.78, 0.86]", "`jacobi` 0.82 [0.75, 0.86]"),
-        ("README.md", "specbench", "3.28 times", "3.27 times"),
-        ("README.md", "specbench", "Seven of the forty answers", "Six of the forty answers"),
+        ("README.md", "specbench", "2.85 times", "2.84 times"),
+        ("README.md", "specbench", "Seven of the forty", "Six of the forty"),
         ("README.md", "specbench", "Not one answer", "It is 1.7 times as fast. Not one answer"),  # nobody has found it
-        ("README.md", "specbench", "without these\nprompts the three", "without them\nthe three"),  # other words
+        ("README.md", "specbench", "without these prompts the three", "without them the three"),  # other words
         ("README.md", "specbench", "003450Z-", "225426Z-"),  # the link to the run is gone
         ("docs/no-training.md", "What was measured", "`suffix` 1.42 [1.32, 1.53]", "`suffix` 1.42 [1.32, 1.58]"),
     ],

@@ -121,9 +121,12 @@ class Beside:
 
     def _wait(self, segment: int) -> None:
         """Reads again in place of the last reading, as long as it is low and there is patience."""
+        said = False
         while not self._refused and self._found.low(GIVES) and self._found.waited_s < self._patience:
+            if not said:  # a reading takes a moment, and a log would have a line of each
+                self._say.phase("waiting for memory's bandwidth")
+                said = True
             begun, earlier = self._clock(), self._found
-            self._say.phase("waiting for memory's bandwidth")
             self._found = earlier.model_copy(update={"readings": earlier.readings[:-1]})
             self._read(segment)
             readings = earlier.readings if self._refused else self._found.readings

@@ -9,7 +9,7 @@ from typing import Any
 from specbench.common import EnvironmentRefused, SpecbenchError
 from specbench.common.errors import one_line
 from specbench.results import RequestRecord
-from specbench.sweeps.executors import RETRIES, Make, left, lost
+from specbench.sweeps.executors import RETRIES, Listener, Make, left, lost
 from specbench.sweeps.task import Described, Task, Told
 
 
@@ -136,6 +136,9 @@ class Cluster:
     def report(self) -> dict[str, Any]:
         found: dict[str, Any] = self._answer(self._actors[0], "report")
         return found
+
+    def listen(self, progress: Listener) -> None:
+        """Nothing: they are in processes of their own."""
 
     def close(self) -> None:
         for actor in getattr(self, "_actors", []):

@@ -90,6 +90,7 @@ def drive(sweep: Asked, executor: Executor, progress: Progress) -> Path:
         SpecbenchError: what went wrong, in one line. Finished requests are kept in any case.
     """
     described = executor.describe()
+    executor.listen(progress)
     digest = _digest(described)
     names = "+".join(dict.fromkeys(cell.method.name for cell in sweep.grid.cells))
     path = sweep.out / f"sweep-{safe_name(f'{names}-{described.config.task.name}')}-{digest[:8]}"
@@ -194,7 +195,7 @@ class _Part:
             known = found if executor.alone else None
             for record in executor.run([replace(task, times=times, conditions=known) for task in tasks]):
                 if isinstance(record, Conditions):
-                    self._observed(record, progress)
+                    self._observed(record)
                     continue
                 if isinstance(record, Failed):
                     if record.label not in failed:
@@ -213,13 +214,10 @@ class _Part:
                 self.folder.go_on(self.folder.run)
             self.folder.keep_engines(self.folder.engines().model_copy(update={"failed": failed}))
 
-    def _observed(self, found: Conditions, progress: Progress) -> None:
+    def _observed(self, found: Conditions) -> None:
         """Keeps what was found of the machine; that of a finished part stays, where nothing more was decoded."""
         if self.folder.finished:
             return
-        before = self.folder.bandwidth()
-        if found.bandwidth.refused and not (before and before.refused):
-            progress.note(f"memory bandwidth is not read: {found.bandwidth.refused}")
         if found.bandwidth.readings or found.bandwidth.refused:
             self.folder.keep_bandwidth(found.bandwidth)
         if found.watch.looks:

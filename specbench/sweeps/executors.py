@@ -14,12 +14,20 @@ from specbench.sweeps.task import Conditions, Described, Task, Told
 RETRIES = 2
 
 
+class Listener(Protocol):
+    """Who is told what goes on: a sweep's progress."""
+
+    def phase(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
 class Working(Protocol):
     """What an executor needs of :class:`specbench.sweeps.worker.Worker`."""
 
     def describe(self) -> Described: ...
     def decode(self, task: Task) -> Iterator[Told]: ...
     def rest(self) -> Iterator[Conditions]: ...
+    def listen(self, say: Listener) -> None: ...
     def grade(self, records: Sequence[RequestRecord]) -> Mapping[str, dict[str, Any]]: ...
     def report(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
@@ -54,6 +62,9 @@ class Executor(Protocol):
     def report(self) -> dict[str, Any]:
         """What one worker's engine chose."""
 
+    def listen(self, progress: Listener) -> None:
+        """Has a worker of this process say what it waits for, while it does; those of others say nothing."""
+
     def close(self) -> None:
         """Ends the workers."""
 
@@ -83,6 +94,9 @@ class Here:
 
     def report(self) -> dict[str, Any]:
         return self._worker.report()
+
+    def listen(self, progress: Listener) -> None:
+        self._worker.listen(progress)
 
     def close(self) -> None:
         self._worker.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 from specbench.common import SpecbenchError
 from specbench.results import RequestRecord
-from specbench.sweeps.executors import RETRIES, Make, left, lost
+from specbench.sweeps.executors import RETRIES, Listener, Make, left, lost
 from specbench.sweeps.task import Described, Task, Told
 
 
@@ -135,6 +135,9 @@ class Processes:
     def report(self) -> dict[str, Any]:
         found: dict[str, Any] = self._ask(self._workers[0], "report")
         return found
+
+    def listen(self, progress: Listener) -> None:
+        """Nothing: they are in processes of their own."""
 
     def close(self) -> None:
         for worker in self._workers:

@@ -13,23 +13,16 @@ from specbench.decoding import Method
 from specbench.hardware import environment
 from specbench.results import BASELINE, RequestRecord
 from specbench.runner import prepare, session_of
-from specbench.runner.bandwidth import Beside, beside
+from specbench.runner.bandwidth import Beside, Says, beside
 from specbench.runner.config import config_of
 from specbench.runner.loading import load_models
 from specbench.runner.order import Order
 from specbench.runner.resolving import Resolved
-from specbench.sweeps.observing import Notebook, Observer
+from specbench.sweeps.observing import Notebook, Observer, Unheard
 from specbench.sweeps.task import Conditions, Described, Failed, Task, Told
 
 # Enough steps to meet a cell's shapes, on a prompt that costs next to nothing: a sweep has many cells to warm.
 _BRIEF_PROMPT, _BRIEF_TOKENS = 16, 4
-
-
-class _Silent:
-    """Nobody listens to a worker but its driver, who is told by what it yields."""
-
-    def phase(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 class Worker:
@@ -54,6 +47,11 @@ class Worker:
         self._warm: set[tuple[int, str, object]] = set()
         self._failed: dict[str, str] = {}
         self._observer: tuple[int, Observer] | None = None
+        self._say: Says = Unheard()
+
+    def listen(self, say: Says) -> None:
+        """Names who is told what a task waits for, while it does."""
+        self._say = say
 
     def describe(self) -> Described:
         """What it works on."""
@@ -138,7 +136,7 @@ class Worker:
 
     def _reader(self, notebook: Notebook) -> AbstractContextManager[Beside | None]:
         plan = self._resolved.plan
-        return beside([self._session], self._resolved.simulated, notebook, _Silent(), patience=plan.patience)
+        return beside([self._session], self._resolved.simulated, notebook, self._say, patience=plan.patience)
 
     def _fail(self, fault: PluginFault) -> str:
         """Keeps a cell's fault; its label."""

@@ -49,6 +49,7 @@ class World(execution.Silent):
         self.engine, self.did, self.notes, self.busy, self.fails = self, list[str](), list[str](), False, fails
         self.taken = 0
         self.open = False
+        self.phases = list[str]()
 
     # What a session does.
     def pad_as(self, steps: Any, products: Any) -> None: ...
@@ -87,6 +88,9 @@ class World(execution.Silent):
         self.open = False
 
     # What hears of it.
+    def phase(self, text: str) -> None:
+        self.phases.append(text)
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 
@@ -161,6 +165,7 @@ def test_a_stretch_waits_until_memory_gives_again_what_it_gave(folder: RunFolder
     found = folder.bandwidth()
     assert found is not None
     assert found.waited_s == 2 * ROUND
+    assert world.phases.count("waiting for memory's bandwidth") == 1, "a line for each wait, not for each reading"
     low, high = found.figures().low_bytes_per_s, found.figures().high_bytes_per_s
     assert (low, high) == (79e9, 81e9)
 
