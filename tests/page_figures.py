@@ -272,8 +272,8 @@ _HEAD = [
     Sentence(HEAD, "That is the one of the {} prompts", lambda: [prompts(GSM8K)]),
     Sentence(
         HEAD,
-        "In {} sessions of {} chained problems each … {} tokens a problem, the same Xeon and head) `jetspec` is at {} on "
-        "the first problem and at {} on the fourth, `pld` at {} and then {}:",
+        "In {} sessions of {} chained problems each … {} tokens a problem, the same Xeon and head) `jetspec` is at {} "
+        "on the first problem and at {} on the fourth, `pld` at {} and then {}:",
         _session,
     ),
     Sentence(HEAD, "1 {} {} ⟨l: has… 2 {} {} ⟨l:],… 3 {} {} any 4 {} {} (", lambda: _steps()[0:8]),
