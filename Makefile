@@ -52,7 +52,7 @@ test-ci: $(READY)  ## the tests, without the long matrices: what a commit has to
 test-all: $(READY)  ## the tests with the long matrices
 	$(BIN)/python -m pytest $(EVERYWHERE) -m "not gpu"
 
-test-faults: $(READY)  ## does the suite notice 120 planted faults? seven minutes on two cores
+test-faults: $(READY)  ## does the suite notice 119 planted faults? seven minutes on two cores
 	$(BIN)/python tests/faults/run.py
 
 mutation: $(READY)  ## does it notice 300 changes of what decides figures and answers? under an hour on two cores
