@@ -3,10 +3,10 @@
 ``make evidence`` takes the pieces of the table in ``results/README.md`` that have no run yet; ``make evidence
 ONLY=headline`` those whose names begin so. Before each one the machine is watched: memory bandwidth and what other
 processes take; where it is not quiet, nothing is measured (``ANYWAY=1`` measures all the same, and the run says that it
-was disturbed). A run, and each
-part of a sweep, may wait ten minutes in all while a neighbour reads memory (``--patience``). A piece ends after 30
-minutes at the latest; the same command goes on where it stopped, today or another day, as long as the commit is the
-same. What is finished, and was not disturbed meanwhile, is linked in the table.
+was disturbed). A run, and each part of a sweep, may wait ten minutes in all while a neighbour reads memory
+(``--patience``). A piece ends after 30 minutes at the latest; the same command goes on where it stopped, today or
+another day, as long as the commit is the same. What is finished, and was not disturbed meanwhile, is linked in the
+table.
 """
 
 from __future__ import annotations

@@ -32,13 +32,6 @@ class Notebook:
         self.known = replace(self.known, watch=found)
 
 
-class Unheard:
-    """Nobody who listens."""
-
-    def phase(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
-
-
 class Observer:
     """Takes the readings and looks of one part of a sweep; close it when the next part begins.
 

@@ -18,7 +18,8 @@ from specbench.runner.config import config_of
 from specbench.runner.loading import load_models
 from specbench.runner.order import Order
 from specbench.runner.resolving import Resolved
-from specbench.sweeps.observing import Notebook, Observer, Unheard
+from specbench.sweeps.driver import Silent
+from specbench.sweeps.observing import Notebook, Observer
 from specbench.sweeps.task import Conditions, Described, Failed, Task, Told
 
 # Enough steps to meet a cell's shapes, on a prompt that costs next to nothing: a sweep has many cells to warm.
@@ -47,7 +48,7 @@ class Worker:
         self._warm: set[tuple[int, str, object]] = set()
         self._failed: dict[str, str] = {}
         self._observer: tuple[int, Observer] | None = None
-        self._say: Says = Unheard()
+        self._say: Says = Silent()
 
     def listen(self, say: Says) -> None:
         """Names who is told what a task waits for, while it does."""
