@@ -33,6 +33,7 @@ _VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE"),
     *("CUBLAS_WORKSPACE_CONFIG", "TRITON_INTERPRET", "HF_HUB_OFFLINE"),
 )
+CPUINFO = Path("/proc/cpuinfo")
 _SOURCES = ("specbench", "methods", "tasks", "pyproject.toml")
 
 # nvmlClocksEventReason bits (nvml.h). The first two are the resting state and a user's own setting: no fault.
@@ -52,9 +53,14 @@ T = TypeVar("T")
 
 
 class Cpu(Record):
-    """``usable_cores`` is what this process may run on; less than ``logical_cores`` in many containers."""
+    """``usable_cores`` is what this process may run on; less than ``logical_cores`` in many containers.
+
+    ``cpuid`` is family/model/stepping: a hypervisor may call every generation of a maker's by one name. None where the
+    architecture has none, and of runs before it was recorded.
+    """
 
     model: str
+    cpuid: str | None = None
     physical_cores: int | None
     logical_cores: int
     usable_cores: int
@@ -121,6 +127,7 @@ def capture(device: str) -> Environment:
         kernel=platform.release(),
         cpu=Cpu(
             model=_cpu_model(),
+            cpuid=_cpuid(),
             physical_cores=_physical_cores(),
             logical_cores=os.cpu_count() or 1,
             usable_cores=usable_cores(),
@@ -144,6 +151,7 @@ def fingerprint(environment: Environment) -> dict[str, Any]:
         "transformers": environment.versions["transformers"],
         "device": environment.device.name,
         "cpu": environment.cpu.model,
+        "cpuid": environment.cpu.cpuid,
     }
 
 
@@ -175,7 +183,9 @@ def here(recorded: Mapping[str, Any], gpu: str | None) -> bool:
         return False
     if gpu is not None:
         return (then.device.kind, then.device.name) == ("cuda", gpu)
-    return (then.device.kind, then.cpu.model, then.cpu.usable_cores) == ("cpu", _cpu_model(), usable_cores())
+    same_generation = then.cpu.cpuid in (None, _cpuid())
+    named = (then.device.kind, then.cpu.model, then.cpu.usable_cores) == ("cpu", _cpu_model(), usable_cores())
+    return named and same_generation
 
 
 def git_state(root: Path) -> tuple[str | None, bool | None]:
@@ -211,7 +221,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 def _cpuinfo(field: str) -> list[str]:
     """Values of a field of /proc/cpuinfo, one per logical core; empty where the architecture has no such field."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = CPUINFO.read_text().splitlines()
     except OSError:
         return []
     pairs = (line.partition(":") for line in lines)
@@ -220,6 +230,12 @@ def _cpuinfo(field: str) -> list[str]:
 
 def _cpu_model() -> str:
     return next(iter(_cpuinfo("model name")), platform.processor() or platform.machine())
+
+
+def _cpuid() -> str | None:
+    """ "25/17/1"; the name of a model may be a marketing one for several of them."""
+    values = [next(iter(_cpuinfo(field)), "") for field in ("cpu family", "model", "stepping")]
+    return "/".join(values) if all(values) else None
 
 
 def _physical_cores() -> int | None:

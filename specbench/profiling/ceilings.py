@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -22,6 +23,7 @@ from specbench.hardware.profile import MeasuredCeilings
 
 _REPEATS, _LEAST = 15, 3
 _CPU_BYTES = 256 << 20
+_SETTLE_S = 0.25  # of the probe's readings: torch's threads go on spinning behind a product, on the cores that it needs
 
 
 def measure_ceilings(
@@ -73,20 +75,26 @@ def _measured(
         packed.attach()
         products[linears] = lambda: layer(x)
 
-    def read() -> Any:
-        return source.sum() if probe is None else probe.read(torch.get_num_threads(), readings=1)
+    def read() -> float:
+        if probe is None:
+            return _seconds(source.sum, device)
+        return source.nbytes / probe.read(torch.get_num_threads(), readings=1, settle_s=_SETTLE_S)
 
-    work: dict[str, Callable[[], Any]] = {"copy": lambda: target.copy_(source), "read": read, **products}
+    work: dict[str, Callable[[], float]] = {
+        "copy": partial(_seconds, lambda: target.copy_(source), device),
+        "read": read,
+        **{name: partial(_seconds, call, device) for name, call in products.items()},
+    }
     taken: dict[str, list[float]] = {name: [] for name in work}
     began = time.perf_counter()
     with torch.inference_mode():
-        for call in work.values():  # the first touches memory and makes handles
-            _seconds(call, device)
+        for takes in work.values():  # the first touches memory and makes handles
+            takes()
         for at in range(_REPEATS):
             if at >= _LEAST and time.perf_counter() - began > seconds:
                 break
-            for name, call in work.items():
-                taken[name].append(_seconds(call, device))
+            for name, takes in work.items():
+                taken[name].append(takes())
     if linears != "torch":
         packed.detach()
     return MeasuredCeilings(

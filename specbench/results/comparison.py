@@ -181,6 +181,7 @@ def _described(side: Side) -> dict[str, Any]:
         "dtype": config.model.dtype,
         "device": device.get("name"),
         "processor": cpu.get("model"),
+        "generation of processor": cpu.get("cpuid"),
         "threads": cpu.get("torch_threads"),
         "commit": commit and commit[:12] + dirty,
         "specbench": environment.get("specbench"),

@@ -19,7 +19,7 @@ from fake_nvml import REASONS, UUID, FakeNvml
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.hardware import environment
-from specbench.hardware.environment import Device, Environment, capture, fingerprint, git_state
+from specbench.hardware.environment import Device, Environment, capture, fingerprint, git_state, here
 from specbench.profiling import doctor
 from specbench.profiling.doctor import Check, doctor_checks
 
@@ -162,8 +162,28 @@ def test_a_fingerprint_is_stable_and_moves_with_code_and_machine(versions: dict[
         {"versions": {**captured.versions, "transformers": "9.9"}},
         {"device": captured.device.model_copy(update={"name": "another"})},
         {"cpu": captured.cpu.model_copy(update={"model": "another"})},
+        {"cpu": captured.cpu.model_copy(update={"cpuid": "0/0/0"})},
     ):
         assert fingerprint(captured.model_copy(update=update)) != first, update
+
+
+def test_generations_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reads(text: str) -> None:
+        monkeypatch.setattr(environment, "CPUINFO", tmp_path / "cpuinfo")
+        (tmp_path / "cpuinfo").write_text(text)
+
+    genoa = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nstepping\t: 1\n"
+    reads(genoa)
+    then = capture("cpu")
+    assert then.cpu.cpuid == "25/17/1"
+    assert here(then.model_dump(), gpu=None)
+    reads(genoa.replace("model\t\t: 17", "model\t\t: 2"))
+    assert not here(then.model_dump(), gpu=None)
+    before_it_was_recorded = then.model_dump()
+    del before_it_was_recorded["cpu"]["cpuid"]
+    assert here(before_it_was_recorded, gpu=None)
+    reads("processor\t: 0\nCPU part\t: 0xd40\n")  # an ARM has no such fields
+    assert capture("cpu").cpu.cpuid is None
 
 
 def test_a_resting_gpu_and_the_users_own_clocks_are_no_faults() -> None:

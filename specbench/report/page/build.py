@@ -141,12 +141,16 @@ def _machine(run: Mapping[str, Any]) -> dict[str, str]:
     device = of("device", "name") or DASH
     device += f", {_gib(memory)}" if memory else ""
     cpu, cores, threads = of("cpu", "model"), of("cpu", "usable_cores"), of("cpu", "torch_threads")
+    generation = of("cpu", "cpuid")
     dirty = of("git_dirty") == "True"
     return {
         "device": device,
         "driver, CUDA": ", ".join(part for part in (of("device", "driver"), of("device", "cuda")) if part)
         or ("no GPU" if kind == "cpu" else DASH),
-        "CPU": f"{cpu or DASH}" + (f", {cores} cores" if cores else "") + (f", {threads} threads" if threads else ""),
+        "CPU": f"{cpu or DASH}"
+        + (f" ({generation})" if generation else "")
+        + (f", {cores} cores" if cores else "")
+        + (f", {threads} threads" if threads else ""),
         "memory": _gib(of("ram_bytes")),
         "load before": ", ".join(f"{float(load):.1f}" for load in _loads(run)) or DASH,
         "system": of("platform") or DASH,
