@@ -78,8 +78,8 @@ check: lint test-ci  ## what a commit has to pass
 bench: $(READY)  ## ratios against other loops, in one run
 	@set -e; for file in $(filter-out benchmarks/evidence.py benchmarks/weights.py,$(wildcard benchmarks/[!_]*.py)); do echo "== $$file"; $(BIN)/python $$file; done
 
-evidence: $(READY)  ## measure what pages quote, where it is not measured: ONLY=headline takes some; hours in all
-	$(BIN)/python -m benchmarks.evidence $(ONLY) $(if $(ANYWAY),--anyway)
+evidence: $(READY)  ## measure what pages quote, where it is not measured: ONLY=headline takes some, REPEAT=1 anew
+	$(BIN)/python -m benchmarks.evidence $(ONLY) $(if $(REPEAT),--repeat) $(if $(ANYWAY),--anyway)
 
 weights: $(READY)  ## train what is shipped, going on where it was broken off: ONLY=msn MINUTES=60, SHIP=1; hours each
 	$(BIN)/python -m benchmarks.weights $(ONLY) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SHIP),--ship)

@@ -1,30 +1,36 @@
 """Evidence: measures the runs that pages of this project quote, a piece at a time, on a machine that is quiet.
 
 ``make evidence`` takes the pieces of the table in ``results/README.md`` that have no run yet; ``make evidence
-ONLY=headline`` those whose names begin so. Before each one the machine is watched: memory bandwidth and what other
-processes take; where it is not quiet, nothing is measured (``ANYWAY=1`` measures all the same, and the run says that it
-was disturbed). A run, and each part of a sweep, may wait ten minutes in all while a neighbour reads memory
-(``--patience``). A piece ends after 30 minutes at the latest; the same command goes on where it stopped, today or
-another day, as long as the commit is the same. What is finished, and was not disturbed meanwhile, is linked in the
-table.
+ONLY=headline`` those whose names begin so. With ``REPEAT=1`` it measures those that have a run, prints both side by
+side, and links nothing. Before each one the machine is watched: memory bandwidth and what other processes take; where
+it is not quiet, nothing is measured (``ANYWAY=1`` measures all the same, and the run says that it was disturbed). A
+run, and each part of a sweep, may wait ten minutes in all while a neighbour reads memory (``--patience``). A piece
+ends after 30 minutes at the latest; the same command goes on where it stopped, today or another day, as long as the
+commit is the same. What is finished, and was not disturbed meanwhile, is linked in the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import repetition
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "results" / "README.md"
 MINUTES, WATCHED_S, PATIENCE_S = 30.0, 10, 600
+_REPEATED = "results/repeated"  # apart from what is linked, or the same command would show that
 _HEAD, _OPEN = "| piece |", "–"
 
 
@@ -49,6 +55,16 @@ class Piece:
     def open(self) -> bool:
         """Whether it is still to be measured."""
         return self.run == _OPEN
+
+    @property
+    def folder(self) -> str:
+        """Of its run; "" where it has none."""
+        found = re.search(r"\]\(([^)]+)\)", self.run)
+        return found[1] if found else ""
+
+    def repeated(self) -> Piece:
+        """The same, beside what is linked."""
+        return replace(self, command=f"{self.command} --out {_REPEATED}")
 
     @property
     def line(self) -> str:
@@ -160,6 +176,18 @@ def folder_of(said: str) -> str:
     return str((found[0] if isinstance(found, list) else found)["folder"])
 
 
+def _beside(then: Path, now: Path) -> None:
+    """Prints what was measured again beside what is linked."""
+    print(f"then {then}, now {now}")
+    found = repetition.pairs(then, now)
+    if not found:  # a profile has rows of steps, and no method's
+        print("nothing in them is over AR; specbench show prints each")
+        return
+    Console().print(repetition.table(found))
+    disturbed = "; something disturbed the repetition" if was_disturbed(now) else ""
+    print(f"{repetition.count(found)}{disturbed}")
+
+
 def _specbench() -> list[str]:
     return [sys.executable, "-m", "specbench"]
 
@@ -173,6 +201,7 @@ def main(
     """Measures; returns 0 where nothing is left of what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("only", nargs="?", default="", help="pieces whose names begin so; default is all")
+    parser.add_argument("--repeat", action="store_true", help="those that have a run, to hold another one against it")
     parser.add_argument("--anyway", action="store_true", help="measure on a machine that is not quiet too")
     asked = parser.parse_args(arguments)
     try:
@@ -183,17 +212,20 @@ def main(
     if not pieces:
         print(f"no piece begins with {asked.only!r}; see {page.name}", file=sys.stderr)
         return 2
-    left = [piece for piece in pieces if piece.open]
-    print(f"{len(pieces) - len(left)} of {len(pieces)} pieces are measured")
+    left = [piece for piece in pieces if piece.open != asked.repeat]
+    print(f"{sum(not piece.open for piece in pieces)} of {len(pieces)} pieces are measured")
     for piece in left:
         print(f"\n{piece.name}: {piece.command}\n{datetime.now(timezone.utc):%H:%M} UTC", flush=True)
         if not quiet() and not asked.anyway:
             print("The machine is not quiet; nothing is measured. Repeat the command later.", file=sys.stderr)
             return 1
-        folder = run(piece)
+        folder = run(piece.repeated() if asked.repeat else piece)
         if folder is None:
             print(f"{piece.name} is not finished; repeat the command to go on", file=sys.stderr)
             return 1
+        if asked.repeat:
+            _beside(page.parent / piece.folder, folder)
+            continue
         if was_disturbed(folder) and not asked.anyway:
             print(f"{folder.name} was disturbed, and is not linked; repeat with --again, or ANYWAY=1", file=sys.stderr)
             return 1

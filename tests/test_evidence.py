@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from known import refusal
 
-from benchmarks import evidence
+from benchmarks import evidence, repetition
 from specbench.backends import is_row
 from specbench.backends.rows import make_row
 from specbench.common import registry
@@ -70,6 +70,54 @@ def test_only_some_are_taken_and_a_name_that_there_is_not_is_said(
     assert asked == ["one-a"]
     assert evidence.main(["three"], lambda: True, run, page) == 2
     assert "no piece begins with 'three'" in capsys.readouterr().err
+
+
+def measured(place: Path, **speedups: tuple[float, float, float] | None) -> Path:
+    """A folder with rows over AR."""
+    names = ("value", "low", "high")
+    rows = [
+        {"method": name, "tokens_per_forward": 2.0, "speedup": ends and dict(zip(names, ends, strict=True))}
+        for name, ends in speedups.items()
+    ]
+    place.mkdir(parents=True)
+    (place / "summary.json").write_text(json.dumps({"rows": rows, "disturbed": None}))
+    return place
+
+
+def test_a_repetition_stands_beside_what_is_linked_and_links_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, asked = made(tmp_path), list[str]()
+    measured(tmp_path / "x", ar=(1, 1, 1), pld=(1.5, 1.4, 1.6), jf=(1.3, 1.2, 1.4), cllm=None, gone=(1, 1, 1))
+    again = measured(tmp_path / "y", ar=(1, 1, 1), pld=(1.3, 1.2, 1.4), jf=(1.1, 1.0, 1.19), cllm=(1, 1, 1))
+
+    def run(piece: evidence.Piece) -> Path:
+        asked.append(piece.command)
+        return again
+
+    assert evidence.main(["one", "--repeat"], lambda: True, run, page) == 0
+    assert asked == ["specbench run --method pld --out results/repeated"], "what is open has nothing to stand beside"
+    assert page.read_text() == PAGE
+    said = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["pld", "2.00", "→", "2.00", "1.50", "[1.40,", "1.60]", "1.30", "[1.20,", "1.40]", "overlap"] in said
+    assert ["jf", "2.00", "→", "2.00", "1.30", "[1.20,", "1.40]", "1.10", "[1.00,", "1.19]", "apart"] in said
+    assert ["cllm", "2.00", "→", "2.00", "–", "1.00", "[1.00,", "1.00]", "no", "interval"] in said
+    assert ["1", "of", "2", "intervals", "overlap"] in said
+
+
+def test_parts_of_a_sweep_are_held_against_the_same_parts(tmp_path: Path) -> None:
+    for side, high in (("then", 1.2), ("now", 1.6)):
+        measured(tmp_path / side / "c1", pld=(1.1, 1.0, high))
+    measured(tmp_path / "then" / "c4", pld=(0.6, 0.5, 0.7))
+    (pair,) = repetition.pairs(tmp_path / "then", tmp_path / "now")
+    assert (pair.part, pair.row, pair.overlap) == ("c1", "pld", True)
+
+
+def test_what_has_no_rows_over_ar_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").mkdir()
+    assert evidence.main(["one", "--repeat"], lambda: True, lambda piece: tmp_path / "y", made(tmp_path)) == 0
+    assert "nothing in them is over AR" in capsys.readouterr().out
 
 
 def test_a_machine_that_is_not_quiet_measures_nothing_unless_asked_to(tmp_path: Path) -> None:
