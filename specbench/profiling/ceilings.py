@@ -23,7 +23,7 @@ from specbench.hardware.profile import MeasuredCeilings
 
 _REPEATS, _LEAST = 15, 3
 _CPU_BYTES = 256 << 20
-_SETTLE_S = 0.25  # of the probe's readings: torch's threads go on spinning behind a product, on the cores that it needs
+_SETTLE_S = 0.25  # of the probe's readings: right behind torch's work one came out at 0.5 to 0.7 of this on two cores
 
 
 def measure_ceilings(
