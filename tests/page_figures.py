@@ -142,6 +142,7 @@ TRAINED: Place = ("README.md", "Trained for it")
 MEAN: Place = ("README.md", "What the words mean")
 BESIDE: Place = ("README.md", "Beside other engines")
 CPU: Place = ("README.md", "On a CPU")
+ROOFLINE: Place = ("README.md", "Roofline")
 SWEEPS: Place = ("README.md", "Sweeps")
 FREE: Place = ("docs/no-training.md", "What was measured")
 FAMILY: Place = ("reports/README.md", "The family on the embedded model")
@@ -153,6 +154,7 @@ DEMO, GSM8K, HUMANEVAL, MBPP, SESSION = "7480ef97", "1bdde9f5", "88375795", "85a
 ENGINES, TRACED, SPEC = "788b1a30", "c91e8f57", "583a6f8f"
 TRAINING_FREE = {"MT-Bench": "92308fcc", "HumanEval": "51604ea9", "GSM8K": "0c5df1a9"}
 HEADS, HEADS_MBPP, SIZED = "101c9159", "f2c491d6", "9de7f64d"
+WHOLE, PROFILE = "f68c77e8", "318f1e5b"
 CROSSING, NOISE, GRID = "23e4900a", "9f60aa24", "ced422db"
 #: Of each task: the untrained base with every adapter's options, and the adapters by their methods; the same prompts.
 ADAPTED = {
@@ -223,6 +225,22 @@ def _session() -> list[Figure]:
     return [prompts(SESSION), found.head["task"]["options"]["chain"], budget(SESSION), *pld, *jetspec]
 
 
+def _whole() -> list[Figure]:
+    found = run(WHOLE)
+    without = found.speedup("pld", keep=found.without_loops("pld"))
+    return [prompts(WHOLE), budget(WHOLE), *speedups(WHOLE, "pld"), found.looping("pld"), without]
+
+
+def _pass_at_1() -> list[Figure]:
+    """With Wilson's 95% interval, in per cent."""
+    found = run(WHOLE)
+    right, of = same([*map(found.passed, found.labels)]), prompts(WHOLE)
+    z, share = 1.959964, right / of
+    middle, half = share + z**2 / (2 * of), z * math.sqrt(share * (1 - share) / of + z**2 / (4 * of**2))
+    ends = [100 * (middle + side * half) / (1 + z**2 / of) for side in (-1, 1)]
+    return [right, of, 100 * share, *ends]
+
+
 _HEAD = [
     Sentence(HEAD, "at most {} new tokens · concurrency {}", lambda: [budget(DEMO), run(DEMO).head["concurrency"]]),
     Sentence(
@@ -277,6 +295,13 @@ _HEAD = [
             *holds({*_said(MBPP, "faster")} == {*_said(GSM8K, "faster")}), *speedups(MBPP, "pld", "jetspec", "jf"),
         ],
     ),
+    Sentence(
+        HEAD,
+        "All {} problems of HumanEval with answers of up to {} tokens … have `pld` at {}; without the {} whose answers "
+        "loop it is at {}.",
+        _whole,
+    ),
+    Sentence(HEAD, "{} of the {} answers pass, … pass@1 is {}% [{}, {}].", _pass_at_1),
     Sentence(HEAD, "That is the one of the {} prompts", lambda: [prompts(GSM8K)]),
     Sentence(
         HEAD,
@@ -541,6 +566,76 @@ def _where_they_pay() -> list[Figure]:
 def _memory_of_parts() -> list[Figure]:
     gave = {at: median(run(f"{CROSSING}/c{at}").memory) for at in (1, 2, 4, 8, 16)}
     return holds(all(gave[16] < 2 / 3 * gave[at] for at in (1, 2, 4, 8)))
+
+
+def _profile() -> dict[str, Any]:
+    folder = named(PROFILE)
+    ASKED.add(folder)
+    found: dict[str, Any] = json.loads((folder / "profile.json").read_text())
+    return found
+
+
+def _step_ms(rows: int, context: int) -> float:
+    (point,) = (
+        one for one in _profile()["points"] if (one["rows"], one["context"], one["slots"]) == (rows, context, 1)
+    )
+    return float(1e3 * point["seconds"])
+
+
+def _work(rows: int, context: int) -> tuple[float, float]:
+    """FLOPs and bytes of a step: two for each weight and score, and what it has to read of weights and cache."""
+    shape = _profile()["shape"]
+    (heads,) = shape["attention"]
+    size = heads["key_size"] + heads["value_size"]
+    scores = heads["layers"] * heads["query_heads"] * size * (context + rows)
+    cells = heads["layers"] * heads["kv_heads"] * size * (context + 2 * rows)
+    weights = shape["matmul"] + shape["head"] + shape["small"] + rows * shape["embedding_width"]
+    flops = 2 * rows * (shape["matmul"] + shape["head"] + scores)
+    return flops, weights * shape["weight_bytes"] + cells * shape["cache_bytes"]
+
+
+def _ceilings() -> tuple[float, float]:
+    measured = _profile()["measured"]
+    return measured["flops_per_s"], max(measured["copy_bytes_per_s"], measured["read_bytes_per_s"])
+
+
+def _profiled(rows: int) -> list[Figure]:
+    step = _step_ms(rows, 512)
+    bound = 1e3 * max(work / most for work, most in zip(_work(rows, 512), _ceilings(), strict=True))
+    by_context = [_step_ms(rows, context) for context in (128, 512, 2048, 7679)]
+    return [*by_context, step / _step_ms(1, 512), 100 * bound / step]
+
+
+def _knee() -> list[Figure]:
+    flops, nbytes = _ceilings()
+    counts = range(1, 1000)
+    reached = next(rows for rows in counts if _work(rows, 512)[0] / _work(rows, 512)[1] >= flops / nbytes)
+    return [flops / nbytes, reached, 512]
+
+
+def _free_rows() -> list[Figure]:
+    curve = {one["rows"]: 0 for one in _profile()["points"] if (one["context"], one["slots"]) == (512, 1)}
+    costs = {rows: _step_ms(rows, 512) for rows in sorted(curve)}
+    free = max(rows for rows in costs if all(costs[less] <= 1.1 * costs[1] for less in costs if less <= rows))
+    return [free, 10, 512, costs[free], costs[1], min(rows for rows in costs if rows > free)]
+
+
+_SHOWN = (1, 4, 16, 64)
+_ROOFLINE = [
+    Sentence(
+        ROOFLINE,
+        " ".join(f"{rows} {' '.join(['{}'] * 6)}%" for rows in _SHOWN),
+        lambda: [figure for rows in _SHOWN for figure in _profiled(rows)],
+    ),
+    Sentence(ROOFLINE, "the kernels of a step of 1, 16 and 64 rows", why="what is asked for"),
+    Sentence(ROOFLINE, "plus 2.25 µs, an assumption,", why="an assumption"),
+    Sentence(ROOFLINE, "Knee: {} FLOPs per byte, which a step reaches with {} rows (context {}).", _knee),
+    Sentence(
+        ROOFLINE,
+        "Free rows: up to {} rows cost at most {}% over one (context {}: {} ms, one row {} ms; {} cost more).",
+        _free_rows,
+    ),
+]
 
 
 _SWEEPS = [
@@ -840,7 +935,7 @@ _HEADS = [
     Sentence(JET, "Its aim was an accepted length of 3.2, which it misses.", why="an aim"),
 ]  # fmt: skip
 
-SENTENCES = [*_HEAD, *_TRAINED, *_MEAN, *_BESIDE, *_CPU, *_SWEEPS, *_FREE, *_GRID, *_REPORTS, *_HEADS]
+SENTENCES = [*_HEAD, *_TRAINED, *_MEAN, *_BESIDE, *_CPU, *_ROOFLINE, *_SWEEPS, *_FREE, *_GRID, *_REPORTS, *_HEADS]
 
 TABLES = [
     Table(TRAINED, "tokens per forward, base → adapter", _cards),
@@ -850,6 +945,7 @@ TABLES = [
     Table(CPU, "| threads | context |", _recorded("vs_llama_cpp", "context"), names=2),
     Table(CPU, "| threads | rows |", _recorded("cpu_step-smollm2-135m-float32", "rows"), names=2),
     Table(CPU, "| file | content |", words),
+    Table(ROOFLINE, "| word | definition |", words),
     Table(SWEEPS, "| what | how |", words),
     Table(SWEEPS, "| sequences in one forward |", _crossing),
     Table(FREE, "| row | over AR: MT-Bench |", _free),

@@ -55,7 +55,10 @@ class Settings(Record):
 
 
 class MeasuredCeilings(Record):
-    """What a device did at best, by plain operations far larger than any cache: medians."""
+    """What a device did at best, by plain operations far larger than any cache: medians.
+
+    ``repeats`` are those of every measurement that it is the best of.
+    """
 
     copy_bytes_per_s: float = Field(description="read and written by a copy")
     read_bytes_per_s: float = Field(description="read by a probe, or by a sum on a GPU and where there is no probe")
@@ -69,6 +72,12 @@ class MeasuredCeilings(Record):
         """Bandwidth is the larger of the two: which one a device does better differs."""
         best = max(self.copy_bytes_per_s, self.read_bytes_per_s)
         return Ceilings(bytes_per_s=best, flops_per_s=self.flops_per_s)
+
+    def or_better(self, other: MeasuredCeilings) -> MeasuredCeilings:
+        """Rate by rate the higher of two measurements of one device: what else it serves only takes from it."""
+        rates = ("copy_bytes_per_s", "read_bytes_per_s", "flops_per_s")
+        best = {rate: max(getattr(self, rate), getattr(other, rate)) for rate in rates}
+        return self.model_copy(update={**best, "repeats": self.repeats + other.repeats})
 
 
 class LeftOut(Record):

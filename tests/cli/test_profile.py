@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from specbench.hardware.profile import Profile, read_profile
+from specbench.hardware.profile import MeasuredCeilings, Profile, read_profile
 
 ASKED = ("--model", "config:tiny", "--rows", "4,16", "--contexts", "100,300", "--slots", "2", "--seconds", 60)
 FILES = {"profile.json", "steps.csv", "roofline.png", "steps.png"}
@@ -75,6 +75,27 @@ def test_it_says_the_ceilings_the_budget_and_the_folder(profiled: Profiled) -> N
     assert any(line.startswith("matrix product, float32") for line in lines)
     assert any(line.startswith("Free rows: ") for line in lines)
     assert "measuring bandwidth" in profiled.said.err
+
+
+def test_ceilings_are_the_best_of_before_and_behind_the_steps(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbour that reads memory in one of the two measurements is not this device's bound."""
+
+    def made(copy: float, read: float, flops: float) -> MeasuredCeilings:
+        rates = {"copy_bytes_per_s": copy, "read_bytes_per_s": read, "flops_per_s": flops}
+        return MeasuredCeilings(**rates, buffer_bytes=1, matmul_size=1, repeats=3)
+
+    left = [made(3e10, 2e10, 9e11), made(4e10, 6e10, 5e11)]
+    monkeypatch.setattr("specbench.profiling.profile.measure_ceilings", lambda *_: left.pop(0))
+    few = ("--rows", "1", "--contexts", "100", "--slots", "1", "--seconds", 1)
+    cli.ok("profile", "--model", "config:tiny", *few, "--out", tmp_path)
+    assert not left
+    (folder,) = tmp_path.iterdir()
+    profile = read_profile(folder)
+    assert profile.measured == made(4e10, 6e10, 9e11).model_copy(update={"repeats": 6})
+    assert profile.knee is not None
+    assert profile.knee.intensity == pytest.approx(9e11 / 6e10)
 
 
 def test_show_prints_the_same_again(cli: Any, profiled: Profiled) -> None:
