@@ -178,7 +178,7 @@ def folder_of(said: str) -> str:
 
 def _beside(then: Path, now: Path) -> None:
     """Prints what was measured again beside what is linked."""
-    print(f"then {then}, now {now}")
+    print(f"then results/{then.name}, now {_REPEATED}/{now.name}")
     found = repetition.pairs(then, now)
     if not found:  # a profile has rows of steps, and no method's
         print("nothing in them is over AR; specbench show prints each")
