@@ -33,10 +33,10 @@ class Pair:
     @property
     def overlap(self) -> bool | None:
         """Whether both intervals of the speedup have a value in common; None where one of them is missing."""
-        then, now = (side["speedup"] or {} for side in (self.then, self.now))
-        if None in (ends := [side.get(end) for side in (then, now) for end in ("low", "high")]):
+        (low, high), (lowest, highest) = (_ends(side) for side in (self.then, self.now))
+        if low is None or high is None or lowest is None or highest is None:
             return None
-        return bool(ends[0] <= ends[3] and ends[2] <= ends[1])
+        return low <= highest and lowest <= high
 
 
 def pairs(then: Path, now: Path) -> list[Pair]:
@@ -64,6 +64,11 @@ def count(found: Sequence[Pair]) -> str:
     """In a sentence."""
     known = [pair.overlap for pair in found if pair.overlap is not None]
     return f"{sum(known)} of {len(known)} intervals overlap"
+
+
+def _ends(row: dict[str, Any]) -> tuple[float | None, float | None]:
+    speedup = row["speedup"] or {}
+    return speedup.get("low"), speedup.get("high")
 
 
 def _parts(folder: Path) -> dict[str, dict[str, Any]]:

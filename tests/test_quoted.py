@@ -13,7 +13,7 @@ import pytest
 
 from specbench.results import read_run, summarise
 from specbench.results.pooled import Cost, poolable, pooled
-from specbench.results.summary_schema import Speedup
+from specbench.results.summary_schema import RunSummary, Speedup
 from specbench.results.sweep_folder import is_sweep
 from specbench.sweeps import read_sweep
 
@@ -57,14 +57,17 @@ def named(page: Path, text: str) -> list[Path]:
 
 @cache
 def figures(place: Path) -> frozenset[tuple[str, str, str]]:
-    """All figures with intervals of a run, by today's method from its records; of a sweep, of its table."""
+    """All figures with intervals of a run, by today's method from its records; of a sweep, of its table and parts."""
     if is_sweep(place):
         rows = read_sweep(place).cells.to_dict("records")
-        return frozenset(
+        cells = {
             _said(row["speedup"], row[f"{ends}_low"], row[f"{ends}_high"])
             for row in rows
             for ends in ("speedup", "chosen")
-        )
+        }
+        parts = (RunSummary.model_validate_json(file.read_text()) for file in place.glob("c*/summary.json"))
+        speedups = [speedup for part in parts for row in part.rows for speedup in _speedups(row)]
+        return frozenset(cells | {_said(each.value, each.low, each.high) for each in speedups})
     read = read_run(place, traces=False)
     summary = summarise(read.config, read.records, read.verdicts or None)
     speedups = [speedup for row in summary.rows for speedup in _speedups(row)]

@@ -69,7 +69,9 @@ def test_the_machine_was_watched_and_its_memory_probed_beside_what_pages_quote(f
 def test_a_line_says_what_run_json_says(folder: Path) -> None:
     run = json.loads((folder / "run.json").read_text())
     (line,) = [line for line in (RESULTS / "README.md").read_text().splitlines() if f"]({folder.name})" in line]
-    said = [f"--task {run['task']['name']} ", f"--limit {run['task']['prompts']} "]
+    said = [f"--task {run['task']['name']} "]
+    said += [f"--limit {run['task']['prompts']} "] if "taken" in run["task"] else []  # else it is the whole task
+    assert ("--limit" in line) == ("taken" in run["task"])
     said += [
         f"--max-new-tokens {run['max_new_tokens']}",
         f"{run['created_utc'][:10]}, `{run['environment']['device']['name']}`",
