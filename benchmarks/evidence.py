@@ -63,8 +63,9 @@ class Piece:
         return found[1] if found else ""
 
     def repeated(self) -> Piece:
-        """The same, beside what is linked."""
-        return replace(self, command=f"{self.command} --out {_REPEATED}")
+        """The same, beside what is linked, and anew where a run of an earlier repetition is there whole."""
+        anew = " --again" if shlex.split(self.command)[1] == "run" else ""
+        return replace(self, command=f"{self.command} --out {_REPEATED}{anew}")
 
     @property
     def line(self) -> str:

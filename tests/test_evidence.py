@@ -96,7 +96,7 @@ def test_a_repetition_stands_beside_what_is_linked_and_links_nothing(
         return again
 
     assert evidence.main(["one", "--repeat"], lambda: True, run, page) == 0
-    assert asked == ["specbench run --method pld --out results/repeated"], "what is open has nothing to stand beside"
+    assert asked == ["specbench run --method pld --out results/repeated --again"], "an open one has nothing beside it"
     assert page.read_text() == PAGE
     said = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["pld", "2.00", "→", "2.00", "1.50", "[1.40,", "1.60]", "1.30", "[1.20,", "1.40]", "overlap"] in said
