@@ -27,7 +27,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("specbench", "methods", "tasks", "tests/contract", "tests/small_data"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignore)
     (folder / "tests" / "methods").mkdir()
-    for name in ("pyproject.toml", *(f"tests/{file.name}" for file in (ROOT / "tests").glob("*.py"))):
+    beside = (file for file in (ROOT / "tests").iterdir() if file.suffix in (".py", ".txt"))
+    for name in ("pyproject.toml", *(f"tests/{file.name}" for file in beside)):
         shutil.copy2(ROOT / name, folder / name)
     return folder
 

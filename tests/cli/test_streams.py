@@ -34,7 +34,7 @@ FAMILIES: Mapping[str, tuple[int, list[str]]] = {
     "requests": (0, ["show", RUN, "--requests"]),
     "export": (0, ["export", RUN]),
     "claims": (0, ["claims"]),
-    "compare": (0, ["compare", RUN, RUN]),
+    "compare": (0, ["compare", f"{RUN}:jetspec", f"{RUN}:jetspec#2"]),
     "run": (
         0,
         ["run", "--model", "config:tiny", "--limit", "1", "--max-new-tokens", "2", "--no-score", "--out", "OUT"],
@@ -49,7 +49,7 @@ ENDS = {
 LETTERS: Mapping[str, Mapping[str, str]] = {
     "ascii": {"PYTHONIOENCODING": "ascii"},
     "latin-1": {"PYTHONIOENCODING": "latin-1"},
-    "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""},
     "dumb": {"TERM": "dumb"},
     "no colours": {"NO_COLOR": "1"},
     **{f"width {width}": {"COLUMNS": width} for width in ("0", "1", "20", "-3", "²", "9" * 30, "x")},
