@@ -113,10 +113,7 @@ def linked(text: str, piece: Piece, folder: Path) -> str:
 
 def was_disturbed(folder: Path) -> bool:
     """Whether something disturbed a run while it was measured, or a part of a sweep."""
-    summaries = [
-        json.loads(file.read_text()) for file in [*folder.glob("summary.json"), *folder.glob("c*/summary.json")]
-    ]
-    return any((summary.get("disturbed") or {}).get("reasons") for summary in summaries)
+    return any((summary.get("disturbed") or {}).get("reasons") for summary in repetition.parts(folder).values())
 
 
 def _record(folder: Path) -> Path:

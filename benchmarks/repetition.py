@@ -39,9 +39,18 @@ class Pair:
         return low <= highest and lowest <= high
 
 
+def parts(folder: Path) -> dict[str, dict[str, Any]]:
+    """Summaries of a sweep by its parts; of a run its own, by ""; of a profile none."""
+    files = [
+        *folder.glob("summary.json"),
+        *sorted(folder.glob("c*/summary.json"), key=lambda file: int(file.parent.name[1:])),
+    ]
+    return {"" if file.parent == folder else file.parent.name: json.loads(file.read_text()) for file in files}
+
+
 def pairs(then: Path, now: Path) -> list[Pair]:
     """Rows over AR that two folders have in common: of runs, or of sweeps part by part."""
-    sides = [_parts(folder) for folder in (then, now)]
+    sides = [parts(folder) for folder in (then, now)]
     found = []
     for part in (part for part in sides[0] if part in sides[1]):
         rows = [{row["method"]: row for row in side[part]["rows"]} for side in sides]
@@ -50,8 +59,8 @@ def pairs(then: Path, now: Path) -> list[Pair]:
 
 
 def table(found: Sequence[Pair]) -> Table:
-    """As it is printed; the last line counts."""
-    shown = Table("row", "tokens per forward", "over AR, then", "now", "", box=None, pad_edge=False)
+    """As it is printed, in 80 columns too."""
+    shown = Table("row", "TPF", "over AR, then", "now", "", box=None, pad_edge=False)
     for pair in found:
         said = {True: "overlap", False: "apart", None: "no interval"}[pair.overlap]
         forwards = " → ".join(f"{side['tokens_per_forward']:.2f}" for side in (pair.then, pair.now))
@@ -69,11 +78,6 @@ def count(found: Sequence[Pair]) -> str:
 def _ends(row: dict[str, Any]) -> tuple[float | None, float | None]:
     speedup = row["speedup"] or {}
     return speedup.get("low"), speedup.get("high")
-
-
-def _parts(folder: Path) -> dict[str, dict[str, Any]]:
-    files = [*folder.glob("summary.json"), *sorted(folder.glob("c*/summary.json"))]
-    return {"" if file.parent == folder else file.parent.name: json.loads(file.read_text()) for file in files}
 
 
 def _speedup(speedup: dict[str, Any] | None) -> str:

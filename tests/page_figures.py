@@ -614,8 +614,8 @@ def _knee() -> list[Figure]:
 
 
 def _free_rows() -> list[Figure]:
-    curve = {one["rows"]: 0 for one in _profile()["points"] if (one["context"], one["slots"]) == (512, 1)}
-    costs = {rows: _step_ms(rows, 512) for rows in sorted(curve)}
+    counts = sorted(one["rows"] for one in _profile()["points"] if (one["context"], one["slots"]) == (512, 1))
+    costs = {rows: _step_ms(rows, 512) for rows in counts}
     free = max(rows for rows in costs if all(costs[less] <= 1.1 * costs[1] for less in costs if less <= rows))
     return [free, 10, 512, costs[free], costs[1], min(rows for rows in costs if rows > free)]
 
