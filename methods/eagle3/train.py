@@ -17,12 +17,13 @@ from specbench.methods.eagle3.config import HeadConfig
 from specbench.methods.eagle3.head import DraftHead
 from specbench.methods.eagle3.learning.lesson import Lesson
 from specbench.methods.eagle3.learning.start import start_from_target
+from specbench.models import LoadedModel
 from specbench.training import Job, fit
 from specbench.training.accepted import Accepted
 from specbench.training.answers import without_circles
 from specbench.training.checkpoints import claim
 from specbench.training.loop import Course, in_bf16
-from specbench.training.recipe import FREE, LoopOptions, Text, digest
+from specbench.training.recipe import FREE, LoopOptions, Text, check_start, digest
 from specbench.training.side_by_side import side_by_side, teaching
 from specbench.training.vocabulary import covered, most_frequent
 
@@ -53,6 +54,16 @@ class Options(LoopOptions):
     warmup: float = option(0.015, help="share of the steps", ge=0, le=1)
     beta2: float = option(0.95, help="of AdamW", ge=0, lt=1)
     clip: float = option(0.5, help="largest norm of the gradient", gt=0)
+
+
+def check(options: Options, target: LoadedModel) -> None:
+    """Refuse a head that has more layers to start from than the target.
+
+    Raises:
+        UsageError: it has.
+    """
+    if options.start == "target":
+        check_start(options.layers, target)
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:

@@ -18,12 +18,13 @@ from specbench.methods.jetspec.head import DraftHead
 from specbench.methods.jetspec.learning.held_out import held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.start import start_from_target
+from specbench.models import LoadedModel
 from specbench.training import Job, fit
 from specbench.training.accepted import Accepted
 from specbench.training.answers import without_circles
 from specbench.training.checkpoints import claim
 from specbench.training.loop import Course, in_bf16
-from specbench.training.recipe import FREE, LoopOptions, Text, digest
+from specbench.training.recipe import FREE, LoopOptions, Text, check_start, digest
 from specbench.training.side_by_side import side_by_side, teaching
 from specbench.training.vocabulary import covered, most_frequent
 
@@ -52,6 +53,23 @@ class Options(LoopOptions):
     batch: int = option(4, help="texts of a step, on each device", ge=1)
     lr: float = option(3e-4, help="learning rate, after warm-up and before its cosine", gt=0)
     warmup: float = option(0.04, help="share of the steps", ge=0, le=1)
+
+
+def check(options: Options, target: LoadedModel) -> None:
+    """Refuse a head that this target cannot have.
+
+    Raises:
+        UsageError: the target has too few layers to tap or to start from, or no such mask token.
+    """
+    config = _config(options, target)
+    rows = target.model.get_input_embeddings().weight.shape[0]
+    if config.mask_token_id >= rows:
+        raise UsageError(
+            f"cannot fill blocks with token {config.mask_token_id}: the embedding of {target.spec.name} has {rows} "
+            "rows; lower mask_token or leave it out"
+        )
+    if options.start == "target":
+        check_start(options.layers, target)
 
 
 def train(options: Options, job: Job) -> Mapping[str, Any]:
@@ -107,23 +125,26 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
 
 def _new_head(options: Options, job: Job, texts: Sequence[Text]) -> DraftHead:
     model = job.target.model
-    vocabulary = job.target.vocab_size
-    size = options.draft_vocab if 0 < options.draft_vocab < vocabulary else 0
-    config = HeadConfig.for_target(
-        model.config,
-        mask_token_id=vocabulary - 1 if options.mask_token is None else options.mask_token,
-        block_size=options.block_size,
-        layers=options.layers,
-        causal=options.causal,
-        target_layer_ids=build_target_layer_ids(model.config.get_text_config().num_hidden_layers, options.taps)
-        if options.taps
-        else None,
-        draft_vocab_size=size,
-    )
+    config = _config(options, job.target)
     head = DraftHead.random(config, device=model.device, seed=job.seed)
-    if size:
-        head.set_draft_ids(most_frequent(texts, size, vocabulary))
+    if size := config.draft_vocab_size:
+        head.set_draft_ids(most_frequent(texts, size, job.target.vocab_size))
     if options.start == "target":
         text = [*texts[0].prompt, *texts[0].answer]
         start_from_target(head, model, torch.tensor([text], device=model.device))
     return head
+
+
+def _config(options: Options, target: LoadedModel) -> HeadConfig:
+    config, vocabulary = target.model.config, target.vocab_size
+    return HeadConfig.for_target(
+        config,
+        mask_token_id=vocabulary - 1 if options.mask_token is None else options.mask_token,
+        block_size=options.block_size,
+        layers=options.layers,
+        causal=options.causal,
+        target_layer_ids=build_target_layer_ids(config.get_text_config().num_hidden_layers, options.taps)
+        if options.taps
+        else None,
+        draft_vocab_size=options.draft_vocab if 0 < options.draft_vocab < vocabulary else 0,
+    )

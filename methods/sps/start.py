@@ -25,7 +25,7 @@ def from_layers(target: LoadedModel, layers: int) -> Any:
     Raises:
         UsageError: it has fewer, or its layers are not stored as transformers' configuration of it says.
     """
-    draft = _empty(_config(target, layers, None), target)
+    draft = _empty(shape(target, layers, None), target)
     held = target.model.state_dict()
     wanted = draft.state_dict()
     known = {name: held[name] for name in wanted if name in held and held[name].shape == wanted[name].shape}
@@ -49,7 +49,7 @@ def from_noise(target: LoadedModel, layers: int, hidden: int | None, seed: int) 
     Raises:
         UsageError: the target has fewer layers, or its family has no such size.
     """
-    config = _config(target, layers, hidden)
+    config = shape(target, layers, hidden)
     device = target.model.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -76,7 +76,12 @@ def _empty(config: Any, target: LoadedModel) -> Any:
     return made.to(target.model.device).eval()
 
 
-def _config(target: LoadedModel, layers: int, hidden: int | None) -> Any:
+def shape(target: LoadedModel, layers: int, hidden: int | None) -> Any:
+    """The transformers configuration of a draft model with so many layers of the target's family.
+
+    Raises:
+        UsageError: the target has fewer layers, or its family has no such size of states.
+    """
     config = copy.deepcopy(target.model.config.get_text_config())
     if layers > config.num_hidden_layers:
         raise UsageError(f"layers={layers} is more than the {config.num_hidden_layers} of {target.spec.name}; lower it")

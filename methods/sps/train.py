@@ -19,7 +19,7 @@ from specbench.common import EnvironmentRefused, UsageError
 from specbench.decoding import option
 from specbench.methods.sps import start
 from specbench.methods.sps.learning import HeldOut, Lesson, held_out
-from specbench.models import resolve
+from specbench.models import LoadedModel, resolve
 from specbench.training import Job, fit
 from specbench.training.answers import without_circles
 from specbench.training.checkpoints import claim
@@ -71,7 +71,6 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
             options, or ``job.out`` holds a draft model in training with other options.
         EnvironmentRefused: memory does not suffice, or the disk is full.
     """
-    _check(options, job)
     texts = teaching(without_circles(job.texts, options.keep_circles), options.max_tokens)
     if not texts:
         raise UsageError("no answer has two tokens to learn from; raise --max-new-tokens or give other prompts")
@@ -114,16 +113,23 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     }
 
 
-def _check(options: Options, job: Job) -> None:
-    if not hasattr(job.target.tokenizer, "save_pretrained"):
+def check(options: Options, target: LoadedModel) -> None:
+    """Refuse what cannot be trained for this target.
+
+    Raises:
+        UsageError: the target has no tokenizer or too few layers, or the options leave nothing to learn.
+    """
+    if not hasattr(target.tokenizer, "save_pretrained"):
         raise UsageError(
-            f"{job.target.spec.name} has dummy weights and no words, so a draft model of it could not be loaded; "
+            f"{target.spec.name} has dummy weights and no words, so a draft model of it could not be loaded; "
             "train one for a model with a tokenizer"
         )
     if options.hidden is not None and options.start != start.FRESH:
         raise UsageError(f"hidden goes with start=fresh, not with start={options.start}; leave one of them out")
     if not options.kl and not options.ce:
         raise UsageError("kl and ce are both 0, so there is nothing to learn; raise one")
+    if options.start in (start.LAYERS, start.FRESH):
+        start.shape(target, options.layers, options.hidden)
 
 
 def _first_weights(options: Options, job: Job) -> Any:

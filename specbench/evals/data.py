@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specbench.common import EnvironmentRefused, UsageError, toml
 from specbench.common.reading import damaged, fitted, open_file, read_json_lines, unreadable
-from specbench.evals.rows import TODO, check_size, numbered, place
+from specbench.evals.rows import FORMATS, TODO, check_size, numbered, place
 from specbench.results.schema import TaskData
 
 Row = TypeVar("Row", bound=BaseModel)
@@ -313,6 +313,17 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         UsageError: unreadable, truncated, or a line that is no JSON object; names the file and the line.
     """
     return [row for _, row in read_json_lines(path, TODO, nan=True)]
+
+
+def names_file(name: str) -> bool:
+    """Whether a name is that of a data file: it has a suffix that :func:`each_row` reads, or something lies there."""
+    return name.endswith(FORMATS) or Path(name).exists()
+
+
+def stem(name: str) -> str:
+    """The name of a data file without its folder and suffix."""
+    own = Path(name).name
+    return next((own.removesuffix(suffix) for suffix in FORMATS if own.endswith(suffix)), Path(own).stem)
 
 
 def each_row(path: Path, kind: type[Row]) -> Iterator[tuple[int, Row]]:

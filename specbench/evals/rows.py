@@ -1,6 +1,6 @@
 """Rows: the objects of a data file in JSON lines, a JSON list or Parquet, each with its number. No torch.
 
-The suffix decides the format: ``.jsonl``, ``.jsonl.gz``, ``.json``, ``.parquet``.
+The suffix decides the format, see :data:`FORMATS`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import Any
 
 from specbench.common import EnvironmentRefused, SpecbenchError
 from specbench.common.reading import damaged, json_object, open_file, read_json, read_json_lines, unreadable
+
+#: Suffixes of the files that :func:`numbered` reads.
+FORMATS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 
 TODO = "mend it, or fetch it again"
 

@@ -94,7 +94,7 @@ class TrainedSweepPlan(SweepPlan):
         (), "--train-set", help="An option of all trainings; repeatable.", metavar="OPT=V", recorded=False
     )
     train_prompts: str | None = flag(
-        None, "--train-prompts", help="What is learnt: TASK-train or .jsonl files.", metavar="SETS", recorded=False
+        None, "--train-prompts", help="What is learnt: TASK-train or files.", metavar="SETS", recorded=False
     )
     train_answers: Path | None = flag(
         None, "--train-answers", help="Folder of answers to learn from.", shown="--trained", recorded=False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from specbench.common import Prompt, Turn, UsageError
+from specbench.common import Prompt, SpecbenchError, Turn, UsageError
 from specbench.common.errors import one_line
-from specbench.common.reading import fitted, json_object, parse_json, read_lines
+from specbench.evals.data import digest, each_row, place, stem
 from specbench.evals.dialogue import choose_style, dialogue
 from specbench.training.recipe import Text
 
 if TYPE_CHECKING:
     from specbench.models import LoadedModel
 
-_TODO = "correct that line or leave it out"
-_WANTED = "give a .jsonl file of rows with answers, such as {'prompt': …, 'answer': …}"
+_WANTED = "give a file of rows with answers, such as {'prompt': …, 'answer': …}"
 
 #: Fields that hold a question, with those that may hold its answer.
 _PAIRS = {
@@ -61,7 +59,7 @@ class _Message(BaseModel):
 
 
 class GivenRow(BaseModel):
-    """A line of such a file, in one of the forms; what else a published row has is not looked at."""
+    """A row of such a file, in one of the forms; other fields of a published row are ignored."""
 
     model_config = ConfigDict(strict=True)
 
@@ -113,22 +111,19 @@ def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
     before it.
 
     Args:
-        path: a .jsonl file.
+        path: JSON lines, a JSON list or Parquet, by its suffix.
         chat: whether the model has a chat template.
 
     Raises:
-        UsageError: it cannot be read, has no rows, or a row is no question with its answer; names the line.
+        UsageError: it cannot be read, has no rows, or a row is no question with its answer; names the line or row.
+        EnvironmentRefused: it is Parquet, and pyarrow is not installed.
     """
-    digest = hashlib.sha256()
+    _, sha256 = digest(path)
     found = []
-    for number, content in enumerate(read_lines(path, _WANTED), 1):
-        digest.update(content)
-        if not content.strip():
-            continue
-        line = f"{path} line {number}"
-        row = fitted(GivenRow, json_object(parse_json(content, line, _TODO), line, _TODO), line, _TODO)
+    for number, row in each_row(path, GivenRow):
+        line = place(path, number)
         *history, (_, question), (_, answer) = row.turns()
-        name = f"{path.stem}/{number}"
+        name = f"{stem(path.name)}/{number}"
         if row.prompt is not None:
             prompt = Prompt(name, question, False)
         else:
@@ -136,17 +131,15 @@ def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
         found.append(Given(prompt, answer, line))
     if not found:
         raise UsageError(f"{path} has no rows; {_WANTED}")
-    return found, digest.hexdigest()
+    return found, sha256
 
 
 def has_answers(path: Path) -> bool:
     """Whether the first row of a file is a question with its answer; what cannot be read has none."""
     try:
-        line = next((line for line in read_lines(path, _WANTED) if line.strip()), b"")
-        fitted(GivenRow, json_object(parse_json(line, path, _TODO), path, _TODO), path, _TODO)
-    except UsageError:
+        return next(each_row(path, GivenRow), None) is not None
+    except SpecbenchError:
         return False
-    return True
 
 
 def given_texts(loaded: LoadedModel, rows: Sequence[Given]) -> list[Text]:

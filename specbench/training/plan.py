@@ -22,7 +22,7 @@ class _Answering(Noting, Loading, Drawing):
     prompts: str | None = flag(
         None,
         "--prompts",
-        help="TASK-train or .jsonl files, comma-separated; test splits are refused.",
+        help="TASK-train or files (.jsonl, .json, .parquet), comma-separated.",
         metavar="SETS",
         shown="all of --answers",
     )

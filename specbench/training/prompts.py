@@ -11,6 +11,7 @@ from specbench.common import Prompt, UsageError, guests, registry
 from specbench.common.errors import unknown
 from specbench.common.options import parse
 from specbench.evals.asked import asks, measured
+from specbench.evals.data import FORMATS, names_file, stem
 
 _SUFFIX = "-train"
 
@@ -22,9 +23,14 @@ def check_sets(names: Sequence[str]) -> None:
         UsageError: a test split, a task without a training split, a missing file, or an unknown name.
     """
     for name in names:
-        if name.endswith(".jsonl"):
+        if names_file(name):
             if not Path(name).is_file():
-                raise UsageError(f"prompt file {name} does not exist; give a .jsonl file as for --task prompts")
+                raise UsageError(f"cannot read prompt file {name}: there is no such file; correct --prompts")
+            if not name.endswith(FORMATS):
+                raise UsageError(
+                    f"cannot read prompt file {name}: its name ends with none of {', '.join(FORMATS)}; convert or "
+                    "rename it"
+                )
             continue
         trains = trainable()
         task = name.removesuffix("-test").removesuffix(_SUFFIX)
@@ -49,7 +55,7 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
     """The prompts of several sets, one after the other; each set's name stands before its ids.
 
     Args:
-        names: ``TASK-train``, or paths of ``.jsonl`` files as ``--task prompts`` takes them.
+        names: ``TASK-train``, or paths of files as ``--task prompts`` takes them.
         chat: whether the model has a chat template.
         data_dir: as of ``--data-dir``.
 
@@ -59,17 +65,17 @@ def training_prompts(names: Sequence[str], chat: bool, data_dir: Path | None = N
     """
     check_sets(names)
     found: list[Prompt] = []
-    known = measured(data_dir) if any(name.endswith(".jsonl") for name in names) else {}
+    known = measured(data_dir) if any(names_file(name) for name in names) else {}
     for name in names:
         made, who = _task(name, data_dir)
         with guests.hosting(who):
-            prompts = made.prompts(chat) if name.endswith(".jsonl") else made.training_prompts(chat)
+            prompts = made.prompts(chat) if names_file(name) else made.training_prompts(chat)
         if any(prompt.follow_ups for prompt in prompts):
             raise UsageError(f"{name} has conversations of several turns; give their turns so far as messages")
-        if name.endswith(".jsonl"):
+        if names_file(name):
             for prompt in prompts:
                 check_unmeasured(prompt.text, f"prompt {prompt.id} of {name}", known)
-        prefix = Path(name).stem
+        prefix = stem(name) if names_file(name) else name
         found += [replace(prompt, id=f"{prefix}/{prompt.id}") for prompt in prompts]
     return found
 
@@ -122,7 +128,7 @@ def scorer(names: Sequence[str], chat: bool, data_dir: Path | None = None) -> Ca
 
 def _task(name: str, data_dir: Path | None) -> tuple[Any, str]:
     """The task of a set, made, and how an error names it."""
-    task, settings = (name.removesuffix(_SUFFIX), {}) if not name.endswith(".jsonl") else (_taker(), {"file": name})
+    task, settings = (name.removesuffix(_SUFFIX), {}) if not names_file(name) else (_taker(), {"file": name})
     card = registry.task(task)
     module = card.load()
     with guests.hosting(card.who):

@@ -67,6 +67,9 @@ class Job:
 class Recipe(Protocol):
     """The module ``methods/<name>/train.py``.
 
+    It may have a function ``check(options, target)``, called when the target is loaded and before any answer is made,
+    which raises a UsageError for options that this target cannot take.
+
     Attributes:
         Options: its :class:`specbench.common.Options`, by which ``--set NAME=VALUE`` is checked.
     """
@@ -80,6 +83,20 @@ class Recipe(Protocol):
             What there is to say of the result, for its card: plain values by name.
         """
         ...
+
+
+def check_start(layers: int, target: LoadedModel) -> None:
+    """Check that a head of ``layers`` layers can begin as copies of the target's last layers.
+
+    Raises:
+        UsageError: the target has fewer layers.
+    """
+    there = target.model.config.get_text_config().num_hidden_layers
+    if layers > there:
+        raise UsageError(
+            f"cannot start a head of {layers} layers from {target.spec.name}: it has {there}; set layers={there} or "
+            "less, or start=random"
+        )
 
 
 def apart(texts: Sequence[Text], count: int, seed: int) -> tuple[list[Text], list[Text]]:

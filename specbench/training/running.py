@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specbench.common import UsageError, guests, registry
 from specbench.common.files import check_writable, sole_use, write_json_atomic
 from specbench.common.options import keywords
+from specbench.evals.data import names_file, stem
 from specbench.runner.progress import notes_of, noting
 from specbench.training.choose import choose
 from specbench.training.given import has_answers
@@ -66,6 +67,9 @@ def _trained(plan: TrainPlan, card: Card, module: Any, chosen: Any, say: Callabl
     from specbench.training.sources import Wanted, find
 
     loaded = load_model(plan, say)
+    if check := getattr(module, "check", None):
+        with guests.hosting(card.who):
+            check(chosen, loaded)
     wanted = Wanted(plan.sets, plan.answers, plan.trajectories, plan.limit, plan.data_dir, plan.drawn_by, plan.given)
     asking = Asking(plan.max_new_tokens or BUDGET, plan.concurrency, plan.temperature or 0.0, plan.seed)
     found = find(loaded, wanted, asking, plan.into, counting(say, "answers"))
@@ -132,7 +136,7 @@ def _check_source(plan: TrainPlan, module: Any) -> None:
 def _check_asked(plan: TrainPlan) -> None:
     """Files of prompts that the model is asked have no answers of their own."""
     for name in plan.sets:
-        if name.endswith(".jsonl") and has_answers(Path(name)):
+        if names_file(name) and has_answers(Path(name)):
             raise UsageError(
                 f"the rows of {name} have answers; specbench train --given learns those, and without them the model is "
                 "asked for its own"
@@ -151,9 +155,9 @@ def _check_given(plan: TrainPlan, module: Any) -> None:
     }
     if flags := [flag for flag, value in others.items() if value is not None]:
         raise UsageError(f"--given has its answers in the files of --prompts; leave {' and '.join(flags)} out")
-    if without := [name for name in plan.sets if not name.endswith(".jsonl")]:
-        raise UsageError(f"--given takes .jsonl files whose rows have answers, not {without[0]}; leave --given out")
-    stems = [Path(name).stem for name in plan.sets]
+    if without := [name for name in plan.sets if not names_file(name)]:
+        raise UsageError(f"--given takes files whose rows have answers, not {without[0]}; leave --given out")
+    stems = [stem(name) for name in plan.sets]
     if twice := [stem for stem in stems if stems.count(stem) > 1]:
         raise UsageError(f"--prompts has two files that are called {twice[0]}; rename one")
 

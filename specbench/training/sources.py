@@ -10,6 +10,7 @@ from typing import Any
 
 from specbench.common import UsageError
 from specbench.evals.asked import measured
+from specbench.evals.data import stem
 from specbench.evals.draw import draw, said
 from specbench.models import LoadedModel
 from specbench.training import answers, trajectory
@@ -111,7 +112,7 @@ def _given(loaded: LoadedModel, wanted: Wanted) -> tuple[list[Text], dict[str, s
 
 
 def _of(texts: Sequence[Text], wanted: Wanted) -> list[Text]:
-    stems = {Path(name).stem for name in wanted.sets}
+    stems = {stem(name) for name in wanted.sets}
     by_set: dict[str, list[Text]] = defaultdict(list)
     for text in texts:
         by_set[_set(text)].append(text)

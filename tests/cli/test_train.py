@@ -127,8 +127,17 @@ def test_given_answers_are_learnt_and_card_and_readme_say_whose_they_are(cli: An
     assert "| positions as the given answers', running free | " in readme
     assert "own answers" not in readme
     file.write_text('{"conversations": ["q"]}\n')
-    said = cli("train", "jetspec", "--model", "config:tiny", "--prompts", file, "--given", "--out", tmp_path / "j")
+    said = cli("train", "jetspec", "--model", "config:tiny", "--prompts", file, "--given", "--out", tmp_path / "j",
+               "--set", "layers=1")  # fmt: skip
     assert (said.code, f"{file} line 1 is damaged" in said.error) == (2, True)
+
+
+@pytest.mark.parametrize("method", ["jetspec", "eagle3"])
+def test_a_head_deeper_than_its_target_makes_no_answers(cli: Any, prompts: Path, tmp_path: Path, method: str) -> None:
+    asked = ("--model", "config:tiny", "--prompts", prompts, "--out", tmp_path / "out", "--set", "layers=9")
+    said = cli.refused(2, "train", method, *asked)
+    assert "layers=" in said
+    assert not list((tmp_path / "out").rglob("answers.jsonl"))
 
 
 @pytest.mark.parametrize("command", [("train", "jetspec"), ("trajectories",)], ids=lambda command: command[0])
@@ -164,9 +173,9 @@ def test_a_second_call_finds_everything_done(cli: Any, prompts: Path, tmp_path: 
         (("train", "jf", "--prompts", "gsm8k-train"), "jf learns from trajectories; make them with specbench trajec"),
         (("train", "msn", "--answers", "a", "--trajectories", "b"), "--trajectories have their answers with them"),
         (("train", "msn", "--given"), "nothing to learn from"),
-        (("train", "msn", "--given", "--prompts", "gsm8k-train"), "--given takes .jsonl files whose rows have answers"),
+        (("train", "msn", "--given", "--prompts", "gsm8k-train"), "--given takes files whose rows have answers"),
         (("train", "msn", "--given", "--prompts", "gsm8k-test"), "gsm8k-test is what decoders are measured on"),
-        (("train", "msn", "--given", "--prompts", "no.jsonl"), "prompt file no.jsonl does not exist"),
+        (("train", "msn", "--given", "--prompts", "no.jsonl"), "prompt file no.jsonl"),
         (("train", "cllm", "--given", "--trajectories", "t"), "cllm learns from trajectories of the model's own"),
         (("train", "msn", "--given", "--prompts", "gsm8k-train", "--answers", "a", "--temperature", "1"),
          "--given has its answers in the files of --prompts; leave --answers and --temperature out"),

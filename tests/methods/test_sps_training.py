@@ -47,6 +47,7 @@ def options(**more: Any) -> Options:
 def train(chosen: Options, job: Job) -> Mapping[str, Any]:
     from specbench.methods.sps import train as recipe  # and with it transformers' Trainer, PEFT and datasets
 
+    recipe.check(chosen, job.target)
     return recipe.train(chosen, job)
 
 

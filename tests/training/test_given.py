@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from dataclasses import replace
@@ -16,6 +17,7 @@ from targets import loaded
 from specbench.common.errors import UsageError
 from specbench.training.answers import Asking
 from specbench.training.given import ending, given_texts, has_answers, read_given
+from specbench.training.prompts import check_sets
 from specbench.training.sources import Found, Wanted, find
 
 TEMPLATE = (
@@ -110,11 +112,10 @@ def test_a_row_that_is_no_question_with_its_answer_is_one_sentence(row: Any, say
         read_given(file, chat=True)
     assert str(raised.value).startswith(f"{file} line 3 is damaged (")
     assert says in str(raised.value)
-    assert str(raised.value).endswith("correct that line or leave it out")
 
 
 def test_an_empty_file_and_a_text_beyond_the_context_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none.jsonl has no rows; give a .jsonl file of rows with answers"):
+    with pytest.raises(UsageError, match=r"none.jsonl has no rows"):
         read_given(write(tmp_path / "none.jsonl"), chat=True)
     file = write(tmp_path / "mine.jsonl", PUBLISHED[0], {"prompt": "ab", "answer": "c" * 40})
     rows, _ = read_given(file, chat=True)
@@ -148,6 +149,33 @@ def test_what_editors_and_systems_put_into_files_changes_no_row(tmp_path: Path) 
     with pytest.raises(UsageError, match=r"mine.jsonl line 1 is damaged"):
         read_given(file, chat=True)
     assert not has_answers(file)
+
+
+def test_json_lists_parquet_and_packed_lines_read_alike(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"instruction": "Add.", "input": "2+2", "output": "4"}, {"instruction": "Hi", "input": "", "output": "hi"}]
+    write(tmp_path / "a.jsonl", *rows)
+    (tmp_path / "b.json").write_text(json.dumps(rows))
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "d.parquet")
+    found = [(read_given(file, chat=True), file) for file in sorted(tmp_path.iterdir())]
+    assert len(found) == 4
+    for (given, sha256), file in found:
+        own = file.name.partition(".")[0]
+        assert [(each.prompt.text, each.answer, each.id) for each in given] == [
+            ("Add.\n\n2+2", "4", f"{own}/1"), ("Hi", "hi", f"{own}/2"),
+        ]  # fmt: skip
+        assert sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+        assert has_answers(file)
+
+
+def test_a_file_of_another_format_is_named(tmp_path: Path) -> None:
+    for name in ("mine.csv", "mine"):
+        (tmp_path / name).write_text("prompt,answer\n")
+        with pytest.raises(UsageError, match=r"\.jsonl, \.jsonl\.gz, \.json, \.parquet"):
+            check_sets([str(tmp_path / name)])
+    with pytest.raises(UsageError, match=r"gone\.json"):
+        check_sets([str(tmp_path / "gone.json")])
 
 
 def test_they_are_a_source_of_texts_which_says_what_file_they_are_of(tmp_path: Path) -> None:
