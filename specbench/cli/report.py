@@ -16,13 +16,13 @@ def report(
     as_json: bool = options.JSON,
 ) -> None:
     """Write runs, sweeps and profiles as one HTML page, as Markdown and as CSV, without torch."""
-    from specbench.report import build, gather, write_report
+    from specbench.report import build_what_can_be, gather, write_report
 
-    found = gather(runs)
+    document, found = build_what_can_be(gather(runs), claims=claims)
     notes = output.stderr()
     for each in found.skipped:
         notes.print(f"not in the report: {each.folder}: {each.why}", soft_wrap=True, markup=False)
-    page = write_report(build(found, claims=claims), out)
+    page = write_report(document, out)
     if as_json:
         skipped = [{"folder": each.folder, "why": each.why} for each in found.skipped]
         used = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import json
 import math
 import os
 import stat
@@ -120,7 +121,7 @@ def parse_json(content: bytes | str, where: object, todo: str, *, nan: bool = Fa
 
     The parser is pydantic's: as fast as the standard library's, and it refuses what would end in a traceback there or
     further on: over 200 levels of brackets, numbers of over 4,300 digits, and halves of surrogate pairs, which no
-    tokenizer, terminal or file takes.
+    tokenizer, terminal or file takes. An object that has a key twice is refused: readers differ in which value counts.
 
     Args:
         content: the text, in UTF-8.
@@ -133,10 +134,39 @@ def parse_json(content: bytes | str, where: object, todo: str, *, nan: bool = Fa
     """
     try:
         content = content.encode() if isinstance(content, str) else content.removeprefix(codecs.BOM_UTF8)
-        return from_json(content, allow_inf_nan=nan)
+        value = from_json(content, allow_inf_nan=nan)
+        # Quotes before a colon that end no key: a key is there twice, or a string looks like one.
+        if content.count(b'":') + content.count(b'" :') - content.count(b'\\":') > _keys(value):
+            json.loads(content, object_pairs_hook=_without_doubles)
+        return value
     except ValueError as error:  # of a str with half a pair in it, which cannot be encoded, UnicodeEncodeError
         reason = str(error).replace("recursion limit exceeded", "nested too deeply")
         raise damaged(where, f"not JSON: {reason}", todo) from None
+
+
+def _keys(value: Any) -> int:
+    """How many keys the objects of a JSON value have together."""
+    found, values = 0, [value]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            found += len(value)
+            value = value.values()
+        elif not isinstance(value, list):
+            continue
+        values.extend([each for each in value if type(each) in _NESTED])
+    return found
+
+
+_NESTED = (dict, list)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse an object that has a key twice."""
+    keys = [key for key, _ in pairs]
+    if len({*keys}) < len(keys):
+        twice = next(key for at, key in enumerate(keys) if key in keys[:at])
+        raise ValueError(f"the key '{one_line(twice, 40)}' is there twice")
 
 
 def read_json(path: Path, todo: str, limit: int = LARGEST) -> Any:

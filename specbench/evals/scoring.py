@@ -22,7 +22,7 @@ from specbench.evals.sandbox.sandbox import stop_all
 from specbench.evals.task import Task, Verdict
 from specbench.results import RunFolder
 from specbench.results.schema import TaskData
-from specbench.results.verdicts import VERDICTS
+from specbench.results.verdicts import VERDICTS, answer_hash
 
 _LOOK_S = 0.1  # between looks for a Ctrl-C
 
@@ -37,9 +37,9 @@ def score_run(
 ) -> Path:
     """Score every finished request of a run and write ``verdicts.jsonl``, replacing an older one as a whole.
 
-    One line per request, in the order of ``requests.jsonl``: {"request": its key, "passed", "reason", "detail",
-    "also": further metrics, "scorer": {"task", "task_version", "versions", "isolation"}}. Requests with the same
-    prompt and text share one verdict.
+    One line per request, in the order of ``requests.jsonl``: {"request": its key, "answer": hash of its text,
+    "passed", "reason", "detail", "also": further metrics, "scorer": {"task", "task_version", "versions", "isolation"}}.
+    Requests with the same prompt and text share one verdict.
 
     Args:
         folder: the run folder.
@@ -75,7 +75,7 @@ def score_run(
     with guests.hosting(card.who):
         verdicts = _verdicts(task, answers, workers, progress)
     lines = [
-        json.dumps({"request": key, **asdict(verdicts[prompt_id, text]), "scorer": scorer})
+        json.dumps({"request": key, "answer": answer_hash(text), **asdict(verdicts[prompt_id, text]), "scorer": scorer})
         for key, prompt_id, text, _ in requests
     ]
     return _write(folder / VERDICTS, "".join(f"{line}\n" for line in lines))

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from specbench.common import UsageError
 from specbench.common.reading import fitted, read_json_object, schema_version
@@ -60,9 +60,9 @@ class MeasuredCeilings(Record):
     ``repeats`` are those of every measurement that it is the best of.
     """
 
-    copy_bytes_per_s: float = Field(description="read and written by a copy")
-    read_bytes_per_s: float = Field(description="read by a probe, or by a sum on a GPU and where there is no probe")
-    flops_per_s: float = Field(description="by a square matrix product in the model's dtype")
+    copy_bytes_per_s: float = Field(gt=0, description="read and written by a copy")
+    read_bytes_per_s: float = Field(gt=0, description="read by a probe; by a sum on a GPU and without a probe")
+    flops_per_s: float = Field(gt=0, description="by a square matrix product in the model's dtype")
     buffer_bytes: int
     matmul_size: int
     repeats: int
@@ -116,6 +116,12 @@ class Profile(Record):
     free_rows: list[FreeRows]
     left_out: list[LeftOut]
     interrupted: bool = Field(default=False, description="Ctrl-C ended it before its time was over")
+
+    @model_validator(mode="after")
+    def _has_the_curve_that_is_shown(self) -> Profile:
+        if 1 not in self.curve(self.base_context):
+            raise ValueError(f"no step of one row was measured at the base context of {self.base_context} tokens")
+        return self
 
     @property
     def ceilings(self) -> Ceilings:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.common import UsageError
+from specbench.common.errors import one_line
 from specbench.common.files import safe_name
 from specbench.hardware import Profile, is_profile, read_profile
 from specbench.report.terminal.generation import Step, steps
@@ -136,6 +137,11 @@ class Skipped:
     why: str
 
 
+def cannot(what: str, error: Exception) -> str:
+    """Why a folder is left out whose files are well formed and yet not what they should be."""
+    return f"it cannot be {what} ({type(error).__name__}: {one_line(str(error), 120) or 'no message'})"
+
+
 @dataclass(frozen=True)
 class Gathered:
     """Everything that a report is made of, in the order of the folders' names."""
@@ -172,8 +178,10 @@ def gather(paths: Iterable[Path]) -> Gathered:
                     raise UsageError(f"the same run as {runs[run.id].folder}")
                 runs[run.id] = run
         except (UsageError, OSError) as error:
-            # The report may be shown to anybody: where the folder lay is nobody's affair.
+            # The report may be shown to anybody, and does not say where the folder lay.
             skipped.append(Skipped(place.name, str(error).replace(f"{place}/", "").replace(str(place), "it")))
+        except Exception as error:  # a file that is well formed and still no run: the others are shown without it
+            skipped.append(Skipped(place.name, cannot("read", error)))
     if not (runs or sweeps or profiles):
         raise UsageError(f"nothing to report: {'; '.join(f'{each.folder}: {each.why}' for each in skipped)}")
     return Gathered(tuple(runs.values()), tuple(sweeps), tuple(profiles), tuple(skipped))

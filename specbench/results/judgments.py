@@ -38,6 +38,7 @@ class Judgment(Record):
     turn: int
     category: str
     judge: JudgeSpec
+    answer: str | None = Field(default=None, description="hash of the answer's text; None in files from before")
     prompt: str = Field(description="FastChat's name of the judge prompt")
     prompt_sha256: str = Field(description="of all that the judge read: system prompt, question and answer")
     rating: float | None = Field(description="1 to 10; None is no rating, and never counts as a number")

@@ -27,6 +27,7 @@ class Likelihood(Record):
     text: str = Field(description="hash of the prompt's and the answer's token ids")
     requests: list[str] = Field(min_length=1, description="keys of the requests that have this prompt and answer")
     tokens: Count = Field(description="of the answer, all that were kept")
+    answer: str | None = Field(default=None, description="hash of its token ids; absent in files from before")
     log_likelihood: Figure = Field(description="of the answer behind the prompt, the sum over its tokens")
 
 

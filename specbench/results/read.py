@@ -15,6 +15,7 @@ from specbench.common import UsageError
 from specbench.common.errors import first_fault, one_line
 from specbench.common.files import write_json_atomic
 from specbench.common.reading import damaged, fitted, in_64_bits, read_json_object
+from specbench.results.attached import Attached
 from specbench.results.disturbance import unsure
 from specbench.results.folder import RunFolder
 from specbench.results.judgments import read_judgments, scores
@@ -23,9 +24,9 @@ from specbench.results.run_file import REPEAT, RUN
 from specbench.results.schema import PHASES, RequestRecord, RunConfig, request_key
 from specbench.results.schema_1 import projection_to_1
 from specbench.results.summary import disturbance_of, summarise
-from specbench.results.summary_schema import RunSummary
+from specbench.results.summary_schema import MethodSummary, RunSummary
 from specbench.results.texts import lacks_texts, with_texts
-from specbench.results.verdicts import read_scores
+from specbench.results.verdicts import VerdictLine, read_scores
 from specbench.results.versions import projection_of
 
 #: File name of a projection onto another GPU.
@@ -55,12 +56,13 @@ class ReadRun:
         return self.finished and self.summary.complete
 
 
-def read_run(path: Path, *, traces: bool = True) -> ReadRun:
+def read_run(path: Path, *, traces: bool = True, scored: bool = True) -> ReadRun:
     """Reads a run folder.
 
     Args:
         path: the folder.
         traces: keep how each token came; what it takes of memory is most of a run made with ``--trace``.
+        scored: its summary counts the verdicts that the folder has, so that the two are compared.
 
     Raises:
         UsageError: not a run folder, damaged, put together from several, or written by a newer version.
@@ -68,7 +70,7 @@ def read_run(path: Path, *, traces: bool = True) -> ReadRun:
     folder = RunFolder.load(path)
     config = read_config(folder)
     with _uncollected():
-        records = list(whole_records(folder, config, traces=traces))
+        records = list(whole_records(folder, config, traces=traces, scored=scored))
     verdicts, metrics = read_scores(path)
     summary = read_summary(folder, config) or summary_so_far(folder, config, records, verdicts, metrics)
     summary = with_later_figures(folder, summary, config, records)
@@ -155,27 +157,34 @@ def with_later_figures(
         raise damaged(folder.requests_path, first_fault(error), REPEAT) from None
 
 
-def whole_records(folder: RunFolder, config: RunConfig, *, traces: bool = True) -> Iterator[RequestRecord]:
+def whole_records(
+    folder: RunFolder, config: RunConfig, *, traces: bool = True, scored: bool = True
+) -> Iterator[RequestRecord]:
     """The requests of a run, one after the other, checked against the run's other files.
 
     Args:
         folder: the run.
         config: its configuration.
-        traces: as for :func:`read_run`.
+        traces, scored: as for :func:`read_run`.
 
     Raises:
         UsageError: a record is twice there, contradicts itself or is of a method that the run has not; or a finished
-            run has other sums of them than its summary says. What came before must not be used then.
+            run's attached files are about other answers, or its summary has other sums of them. What came before must
+            not be used then.
     """
     sums = {spec.label: _Sums() for spec in config.methods}
     keys: set[str] = set()
+    # Of an unfinished run an answer may have been decoded again since its attached files were written.
+    attached = Attached(folder.path) if folder.finished else None
     for record in folder.records():
-        if said := _misplaced(record, sums, keys):
+        said = _misplaced(record, sums, keys) or (attached.contradiction(record) if attached else "")
+        if said:
             raise UsageError(f"{folder.path} is damaged or mixed: {one_line(record.request_id)} {said}; {REPEAT}")
         keys.add(record.request_id)
-        sums[record.method] = sums[record.method].with_(record)
+        line = attached.verdicts.get(record.request_id) if attached and scored else None
+        sums[record.method] = sums[record.method].with_(record, line)
         yield record if traces else record.untraced()
-    if folder.finished and (said := _miscounted(read_summary(folder, config), sums)):
+    if folder.finished and (said := _miscounted(read_summary(folder, config), sums, scored)):
         raise _mixed(folder, said)
 
 
@@ -189,9 +198,17 @@ class _Sums(NamedTuple):
     requests: int = 0
     tokens: int = 0
     forwards: int = 0
+    scored: int = 0
+    passed: int = 0
 
-    def with_(self, record: RequestRecord) -> _Sums:
-        return _Sums(self.requests + 1, self.tokens + record.output_tokens, self.forwards + record.target_forwards)
+    def with_(self, record: RequestRecord, line: VerdictLine | None) -> _Sums:
+        return _Sums(
+            self.requests + 1,
+            self.tokens + record.output_tokens,
+            self.forwards + record.target_forwards,
+            self.scored + (line is not None),
+            self.passed + (line is not None and line.passed),
+        )
 
 
 def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[str]) -> str:
@@ -204,11 +221,15 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
         return "is there twice"
     if not len(record.output_ids) == record.output_tokens == record.first_tokens + sum(record.accepted_lengths):
         return "has other tokens than its forwards emitted"
+    if min(record.output_ids, default=0) < 0:
+        return "has a negative token id"
     if min(record.accepted_lengths, default=0) < 0:
         return "has a forward that emitted less than nothing"
     times = (record.ttft_s, record.decode_s, record.latency_s, record.prefill_share_s, record.decode_share_s)
     if not (min(times) >= _SHORTEST_S and max(times) <= _LONGEST_S) and not all(map(_is_a_time, times)):
-        return "has a time that is none"
+        return "has an invalid time"
+    if record.latency_s < max(record.ttft_s, record.decode_s) * (1 - _ROUNDING):
+        return "ended before its own decoding did"
     steps = record.step_s
     if steps is not None and (len(steps) != len(record.accepted_lengths) or min(steps, default=0) < 0):
         return "has other times than those of its steps"
@@ -219,6 +240,8 @@ def _misplaced(record: RequestRecord, methods: Container[str], keys: Container[s
     return ""
 
 
+_ROUNDING = 1e-6  # of sums of seconds
+
 #: No clock tells less, and no run takes longer; between them no sum and no ratio of times is infinite.
 _SHORTEST_S, _LONGEST_S = 1e-12, 1e9
 
@@ -227,19 +250,26 @@ def _is_a_time(seconds: float) -> bool:
     return seconds == 0 or _SHORTEST_S <= seconds <= _LONGEST_S
 
 
-def _miscounted(summary: RunSummary | None, sums: Mapping[str, _Sums]) -> str:
-    """What a finished run's summary has of other requests than these; empty where it is of the same."""
+def _miscounted(summary: RunSummary | None, sums: Mapping[str, _Sums], scored: bool) -> str:
+    """How a finished run's summary differs from the sums of its requests; empty where it does not."""
     if summary is None:
         return "it is finished and has no summary"
-    told = {row.method: _Sums(row.requests, row.tokens, row.target_forwards) for row in summary.rows}
+    told = {row.method: _sums_of(row) for row in summary.rows}
     if {*told} != {*sums}:
         return "its summary has other methods than run.json"
     for label, found in sums.items():
-        for what, here, there in zip(_Sums._fields, found, told[label], strict=True):
+        compared = _Sums._fields if scored and told[label].scored and found.scored else _Sums._fields[:3]
+        for what, here, there in zip(compared, found, told[label], strict=False):
             # A sweep's summary is of the prompts to choose by; its requests are more.
             if here < there or (here > there and summary.sweep is None):
                 return f"it holds {here} {what} of {label} where its summary has {there}"
     return ""
+
+
+def _sums_of(row: MethodSummary) -> _Sums:
+    right = row.accuracy
+    counted = (right.scored, right.passed) if right else (0, 0)
+    return _Sums(row.requests, row.tokens, row.target_forwards, *counted)
 
 
 @contextmanager

@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-from specbench.common.reading import fitted, read_json_lines
+from specbench.common.reading import damaged, fitted, read_json_lines
 
 VERDICTS = "verdicts.jsonl"
 
 
-class _Line(BaseModel):
-    """As far as it is read: why an answer is wrong and what scored it stand there for people."""
+def answer_hash(content: str | Sequence[int]) -> str:
+    """A hash by which an attached file names the answer that it is about, of its text or its token ids."""
+    said = content if isinstance(content, str) else list(content)
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+
+class VerdictLine(BaseModel):
+    """A line, as far as it is read: why an answer is wrong and what scored it stand there for people.
+
+    Attributes:
+        answer: hash of the text that was scored; None in files from before it was written.
+    """
 
     request: str
     passed: bool
+    answer: str | None = None
     also: dict[str, bool] = Field(default_factory=dict)
+
+
+def read_verdict_lines(folder: Path) -> dict[str, VerdictLine]:
+    """The verdicts of a scored run by request key; empty when it was not scored.
+
+    Raises:
+        UsageError: the file cannot be read, a line is damaged or a request has two; names the line and the field.
+    """
+    path, todo = folder / VERDICTS, f"python -m specbench.evals {folder} writes it anew"
+    found: dict[str, VerdictLine] = {}
+    if os.path.lexists(path):
+        for number, content in read_json_lines(path, todo):
+            where = f"{path} line {number}"
+            line = fitted(VerdictLine, content, where, todo)
+            if line.request in found:
+                raise damaged(where, "a second verdict on one request", todo)
+            found[line.request] = line
+    return found
 
 
 def read_scores(folder: Path) -> tuple[dict[str, bool], dict[str, dict[str, bool]]]:
@@ -26,18 +58,14 @@ def read_scores(folder: Path) -> tuple[dict[str, bool], dict[str, dict[str, bool
     Both are empty when it was not scored.
 
     Raises:
-        UsageError: it cannot be read, or a line is damaged; names the line and the field.
+        UsageError: as of :func:`read_verdict_lines`.
     """
-    path, todo = folder / VERDICTS, f"python -m specbench.evals {folder} writes it anew"
-    verdicts: dict[str, bool] = {}
+    lines = read_verdict_lines(folder)
     metrics: dict[str, dict[str, bool]] = {}
-    if os.path.lexists(path):
-        for number, content in read_json_lines(path, todo):
-            line = fitted(_Line, content, f"{path} line {number}", todo)
-            verdicts[line.request] = line.passed
-            for name, passed in line.also.items():
-                metrics.setdefault(name, {})[line.request] = passed
-    return verdicts, metrics
+    for key, line in lines.items():
+        for name, passed in line.also.items():
+            metrics.setdefault(name, {})[key] = passed
+    return {key: line.passed for key, line in lines.items()}, metrics
 
 
 def read_verdicts(folder: Path) -> dict[str, bool]:

@@ -19,6 +19,7 @@ from specbench.engine.forced import Chain, log_probabilities
 from specbench.results import RequestRecord
 from specbench.results.likelihoods import LIKELIHOODS, Likelihood, read_likelihoods
 from specbench.results.request_log import RequestLog
+from specbench.results.verdicts import answer_hash
 from specbench.runner.order import Turns
 from specbench.runner.prompts import Prepared
 
@@ -65,7 +66,13 @@ def rate(
                 if all(request in before and before[request].text == text for request in requests):
                     continue
                 found = known[text] if text in known else rated[answer]
-                line = Likelihood(text=text, requests=requests, tokens=len(answer), log_likelihood=found)
+                line = Likelihood(
+                    text=text,
+                    requests=requests,
+                    tokens=len(answer),
+                    answer=answer_hash(answer),
+                    log_likelihood=found,
+                )
                 log.append(line.model_dump(mode="json"))
     except (RuntimeError, MemoryError) as error:
         if not ran_out(error):

@@ -43,7 +43,7 @@ def rescore(
     # A sweep's summary is of the prompts to choose by, and sweep.json says which these are.
     chosen_by = None if sweep is None else {*read_head(folder.path.resolve().parent)["tuning"]}
     verdicts = score_in_child(folder.path, data_dir, Tenths(say), workers)
-    read = read_run(folder.path)
+    read = read_run(folder.path, scored=False)  # the summary counts the verdicts of before
     graded = {row.method: row.lossless for row in read.summary.rows if row.lossless}
     records = [record for record in read.records if chosen_by is None or record.prompt_id in chosen_by]
     held = {row.method: row.memory.model_dump() for row in read.summary.rows if row.memory}

@@ -118,7 +118,6 @@ def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
         UsageError: it cannot be read, has no rows, or a row is no question with its answer; names the line or row.
         EnvironmentRefused: it is Parquet, and pyarrow is not installed.
     """
-    _, sha256 = digest(path)
     found = []
     for number, row in each_row(path, GivenRow):
         line = place(path, number)
@@ -131,7 +130,7 @@ def read_given(path: Path, chat: bool) -> tuple[list[Given], str]:
         found.append(Given(prompt, answer, line))
     if not found:
         raise UsageError(f"{path} has no rows; {_WANTED}")
-    return found, sha256
+    return found, digest(path)[1]
 
 
 def has_answers(path: Path) -> bool:

@@ -33,7 +33,14 @@ WHY = "AR's step drifted by 28% (limit 25%)"
 def slow_at_first(records: list[RequestRecord], factor: float) -> list[RequestRecord]:
     """The same with the first third slower, as beside something that ended then."""
     return [
-        one.model_copy(update={"decode_s": one.decode_s * slow, "decode_share_s": one.decode_s * slow, "segment": at})
+        one.model_copy(
+            update={
+                "decode_s": one.decode_s * slow,
+                "decode_share_s": one.decode_s * slow,
+                "latency_s": one.ttft_s + one.decode_s * slow,
+                "segment": at,
+            }
+        )
         for at, one in enumerate(records)
         for slow in (factor if at < len(records) // 3 else 1.0,)
     ]

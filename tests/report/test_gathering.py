@@ -12,8 +12,11 @@ import pytest
 from reported import EXACT, answers, config, folder
 
 from specbench.common.errors import UsageError
-from specbench.hardware.profile import PROFILE
+from specbench.hardware.profile import PROFILE, Profile
 from specbench.report.gathering import gather, read_whole_run
+from specbench.report.page import sweeps as sweeps_page
+from specbench.report.page.build import build_what_can_be
+from specbench.report.page.document import Section
 
 Damage = Callable[[Path], object]
 
@@ -29,6 +32,28 @@ def profile(at: Path) -> Path:
     at.mkdir(parents=True)
     (at / PROFILE).write_text(profiled.made_up().model_dump_json())
     return at
+
+
+def test_an_odd_folder_leaves_the_others_in_the_report(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = profiled.made_up().model_dump(mode="json")
+    odd = {"context": {"base_context": 7}, "ceiling": {"measured": {**content["measured"], "flops_per_s": 0}}}
+    for name, fields in odd.items():
+        profile(run.parent / name).joinpath(PROFILE).write_text(json.dumps({**content, **fields}))
+    profile(run.parent / "unshown")
+    profile(run.parent / "whole")
+    section = sweeps_page.profile_section
+
+    def shown(name: str, read: Profile) -> Section:
+        return section(name, read.model_copy(update={"points": []}) if name == "unshown" else read)
+
+    monkeypatch.setattr(sweeps_page, "profile_section", shown)
+    document, found = build_what_can_be(gather([run.parent]))
+    assert {each.folder for each in found.skipped} == {"context", "ceiling", "unshown"}
+    assert [each.path for each in found.runs] == [run]
+    assert [name for name, _ in found.profiles] == ["whole"]
+    assert "profiles" in [section.id for section in document.sections]
 
 
 def lines(run: Path, change: Callable[[list[str]], list[str]]) -> None:

@@ -51,6 +51,35 @@ def request(change: Callable[[Any], object]) -> Callable[[Path], None]:
     return lambda folder: lines(folder, lambda old: [made(old[0]), *old[1:]])
 
 
+def verdicts(change: Callable[[Any], object], lines: slice = slice(None)) -> Callable[[Path], None]:
+    """Changes lines of ``verdicts.jsonl``."""
+
+    def made(folder: Path) -> None:
+        path = folder / "verdicts.jsonl"
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in found[lines]:
+            change(line)
+        path.write_text("".join(json.dumps(line) + "\n" for line in found))
+
+    return made
+
+
+def likelihood(**more: Any) -> Callable[[Path], None]:
+    """Gives the first request a likelihood."""
+
+    def made(folder: Path) -> None:
+        first = json.loads((folder / "requests.jsonl").read_text().splitlines()[0])
+        line = {
+            "text": "0",
+            "requests": [first["request_id"]],
+            "tokens": first["output_tokens"],
+            "log_likelihood": -1.0,
+        }
+        (folder / "likelihoods.jsonl").write_text(json.dumps(line | more) + "\n")
+
+    return made
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "unfinished": (lambda f: (f / "DONE").unlink(), "is not finished; repeat its command"),
     "no run": (lambda f: (f / "run.json").unlink(), "is not a run folder"),
@@ -80,16 +109,36 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "has other tokens than its forwards emitted",
     ),
     "no time": (request(lambda line: line.update(decode_s=float("nan"))), "line 1 is damaged ("),
-    "time of no clock": (request(lambda line: line.update(decode_s=1e-300)), "has a time that is none"),
-    "time of no run": (request(lambda line: line.update(decode_s=1e12)), "has a time that is none"),
-    "time runs back": (request(lambda line: line.update(decode_s=-1.0)), "has a time that is none"),
+    "time of no clock": (request(lambda line: line.update(decode_s=1e-300)), "has an invalid time"),
+    "time of no run": (request(lambda line: line.update(decode_s=1e12)), "has an invalid time"),
+    "time runs back": (request(lambda line: line.update(decode_s=-1.0)), "has an invalid time"),
     "more were asked": (
         lambda f: content(f, "run.json", lambda c: c["task"].update(prompts=13, requests=13)),
         "run.json says 13",
     ),
     "other prompt": (
         request(lambda line: line.update(prompt_id="x", request_id=f"{line['method']}|x|0")),
-        "verdicts.jsonl judges",
+        "11 scored of jetspec where its summary has 12",
+    ),
+    "verdicts flipped": (verdicts(lambda line: line.update(passed=not line["passed"])), "passed of"),
+    "verdict on another text": (
+        verdicts(lambda line: line.update(answer="0123456789abcdef"), slice(1)),
+        "is another answer than verdicts.jsonl is about",
+    ),
+    "verdict twice": (
+        lambda f: (f / "verdicts.jsonl").write_text((f / "verdicts.jsonl").read_text() * 2),
+        "a second verdict on one request",
+    ),
+    "likelihood of a longer text": (likelihood(tokens=10**6), "is another answer than likelihoods.jsonl is about"),
+    "likelihood of another text": (likelihood(answer="0123"), "is another answer than likelihoods.jsonl is about"),
+    "negative token": (request(lambda line: line["output_ids"].__setitem__(0, -1)), "has a negative token id"),
+    "latency below decoding": (
+        request(lambda line: line.update(latency_s=line["decode_s"] / 2)),
+        "ended before its own decoding did",
+    ),
+    "key twice": (
+        lambda f: (f / "run.json").write_text((f / "run.json").read_text().replace("{", '{"digest": "0",', 1)),
+        "the key 'digest' is there twice",
     ),
     "other methods": (
         lambda f: content(f, "summary.json", lambda c: c["rows"].pop()),

@@ -19,6 +19,7 @@ from specbench.results import BASELINE, RequestRecord
 from specbench.results.judgments import JUDGMENTS, JudgeSpec, Judgment, read_judgments
 from specbench.results.request_log import RequestLog
 from specbench.results.schema import TaskSpec, request_key
+from specbench.results.verdicts import answer_hash
 
 
 class Unanswered(Exception):
@@ -114,6 +115,7 @@ def judgment(answer: Answer, spec: JudgeSpec, text: str, error: str | None = Non
         turn=record.turn,
         category=record.category,
         judge=spec,
+        answer=answer_hash(record.text),
         prompt=answer.prompt.name,
         prompt_sha256=answer.prompt.sha256,
         injected=answer.prompt.injected,

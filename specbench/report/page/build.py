@@ -13,8 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench.common import toml
+from specbench.common import UsageError, toml
 from specbench.common.reading import whole
+from specbench.report.gathering import Gathered, Skipped, cannot
 from specbench.report.page import cells
 from specbench.report.page.best import as_good, best, chosen
 from specbench.report.page.document import (
@@ -42,8 +43,52 @@ from specbench.results.run_file import device_name, known
 from specbench.results.schema import TaskSpec
 
 if TYPE_CHECKING:
-    from specbench.report.gathering import Gathered, Run
+    from specbench.report.gathering import Run
     from specbench.results.summary_schema import MethodSummary
+
+
+def build_what_can_be(found: Gathered, *, claims: bool = False) -> tuple[Document, Gathered]:
+    """Build the report of what can be shown, and return it with what it is of.
+
+    A folder that is readable may still hold figures that no table or picture takes. When building fails, each folder
+    is tried alone, and those that fail are left out by name.
+
+    Args:
+        found, claims: as of :func:`build`.
+
+    Raises:
+        UsageError: no folder can be shown.
+    """
+    try:
+        return build(found, claims=claims), found
+    except Exception:
+        kept = _each_alone(found)
+        if kept.skipped == found.skipped:  # no single folder is at fault
+            raise
+        return build(kept, claims=claims), kept
+
+
+def _each_alone(found: Gathered) -> Gathered:
+    """Leave out the folders of which no report can be built."""
+    skipped = list(found.skipped)
+
+    def shown(name: str, alone: Gathered) -> bool:
+        try:
+            build(alone)
+        except Exception as error:
+            skipped.append(Skipped(name, cannot("shown", error)))
+            return False
+        return True
+
+    kept = Gathered(
+        tuple(run for run in found.runs if shown(run.folder, Gathered(runs=(run,)))),
+        tuple(sweep for sweep in found.sweeps if shown(sweep.path.name, Gathered(sweeps=(sweep,)))),
+        tuple(each for each in found.profiles if shown(each[0], Gathered(profiles=(each,)))),
+        tuple(skipped),
+    )
+    if not (kept.runs or kept.sweeps or kept.profiles):
+        raise UsageError(f"cannot write a report: {'; '.join(f'{each.folder}: {each.why}' for each in skipped)}")
+    return kept
 
 
 def build(found: Gathered, *, claims: bool = False) -> Document:
