@@ -220,11 +220,11 @@ def test_numbers_that_no_table_takes_are_refused(number: str) -> None:
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '[{"b":{"a":1, "c":2, "a" :1}}]', '{"":0,"":0}'])
 def test_a_key_that_is_there_twice_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_json(text, "file", "restore it")
+        reading.parse_json(text, "file", "restore it")
 
 
 @pytest.mark.parametrize("value", ['say "a": 1', '\\"a":', '":"', "\\", '" :'])
 def test_strings_that_look_like_keys_are_read(value: str) -> None:
     content = {"a": value, value: [{"a": value}]}
     for text in (json.dumps(content), json.dumps(content, separators=(" , ", " : "))):
-        assert parse_json(text, "file", "restore it") == content
+        assert reading.parse_json(text, "file", "restore it") == content
