@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import math
+import operator
+import struct
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specbench.common.errors import UsageError, unknown
 
@@ -21,6 +24,51 @@ class Options(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True, allow_inf_nan=False
     )
+
+    @model_validator(mode="after")
+    def _in_range_as_float32(self) -> Options:
+        """Tensors hold options in float32, where 1e-50 is 0 and 1 - 1e-9 is 1: their ranges have to hold there too."""
+        for name, info in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, float) and not _within(_float32(value), info.metadata):
+                raise ValueError(f"{name}={value} is {_float32(value):g} in the precision of tensors, out of its range")
+        return self
+
+
+def _float32(value: float) -> float:
+    try:
+        return cast(float, struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+_LIMITS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+}
+
+
+def _within(value: float, limits: Iterable[Any]) -> bool:
+    """Whether a number is finite and within the limits of a field."""
+    return math.isfinite(value) and all(
+        compare(value, getattr(limit, name))
+        for limit in limits
+        for name, compare in _LIMITS.items()
+        if hasattr(limit, name)
+    )
+
+
+#: Temperatures by which float32 logits can be divided: below, a quotient is infinite or the divisor 0.
+_COLDEST, _HOTTEST = 1e-30, 1e30
+
+
+def temperature_fault(temperature: float) -> str:
+    """Why logits cannot be divided by a temperature; empty where they can, and for 0, which is greedy."""
+    if temperature == 0 or _COLDEST <= temperature <= _HOTTEST:
+        return ""
+    return f"temperature must be 0 (greedy) or from {_COLDEST:g} to {_HOTTEST:g}, not {temperature}"
 
 
 def option(default: Any, *short: str, help: str, **limits: Any) -> Any:

@@ -10,7 +10,6 @@ What is drawn otherwise, drafts with probabilities and their verification (:mod:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from specbench.common.options import temperature_fault
 
 _MASK = 0xFFFFFFFF
 _NAN = 0x7FFFFFFF  # its key, above all others
@@ -38,7 +39,7 @@ class Sampling:
     """How the next token is chosen.
 
     Attributes:
-        temperature: 0 is greedy; otherwise the logits are divided by it.
+        temperature: 0 is greedy; otherwise the logits are divided by it, in float32.
         top_k: keep the k most probable tokens (ties with the k-th stay); 0 keeps all.
         top_p: keep the smallest set of most probable tokens whose mass reaches it; 1 keeps all.
         seed: key of the noise; unused when greedy.
@@ -53,8 +54,8 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f"temperature must be 0 or more, not {self.temperature}")
+        if fault := temperature_fault(self.temperature):
+            raise ValueError(fault)
         if self.top_k < 0:
             raise ValueError(f"top-k must be 0 (off) or more, not {self.top_k}")
         if not 0 < self.top_p <= 1:

@@ -15,7 +15,7 @@ from pydantic import field_validator
 
 from specbench.common import UsageError
 from specbench.common.errors import unknown
-from specbench.common.options import Flags, flag, flag_of, given
+from specbench.common.options import Flags, flag, flag_of, given, temperature_fault
 from specbench.models.names import DEFAULT_MODEL, DTYPES
 
 if TYPE_CHECKING:
@@ -140,6 +140,13 @@ class _Asking(Flags):
     data_file: Path | None = flag(
         None, "--data-file", help="Your prompts, for --task prompts, or speed-bench's.", exists="file"
     )
+
+    @field_validator("temperature")
+    @classmethod
+    def _divides(cls, temperature: float | None) -> float | None:
+        if fault := temperature_fault(temperature or 0.0):
+            raise UsageError(f"--{fault}")
+        return temperature
 
 
 class Decoding(Noting, Loading, Stepping, Drawing, _Asking):

@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
 from specbench.common import UsageError, option
 from specbench.common.files import check_writable, write_text_atomic
+from specbench.common.options import temperature_fault
 from specbench.common.reading import fitted, read_json_lines
 from specbench.engine import Sampling
 from specbench.models import LoadedModel
@@ -48,6 +49,13 @@ class OnPolicyOptions(DistanceOptions):
     )
     on_policy_every: int = option(20, help="steps after which own answers are decoded anew", ge=1)
     on_policy_temperature: float = option(1.0, help="of own answers; 0 is greedy", ge=0, allow_inf_nan=False)
+
+    @field_validator("on_policy_temperature")
+    @classmethod
+    def _divides(cls, temperature: float) -> float:
+        if fault := temperature_fault(temperature):
+            raise ValueError(fault)
+        return temperature
 
 
 class _Row(BaseModel):

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from specbench.common import UsageError
-from specbench.common.options import flag
+from specbench.common.options import flag, temperature_fault
 from specbench.runner.plan import Drawing, Loading, Noting, split
 
 #: Tokens of an answer of the target, where the user does not say.
@@ -36,6 +36,13 @@ class _Answering(Noting, Loading, Drawing):
     )
     concurrency: int = flag(32, "--concurrency", help="Answers made together.", ge=1, le=4096)
     seed: int = flag(0, "--seed", help="Of answers, initial weights, noise and order.", ge=0, lt=1 << 63)
+
+    @field_validator("temperature")
+    @classmethod
+    def _divides(cls, temperature: float | None) -> float | None:
+        if fault := temperature_fault(temperature or 0.0):
+            raise UsageError(f"--{fault}")
+        return temperature
 
     @property
     def sets(self) -> list[str]:

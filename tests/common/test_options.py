@@ -97,3 +97,21 @@ def test_options_are_frozen_and_know_their_fields() -> None:
         "block_size": "block_size", "n": "block_size", "block": "block_size",
         "share": "share", "window": "window", "w": "window", "on": "on",
     }  # fmt: skip
+
+
+class InFloat32(opt.Options):
+    open: float = opt.option(0.5, help="between 0 and 1", gt=0, lt=1)
+    free: float = opt.option(0.0, help="any number")
+    maybe: float | None = opt.option(None, help="above 0", gt=0)
+
+
+@pytest.mark.parametrize("raw", [{"open": 1e-50}, {"open": 1 - 1e-9}, {"free": -1e39}, {"maybe": 1e-60}])
+def test_a_range_holds_in_float32_too(raw: dict[str, float]) -> None:
+    (name,) = raw
+    with pytest.raises(UsageError, match=name):
+        opt.parse(InFloat32, raw, "it")
+
+
+def test_values_inside_are_kept_as_they_were_given() -> None:
+    found = opt.parse(InFloat32, {"open": 0.1, "free": 1e-50, "maybe": 3e38}, "it")
+    assert (found.open, found.free, found.maybe) == (0.1, 1e-50, 3e38)
