@@ -15,12 +15,11 @@ from specbench.common import UsageError
 from specbench.decoding import option
 from specbench.methods.jetspec.config import HeadConfig, build_target_layer_ids
 from specbench.methods.jetspec.head import DraftHead
-from specbench.methods.jetspec.learning.held_out import held_out
+from specbench.methods.jetspec.learning.held_out import HeldOut, held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.methods.jetspec.learning.start import start_from_target
 from specbench.models import LoadedModel
 from specbench.training import Job, fit
-from specbench.training.accepted import Accepted
 from specbench.training.answers import without_circles
 from specbench.training.checkpoints import claim
 from specbench.training.loop import Course, in_bf16
@@ -87,7 +86,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
     head = _new_head(options, job, texts)
     lesson = Lesson(head, model, anchors=options.anchors, gamma=options.gamma, keep=options.keep_features)
 
-    def measure() -> Accepted:
+    def measure() -> HeldOut:
         half = in_bf16(options, model.device)
         with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
             return held_out(lesson, job.held_out, model.device)
@@ -97,14 +96,14 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         texts=texts,
         collate=lambda visit, met: side_by_side(met),
         size=lambda text: len(text.prompt) + len(text.answer),
-        look=(lambda: measure().look) if job.held_out else None,
+        look=(lambda: measure().accepted.look) if job.held_out else None,
     )
     done = fit(course, options, job)
     for parameter in head.parameters():  # what is measured is what is kept
         parameter.data = parameter.data.to(_KEPT).to(parameter.dtype)
     found = measure() if job.held_out else None
     if found:
-        job.say(f"held out, head as kept: {found.look.line}")
+        job.say(f"held out, head as kept: {found.accepted.look.line}")
     head.save(job.out / "head", dtype=_KEPT)
     return {
         "texts": len(texts),
@@ -119,7 +118,7 @@ def train(options: Options, job: Job) -> Mapping[str, Any]:
         "held_out_texts": len(job.held_out),
         **covered(head.draft_ids, job.held_out),
         "weights": str(job.out / "head"),
-        **({f"held_out_{name}": value for name, value in found.look.figures.items()} if found else {}),
+        **({f"held_out_{name}": value for name, value in found.figures.items()} if found else {}),
     }
 
 

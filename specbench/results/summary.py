@@ -20,7 +20,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from specbench.results.bandwidth import Bandwidth
-from specbench.results.branches import faithfulness
+from specbench.results.branches import branch_calibration
 from specbench.results.disturbance import disturbance, unsure
 from specbench.results.engines import Engines
 from specbench.results.figures import method_figures
@@ -130,7 +130,7 @@ def summarise(
                 lossless=None if tally is None else _graded(Lossless.model_validate(tally), mine),
                 positions=curve,
                 session=session_figures(config, baseline, mine),
-                branches=faithfulness(answers, rated.branches) if rated else None,
+                branches=branch_calibration(answers, rated.branches) if rated else None,
                 memory=Memory.model_validate(memory[spec.label]) if spec.label in memory else None,
                 fault=None if spec.engine else known.failed.get(spec.label),
                 other=other_engine(spec, config.methods, by_method, known, over_own or {}),

@@ -348,7 +348,7 @@ class TextFigures(_Part):
 
 
 class BranchFigures(_Part):
-    """How faithful the scores of a row's drafts are: see :mod:`specbench.results.branches`."""
+    """How well the scores of a row's drafts match the target: see :mod:`specbench.results.branches`."""
 
     branches: int = Field(description="best branches of trees that the target was asked about, eight a request at most")
     tokens: float = Field(description="of a branch, mean")

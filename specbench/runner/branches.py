@@ -47,7 +47,7 @@ def rate_branches(
     except (RuntimeError, MemoryError) as error:
         if not ran_out(error):
             raise
-        note("no memory to ask the model about drafted branches; how faithful they are is left out")
+        note("no memory to ask the model about drafted branches; their calibration is left out")
     finally:
         log.close()
 

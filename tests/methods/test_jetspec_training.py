@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,11 @@ from specbench.common.prompt import Prompt
 from specbench.decoding.protocol import Context
 from specbench.methods.jetspec.config import HeadConfig
 from specbench.methods.jetspec.head import DraftHead
-from specbench.methods.jetspec.learning.held_out import held_out
+from specbench.methods.jetspec.learning.held_out import HeldOut, branch_gaps, held_out
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.runner.loop import Request, Runner
 from specbench.runner.stop import StopRule
+from specbench.training.accepted import Accepted
 from specbench.training.answers import Asking, ask
 from specbench.training.recipe import Job, Text
 
@@ -74,7 +76,7 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
     assert head.draft_ids is not None
     assert len(head.draft_ids) == 60
     counted = held_out(Lesson(head, target(), anchors=1), texts, torch.device("cpu"))
-    assert counted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
+    assert counted.accepted.accepted_length == pytest.approx(card["held_out_accepted_length"], abs=1e-3)
     with attached(target(), capacity=60, max_rows=8) as engine:
         chosen = {"head": str(tmp_path / "head"), "tree": "chain", "budget": 5}
         method = method_sets.ready(method_sets.with_options("jetspec", chosen), engine)
@@ -83,7 +85,7 @@ def test_a_head_learns_what_it_is_shown_and_the_engine_accepts_as_much(texts: li
         requests = [Request(text.id, 0, text.prompt, rule) for text in texts]
         records = {record.prompt_id: record for record in runner.segment(method, requests)}
     assert [records[text.id].output_ids for text in texts] == [list(text.answer) for text in texts]
-    assert sum(record.target_forwards for record in records.values()) == counted.rounds
+    assert sum(record.target_forwards for record in records.values()) == counted.accepted.rounds
 
 
 def same(one: Path, other: Path) -> bool:
@@ -177,12 +179,43 @@ def test_rounds_are_walked_as_the_engine_walks_them(monkeypatch: pytest.MonkeyPa
     text = Text("a", [1, 2], [10, 11, 12, 13, 14, 15, 16, 17])
     right = [2, 9, 9, 0, 3, 9, 9]  # at anchors 10, 13 (=0), 14: three, of which 15 to 17 are left
 
-    def drafts(ids: Any, blocks: Any) -> Any:
+    def logits(ids: Any, blocks: Any) -> Any:
         row, anchors = ids[0].tolist() + [0] * 4, blocks.anchors[0].tolist()
         said = [[row[a + k] if k <= right[n] else 50 for k in (1, 2, 3)] for n, a in enumerate(anchors)]
-        return torch.tensor(said)[None]
+        return torch.nn.functional.one_hot(torch.tensor(said), VOCAB).float()[None]
 
-    monkeypatch.setattr(lesson, "drafts", drafts)
-    found = held_out(lesson, [text], torch.device("cpu"))
+    monkeypatch.setattr(lesson, "logits", logits)
+    found = held_out(lesson, [text], torch.device("cpu")).accepted
     assert (found.tokens, found.rounds) == (7, 3)
     assert found.depths == tuple(round(share, 4) for share in (6 / 7, 5 / 7, 3 / 7))
+
+
+def test_a_branch_gap_is_the_heads_own_preference() -> None:
+    """Against log-softmaxes summed token by token."""
+    logits = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0)) * 5
+    known = torch.tensor([2, 3, 5, 7, 11, 13])  # what its columns stand for
+    other = torch.tensor([[2, 2, 13, 7], [5, 3, 5, 11], [2, 4, 5, 7]])  # 4 cannot be drafted
+    found = branch_gaps(logits, other, known).tolist()
+    for row, gap in zip(range(3), found, strict=True):
+        scores = logits[row].log_softmax(-1)
+        best = sum(float(scores[at].max()) for at in range(4))
+        own = [
+            float(scores[at, known.tolist().index(t)]) if t in known else -math.inf
+            for at, t in enumerate(other[row].tolist())
+        ]
+        assert gap == pytest.approx(best - sum(own), rel=1e-5)
+    assert found[2] == math.inf
+    best = logits.argmax(-1)
+    assert branch_gaps(logits, known[best], known).tolist() == branch_gaps(logits, best, None).tolist() == [0, 0, 0]
+
+
+def test_the_card_has_shares_of_held_out_texts() -> None:
+    accepted = Accepted.of([torch.tensor([1, 0])], 2)
+    figures = HeldOut(accepted, [1.0, 4.9, 5.0, 90.0]).figures
+    assert (figures["branch_gap_nats"], figures["branches_below_5_nats"], figures["branches_from_80_nats"]) == (
+        4.9,
+        0.5,
+        0.25,
+    )
+    assert "branch_gap_nats" not in HeldOut(accepted, [math.inf]).figures
+    assert "branches_below_5_nats" not in HeldOut(accepted, []).figures

@@ -18,7 +18,7 @@ from specbench.common.prompt import Prompt
 from specbench.decoding import TokenTree
 from specbench.decoding.tree import Branch
 from specbench.decoding.trees.marginals import Marginals, best_branch
-from specbench.results.branches import BRANCHES, RatedBranch, faithfulness, read_branches
+from specbench.results.branches import BRANCHES, RatedBranch, branch_calibration, read_branches
 from specbench.results.schema import DraftedBranch, RequestRecord
 from specbench.runner import branches, likelihood
 from specbench.runner.branches import rate_branches, rate_request
@@ -136,16 +136,16 @@ def test_memory_that_does_not_suffice_costs_these_figures_alone(
     notes: list[str] = []
     asked = prepared([Prompt("p0", "one", True)])
     rate_branches(None, asked, [record([1, 2], [1], [(0, [7])])], tmp_path, notes.append)  # type: ignore[arg-type]
-    assert notes == ["no memory to ask the model about drafted branches; how faithful they are is left out"]
+    assert notes == ["no memory to ask the model about drafted branches; their calibration is left out"]
 
 
 def test_shares_of_promises_kept_and_broken() -> None:
     mine = record([1, 2], [1], [(0, [7])])
     gaps = [0.0, 4.9, 5.0, -3.0, 80.0, 79.9, 120.0, 6.0]
     rated = [RatedBranch(tokens=2 + at % 2, promised=-1.0, said=-1.0 - gap) for at, gap in enumerate(gaps)]
-    found = faithfulness([mine], {mine.request_id: rated})
+    found = branch_calibration([mine], {mine.request_id: rated})
     assert found is not None
     assert (found.branches, found.tokens) == (8, 2.5)
     assert (found.kept_share, found.broken_share) == (3 / 8, 2 / 8)
     assert found.gap_median == pytest.approx(5.5)
-    assert faithfulness([mine], {}) is None
+    assert branch_calibration([mine], {}) is None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import PathCollection
 from rich.console import Console
 
 from specbench.common.errors import EnvironmentRefused, NothingLearnt, UsageError
@@ -238,6 +239,9 @@ def test_the_picture_marks_what_is_cheapest_for_its_speedup() -> None:
     steps = np.asarray(ahead.get_xydata()).tolist()
     assert steps == [[0, 1.0], [10, 1.0], [10, 1.5], [40, 1.5], [40, 2.0]]
     assert panel.get_xlabel() == "tokens of the training"  # operations of one are not known
+    points = [each for each in panel.collections if isinstance(each, PathCollection) and len(each.get_offsets())]
+    assert len({tuple(each.get_facecolor()[0]) for each in points}) == len(rows)  # a colour for each training
+    assert {name for name, _, _ in rows} <= {text.get_text() for text in panel.get_legend().get_texts()}
 
 
 def test_two_labels_never_share_a_folder(tmp_path: Path, swept: list[Any]) -> None:

@@ -1,31 +1,90 @@
-"""The accepted length on texts that were not learnt from, without an engine."""
+"""How a head drafts texts that were not learnt from, without an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from specbench.methods.jetspec.learning.blocks import all_of
 from specbench.methods.jetspec.learning.lesson import Lesson
 from specbench.training.accepted import Accepted, leading
 from specbench.training.recipe import Text
 
+#: Nats below which JetSpec calls a branch faithful, and from which on unfaithful.
+FAITHFUL, UNFAITHFUL = 5.0, 80.0
 
-def held_out(lesson: Lesson, texts: Sequence[Text], device: torch.device) -> Accepted:
-    """What decoding these texts with the head's best chain would take.
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What decoding held-out answers of the target with the head's best branch would take.
+
+    Attributes:
+        accepted: of the branch, which is a chain.
+        gaps: per text with a whole block, the median over its blocks of JetSpec's branch gap (project page,
+            ablations): the head's log-probability of its own best branch less the *head's* of the answer's tokens, in
+            nats. It is 0 or more, and infinite where the answer has a token outside of the draft vocabulary.
+    """
+
+    accepted: Accepted
+    gaps: Sequence[float]
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """For the head's card; shares are of the texts."""
+        found = dict(self.accepted.look.figures)
+        if self.gaps:
+            middle = torch.tensor(self.gaps).median().item()
+            found |= {
+                **({"branch_gap_nats": round(middle, 2)} if middle < float("inf") else {}),
+                "branches_below_5_nats": round(sum(gap < FAITHFUL for gap in self.gaps) / len(self.gaps), 4),
+                "branches_from_80_nats": round(sum(gap >= UNFAITHFUL for gap in self.gaps) / len(self.gaps), 4),
+            }
+        return found
+
+
+def held_out(lesson: Lesson, texts: Sequence[Text], device: torch.device) -> HeldOut:
+    """Measure a head on answers of the target itself.
 
     Args:
         lesson: the head and its target.
-        texts: answers of the target itself.
+        texts: prompts with the target's answers.
         device: the target's.
     """
-    rows = lesson.head.config.block_size
-    right = []
+    rows, known = lesson.head.config.block_size, lesson.head.draft_ids
+    right, gaps = [], []
     for text in texts:
         ids = torch.tensor([[*text.prompt, *text.answer]], device=device)
         start, end = len(text.prompt), ids.shape[1]
-        if end - start >= 2:
-            blocks = all_of(start, end, rows, device)
-            right.append(leading(lesson.drafts(ids, blocks)[0], ids[0], blocks.anchors[0], end))
-    return Accepted.of(right, rows - 1)
+        if end - start < 2:
+            continue
+        blocks = all_of(start, end, rows, device)
+        logits = lesson.logits(ids, blocks)[0]
+        best = logits.argmax(-1)
+        right.append(leading(best if known is None else known[best], ids[0], blocks.anchors[0], end))
+        whole = blocks.learns[0].all(-1)
+        if whole.any():
+            anchors = blocks.anchors[0][whole]
+            tokens = ids[0][anchors[:, None] + torch.arange(1, rows, device=device)]
+            gaps.append(branch_gaps(logits[whole].float(), tokens, known).median().item())
+    return HeldOut(Accepted.of(right, rows - 1), gaps)
+
+
+def branch_gaps(logits: Tensor, tokens: Tensor, known: Tensor | None) -> Tensor:
+    """Nats by which a head prefers its own best branch to another one, [A].
+
+    Args:
+        logits: [A, D, draft vocabulary], each position scored without sight of the drafts before it.
+        tokens: int64 [A, D] the other branch.
+        known: int64 [draft vocabulary], the token of each column; None where that is its index.
+    """
+    if known is None:
+        own = logits.gather(-1, tokens[..., None])[..., 0]
+    else:
+        column = torch.full((int(max(known.max(), tokens.max())) + 1,), -1, device=known.device)
+        column[known] = torch.arange(len(known), device=known.device)
+        at = column[tokens]
+        own = logits.gather(-1, at.clamp(min=0)[..., None])[..., 0].masked_fill(at < 0, -torch.inf)
+    return (logits.amax(-1) - own).sum(-1)

@@ -106,11 +106,10 @@ class Lesson(nn.Module):
         return self.head(embedded, blocks.positions, attend).unflatten(1, (count, rows))
 
     @torch.no_grad()
-    def drafts(self, ids: Tensor, blocks: Blocks) -> Tensor:
-        """The head's best token at every offset from 1, int64 [B, A, R - 1]; the texts are whole rows of ``ids``."""
+    def logits(self, ids: Tensor, blocks: Blocks) -> Tensor:
+        """The head's logits at every offset from 1, [B, A, R - 1, V]; the texts are whole rows of ``ids``."""
         features, _ = self._frozen.teach(ids, torch.full((len(ids),), ids.shape[1]))
         hidden = self.states(features, ids, blocks)[:, :, 1:]
         scorer = self._frozen.scorer
-        best: Tensor = scorer(hidden.to(scorer.weight.dtype)).argmax(-1)
-        known = self.head.draft_ids
-        return best if known is None else known[best]
+        found: Tensor = scorer(hidden.to(scorer.weight.dtype))
+        return found

@@ -1,4 +1,4 @@
-"""Branch faithfulness of a run: what best branches promised, and what the target says of them."""
+"""Branch calibration of a run: a drafter's scores of its best branches compared with the target's."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def branch_tables(run: Run) -> list[Table]:
             figures = [cells.figure(value, 1) for value in (found.tokens, found.gap_median, found.gap_mean)]
             count = Cell(str(found.branches), found.branches)
             body.append(Row([Cell(row.method), count, *figures, *shares], run.id, row.method))
-    title = "How faithful the scores of drafted branches are"
+    title = "How well drafters' scores of their branches match the target"
     return [Table("branches", title, columns, body, Source([run.id], _FORMULA), folded=True)] if body else []

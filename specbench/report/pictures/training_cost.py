@@ -46,13 +46,21 @@ def training_cost(cells: pd.DataFrame, *, caption: str = "") -> Figure:
     column, said = next(axis for axis in _AXES if np.isfinite(floats(drawn, axis[0])).all())
     cost, speed = floats(drawn, column), floats(drawn, "speedup")
     figure, ((panel,),) = style.panels(height=5.2)
-    for index, name in enumerate(drawn["label"].unique()):
-        mine = np.asarray(drawn["label"].eq(name), dtype=np.bool_)
-        look = style.series(index)
-        high = bars(drawn, "speedup")[:, mine]
-        panel.errorbar(cost[mine], speed[mine], high, fmt="none", ecolor=look["color"], alpha=0.4, elinewidth=0.9)
-        points = {"edgecolors": "white", "linewidths": 0.7, "zorder": 3, "label": str(name), **look}
-        panel.scatter(cost[mine], speed[mine], s=42, **points)
+    # A colour for each training and a marker for each configuration: two trainings may cost the same.
+    trainings, labels = drawn["training"].unique().tolist(), drawn["label"].unique().tolist()
+    for at in range(len(drawn)):
+        training, label = drawn["training"].iloc[at], drawn["label"].iloc[at]
+        colour = style.series(trainings.index(training))["color"]
+        marker = style.series(labels.index(label))["marker"]
+        high = bars(drawn, "speedup")[:, [at]]
+        panel.errorbar(cost[[at]], speed[[at]], high, fmt="none", ecolor=colour, alpha=0.4, elinewidth=0.9)
+        panel.scatter(
+            cost[at], speed[at], s=42, color=colour, marker=marker, edgecolors="white", linewidths=0.7, zorder=3
+        )
+    for index, training in enumerate(trainings):
+        panel.plot([], [], color=style.series(index)["color"], linewidth=5, label=str(training))
+    for index, label in enumerate(labels):
+        panel.scatter([], [], s=42, color=style.INK, marker=style.series(index)["marker"], label=str(label))
     ahead = np.flatnonzero(front(speed, -cost))
     ahead = ahead[np.argsort(cost[ahead], kind="stable")]
     steps = np.stack([np.repeat(cost[ahead], 2)[1:], np.repeat(speed[ahead], 2)[:-1]], axis=1)

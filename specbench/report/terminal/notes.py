@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.decoding.corpus import SEEN
 from specbench.report.terminal import degeneration
-from specbench.report.terminal.branches import faithful
+from specbench.report.terminal.branches import calibration
 from specbench.report.terminal.figures import name, number, percent, speedup
 from specbench.results import BASELINE
 from specbench.results.blocks import FILLINGS, prompts_for
@@ -69,7 +69,7 @@ def notes(run: Mapping[str, Any], summary: RunSummary, *, alone: bool = True) ->
         if row.accuracy_difference and not (row.lossless and row.lossless.verdict == "exact"):
             found.append(f"{row.method}: {gained(row.accuracy_difference)}.")
     found += _over_base(run, summary)
-    found += faithful(summary)
+    found += calibration(summary)
     found += [said for row in summary.rows for said in degeneration.made_by_loops(row)] if alone else []
     real = [row for row in summary.rows if not row.simulated]
     truncated, total = sum(row.truncated for row in real), sum(row.requests for row in real)

@@ -10,7 +10,7 @@ from reported import answers, config
 
 from specbench.report.gathering import read_whole_run
 from specbench.report.page.branches import branch_tables
-from specbench.report.terminal.branches import faithful
+from specbench.report.terminal.branches import calibration
 from specbench.results.branches import BRANCHES, RatedBranch, RatedRequest
 from specbench.results.read import read_run
 from specbench.results.request_log import RequestLog
@@ -29,9 +29,9 @@ def run(out: Path, gaps: Sequence[float]) -> Path:
 
 def test_a_sentence_and_a_table_have_each_figure_in_its_place(tmp_path: Path) -> None:
     path = run(tmp_path, [1.0, 2.0, 30.0, 100.0, 3.0, 44.0, 4.0, 0.0])
-    assert list(faithful(read_run(path).summary)) == [
-        "jetspec: its best branch, 2.0 tokens long, promises 3.5 nats more than the target says in the median of 8 "
-        "trees; under 5 nats in 62% of them, 80 or more in 12%."
+    assert list(calibration(read_run(path).summary)) == [
+        "jetspec scores its best branch (2.0 tokens) 3.5 nats more likely than the target does (median of 8 trees); "
+        "the gap is under 5 nats in 62% and 80 or more in 12% of them."
     ]
     (table,) = branch_tables(read_whole_run(path))
     (row,) = table.rows
@@ -42,12 +42,12 @@ def test_a_sentence_and_a_table_have_each_figure_in_its_place(tmp_path: Path) ->
 
 
 def test_a_promise_that_is_more_than_kept_is_said_so(tmp_path: Path) -> None:
-    (sentence,) = faithful(read_run(run(tmp_path, [-3.0, -1.0])).summary)
-    assert "promises 2.0 nats less than the target says in the median of 2 trees" in sentence
+    (sentence,) = calibration(read_run(run(tmp_path, [-3.0, -1.0])).summary)
+    assert "2.0 nats less likely" in sentence
 
 
 def test_without_branches_nothing_is_said(tmp_path: Path) -> None:
     path = run(tmp_path, [1.0])
     (path / BRANCHES).unlink()
-    assert list(faithful(read_run(path).summary)) == []
+    assert list(calibration(read_run(path).summary)) == []
     assert branch_tables(read_whole_run(path)) == []
