@@ -102,6 +102,16 @@ def test_a_block_ahead_is_the_real_one_when_its_turn_comes() -> None:
     assert alone.measures(13, False) == {"recycled": 0, "carried": 0}
 
 
+@pytest.mark.parametrize(("r", "tpf", "carried"), [(None, 8.06, 0), (0.85, 8.06, 0), (0.25, 8.06, 0), (0, 15.77, 63)])
+def test_blocks_ahead_need_a_low_activation_ratio(r: float | None, tpf: float, carried: int) -> None:
+    """A model that is right from the second visit on commits a block whole, before any share of it is committed."""
+    chosen = {"multiblock": False} if r is None else {"activation_ratio": r}
+    made = decoder(block_size=16, recycling=False, init="pad", **chosen)
+    walked = walk(made, counting, PROMPT, 1000)
+    assert round((len(walked.output) - 1) / len(walked.trees), 2) == tpf
+    assert made.measures(1000, False)["carried"] == carried
+
+
 @pytest.mark.parametrize(("r", "n", "needed"), [(0.25, 10, 3), (0.3, 10, 3), (0.5, 5, 3), (0.85, 8, 7), (0.1, 3, 1)])
 def test_a_block_starts_when_ceil_of_r_times_n_tokens_are_right(r: float, n: int, needed: int) -> None:
     # One token a forward: token m is committed by forward m.
