@@ -205,8 +205,9 @@ def test_a_branch_gap_is_the_heads_own_preference() -> None:
         ]
         assert gap == pytest.approx(best - sum(own), rel=1e-5)
     assert found[2] == math.inf
-    best = logits.argmax(-1)
-    assert branch_gaps(logits, known[best], known).tolist() == branch_gaps(logits, best, None).tolist() == [0, 0, 0]
+    own_best = logits.argmax(-1)
+    for tokens, columns in ((known[own_best], known), (own_best, None)):
+        assert branch_gaps(logits, tokens, columns).tolist() == [0, 0, 0]
 
 
 def test_the_card_has_shares_of_held_out_texts() -> None:

@@ -38,7 +38,10 @@ def test_an_odd_folder_leaves_the_others_in_the_report(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = profiled.made_up().model_dump(mode="json")
-    odd = {"context": {"base_context": 7}, "ceiling": {"measured": {**content["measured"], "flops_per_s": 0}}}
+    odd: dict[str, dict[str, object]] = {
+        "context": {"base_context": 7},
+        "ceiling": {"measured": {**content["measured"], "flops_per_s": 0}},
+    }
     for name, fields in odd.items():
         profile(run.parent / name).joinpath(PROFILE).write_text(json.dumps({**content, **fields}))
     profile(run.parent / "unshown")

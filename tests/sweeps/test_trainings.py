@@ -239,9 +239,11 @@ def test_the_picture_marks_what_is_cheapest_for_its_speedup() -> None:
     steps = np.asarray(ahead.get_xydata()).tolist()
     assert steps == [[0, 1.0], [10, 1.0], [10, 1.5], [40, 1.5], [40, 2.0]]
     assert panel.get_xlabel() == "tokens of the training"  # operations of one are not known
-    points = [each for each in panel.collections if isinstance(each, PathCollection) and len(each.get_offsets())]
-    assert len({tuple(each.get_facecolor()[0]) for each in points}) == len(rows)  # a colour for each training
-    assert {name for name, _, _ in rows} <= {text.get_text() for text in panel.get_legend().get_texts()}
+    points: list[Any] = [each for each in panel.collections if isinstance(each, PathCollection)]
+    colours = {tuple(each.get_facecolor()[0]) for each in points if len(each.get_offsets())}
+    assert len(colours) == len(rows)  # one for each training
+    legend: Any = panel.get_legend()
+    assert {name for name, _, _ in rows} <= {text.get_text() for text in legend.get_texts()}
 
 
 def test_two_labels_never_share_a_folder(tmp_path: Path, swept: list[Any]) -> None:
