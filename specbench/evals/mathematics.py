@@ -14,8 +14,9 @@ from typing import Literal, Protocol
 from specbench.common import Prompt
 from specbench.common import options as opt
 from specbench.evals import lm_eval_tasks
-from specbench.evals.extract import last_box
+from specbench.evals.extract import bare_box, last_box
 from specbench.evals.lm_eval_tasks import Style
+from specbench.evals.numbers import ascii_numbers
 from specbench.evals.task import Verdict
 from specbench.evals.workers import DiedError, Job, TimedOutError, Workers
 
@@ -96,7 +97,8 @@ class Comparison:
         passed: whether they are the same.
         reason, detail: as of :class:`Verdict`.
         equal: whether they are the same as strings, after Hendrycks' normalisation.
-        box: what stands in the answer's last box; None without one.
+        box: the content of the answer's last box; None without one.
+        extracted: the rule that found the answer.
     """
 
     passed: bool
@@ -104,25 +106,31 @@ class Comparison:
     detail: str
     equal: bool = False
     box: str | None = None
+    extracted: str = ""
 
 
 def compare(reference: str, text: str) -> Comparison:
     """Whether the last box of a text holds the reference; without a box, whether the text announces it.
+
+    A text that does neither may have a box without braces ("$\\boxed 9$").
 
     Raises:
         EnvironmentRefused: the worker processes do not start.
     """
     if not text.strip():
         return Comparison(False, "empty", "the model wrote nothing")
+    text = ascii_numbers(text)
     box = last_box(text)
-    found = ask({"gold": reference, **({"text": text} if box is None else {"box": box})}, WALL_S)
+    job = {"text": text, "bare": bare_box(text)} if box is None else {"box": box}
+    found = ask({"gold": reference, **job}, WALL_S)
+    rule = "last box" if box is not None else found.get("rule", "")
     if "passed" not in found:
         why = found.get("detail", "math-verify gave up")
-        return Comparison(False, found["error"], why, bool(found.get("equal")), box)
+        return Comparison(False, found["error"], why, bool(found.get("equal")), box, rule)
     said = "no box" if box is None else f"'{_line(box)}'"
     detail = f"{found['by']}: {said}, reference '{_line(reference)}'"
     passed = bool(found["passed"])
-    return Comparison(passed, "pass" if passed else "fail", detail, bool(found.get("equal")), box)
+    return Comparison(passed, "pass" if passed else "fail", detail, bool(found.get("equal")), box, rule)
 
 
 def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
@@ -143,7 +151,7 @@ def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
         "exact_match": bool(theirs.get("exact_match")) if style == "completion" else own.equal,
         "lm_eval": bool(theirs.get("math_verify")),
     }
-    return Verdict(own.passed, own.reason, own.detail, also)
+    return Verdict(own.passed, own.reason, own.detail, also, own.extracted)
 
 
 def ask(job: Job, wall_s: float) -> Job:
