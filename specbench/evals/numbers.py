@@ -16,7 +16,7 @@ _CHARACTERS = {
     "\N{FULLWIDTH NUMBER SIGN}": "#",
 }
 _DASH = "\N{HYPHEN}\N{NON-BREAKING HYPHEN}\N{FIGURE DASH}\N{EN DASH}"  # a sign before a number, else punctuation
-_NUMBER_AHEAD = r"(?=(?:\\?\$)?\.?\d)"
+_NUMBER_AHEAD = r"(?=(?:[A-Z]{2,3} ?)?(?:\\?\$ ?)?\.?\d)"
 # Where a sign stands apart from its number: after a mark that an answer follows, or where it can only be a minus.
 _APART = re.compile(rf"(\bis|[#:=(\[{{]|^)([^\S\n]*)([-{MINUS}{_DASH}])[^\S\n]+{_NUMBER_AHEAD}", re.MULTILINE)
 _SIGN = re.compile(rf"(?<![\w)\]}}%])[{_DASH}]{_NUMBER_AHEAD}")

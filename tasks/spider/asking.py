@@ -16,7 +16,7 @@ _AT_LINE = re.compile(rf"^[ \t]*({_BEGIN})", re.IGNORECASE | re.MULTILINE)
 _ANYWHERE = re.compile(rf"\b({_BEGIN})", re.IGNORECASE)
 # Up to a semicolon, a blank line, a heading or a fence, none of them inside quotation marks.
 _BODY = re.compile(
-    r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|(?!;|\n[ \t]*(?:\r?\n|\#\#\#|```|\Z)|```).)*""", re.DOTALL | re.VERBOSE
+    r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]+`|(?!;|\n[ \t]*(?:\r?\n|\#\#\#|```|\Z)|```).)*""", re.DOTALL | re.VERBOSE
 )
 
 STATEMENT = "statement in the text"

@@ -161,8 +161,9 @@ RIGHT = {
         "First \\boxed{2}, then \\boxed{\\frac{10}{3}}", "$\\boxed{\\frac{10}{3}}$. There are 2 terms, and $2+2=4$.",
         "\\boxed{\\frac{10}{3}\\text{ units}}", "The final answer is $\\frac{10}{3}$. I hope it is correct.",
         "The answer is 10/3",
+        "Put it within \\boxed{}. The final answer is $\\frac{10}{3}$.",
     ],
-    "whole": ["\\boxed{9.0}", "\\boxed{x = 9}", "$\\boxed 9$", "\\boxed{9 \\text{ digits}}", "\\boxed{3^2}"],
+    "whole": ["I use \\boxed for it. The final answer is $9$.", "Within \\boxed, so the answer is $9$.", "\\boxed{9.0}", "\\boxed{x = 9}", "$\\boxed 9$", "\\boxed{9 \\text{ digits}}", "\\boxed{3^2}"],
     "pair": ["\\boxed{(5, \\pi/2)}", "\\boxed{\\left(5,\\frac{\\pi}{2}\\right)}"],
     "set": ["\\boxed{-2, 1}", "\\boxed{\\{1, -2\\}}", "\\boxed{1 \\text{ and } -2}", "\\boxed{n = 1, n = -2}"],
     "roots": ["\\boxed{-2, 1+\\sqrt{2}, 1-\\sqrt{2}}"],
@@ -172,7 +173,7 @@ RIGHT = {
     "cents": ["\\boxed{\\$18.90}", "$\\boxed{18.9 \\text{ dollars}}$."],
     "percent": ["\\boxed{5.4}"],
     "area": ["\\boxed{24}", "\\boxed{24 \\text{ in}^2}"],
-    "thousands": ["\\boxed{10080}", "\\boxed{10{,}080}"],
+    "thousands": ["\\boxed{10080}", "\\boxed{10{,}080}", "\\boxed{10\\,080}"],
     "name": ["\\boxed{\\text{Beth}}", "\\boxed{Beth}"],
     "letter": ["\\boxed{B}"],
     "difference": ["\\boxed{-q + p}"],
@@ -210,7 +211,6 @@ MISJUDGED = [
     ("set", "\\boxed{1} and \\boxed{-2}", True),  # ours: only the last box is looked at
     ("ray", "\\boxed{y \\le 0}", True),  # math-verify compares an interval with a relation only the other way
     ("half-open", "\\boxed{2 < c \\le 7}", True),  # the same
-    ("thousands", "\\boxed{10\\,080}", True),  # math-verify multiplies what a thin space parts
 ]
 
 
