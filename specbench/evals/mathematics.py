@@ -6,6 +6,7 @@ worker processes (:mod:`specbench.evals.math_judge`), because it can hang.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ STYLES = {
     "chat": Style(CONFIG, True, 0, 4, changes={"doc_to_text": CHAT}),
     "completion": Style(CONFIG, False, 4, 4),
 }
+
+_SENTENCE_END = re.compile(r"(?<=\d)\.(?=\s|\Z)")  # to math-verify "3." is a float, and 10/3.0 is not 10/3
 
 _workers = Workers("specbench.evals.math_judge")  # one pool for all: a process takes seconds to start
 
@@ -121,7 +124,7 @@ def compare(reference: str, text: str) -> Comparison:
         return Comparison(False, "empty", "the model wrote nothing")
     text = ascii_numbers(text)
     box = last_box(text)
-    job = {"text": text, "bare": bare_box(text)} if box is None else {"box": box}
+    job = {"text": _prose(text), "bare": bare_box(text)} if box is None else {"box": box}
     found = ask({"gold": reference, **job}, WALL_S)
     rule = "last box" if box is not None else found.get("rule", "")
     if "passed" not in found:
@@ -162,6 +165,11 @@ def ask(job: Job, wall_s: float) -> Job:
         return {"error": "timeout", "detail": str(error)}
     except DiedError:
         return {"error": "memory", "detail": "the judge was killed, most likely for want of memory or CPU time"}
+
+
+def _prose(text: str) -> str:
+    """A text as math-verify finds an announced answer in it: not in bold, no number glued to the end of a sentence."""
+    return _SENTENCE_END.sub(",", text.replace("**", " "))
 
 
 def _line(text: str) -> str:

@@ -56,12 +56,14 @@ def _joined(found: re.Match[str]) -> str:
     return f"{before}{space}-" if before or sign == MINUS else found[0]
 
 
+_SCALES = {None: 1.0, "thousand": 1e3, "million": 1e6, "billion": 1e9}
 # A sign, a currency, digits with separators; a point without digits behind it ("18.") ends a sentence.
 NUMBER = re.compile(
     r"(?P<sign>(?<![\w)\]}%])-|(?<!\d )(?<!\d)\bminus |\bnegative )?"
     r"(?P<dollar>(?:[A-Z]{2,3} ?)?\\?\$ ?|[A-Z]{3} )?(?P<late>(?<!\w)-)?"
     r"(?P<digits>\d{1,3}(?:\.\d{3})+,\d{1,2}(?!\d)|\d{1,3}(?:\.\d{3}){2,}(?![\d.])"
     r"|\d+(?:,\d{2,3})*,\d{3}(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+    r"(?: (?P<scale>thousand|million|billion)\b)?"
 )
 """A number in a text that went through :func:`ascii_numbers`."""
 
@@ -71,5 +73,5 @@ def value(found: re.Match[str]) -> float:
     digits = found["digits"]
     if re.fullmatch(r"\d{1,3}(?:\.\d{3})+(?:,\d{1,2}|(?:\.\d{3})+)", digits):  # 1.234.567 and 1.234,56
         digits = digits.replace(".", "").replace(",", ".")
-    size = float(digits.replace(",", ""))
+    size = float(digits.replace(",", "")) * _SCALES[found["scale"]]
     return -size if found["sign"] or found["late"] else size

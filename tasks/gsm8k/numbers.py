@@ -12,8 +12,8 @@ TOLERANCE = 1e-6
 _FRACTION = re.compile(r"(-?) ?(?:\\[dt]?frac\{(\d+)\}\{(\d+)\}|(\d+) ?/ ?(\d+))")
 _NOTE = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s*\{[^{}]*\}")
 # What announces the answer: GSM8K's own mark, then a sentence. The answer is what follows up to the line's end.
-_MARKED = re.compile(r"####+(?!#)([^\n#]*)")
-_SAID = re.compile(r"\banswer\b[*_:\s]*(?:\bis\b|=|:)([^\n]*)", re.IGNORECASE)
+_MARK = re.compile(r"####+")
+_SENTENCE = re.compile(r"\banswer\b[*_:\s]*(?:\bis\b|=|:)", re.IGNORECASE)
 
 BOX, MARK, SENTENCE, LAST = "last box", "'####'", "'the answer is'", "last number"
 
@@ -39,11 +39,11 @@ def final_number(text: str) -> tuple[float | None, str]:
     if box is not None:
         return boxed_number(box), BOX
     plain = ascii_numbers(text)
-    for by, pattern in ((MARK, _MARKED), (SENTENCE, _SAID)):
-        for said in reversed(pattern.findall(plain)):
+    for by, pattern in ((MARK, _MARK), (SENTENCE, _SENTENCE)):
+        for line in reversed(pattern.split(plain)[1:]):
             # Of a sum the result counts: "9 * 2 = 18".
-            if numbers := list(NUMBER.finditer(said.rpartition("=")[2])):
-                return value(numbers[0]), by
+            if found := NUMBER.search(line.partition("\n")[0].rpartition("=")[2]):
+                return value(found), by
     if (bare := bare_box(plain)) is not None:
         return boxed_number(bare), BOX
     return last_number(text), LAST

@@ -66,6 +66,8 @@ def query(answer: str) -> Extracted | None:
     found = _AT_LINE.search(text) or _ANYWHERE.search(text)
     if found is None:
         return block
+    if text[: found.start(1)].endswith("`"):  # inline code: the next backtick ends it
+        text = text[: found.end(1)] + text[found.end(1) :].partition("`")[0]
     body = _BODY.match(text, found.start(1))
     assert body is not None, "it matches nothing at all if need be"
     return Extracted(body[0].strip(), block.rule if block else STATEMENT) if body[0].strip() else None

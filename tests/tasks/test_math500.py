@@ -160,7 +160,7 @@ RIGHT = {
         "\\boxed{\\frac{20}{6}}", "\\boxed{1+\\frac{7}{3} = \\frac{10}{3}}", "\\boxed{\\boxed{\\frac{10}{3}}}",
         "First \\boxed{2}, then \\boxed{\\frac{10}{3}}", "$\\boxed{\\frac{10}{3}}$. There are 2 terms, and $2+2=4$.",
         "\\boxed{\\frac{10}{3}\\text{ units}}", "The final answer is $\\frac{10}{3}$. I hope it is correct.",
-        "The answer is 10/3",
+        "The answer is 10/3", "The answer is 10/3.",
         "Put it within \\boxed{}. The final answer is $\\frac{10}{3}$.",
     ],
     "whole": ["I use \\boxed for it. The final answer is $9$.", "Within \\boxed, so the answer is $9$.", "\\boxed{9.0}", "\\boxed{x = 9}", "$\\boxed 9$", "\\boxed{9 \\text{ digits}}", "\\boxed{3^2}"],
@@ -203,7 +203,6 @@ WRONG = {
 }  # fmt: skip
 # Where our verdict is not the human's: problem, answer, what the human says.
 MISJUDGED = [
-    ("fraction", "The answer is 10/3.", True),  # math-verify reads "3." as a float: 10/3.0 is not 10/3 to it
     ("whole", "\\boxed{nine}", True),  # math-verify reads no words
     ("whole", "\\boxed{9 \\text{ or 10}}", False),  # math-verify takes a text behind a number for its unit
     ("whole", "\\boxed{9\\%}", False),  # both normalisers drop the percent sign
