@@ -33,7 +33,8 @@ TICKS = "```"
         ("``` python\nx\n```", "x"), ("```Python3 title='a.py'\nx\n```", "x"), ("```{.python}\nx\n```", "x"),
         ("~~~ py `a` ~~~\nx\n~~~", "x"), ("```\nx\n``` py\n```", "x\n``` py"),
         # indentation
-        ("   ```\n   x\n    y\n  z\n   ```", "x\n y\nz"), ("```\nx\n   ```", "x"), ("```\nx\n    ```\n```", "x\n    ```"),
+        ("   ```\n   x\n    y\n  z\n   ```", "x\n y\nz"), ("```\nx\n   ```", "x"),
+        ("```\nx\n    ```\n```", "x\n    ```"),
         ("    ```\n    x\n    ```", None), ("```\n\n  x\n\n```", "\n  x\n"),
         # containers: the code is dedented, and a block ends with its container
         ("1. First\n\n   ```python\n   if x:\n       y\n   ```\n2. Then", "if x:\n    y"),
@@ -50,7 +51,8 @@ TICKS = "```"
         # a fence glued to the code, or to prose behind it
         ("```python\nx```", "x"), ("```python\nx\n```It adds.", "x"), ("So: ```python\nx\n```\nbye", "x"),
         # without a partner a fence closes the code before it
-        ("x = 1\n```\nok", "x = 1"), ("def f():\n    return 1\n```\nHere:\n```python\ny\n```", "def f():\n    return 1"),
+        ("x = 1\n```\nok", "x = 1"),
+        ("def f():\n    return 1\n```\nHere:\n```python\ny\n```", "def f():\n    return 1"),
         ("if x is not None:\n```", "if x is not None:"), ("x = 'two words'\n```", "x = 'two words'"),
         ("", None), ("x", None), ("```\n\n```", None), ("```", None),
     ],
@@ -79,7 +81,8 @@ def test_the_best_block_is_chosen_and_named(text: str, last: bool, code: str, ru
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("a\nb", "a\nb"), ("a\n```\nb", "a"), ("a\r\nb\r\n```\r\n", "a\nb"), ("a\n````", "a"), ("a\n~~~\nb", "a\n~~~\nb"),
+        ("a\nb", "a\nb"), ("a\n```\nb", "a"), ("a\r\nb\r\n```\r\n", "a\nb"), ("a\n````", "a"),
+        ("a\n~~~\nb", "a\n~~~\nb"),
         ("```python\na\n```", "a"), (" \n```py \n    a\n```x", "    a"), ("```\na\n```\n```\nb\n```", "a"),
         ("a```", "a"), ("a = 1```\nIt sets a.", "a = 1"), ('s = "```"\nt', 's = "```"\nt'), (DOCTEST, DOCTEST),
         ("Sure, here it is:\n```python\na\n```", "a"), ("a = 1\n```python\na = 2\n```", "a = 1"),
@@ -101,7 +104,8 @@ CODE = st.lists(
 
 @given(
     CODE, st.sampled_from("`~"), st.integers(0, 3), st.integers(0, 3), st.integers(0, 4),
-    st.lists(st.sampled_from(["> ", "- ", "1. ", "* ", "12) ", "-   "]), max_size=6), st.sampled_from(["\n", "\r\n", "\r"]),
+    st.lists(st.sampled_from(["> ", "- ", "1. ", "* ", "12) ", "-   "]), max_size=6), st.sampled_from(["\n", "\r\n",
+    "\r"]),
     st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_code_comes_back_from_any_nesting(
@@ -149,7 +153,8 @@ def test_hostile_fences_are_read_quickly() -> None:
 @pytest.mark.parametrize(
     ("text", "box"),
     [
-        ("$\\boxed 9$.", "9"), ("\\boxed 12.", "12"), ("\\boxed{1} or $\\boxed -3.5$", "-3.5"), ("\\boxed \\$7", "\\$7"),
+        ("$\\boxed 9$.", "9"), ("\\boxed 12.", "12"), ("\\boxed{1} or $\\boxed -3.5$", "-3.5"),
+        ("\\boxed \\$7", "\\$7"),
         ("with \\boxed so it is $9$", None), ("I use \\boxed for it.", None), ("\\boxed", None), ("\\boxed{9}", None),
         ("Mark your solution with \\boxed\nAnswer: 9", None), ("\\boxed\n9", None),
     ],

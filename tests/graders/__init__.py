@@ -1,8 +1,8 @@
 """Answers with a person's verdict, ours, and the field's reference grader's.
 
 ``TASK.jsonl`` has a row for each kind of answer: ``kind``, ``id`` of a problem in ``small_data``, ``text``, ``right``
-(a person's verdict), and ``style`` where the task has several. ``ours`` stands in a row whose verdict by specbench is not
-the person's, ``reference`` in one whose verdict by the reference grader is not ours; both need a ``why``.
+(a person's verdict), and ``style`` where the task has several. ``ours`` stands in a row whose verdict by specbench is
+not the person's, ``reference`` in one whose verdict by the reference grader is not ours; both need a ``why``.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _number(row: Row) -> int:
     return int(row.id.partition("/")[2])
 
 
-# --------------------------------------------------------------------------------------------------------------- the page
+# ------------------------------------------------------------------------------------------------------------- the page
 
 
 def listed() -> str:

@@ -285,7 +285,8 @@ def test_an_answer_to_a_training_prompt_is_judged_by_the_training_data(task_data
         ("Mark your solution with \\boxed\nAnswer: 9 * 2\n#### 18", 18, "'####'"),
         ("I put it within \\boxed{}.\n#### 18", 18, "'####'"), ("\\boxed{18}\n#### 9", 18, "last box"),
         ("#### 18\n\nQuestion: Tom has 7 apples", 18, "'####'"), ("#### 9 * 2 = 18 dollars of 20", 18, "'####'"),
-        ("#### unknown\nThe answer is 18 for 9 eggs", 18, "'the answer is'"), ("Answer: 9.\n**Answer:** 18", 18, "'the answer is'"),
+        ("#### unknown\nThe answer is 18 for 9 eggs", 18, "'the answer is'"),
+        ("Answer: 9.\n**Answer:** 18", 18, "'the answer is'"),
         ("9 eggs: $\\boxed 18$, each 2", 18, "last box"), ("#### −18", -18, "'####'"), ("no", None, "last number"),
     ],
 )  # fmt: skip
