@@ -31,6 +31,7 @@ STYLES = {
     "completion": Style(CONFIG, False, 4, 4),
 }
 
+_CONCLUSION = re.compile(r"\b(?:so|hence|thus|therefore),? (?:it|this|that) is\b(?=[^\n]{1,80}\Z)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=\d)\.(?=\s|\Z)")  # to math-verify "3." is a float, and 10/3.0 is not 10/3
 
 _workers = Workers("specbench.evals.math_judge")  # one pool for all: a process takes seconds to start
@@ -169,7 +170,7 @@ def ask(job: Job, wall_s: float) -> Job:
 
 def _prose(text: str) -> str:
     """A text as math-verify finds an announced answer in it: not in bold, no number glued to the end of a sentence."""
-    return _SENTENCE_END.sub(",", text.replace("**", " "))
+    return _SENTENCE_END.sub(",", _CONCLUSION.sub("the answer is", text.replace("**", " ")))
 
 
 def _line(text: str) -> str:

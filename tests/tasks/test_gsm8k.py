@@ -208,7 +208,7 @@ def test_hand_written_answers(scorer: Task, text: str, flexible: bool, strict: b
         ("\\boxed{1{,}450{,}000}", True, True),
         ("\\boxed{1\\,450\\,000}", True, True), ("\\boxed{1 450 000}", True, True),
         ("1 450 000", True, True),
-        ("1.45 million", False, False),  # a human knows
+        ("1.45 million", False, True),
         ("\\boxed{1,450}", False, False),
     ],
 )  # fmt: skip

@@ -163,7 +163,7 @@ RIGHT = {
         "The answer is 10/3", "The answer is 10/3.",
         "Put it within \\boxed{}. The final answer is $\\frac{10}{3}$.",
     ],
-    "whole": ["I use \\boxed for it. The final answer is $9$.", "Within \\boxed, so the answer is $9$.",
+    "whole": ["I use \\boxed for it. The final answer is $9$.", "Within \\boxed, so the answer is $9$.", "with \\boxed, so it is $9$", "with \\boxed so it is $9$.",
               "\\boxed{9.0}", "\\boxed{x = 9}", "$\\boxed 9$", "\\boxed{9 \\text{ digits}}", "\\boxed{3^2}"],
     "pair": ["\\boxed{(5, \\pi/2)}", "\\boxed{\\left(5,\\frac{\\pi}{2}\\right)}"],
     "set": ["\\boxed{-2, 1}", "\\boxed{\\{1, -2\\}}", "\\boxed{1 \\text{ and } -2}", "\\boxed{n = 1, n = -2}"],
