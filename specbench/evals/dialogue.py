@@ -46,7 +46,8 @@ def dialogue(
 ) -> Prompt:
     """A prompt whose user turns are answered one by one.
 
-    Plain text is "USER: question, a new line, ASSISTANT:" for each turn, after the system prompt and an empty line.
+    Plain text is "USER: question, a new line, ASSISTANT:" for each turn, after the system prompt, unless that is
+    empty, and an empty line.
 
     Args:
         prompt_id: its id.
@@ -66,7 +67,7 @@ def dialogue(
             category=category,
             temperature=temperature,
         )
-    before = "".join(_PLAIN[role].format(text) for role, text in history)
+    before = "".join(_PLAIN[role].format(text) for role, text in history if text.strip() or role != "system")
     asked = [_PLAIN["user"].format(text) + "ASSISTANT:" for text in turns]
     return Prompt(
         prompt_id,

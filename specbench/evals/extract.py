@@ -1,23 +1,167 @@
 """Extraction: the code or the ``\\boxed{…}`` answer in a model's text.
 
-Regular expressions only: hostile text is not parsed in this process.
+Fences are read by markdown-it-py, which follows CommonMark; it parses block structure only, so hostile text costs
+linear time and nothing of it runs.
 """
 
 from __future__ import annotations
 
+import functools
+import keyword
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+PYTHON = r"(?:i?python|py)[\d.]*"
+
+IN_LANGUAGE, PLAIN, OTHER = "block in the language", "block without a language", "block in another language"
+OPENED, UNPAIRED, WHOLE = "fence opened by the prompt", "text before an unpaired fence", "whole text"
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What was found in an answer, and the rule that found it (one of the constants above, or a task's own)."""
+
+    code: str
+    rule: str
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A fenced block: its content without the containers' indentation, and the line on which its fence opens."""
+
+    code: str
+    language: str
+    fence: str
+    line: int
+    closed: bool
+
+
+@functools.cache
+def _markdown() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    # A tag such as </think> would hide the fence after it, and inline content is of no use here.
+    parser = MarkdownIt("commonmark", {"maxNesting": 100})
+    return parser.disable(["inline", "text_join", "reference", "html_block"])
+
+
+def _blocks(text: str) -> list[_Block]:
+    found = []
+    for token in _markdown().parse(text):
+        if token.type != "fence" or token.map is None:
+            continue
+        begin, end = token.map
+        lines = token.content.count("\n") + (not token.content.endswith("\n") and token.content != "")
+        language = re.match(r"\W*(\w*)", token.info)
+        assert language is not None, "it matches nothing if need be"
+        closed = end - begin - 1 > lines
+        code = token.content.removesuffix("\n")
+        found.append(_Block(code if closed else _cut(code, token.markup), language[1], token.markup, begin, closed))
+    return found
+
+
+def _cut(code: str, fence: str) -> str:
+    """An unclosed block up to a fence that closes it for a reader: glued to the code, or with text after it."""
+    glued = re.search(rf"^ {{0,3}}{fence}.*|(?<=\S)[ \t]*{fence}[ \t]*$", code, re.MULTILINE)
+    return code[: glued.start()].removesuffix("\n") if glued else code
+
+
+def reads_as_python(text: str) -> bool:
+    """Whether the last line of a text may be Python: two names never stand side by side there, outside of quotes."""
+    line = text.rstrip().rpartition("\n")[2].strip()
+    line = re.sub(r"\"[^\"]*\"|'[^']*'|#.*", "''", line)
+    known = {*keyword.kwlist, *keyword.softkwlist}
+    first = line.split(" ")[0].rstrip(":!?")
+    pairs = re.findall(r"(?=\b([^\W\d]\w*)[ \t]+([^\W\d]\w*))", line)
+    if line.endswith((":", "!", "?")) and first not in known:
+        return False
+    return bool(line) and all({*pair} & known for pair in pairs)
+
+
+def fenced_code(
+    text: str,
+    language: str = PYTHON,
+    *,
+    opened: bool = False,
+    last: bool = False,
+    continues: Callable[[str], bool] = reads_as_python,
+) -> Extracted | None:
+    """The code that an answer has in a fence; None where no fence holds any.
+
+    Blocks in the language win over blocks without one, and those over blocks in other languages. An unclosed block
+    ends with the text. A fence without an info string that pairs with none closes what stands before it, if that
+    reads as code.
+
+    Args:
+        text: the answer; line ends may be of any kind, those of the code are "\\n".
+        language: a pattern of the info string's first word, in lower case.
+        opened: the prompt ended in an opening fence, so that the answer begins within the block; never None then. A
+            model that opens the fence once more is forgiven.
+        last: take the last of the best blocks, not the first.
+        continues: whether a text may be code.
+    """
+    text = re.sub(r"\r\n?", "\n", text)
+    blocks = _blocks(text)
+    before = "\n".join(text.split("\n")[: blocks[0].line]) if blocks else ""
+    if opened:
+        if not blocks or (before.strip() and not blocks[0].language):
+            return Extracted(_blocks(f"```\n{text}")[0].code, OPENED)
+        if before.strip() and continues(before):
+            return Extracted(before, OPENED)
+        return _best(blocks, language, last) or Extracted("", OPENED)
+    if blocks and before.strip() and _is_unpaired(blocks[0]):
+        glued = list(re.finditer(r"(?<=\S)[ \t]*(?:`{3,}|~{3,})[ \t]*[\w+-]*[ \t]*\n", before))
+        if glued:
+            return Extracted(before[glued[-1].end() :], UNPAIRED)
+        if continues(before):
+            return Extracted(before, UNPAIRED)
+    return _best(blocks, language, last)
+
+
+def continued(text: str) -> Extracted:
+    """The code of an answer whose prompt ended in an opening fence."""
+    found = fenced_code(text, opened=True)
+    assert found is not None, "the answer begins within a block"
+    return found
+
+
+def whole(text: str) -> Extracted:
+    """All of an answer."""
+    return Extracted(text, WHOLE)
+
+
+def _best(blocks: list[_Block], language: str, last: bool) -> Extracted | None:
+    ranked: dict[str, list[str]] = {IN_LANGUAGE: [], PLAIN: [], OTHER: []}
+    for block in blocks:
+        if block.code.strip():
+            fits = re.fullmatch(language, block.language.lower())
+            ranked[IN_LANGUAGE if fits else OTHER if block.language else PLAIN].append(block.code)
+    return next((Extracted(found[-1 if last else 0], rule) for rule, found in ranked.items() if found), None)
+
+
+def _is_unpaired(block: _Block) -> bool:
+    """Whether a fence without an info string has no partner: none closes it, or what does was opened after it."""
+    swallows = re.search(rf"^ {{0,3}}{block.fence}[ \t]*\w", block.code, re.MULTILINE)
+    return not block.language and (not block.closed or swallows is not None)
+
 
 # A box's start, an escaped character (a brace that is printed closes nothing), or a brace.
 _TOKEN = re.compile(r"(?P<box>\\f?boxed\s*\{)|\\.|[{}]", re.DOTALL)
-_BARE = re.compile(r"\\boxed\s+([^\s${}\\]+)")  # MATH's own solutions leave the braces out at times
+_BARE = re.compile(r"\\f?boxed[ \t]*([-+]?(?:\\?\$)?\.?\d[^\s${}\\]*)(?:[ \t]*\$)?")
 
 
 def last_box(text: str) -> str | None:
-    """What is in the last box whose braces are closed; None when there is none.
+    """The content of the last box that has any and whose braces are closed; None when there is none.
 
-    Of nested boxes it is the inner one. A box that the token budget cut off counts for nothing.
+    Of nested boxes it is the inner one. An empty box is the prompt's instruction said once more, and a box that the
+    token budget cut off counts for nothing.
     """
-    last: tuple[int, int] | None = None
+    last: tuple[int, str] | None = None
     open_braces: list[int | None] = []  # where a box's content starts, None for any other brace
     for token in _TOKEN.finditer(text):
         if token["box"]:
@@ -26,30 +170,13 @@ def last_box(text: str) -> str | None:
             open_braces.append(None)
         elif token[0] == "}" and open_braces:
             start = open_braces.pop()
-            if start is not None and (last is None or start > last[0]):
-                last = start, token.start()
-    if last:
-        return text[slice(*last)].strip()
-    bare = _BARE.findall(text)
-    return bare[-1].rstrip(".,;:") if bare else None
+            content = "" if start is None else text[start : token.start()].strip()
+            if start is not None and content and (last is None or start > last[0]):
+                last = start, content
+    return last[1] if last else None
 
 
-def fenced(text: str) -> str:
-    """The code block of a chat answer whose opening fence was the prompt's prefill, up to its closing fence if any.
-
-    A model that opens the fence once more, or closes it on the last line of code, is forgiven.
-    """
-    text = re.sub(r"\A\s*```\w*[ \t]*\n", "", text)
-    return re.split(r"^```", text, maxsplit=1, flags=re.MULTILINE)[0].rstrip().removesuffix("```")
-
-
-def first_block(text: str) -> str:
-    """The first Python block of a chat answer that opens its own fences, else its first block, else all of it.
-
-    An unclosed block ends with the text.
-    """
-    for language in (r"(?:python|py)\d?", r"\w*"):
-        opening = re.search(rf"^[ ]{{0,3}}```{language}[ \t]*\n", text, re.MULTILINE | re.IGNORECASE)
-        if opening:
-            return fenced(text[opening.end() :])
-    return text
+def bare_box(text: str) -> str | None:
+    """The number behind the last ``\\boxed`` without braces ("$\\boxed 9$"); None where a word or nothing follows."""
+    found = _BARE.findall(text)
+    return found[-1].rstrip(".,;:") if found else None

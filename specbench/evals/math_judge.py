@@ -14,9 +14,10 @@ from specbench.evals.workers import Job, serve
 def prepare() -> Callable[[Job], Job]:
     """Imports what decides, once, and returns what answers a job.
 
-    ``{"gold", "box"}``: whether the answer in the box is the reference; ``{"gold", "text"}``: whether a text without a
-    box says so in words ("the final answer is …"). Both give ``{"passed", "by", "equal"}``: by whom it was decided, and
-    whether the two are equal as strings. ``{"solution", "text"}``: lm-eval's own two metrics.
+    ``{"gold", "box"}``: whether the answer in the box is the reference; ``{"gold", "text", "bare"}``: whether a text
+    without a box says so in words ("the final answer is …"), or else its box without braces does. Both give
+    ``{"passed", "by", "equal"}``: by whom it was decided, and whether the two are equal as strings; the second also
+    "rule", by which the answer was found. ``{"solution", "text"}``: lm-eval's own two metrics.
     """
     from lm_eval.tasks.hendrycks_math import utils as hendrycks
     from lm_eval.tasks.minerva_math import utils as minerva
@@ -29,6 +30,7 @@ def prepare() -> Callable[[Job], Job]:
     ]
 
     def decide(job: Job) -> Job:
+        found: Job = {}
         equal = "box" in job and hendrycks.is_equiv(job["box"], job["gold"])
         # Its normaliser drops all behind "\text{ " as a unit: "9 \text{ or } 10" would be 9, so math-verify decides.
         if equal and "\\text{ " not in job["box"]:
@@ -36,9 +38,11 @@ def prepare() -> Callable[[Job], Job]:
         if "box" in job:
             answer = parse(f"${job['box']}$", parsing_timeout=None)
         else:
-            answer = parse(job["text"], announced, parsing_timeout=None)
+            answer, found["rule"] = parse(job["text"], announced, parsing_timeout=None), "announced in words"
+            if not answer and job.get("bare"):
+                answer, found["rule"] = parse(f"${job['bare']}$", parsing_timeout=None), "box without braces"
         gold = parse(f"${job['gold']}$", parsing_timeout=None)
-        return {"passed": verify(gold, answer, timeout_seconds=None), "by": "math-verify", "equal": equal}
+        return {"passed": verify(gold, answer, timeout_seconds=None), "by": "math-verify", "equal": equal, **found}
 
     def lm_eval(job: Job) -> Job:
         answer = minerva.remove_boxed(minerva.last_boxed_only_string(job["solution"]))

@@ -6,6 +6,7 @@ worker processes (:mod:`specbench.evals.math_judge`), because it can hang.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Literal, Protocol
 from specbench.common import Prompt
 from specbench.common import options as opt
 from specbench.evals import lm_eval_tasks
-from specbench.evals.extract import last_box
+from specbench.evals.extract import bare_box, last_box
 from specbench.evals.lm_eval_tasks import Style
+from specbench.evals.numbers import ascii_numbers
 from specbench.evals.task import Verdict
 from specbench.evals.workers import DiedError, Job, TimedOutError, Workers
 
@@ -28,6 +30,9 @@ STYLES = {
     "chat": Style(CONFIG, True, 0, 4, changes={"doc_to_text": CHAT}),
     "completion": Style(CONFIG, False, 4, 4),
 }
+
+_CONCLUSION = re.compile(r"\b(?:so|hence|thus|therefore),? (?:it|this|that) is\b(?=[^\n]{1,80}\Z)", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"(?<=\d)\.(?=\s|\Z)")  # to math-verify "3." is a float, and 10/3.0 is not 10/3
 
 _workers = Workers("specbench.evals.math_judge")  # one pool for all: a process takes seconds to start
 
@@ -96,7 +101,8 @@ class Comparison:
         passed: whether they are the same.
         reason, detail: as of :class:`Verdict`.
         equal: whether they are the same as strings, after Hendrycks' normalisation.
-        box: what stands in the answer's last box; None without one.
+        box: the content of the answer's last box; None without one.
+        extracted: the rule that found the answer.
     """
 
     passed: bool
@@ -104,25 +110,31 @@ class Comparison:
     detail: str
     equal: bool = False
     box: str | None = None
+    extracted: str = ""
 
 
 def compare(reference: str, text: str) -> Comparison:
     """Whether the last box of a text holds the reference; without a box, whether the text announces it.
+
+    A text that does neither may have a box without braces ("$\\boxed 9$").
 
     Raises:
         EnvironmentRefused: the worker processes do not start.
     """
     if not text.strip():
         return Comparison(False, "empty", "the model wrote nothing")
+    text = ascii_numbers(text)
     box = last_box(text)
-    found = ask({"gold": reference, **({"text": text} if box is None else {"box": box})}, WALL_S)
+    job = {"text": _prose(text), "bare": bare_box(text)} if box is None else {"box": box}
+    found = ask({"gold": reference, **job}, WALL_S)
+    rule = "last box" if box is not None else found.get("rule", "")
     if "passed" not in found:
         why = found.get("detail", "math-verify gave up")
-        return Comparison(False, found["error"], why, bool(found.get("equal")), box)
+        return Comparison(False, found["error"], why, bool(found.get("equal")), box, rule)
     said = "no box" if box is None else f"'{_line(box)}'"
     detail = f"{found['by']}: {said}, reference '{_line(reference)}'"
     passed = bool(found["passed"])
-    return Comparison(passed, "pass" if passed else "fail", detail, bool(found.get("equal")), box)
+    return Comparison(passed, "pass" if passed else "fail", detail, bool(found.get("equal")), box, rule)
 
 
 def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
@@ -143,7 +155,7 @@ def verdict(reference: str, solution: str, text: str, style: str) -> Verdict:
         "exact_match": bool(theirs.get("exact_match")) if style == "completion" else own.equal,
         "lm_eval": bool(theirs.get("math_verify")),
     }
-    return Verdict(own.passed, own.reason, own.detail, also)
+    return Verdict(own.passed, own.reason, own.detail, also, own.extracted)
 
 
 def ask(job: Job, wall_s: float) -> Job:
@@ -154,6 +166,11 @@ def ask(job: Job, wall_s: float) -> Job:
         return {"error": "timeout", "detail": str(error)}
     except DiedError:
         return {"error": "memory", "detail": "the judge was killed, most likely for want of memory or CPU time"}
+
+
+def _prose(text: str) -> str:
+    """A text as math-verify finds an announced answer in it: not in bold, no number glued to the end of a sentence."""
+    return _SENTENCE_END.sub(",", _CONCLUSION.sub("the answer is", text.replace("**", " ")))
 
 
 def _line(text: str) -> str:

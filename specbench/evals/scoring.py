@@ -37,9 +37,9 @@ def score_run(
 ) -> Path:
     """Score every finished request of a run and write ``verdicts.jsonl``, replacing an older one as a whole.
 
-    One line per request, in the order of ``requests.jsonl``: {"request": its key, "answer": hash of its text,
-    "passed", "reason", "detail", "also": further metrics, "scorer": {"task", "task_version", "versions", "isolation"}}.
-    Requests with the same prompt and text share one verdict.
+    One line per request, in the order of ``requests.jsonl``: {"request": its key, "answer": hash of its text, "passed",
+    "reason", "detail", "also": further metrics, "extracted": the rule that found the answer, "scorer": {"task",
+    "task_version", "versions", "isolation"}}. Requests with the same prompt and text share one verdict.
 
     Args:
         folder: the run folder.
@@ -126,7 +126,7 @@ def _verdict(found: Any) -> Verdict:
     if not isinstance(found, Verdict):
         raise guests.Refused(f"its score is {type(found).__name__:.40}, where a Verdict is needed")
     marks = [found.passed, *found.also.values()]
-    words = [found.reason, found.detail, *found.also]
+    words = [found.reason, found.detail, found.extracted, *found.also]
     if not all(type(mark) is bool for mark in marks) or not all(isinstance(word, str) for word in words):
         raise guests.Refused("its verdict has something else than True or False, and texts")
     return found

@@ -34,12 +34,14 @@ class Verdict:
         reason: "pass", or a short class of failure ("fail", "timeout", "memory", "empty"), or the exception's name.
         detail: one line for a human, at most 200 characters; never trusted, never parsed.
         also: further metrics by name, each right or wrong ("base", "strict"); all answers of a task have the same.
+        extracted: the rule that found the program or the answer in the text; "" where the whole text is it.
     """
 
     passed: bool
     reason: str
     detail: str = ""
     also: Mapping[str, bool] = field(default_factory=dict)
+    extracted: str = ""
 
 
 class Unscored:

@@ -98,7 +98,7 @@ class Task:
         found = mathematics.compare(str(problem.answer), text)
         digits = _DIGITS.fullmatch(found.box) if found.box is not None else None
         exact = digits is not None and int(digits[1]) == problem.answer
-        return Verdict(found.passed, found.reason, found.detail, {"exact_match": exact})
+        return Verdict(found.passed, found.reason, found.detail, {"exact_match": exact}, found.extracted)
 
     @property
     def versions(self) -> dict[str, str]:

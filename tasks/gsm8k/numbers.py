@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import re
 
-from specbench.evals.extract import last_box
+from specbench.evals.extract import bare_box, last_box
+from specbench.evals.numbers import NUMBER, ascii_numbers, value
 
 TOLERANCE = 1e-6
 
-# A sign, a dollar, digits with separators; what is cut off behind a decimal point ("18.") is still the number.
-_NUMBER = re.compile(r"(-?)(?:\\?\$)?(\d[\d,]*(?:\.\d*)?|\.\d+)")
-_FRACTION = re.compile(r"(-?)\\[dt]?frac\{(\d+)\}\{(\d+)\}")
-_SPACING = re.compile(r"\{,\}|\\[,!;: ]|(?<=\d)\s+(?=\d{3}(?!\d))")  # "1{,}000", "1\,000" and "1 000" are 1000
+_FRACTION = re.compile(r"(-?) ?(?:\\[dt]?frac\{(\d+)\}\{(\d+)\}|(\d+) ?/ ?(\d+))")
 _NOTE = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s*\{[^{}]*\}")
+# What announces the answer: GSM8K's own mark, then a sentence. The answer is what follows up to the line's end.
+_MARK = re.compile(r"####+")
+_SENTENCE = re.compile(r"\banswer\b[*_:\s]*(?:\bis\b|=|:)", re.IGNORECASE)
+
+BOX, MARK, SENTENCE, LAST = "last box", "'####'", "'the answer is'", "last number"
 
 
-def numeric(text: str, answer: str, gold: str) -> bool:
-    """Whether an answer is the right number: the one in its last box if it has a box, else the one that lm-eval found.
+def numeric(text: str, gold: str) -> bool:
+    """Whether an answer is the right number, read as :func:`final_number` says.
 
     Args:
         text: the whole answer.
-        answer: what the flexible filter extracted from it.
         gold: the reference, a number.
+    """
+    found, wanted = final_number(text)[0], last_number(gold)
+    return found is not None and wanted is not None and abs(found - wanted) < TOLERANCE
+
+
+def final_number(text: str) -> tuple[float | None, str]:
+    """(the number that an answer ends in, what it was found by), in the order in which a person would look.
+
+    A box with braces, the last line with "####", the last sentence "the answer is", a box without braces, and the last
+    number. A box that holds no number is an answer, and a wrong one.
     """
     box = last_box(text)
     if box is not None:
-        value = boxed_number(box)
-    else:  # a filter that caught stray punctuation ("5 left..") did not see the number before it
-        value = last_number(answer) if any(char.isdigit() for char in answer) else last_number(text)
-    wanted = last_number(gold)
-    return value is not None and wanted is not None and abs(value - wanted) < TOLERANCE
+        return boxed_number(box), BOX
+    plain = ascii_numbers(text)
+    for by, pattern in ((MARK, _MARK), (SENTENCE, _SENTENCE)):
+        for line in reversed(pattern.split(plain)[1:]):
+            # Of a sum the result counts: "9 * 2 = 18".
+            if found := NUMBER.search(line.partition("\n")[0].rpartition("=")[2]):
+                return value(found), by
+    if (bare := bare_box(plain)) is not None:
+        return boxed_number(bare), BOX
+    return last_number(text), LAST
 
 
 def boxed_number(box: str) -> float | None:
@@ -37,22 +54,20 @@ def boxed_number(box: str) -> float | None:
 
     A box is what the model calls its answer, so "1/2" must not pass for the 2 in it.
     """
-    plain = _SPACING.sub("", _NOTE.sub(" ", box)).replace("\\$", "").replace("\\%", "").split("=")[-1]
-    if fraction := _FRACTION.fullmatch(plain.strip()):
-        sign, above, below = fraction.groups()
+    # After "=" a dash is a sign even if it stands apart.
+    plain = ascii_numbers("=" + _NOTE.sub(" ", box)).replace("\\$", "").replace("\\%", "").split("=")[-1].strip(" $")
+    if fraction := _FRACTION.fullmatch(plain):
+        sign, *parts = fraction.groups()
+        above, below = (part for part in parts if part is not None)
         return float(sign + above) / float(below) if float(below) else None
-    found = list(_NUMBER.finditer(plain))
-    rest = _NUMBER.sub("", plain)
+    found = list(NUMBER.finditer(plain))
+    rest = NUMBER.sub("", plain)
     if len(found) != 1 or re.search(r"[\\/^*+_-]", rest):
         return None
-    return _value(found[0])
+    return value(found[0])
 
 
 def last_number(text: str) -> float | None:
     """The last number of a text; None when it has none."""
-    found = list(_NUMBER.finditer(text))
-    return _value(found[-1]) if found else None
-
-
-def _value(match: re.Match[str]) -> float:
-    return float(match[1] + match[2].replace(",", ""))
+    found = list(NUMBER.finditer(ascii_numbers(text)))
+    return value(found[-1]) if found else None

@@ -14,7 +14,8 @@ from specbench.evals import Verdict, lm_eval_tasks
 from specbench.evals.chained import chained
 from specbench.evals.data import DataFile, manifest, read_rows, resolve
 from specbench.evals.lm_eval_tasks import Style
-from specbench.tasks.gsm8k.numbers import numeric
+from specbench.evals.numbers import ascii_numbers
+from specbench.tasks.gsm8k.numbers import final_number, numeric
 
 NAME = "gsm8k"
 STRICT, FLEXIBLE = "strict-match", "flexible-extract"
@@ -129,7 +130,8 @@ class Task:
         return self._lm_task(style, shots, self._train).prompts(NAME, STYLES[style], shots, "question")
 
     def score(self, prompt_id: str, text: str) -> Verdict:
-        """Whether the number that the flexible filter finds is the reference's.
+        """Whether the number that lm-eval's flexible filter finds is the reference's; ``also`` has its strict filter,
+        and "numeric": a reading as a person's.
 
         Raises:
             UsageError: there is no such problem, or the style is still ``auto``.
@@ -154,12 +156,14 @@ class Task:
         with self._lock:
             if split.name not in self._judges:
                 self._judges[split.name] = self._lm_task(style, 0, split)
-        found = self._judges[split.name].judge(number, text)
+        # lm-eval's filters know ASCII alone: "−18" would be 18 to them.
+        found = self._judges[split.name].judge(number, ascii_numbers(text))
         right = {name: bool(metrics["exact_match"]) for name, (_, metrics) in found.items()}
         answer = found[FLEXIBLE][0]
-        also = {"strict": right[STRICT], "numeric": numeric(text, answer, gold)}
+        also = {"strict": right[STRICT], "numeric": numeric(text, gold)}
         reason = "pass" if right[FLEXIBLE] else "fail"
-        return Verdict(right[FLEXIBLE], reason, f"found '{answer[:60]}', reference '{gold}'", also)
+        extracted = f"flexible: last number; numeric: {final_number(text)[1]}"
+        return Verdict(right[FLEXIBLE], reason, f"found '{answer[:60]}', reference '{gold}'", also, extracted)
 
     @property
     def versions(self) -> dict[str, str]:

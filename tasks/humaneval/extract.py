@@ -1,4 +1,4 @@
-"""From an answer's text to the Python to run. Regular expressions only: hostile text is not parsed in this process."""
+"""From an answer's code to the Python to run. Regular expressions only: it is never parsed in this process."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specbench.common import Prompt
 from specbench.evals import plus_checks
-from specbench.evals.extract import fenced, first_block
+from specbench.evals.extract import Extracted, continued, fenced_code, whole
 
 INSTRUCTION = (
     "Complete the following Python function. "
@@ -32,13 +32,13 @@ class Style:
     Attributes:
         chat: through the model's chat template.
         ask: (id, statement) -> prompt.
-        code: the code in the answer's text.
+        code: finds the code in the answer's text.
         evalplus: EvalPlus's own way: its statements (HumanEval/115 is another) and its sanitiser.
     """
 
     chat: bool
     ask: Callable[[str, str], Prompt]
-    code: Callable[[str], str]
+    code: Callable[[str], Extracted]
     evalplus: bool = False
 
 
@@ -61,11 +61,15 @@ def _jf(fence: str) -> Callable[[str, str], Prompt]:
     return lambda id, statement: Prompt(id, f"{_JF_INSTRUCTION}\n{fence}\n{statement.strip()}\n```", True)
 
 
+def _fenced_or_whole(text: str) -> Extracted:
+    return fenced_code(text) or whole(text)
+
+
 STYLES = {
-    "chat": Style(True, _chat, fenced),
-    "completion": Style(False, _completion, str),
-    "evalplus": Style(True, plus_checks.chat, fenced, evalplus=True),
-    "evalplus-completion": Style(False, _evalplus_completion, str, evalplus=True),
-    "jf": Style(True, _jf("```"), first_block),
-    "jf-python": Style(True, _jf("```python"), first_block),
+    "chat": Style(True, _chat, continued),
+    "completion": Style(False, _completion, whole),
+    "evalplus": Style(True, plus_checks.chat, continued, evalplus=True),
+    "evalplus-completion": Style(False, _evalplus_completion, whole, evalplus=True),
+    "jf": Style(True, _jf("```"), _fenced_or_whole),
+    "jf-python": Style(True, _jf("```python"), _fenced_or_whole),
 }

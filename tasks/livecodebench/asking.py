@@ -1,8 +1,9 @@
-"""The prompts, and what of an answer is code: both as the authors have them (``lcb_runner`` at commit 28fef95)."""
+"""The prompts, as the authors have them (``lcb_runner`` at commit 28fef95), and what of an answer is code."""
 
 from __future__ import annotations
 
 from specbench.common import Prompt
+from specbench.evals.extract import Extracted, fenced_code
 from specbench.tasks.livecodebench.rows import Problem
 
 SYSTEM = (
@@ -40,8 +41,10 @@ def _question(problem: Problem) -> str:
     )
 
 
-def code(answer: str) -> str | None:
-    """The code of an answer by the authors' rule: between the last two lines that have a fence; None without two."""
-    lines = answer.split("\n")
-    fences = [number for number, line in enumerate(lines) if "```" in line]
-    return "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) > 1 else None
+def code(answer: str) -> Extracted | None:
+    """The code of an answer: its last block in Python, else its last block; None without one, as with the authors.
+
+    They take what stands between the last two lines with a fence, which an example of the output behind the program
+    would be.
+    """
+    return fenced_code(answer, last=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -108,11 +109,11 @@ class Task:
         problem = self._problems.get(prompt_id)
         if problem is None:
             raise UsageError(f"livecodebench has no problem '{prompt_id}' by these options; the run was made by others")
-        code = asking.code(text)
-        if code is None or not code.strip():
-            return Verdict(False, "empty", "the answer has no closed block of code", {"public": False})
+        found = asking.code(text)
+        if found is None:
+            return Verdict(False, "empty", "the answer has no block of code", {"public": False})
         tests = cases(problem, private=self.options.tests == "all")
-        return contest_checks.check(self._sandbox, tests, code)
+        return replace(contest_checks.check(self._sandbox, tests, found.code), extracted=found.rule)
 
     @property
     def versions(self) -> dict[str, str]:

@@ -32,7 +32,7 @@ SUBJECTS: dict[str, Subject] = {
 }  # fmt: skip
 
 _LEVEL = re.compile(r"(?:Level )?([1-5?])")
-_OPEN = re.compile(r"\\boxed\s+([^$]+)")  # a box without braces goes on to the end of its formula
+_OPEN = re.compile(r"\\boxed\s*([^$\s{][^$]*)")  # a box without braces goes on to the end of its formula
 
 
 class Options(mathematics.Options):
@@ -86,7 +86,7 @@ class Problem(BaseModel):
         if (box := last_box(last)) is not None:
             return box
         bare = _OPEN.match(last)
-        return bare[1].strip() if bare else ""
+        return bare[1].strip().rstrip(".,;:") if bare else ""
 
 
 class Task:

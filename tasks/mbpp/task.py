@@ -6,6 +6,7 @@ Write a short Python function from a sentence and a few asserts.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ from specbench.common import EnvironmentRefused, Prompt, UsageError
 from specbench.common import options as opt
 from specbench.evals import Sandbox, Verdict, chained, plus_checks
 from specbench.evals.data import manifest, resolve
-from specbench.evals.extract import fenced
+from specbench.evals.extract import continued, whole
 from specbench.evals.plus_checks import Checker, EvalPlus, Reference
 from specbench.tasks.mbpp import asking, asserts
 from specbench.tasks.mbpp.rows import Asserted, PlusProblem, load_full, load_plus, load_sanitized
@@ -105,14 +106,17 @@ class Task:
         if self.options.variant != "plus":
             if not text.strip():
                 return Verdict(False, "empty", "the model wrote nothing")
-            code = fenced(text) if chat else text
-            return self._sandbox.run(asserts.program(self._tested[prompt_id], code, lenient=chat))
+            found = continued(text) if chat else whole(text)
+            verdict = self._sandbox.run(asserts.program(self._tested[prompt_id], found.code, lenient=chat))
+            return replace(verdict, extracted=found.rule)
         if not text.strip():
             return Verdict(False, "empty", "the model wrote nothing", {"base": False, "plus": False})
         problem = self._plus[prompt_id]
-        code = fenced(text) if chat else asking.plus(problem, chat=False).text + text
+        found = continued(text) if chat else whole(text)
+        code = found.code if chat else asking.plus(problem, chat=False).text + found.code
         code = self._evalplus.sanitise(code, problem.entry_point)
-        return self._checker.check(self._reference(prompt_id), (code,), lenient=False)
+        verdict = self._checker.check(self._reference(prompt_id), (code,), lenient=False)
+        return replace(verdict, extracted=f"{found.rule}, sanitised by evalplus")
 
     def _settle(self, chat: bool) -> bool:
         """Decides style ``auto``; whether problems are asked as chat."""

@@ -77,9 +77,9 @@ class Row(BaseModel):
             speakers = [said.speaker in _USER for said in self.conversations[opens:]]
             if not speakers or speakers != [at % 2 == 0 for at in range(len(speakers))]:
                 raise ValueError("'conversations' is one of turns, the user's first, then a model's, and so on")
-        for text in _texts(self):
+        for field, text in _texts(self):
             if not text.strip():
-                raise ValueError(f"an empty text in '{given[0]}'; leave it out or write it")
+                raise ValueError(f"field '{field}' is an empty text; write it or leave the turn out")
         if self.messages is not None:
             if self.messages[-1].role != "user":
                 raise ValueError(f"the last message is the {self.messages[-1].role}'s; it must be the user's")
@@ -101,10 +101,20 @@ class Row(BaseModel):
         return first.value if first and first.speaker == "system" else self.system
 
 
-def _texts(row: Row) -> Iterator[str]:
-    yield from (text for text in (row.prompt, row.system) if text is not None)
-    yield from row.asked
-    yield from (message.content for message in row.messages or ())
+def _texts(row: Row) -> Iterator[tuple[str, str]]:
+    """(field, text) of all that may not be empty.
+
+    A system message may: to many chat templates it says that their default system message is not wanted.
+    """
+    if row.prompt is not None:
+        yield "prompt", row.prompt
+    yield from ((f"turns.{number}", text) for number, text in enumerate(row.turns or ()))
+    for number, said in enumerate(row.conversations or ()):
+        if said.speaker in _USER:
+            yield f"conversations.{number}.value", said.value
+    for number, message in enumerate(row.messages or ()):
+        if message.role != "system":
+            yield f"messages.{number}.content", message.content
 
 
 class Task(Unscored):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from specbench.common import Prompt
+from specbench.evals.extract import UNPAIRED, Extracted, fenced_code
 from specbench.tasks.spider.rows import Schema
 
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
@@ -15,9 +16,10 @@ _AT_LINE = re.compile(rf"^[ \t]*({_BEGIN})", re.IGNORECASE | re.MULTILINE)
 _ANYWHERE = re.compile(rf"\b({_BEGIN})", re.IGNORECASE)
 # Up to a semicolon, a blank line, a heading or a fence, none of them inside quotation marks.
 _BODY = re.compile(
-    r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`|(?!;|\n[ \t]*(?:\r?\n|\#\#\#|```|\Z)|```).)*""", re.DOTALL | re.VERBOSE
+    r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]+`|(?!;|\n[ \t]*(?:\r?\n|\#\#\#|```|\Z)|```).)*""", re.DOTALL | re.VERBOSE
 )
-_LANGUAGE = re.compile(r"\A(?:[ \t]*(?:\w+[ \t]*)?\r?\n|sqlite\b|sql\b)", re.IGNORECASE)  # behind an opening fence
+
+STATEMENT = "statement in the text"
 
 
 def as_cllm(id: str, schema: Schema, question: str) -> Prompt:
@@ -50,22 +52,25 @@ def as_chat(id: str, schema: Schema, question: str, create: bool) -> Prompt:
     return Prompt(id, asked, True)
 
 
-def query(answer: str) -> str | None:
+def query(answer: str) -> Extracted | None:
     """The query of an answer; None when there is none.
 
-    It is what the last fenced block holds that is not empty. Without one it begins with the first SELECT or WITH … AS
-    that begins a line, or else with the first one anywhere, and goes up to a semicolon, a blank line or a heading.
+    It is the last fenced block in SQL, else the last fenced block. Without one it begins with the first SELECT or
+    WITH … AS that begins a line, or else with the first one anywhere, and goes up to a semicolon, a blank line or a
+    heading.
     """
-    # Fences come in pairs; the last may be open.
-    blocks = [_LANGUAGE.sub("", block).strip() for block in answer.split("```")[1::2]]
-    if filled := [block for block in blocks if block]:
-        return filled[-1]
-    found = _AT_LINE.search(answer) or _ANYWHERE.search(answer)
+    block = fenced_code(answer, r"sql\w*|\w*sql", last=True, continues=lambda text: bool(_AT_LINE.search(text)))
+    if block and block.rule != UNPAIRED:
+        return Extracted(block.code.strip(), block.rule)
+    text = block.code if block else answer
+    found = _AT_LINE.search(text) or _ANYWHERE.search(text)
     if found is None:
-        return None
-    body = _BODY.match(answer, found.start(1))
+        return block
+    if text[: found.start(1)].endswith("`"):  # inline code: the next backtick ends it
+        text = text[: found.end(1)] + text[found.end(1) :].partition("`")[0]
+    body = _BODY.match(text, found.start(1))
     assert body is not None, "it matches nothing at all if need be"
-    return body[0].strip() or None
+    return Extracted(body[0].strip(), block.rule if block else STATEMENT) if body[0].strip() else None
 
 
 def create_tables(schema: Schema) -> str:

@@ -6,6 +6,7 @@ The databases of the development split are others than those of the training spl
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -75,11 +76,12 @@ class Task:
         if prompt_id not in self._questions:
             raise UsageError(f"spider has no question '{prompt_id}'; the run was made with other data")
         where, row = self._questions[prompt_id]
-        query = asking.query(text)
-        if query is None:
+        found = asking.query(text)
+        if found is None:
             return Verdict(False, "empty", "the answer has no query", {"executes": False})
         keep = self.options.distinct == "keep"
-        return self._checker.check(self._databases[row.db_id], row.query, where, query, keep)
+        verdict = self._checker.check(self._databases[row.db_id], row.query, where, found.code, keep)
+        return replace(verdict, extracted=found.rule)
 
     @functools.cached_property
     def versions(self) -> dict[str, str]:

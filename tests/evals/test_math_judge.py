@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from specbench.evals import math_judge
+from specbench.evals.extract import bare_box
 from specbench.evals.workers import Job
 
 
@@ -40,7 +41,21 @@ def test_a_box_is_right_by_its_text_or_by_what_it_means(
     ],
 )
 def test_without_a_box_only_what_is_announced_counts(text: str, passed: bool, judge: Callable[[Job], Job]) -> None:
-    assert judge({"gold": "17", "text": text}) == {"passed": passed, "by": "math-verify", "equal": False}
+    assert judge({"gold": "17", "text": text}) == {
+        "passed": passed, "by": "math-verify", "equal": False, "rule": "announced in words"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "passed", "rule"),
+    [
+        ("Hence $\\boxed 17$.", True, "box without braces"),
+        ("$\\boxed 18$. The final answer is $17$.", True, "announced in words"),
+    ],
+)
+def test_a_box_without_braces_is_read_last(text: str, passed: bool, rule: str, judge: Callable[[Job], Job]) -> None:
+    found = judge({"gold": "17", "text": text, "bare": bare_box(text)})
+    assert (found["passed"], found["rule"]) == (passed, rule)
 
 
 def test_a_job_with_a_solution_has_lm_evals_two_metrics(judge: Callable[[Job], Job]) -> None:

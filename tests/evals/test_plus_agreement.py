@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
-import subprocess
-import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -14,6 +11,7 @@ from typing import Any
 
 import pytest
 from data_files import data_folder
+from evalplus_run import evalplus
 
 from specbench.evals import data, plus_checks
 from specbench.evals.plus_checks import Reference
@@ -23,33 +21,6 @@ from specbench.tasks.mbpp.task import Options as MbppOptions
 from specbench.tasks.mbpp.task import Task as Mbpp
 
 needs_evalplus = pytest.mark.skipif(plus_checks.version() is None, reason="evalplus is not installed")
-
-# In a process of its own: its children inherit the address space, and its memory limit counts it.
-EVALPLUS = """
-import json, sys
-from evalplus.data.mbpp import mbpp_deserialize_inputs
-from evalplus.eval._special_oracle import MBPP_OUTPUT_NOT_NONE_TASKS
-from evalplus.evaluate import check_correctness
-from evalplus.gen.util import trusted_exec
-out, sys.stdout = sys.stdout, sys.stderr
-for line in sys.stdin:
-    dataset, problem, solutions = json.loads(line)
-    expected = {}
-    for kind in ("base", "plus"):
-        if dataset == "mbpp":
-            problem[kind + "_input"] = mbpp_deserialize_inputs(problem["task_id"], problem[kind + "_input"])
-        expected[kind], expected[kind + "_time"] = trusted_exec(
-            problem["prompt"] + problem["canonical_solution"], problem[kind + "_input"], problem["entry_point"],
-            record_time=True, output_not_none=problem["entry_point"] in MBPP_OUTPUT_NOT_NONE_TASKS,
-        )
-    found = []
-    for solution in solutions:
-        said = check_correctness(dataset, 0, problem, solution, expected, fast_check=True, min_time_limit=4.0)
-        base, plus = said["base"][0] == "pass", said["plus"][0] == "pass"
-        found.append([base, base and plus])
-    out.write(json.dumps(found) + "\\n")
-    out.flush()
-"""
 
 CONVERSIONS = (
     "list({})", "tuple({})", "set({})", "float({})", "int({})", "str({})", "not {}", "[{}]", "None", "sorted({})",
@@ -119,11 +90,9 @@ def disagreements(dataset: str, task: Any, folder: Path, every: int, conversions
     """{id: [solution, theirs, ours]} where EvalPlus and we differ, of every so many problems."""
     rows = data.read_jsonl(folder / FILES[dataset])[::every]
     jobs = [(dataset, row, variations(row, conversions)) for row in rows]
-    lines = "".join(json.dumps(job) + "\n" for job in jobs)
-    done = subprocess.run([sys.executable, "-c", EVALPLUS], input=lines, capture_output=True, text=True, check=True)
     differ: dict[str, Any] = {}
     verdicts = set()
-    for (_, row, solutions), theirs in zip(jobs, map(json.loads, done.stdout.splitlines()), strict=True):
+    for (_, row, solutions), theirs in zip(jobs, evalplus(jobs), strict=True):
         known = task._plus[row["task_id"]].reference if dataset == "humaneval" else task._reference(row["task_id"])
 
         def ours(solution: str, known: Reference = known) -> list[bool]:

@@ -15,7 +15,6 @@ import pytest
 
 from specbench.common.errors import EnvironmentRefused
 from specbench.evals import plus_checks
-from specbench.evals.extract import first_block
 from specbench.evals.plus_checks import Checker, EvalPlus, Reference, pack_inputs
 from specbench.evals.plus_worker import MAX_LINES, longest_code
 from specbench.evals.sandbox import codec, differential
@@ -296,18 +295,6 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plus_checks, "version", lambda: None)
     with pytest.raises(EnvironmentRefused, match=r"extract=evalplus needs the evalplus package: pip install"):
         EvalPlus("extract=evalplus")
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("def f(): pass", "def f(): pass"), ("Sure:\n```python\na\n```\nand\n```python\nb\n```", "a"),
-        ("Run it:\n```bash\nls\n```\n```py\na\n```", "a"), ("```\na\n```", "a"), ("```Python\na", "a"),
-        (" ```python\n    a\n```", "    a"),
-    ],
-)  # fmt: skip
-def test_the_first_python_block(text: str, code: str) -> None:
-    assert first_block(text) == code
 
 
 def test_limits_are_recorded() -> None:

@@ -110,9 +110,10 @@ def _as_cells(text: str) -> None:
 
 _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "last box": (_MATHS, extract.last_box),
-    "code in a fence": (_PYTHON, extract.fenced),
-    "first block": (_PYTHON, extract.first_block),
-    "number": (_MATHS, lambda text: numbers.numeric(text, text, "1,000")),
+    "bare box": (_MATHS, extract.bare_box),
+    "code after an open fence": (_PYTHON, lambda text: extract.fenced_code(text, opened=True)),
+    "code in a fence": (_PYTHON, extract.fenced_code),
+    "number": (_MATHS, lambda text: numbers.numeric(text, "1,000")),
     "number in a box": ("\\frac{1}{2} \\text{ or so}", numbers.boxed_number),
     "function": (_PYTHON, lambda text: humaneval.sources("", "f", text)),
     "program of a contest": (_PYTHON, contests.code),

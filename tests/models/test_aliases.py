@@ -55,6 +55,37 @@ def test_what_an_entry_asks_is_what_the_tasks_take() -> None:
         assert options.items() <= planned.options.model_dump().items()
 
 
+# Tasks on which the paper of a checkpoint evaluates it with a prompt of its own.
+OWN_PROMPTS = {
+    "cllm-sharegpt-7b": (), "cllm-math-7b": ("gsm8k",), "cllm-spider-7b": ("spider",),
+    "cllm-codesearchnet-7b": ("codesearchnet",), "jf-coder-7b": ("humaneval",), "jf-math-7b": ("gsm8k", "math500"),
+}  # fmt: skip
+
+
+def test_a_checkpoint_asks_as_its_paper_does() -> None:
+    published = {
+        alias: entry for alias, entry in ALIASES.items() if entry.get("method") in ("cllm", "jf") and "hub" in entry
+    }
+    assert published.keys() == OWN_PROMPTS.keys()
+    for alias, entry in published.items():
+        style = {"style": entry["method"]}
+        assert entry.get("asks", {}) == dict.fromkeys(OWN_PROMPTS[alias], style), alias
+
+
+def test_a_target_asks_as_the_checkpoint_distilled_from_it() -> None:
+    pairs = [
+        (alias, target)
+        for alias, entry in ALIASES.items()
+        for target, other in ALIASES.items()
+        if entry.get("base") == other.get("hub")
+        and entry.get("template")
+        and entry.get("template") == other.get("template")
+    ]
+    assert len(pairs) == 4
+    for alias, target in pairs:
+        assert ALIASES[target].get("asks") == ALIASES[alias].get("asks"), target
+
+
 def test_an_entry_can_be_planned() -> None:
     for entry in ALIASES.values():
         if "method" in entry:

@@ -18,7 +18,7 @@ from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import lm_eval_tasks
 from specbench.evals.data import read_jsonl
 from specbench.tasks.gsm8k import task
-from specbench.tasks.gsm8k.numbers import boxed_number, numeric
+from specbench.tasks.gsm8k.numbers import boxed_number, final_number, numeric
 from specbench.tasks.gsm8k.task import Options, Task
 
 TEST, TRAIN = "gsm8k_test.jsonl", "gsm8k_train.jsonl"
@@ -188,7 +188,7 @@ HAND_WRITTEN = [
     ("She has 16 - 3 - 4 = 9 eggs left and sells them for", False, False, False),  # cut off
     ("9 * 2 = \\boxed{1", False, False, False),  # cut off within the box
     ("eighteen", False, False, False),  # a human knows: no filter reads words
-    ("#### 18\n\nQuestion: Tom has 7 apples", False, True, False),  # why completions stop at "Question:"
+    ("#### 18\n\nQuestion: Tom has 7 apples", False, True, True),  # why completions stop at "Question:"
     ("#### 180", False, False, False),
     ("#### 17.9999999", False, False, True),  # within 1e-6
     ("#### 17.9999", False, False, False),
@@ -205,10 +205,10 @@ def test_hand_written_answers(scorer: Task, text: str, flexible: bool, strict: b
     ("text", "flexible", "number"),
     [
         ("$1,450,000", True, True), ("1450000", True, True), ("1,450,000.00", False, True),
-        ("\\boxed{1{,}450{,}000}", False, True),  # flexible sees the last group alone
-        ("\\boxed{1\\,450\\,000}", False, True), ("\\boxed{1 450 000}", False, True),
-        ("1 450 000", False, False),  # a human knows: without a box the filter's answer is all there is
-        ("1.45 million", False, False),  # a human knows
+        ("\\boxed{1{,}450{,}000}", True, True),
+        ("\\boxed{1\\,450\\,000}", True, True), ("\\boxed{1 450 000}", True, True),
+        ("1 450 000", True, True),
+        ("1.45 million", False, True),
         ("\\boxed{1,450}", False, False),
     ],
 )  # fmt: skip
@@ -277,8 +277,23 @@ def test_an_answer_to_a_training_prompt_is_judged_by_the_training_data(task_data
         made.score_training("gsm8k/8", "1")
 
 
-def test_without_a_number_of_the_filters_the_last_of_the_text_counts() -> None:
-    assert numeric("16 - 7 = 9 eggs, and 9 * 2 makes 18 dollars a day..", "..", "18")
-    assert not numeric("18 dollars a day, from 9 eggs..", "..", "18")
-    assert not numeric("9" * 9999, "9" * 9999, "18"), "numbers of any length are compared"
+@pytest.mark.parametrize(
+    ("text", "number", "by"),
+    [
+        ("16 - 7 = 9 eggs, and 9 * 2 makes 18 dollars a day..", 18, "last number"),
+        ("18 dollars a day, from 9 eggs..", 9, "last number"),
+        ("Mark your solution with \\boxed\nAnswer: 9 * 2\n#### 18", 18, "'####'"),
+        ("I put it within \\boxed{}.\n#### 18", 18, "'####'"), ("\\boxed{18}\n#### 9", 18, "last box"),
+        ("#### 18\n\nQuestion: Tom has 7 apples", 18, "'####'"), ("#### 9 * 2 = 18 dollars of 20", 18, "'####'"),
+        ("#### unknown\nThe answer is 18 for 9 eggs", 18, "'the answer is'"),
+        ("Answer: 9.\n**Answer:** 18", 18, "'the answer is'"),
+        ("9 eggs: $\\boxed 18$, each 2", 18, "last box"), ("#### −18", -18, "'####'"), ("no", None, "last number"),
+    ],
+)  # fmt: skip
+def test_the_final_number_is_found_as_by_a_person(text: str, number: float | None, by: str) -> None:
+    assert final_number(text) == (number, by)
+
+
+def test_odd_numbers_are_compared_or_none() -> None:
+    assert not numeric("9" * 9999, "18"), "numbers of any length are compared"
     assert boxed_number("\\frac{1}{0}") is None

@@ -18,6 +18,7 @@ from specbench.common import options as opt
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import Verdict
 from specbench.evals.chained import problem
+from specbench.evals.extract import IN_LANGUAGE
 from specbench.tasks.livecodebench import packed as unpacking
 from specbench.tasks.livecodebench.asking import SYSTEM, code
 from specbench.tasks.livecodebench.packed import unpack
@@ -48,7 +49,7 @@ def one_file(folder: Path, *rows: Row) -> Path:
 @pytest.mark.parametrize("made", MADE, ids=IDS)
 def test_what_is_right_passes_and_what_is_wrong_does_not(task_data: Path, made: Any) -> None:
     asked = task(task_data)
-    assert asked.score(made.id, answer(made.right)) == Verdict(True, "pass", "", {"public": True})
+    assert asked.score(made.id, answer(made.right)) == Verdict(True, "pass", "", {"public": True}, IN_LANGUAGE)
     wrong = asked.score(made.id, answer(made.wrong))
     assert (wrong.passed, wrong.reason, wrong.also) == (False, "fail", {"public": True})
     assert task(task_data, tests="public").score(made.id, answer(made.wrong)).passed
@@ -114,17 +115,18 @@ def test_prompts_change_only_with_the_version(task_data: Path, chat: bool, pinne
     ("text", "expected"),
     [
         ("```python\na\n```", "a"), ("```\na\n```\nthen\n```py\nb\nc\n```\nbye", "b\nc"), ("a", None), ("", None),
-        ("```python\na", None), ("  ```\na\n  ```", "a"), ("```python\na\n```\nand ```inline", "and ```inline"[:0]),
-        ("```python\n```", ""),
+        ("```python\na", "a"), ("  ```\na\n  ```", "a"), ("```python\na\n```\nand ```inline", "a"),
+        ("```python\na\n```\nIt prints:\n```\n3\n```", "a"), ("```python\n```", None),
     ],
 )  # fmt: skip
-def test_code_is_between_the_last_two_fences(text: str, expected: str | None) -> None:
-    assert code(text) == expected
+def test_code_is_the_last_block_in_python(text: str, expected: str | None) -> None:
+    found = code(text)
+    assert (found.code if found else None) == expected
 
 
 def test_an_answer_without_code_is_empty(task_data: Path) -> None:
     asked = task(task_data)
-    for text in ("", "print(3)", "```python\nprint(3)", "```python\n\n```"):
+    for text in ("", "print(3)", "```python\n\n```"):
         verdict = asked.score(IDS[0], text)
         assert (verdict.passed, verdict.reason, verdict.also) == (False, "empty", {"public": False})
 

@@ -160,9 +160,11 @@ RIGHT = {
         "\\boxed{\\frac{20}{6}}", "\\boxed{1+\\frac{7}{3} = \\frac{10}{3}}", "\\boxed{\\boxed{\\frac{10}{3}}}",
         "First \\boxed{2}, then \\boxed{\\frac{10}{3}}", "$\\boxed{\\frac{10}{3}}$. There are 2 terms, and $2+2=4$.",
         "\\boxed{\\frac{10}{3}\\text{ units}}", "The final answer is $\\frac{10}{3}$. I hope it is correct.",
-        "The answer is 10/3",
+        "The answer is 10/3", "The answer is 10/3.",
+        "Put it within \\boxed{}. The final answer is $\\frac{10}{3}$.",
     ],
-    "whole": ["\\boxed{9.0}", "\\boxed{x = 9}", "$\\boxed 9$", "\\boxed{9 \\text{ digits}}", "\\boxed{3^2}"],
+    "whole": ["I use \\boxed for it. The final answer is $9$.", "Within \\boxed, so the answer is $9$.", "with \\boxed, so it is $9$", "with \\boxed so it is $9$.",
+              "\\boxed{9.0}", "\\boxed{x = 9}", "$\\boxed 9$", "\\boxed{9 \\text{ digits}}", "\\boxed{3^2}"],
     "pair": ["\\boxed{(5, \\pi/2)}", "\\boxed{\\left(5,\\frac{\\pi}{2}\\right)}"],
     "set": ["\\boxed{-2, 1}", "\\boxed{\\{1, -2\\}}", "\\boxed{1 \\text{ and } -2}", "\\boxed{n = 1, n = -2}"],
     "roots": ["\\boxed{-2, 1+\\sqrt{2}, 1-\\sqrt{2}}"],
@@ -172,7 +174,7 @@ RIGHT = {
     "cents": ["\\boxed{\\$18.90}", "$\\boxed{18.9 \\text{ dollars}}$."],
     "percent": ["\\boxed{5.4}"],
     "area": ["\\boxed{24}", "\\boxed{24 \\text{ in}^2}"],
-    "thousands": ["\\boxed{10080}", "\\boxed{10{,}080}"],
+    "thousands": ["\\boxed{10080}", "\\boxed{10{,}080}", "\\boxed{10\\,080}"],
     "name": ["\\boxed{\\text{Beth}}", "\\boxed{Beth}"],
     "letter": ["\\boxed{B}"],
     "difference": ["\\boxed{-q + p}"],
@@ -202,7 +204,6 @@ WRONG = {
 }  # fmt: skip
 # Where our verdict is not the human's: problem, answer, what the human says.
 MISJUDGED = [
-    ("fraction", "The answer is 10/3.", True),  # math-verify reads "3." as a float: 10/3.0 is not 10/3 to it
     ("whole", "\\boxed{nine}", True),  # math-verify reads no words
     ("whole", "\\boxed{9 \\text{ or 10}}", False),  # math-verify takes a text behind a number for its unit
     ("whole", "\\boxed{9\\%}", False),  # both normalisers drop the percent sign
@@ -210,7 +211,6 @@ MISJUDGED = [
     ("set", "\\boxed{1} and \\boxed{-2}", True),  # ours: only the last box is looked at
     ("ray", "\\boxed{y \\le 0}", True),  # math-verify compares an interval with a relation only the other way
     ("half-open", "\\boxed{2 < c \\le 7}", True),  # the same
-    ("thousands", "\\boxed{10\\,080}", True),  # math-verify multiplies what a thin space parts
 ]
 
 

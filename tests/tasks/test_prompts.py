@@ -52,7 +52,7 @@ def test_a_line_of_sharegpt_is_its_user_turns(tmp_path: Path) -> None:
         ([("gpt", "Hello")], "the user's first"),
         ([("human", "Hi"), ("human", "there")], "the user's first, then a model's, and so on"),
         ([("system", "x")], "the user's first"),
-        ([("human", " ")], "an empty text in 'conversations'"),
+        ([("human", " ")], "field 'conversations.0.value' is an empty text"),
     ],
 )
 def test_a_conversation_that_is_none(tmp_path: Path, said: list[tuple[str, str]], says: str) -> None:
@@ -60,6 +60,19 @@ def test_a_conversation_that_is_none(tmp_path: Path, said: list[tuple[str, str]]
     with pytest.raises(UsageError, match="line 2") as refused:
         made(write(tmp_path / "x.jsonl", RAW, row))
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_system_message_reaches_the_template(tmp_path: Path, text: str) -> None:
+    empty = {"role": "system", "content": text}
+    said = [{"from": "system", "value": text}, {"from": "human", "value": "Hi"}]
+    path = write(
+        tmp_path / "x.jsonl",
+        {"messages": [empty, *MESSAGES["messages"]]}, TURNS | {"system": text}, {"conversations": said},
+    )  # fmt: skip
+    assert [prompt.history[0] for prompt in prompts(path)] == [("system", text)] * 3
+    plain = prompts(path, chat=False)
+    assert [prompt.text[:5] for prompt in plain] == ["USER:"] * 3
 
 
 def test_what_may_go_with_a_line(tmp_path: Path) -> None:
@@ -116,11 +129,15 @@ def test_another_file_than_the_hash_says_is_refused(tmp_path: Path) -> None:
         ({"id": "a"}, "has none of prompt, messages, turns"),
         (RAW | TURNS, "has prompt and turns of prompt, messages, turns"),
         ({"prompt": ""}, "field 'prompt'"),
-        ({"prompt": " \n"}, "an empty text in 'prompt'"),
+        ({"prompt": " \n"}, "field 'prompt' is an empty text"),
         ({"prompt": 3}, "field 'prompt'"),
         ({"prompt": "\ud800"}, "not JSON: .*hex escape"),
         ({"turns": []}, "field 'turns'"),
-        ({"turns": ["a", ""]}, "an empty text in 'turns'"),
+        ({"turns": ["a", ""]}, r"field 'turns\.1' is an empty text"),
+        (
+            {"messages": [MESSAGES["messages"][0], {"role": "assistant", "content": ""}, MESSAGES["messages"][0]]},
+            r"field 'messages\.1\.content' is an empty text",
+        ),
         ({"turns": "a"}, "field 'turns'"),
         ({"messages": []}, "field 'messages'"),
         ({"messages": [{"role": "user"}]}, r"field 'messages\.0\.content'"),

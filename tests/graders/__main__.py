@@ -1,0 +1,5 @@
+"""``cd tests && python -m graders`` renews the block of docs/graders.md."""
+
+from graders import PAGE, written
+
+PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
