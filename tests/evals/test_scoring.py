@@ -48,6 +48,7 @@ def test_every_finished_request_gets_a_line(tmp_path: Path) -> None:
     assert [row["request"] for row in rows] == [f"ar|HumanEval/53|{i}" for i in range(3)]
     assert [(row["passed"], row["reason"]) for row in rows] == [(False, "fail"), (True, "pass"), (False, "empty")]
     assert set(rows[0]) == {"request", "answer", "passed", "reason", "detail", "also", "extracted", "scorer"}
+    assert [bool(row["extracted"]) for row in rows] == [True, True, False]
     for row in rows:
         assert row["scorer"]["task"] == "humaneval"
         assert row["scorer"]["task_version"] == registry.task("humaneval").info["version"]

@@ -14,6 +14,7 @@ from small_data import humaneval as own
 
 from specbench.common.errors import EnvironmentRefused, UsageError
 from specbench.evals import data, plus_checks
+from specbench.evals.extract import IN_LANGUAGE, OPENED, UNPAIRED, WHOLE
 from specbench.tasks.humaneval import extract, task
 from specbench.tasks.humaneval.task import Options, Task
 
@@ -252,6 +253,21 @@ def test_evalplus_styles_are_sanitised(made: Callable[..., Task], style: str, te
 )
 def test_jf_answers_open_their_own_fence(made: Callable[..., Task], text: str, passed: bool) -> None:
     assert made("jf").score(ADD, text).passed == passed
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "rule"),
+    [
+        ("chat", "def add(x, y):\n    return x + y", OPENED),
+        ("completion", "    return x + y", WHOLE),
+        ("jf", "``` python\ndef add(x, y):\n    return x + y\n```", IN_LANGUAGE),
+        ("jf", "def add(x, y):\n    return x + y\n```\nok", UNPAIRED),
+        ("jf", "def add(x, y):\n    return x + y", WHOLE),
+    ],
+)  # fmt: skip
+def test_a_verdict_names_the_rule_of_extraction(made: Callable[..., Task], style: str, text: str, rule: str) -> None:
+    verdict = made(style).score(ADD, text)
+    assert (verdict.passed, verdict.extracted) == (True, rule)
 
 
 def test_without_the_package_own_extraction_goes_on(task_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
