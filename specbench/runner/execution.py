@@ -220,7 +220,7 @@ def _decode(
             folder.keep_steps(measured, [report.get("products", []) for report in reports])
         progress.ready(sessions[0].report())
         if engines:
-            engines.start(prepared.longest, prepared.budget)
+            engines.start(prepared)
             for label in failed:
                 order.give_up(label)
     session_of_method = {method.label: session for session in sessions for method in session.methods}

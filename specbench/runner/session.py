@@ -35,12 +35,8 @@ from specbench.runner.simulate import Acceptance
 from specbench.runner.states import States
 from specbench.runner.stop import StopRule
 from specbench.runner.target import no_draft_models, target_of
+from specbench.runner.warm_up import warm_up_ids
 
-# Warm-up text of the tool's own: never a prompt of any task, so no timed prompt has been seen before.
-_WARM_UP = (
-    "A harbour pilot boards each ship a mile before the breakwater. She asks for the draught, the wind and the state "
-    "of the engine, in that order, and writes the three numbers on the back of her hand. "
-)
 _WARM_UP_TOKENS = 24
 
 
@@ -181,9 +177,9 @@ class Session:
             tokens: of an answer to it.
         """
         longest, methods = prepared.longest, self.methods if methods is None else methods
-        text = warm_up_ids(self.model, longest)
-        assert all(list(request.ids) != text for request in prepared.requests()), "a warm-up prompt is a timed prompt"
-        requests = self.warm_up_requests(text, min(tokens, prepared.budget), together)
+        text = warm_up_ids(self.model, longest, prepared.ids)
+        room = longest + prepared.budget - len(text)
+        requests = self.warm_up_requests(text, max(1, min(tokens, room)), together)
         warm: set[str] = set()
         for temperature in prepared.temperatures:
             self.capture(longest, methods, temperature)
@@ -315,12 +311,6 @@ class Session:
         asked = self._simulated.get(label)
         seed = f"{self._sampling.seed}/{label}/{request.prompt_id}/{request.repeat}/{request.turn}"
         return Acceptance.of(asked, seed, self.model.vocab_size, self.model.stop_ids) if asked else None
-
-
-def warm_up_ids(model: LoadedModel, longest: int) -> list[int]:
-    """A prompt of the tool's own, of so many tokens: no prompt of a task."""
-    ids: list[int] = model.tokenizer(_WARM_UP * (1 + longest // 32))["input_ids"][:longest]
-    return ids
 
 
 def session_of(
